@@ -92,6 +92,7 @@ mod top;
 mod tracing;
 mod udp;
 mod upgrade;
+mod upgrade_kept;
 mod upgrade_ways;
 mod vrrp;
 mod websocket;

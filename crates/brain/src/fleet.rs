@@ -300,6 +300,19 @@ impl Fleet {
         self.refresh_all(now);
     }
 
+    /// Those that were lost and keep their parts of limits: who, since when, and in which groups, by the [groups' numbers](group_id).
+    pub fn lost(&self) -> impl Iterator<Item = (u64, Time, Vec<u64>)> {
+        self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.lost()?, peer.groups().collect())))
+    }
+
+    /// One was lost to the process before this one, at `since`: it keeps its parts for the rest of the time. Nothing if it is known here.
+    pub fn recall_lost(&mut self, peer: u64, since: Time, groups: impl Iterator<Item = u64>, now: Time) {
+        if peer != self.settings.own && !self.peers.contains_key(&peer) {
+            self.peers.insert(peer, Peer::gone_since(since, groups));
+            self.refresh_all(now);
+        }
+    }
+
     /// The next thing that the slow path has to know, the oldest first.
     pub fn poll_news(&mut self) -> Option<News> {
         self.news.pop_front()

@@ -7,11 +7,13 @@
 //! 1. the elder: the *estate*, what is needed to get ready: all sockets, what they are for, the clock, keys;
 //! 2. the heir: *ready* once nothing can fail any more, or *failed* and why;
 //! 3. the elder: the *legacy*, what is known and counted at this moment;
-//! 4. the heir: *serving*. Now it is the one;
-//! 5. the elder: what it counts until its last connection has ended, once a second, and then the end of the stream.
+//! 4. the heir: *taken*; the elder: its *past* among other balancers, which hear nothing from here on. Thus for the shortest of times,
+//!    however much there was to take;
+//! 5. the heir: *serving*. Now it is the one;
+//! 6. the elder: what it counts until its last connection has ended, once a second, and then the end of the stream.
 //!
-//! Whatever goes wrong before 4 leaves the elder as it was: nothing of what it has was taken from it. An heir whose elder dies
-//! before 4 goes on alone, as it has the sockets. Messages are JSON, and what one side does not know of them it leaves out.
+//! Whatever goes wrong before 5 leaves the elder as it was: nothing of what it has was taken from it. An heir whose elder dies
+//! before 5 goes on alone, as it has the sockets. Messages are JSON, and what one side does not know of them it leaves out.
 //!
 //! Sockets may also come from a service manager (`activated`).
 
@@ -24,22 +26,25 @@ use plimsoll_cluster::fleet::Past;
 use plimsoll_cluster::store::{Change, Entry, Refused, Store};
 use plimsoll_proxy::{Bound, FlowAbout, Legacy};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use socket2::SockRef;
 
 use crate::config::AdminConfig;
+use crate::running::discovered::Found;
 use crate::running::scaled::Crewed;
 
 mod activated;
 mod channel;
 mod elder;
 mod heir;
+mod seen;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use elder::{Elder, House, PATIENCE, Program};
+pub(crate) use elder::{Elder, House, PATIENCE, Program, Took};
 pub(crate) use heir::Heir;
+pub(crate) use seen::Seen;
 
 /// In the heir's environment: the process number of the elder.
 const ELDER: &str = "PLIMSOLL_UPGRADE_FROM";
@@ -87,7 +92,7 @@ fn is_at(socket: &OwnedFd, wanted: Option<SocketAddr>) -> bool {
 /// What is said.
 #[derive(Serialize, Deserialize)]
 struct Message {
-    /// One of [`ESTATE`], [`READY`], [`FAILED`], [`LEGACY`], [`SERVING`], [`COUNTS`].
+    /// One of [`ESTATE`], [`READY`], [`FAILED`], [`LEGACY`], [`TAKEN`], [`PAST`], [`SERVING`], [`COUNTS`].
     is: String,
     #[serde(default)]
     body: Value,
@@ -97,6 +102,8 @@ const ESTATE: &str = "estate";
 const READY: &str = "ready";
 const FAILED: &str = "failed";
 const LEGACY: &str = "legacy";
+const TAKEN: &str = "taken";
+const PAST: &str = "past";
 const SERVING: &str = "serving";
 const COUNTS: &str = "counts";
 
@@ -129,6 +136,17 @@ struct Estate {
     cookie_key: Option<[u8; 32]>,
     /// What a store has that ends with the elder.
     kept: Kept,
+    /// What the elder saw last of a store that others have, too.
+    #[serde(deserialize_with = "if_known")]
+    seen: Seen,
+    /// What the sources of members said last.
+    #[serde(deserialize_with = "if_known")]
+    found: Vec<Found>,
+}
+
+/// What is not understood of one part does not concern the others.
+fn if_known<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(from: D) -> Result<T, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(from)?).unwrap_or_default())
 }
 
 /// What a store in memory has: what operators did, and members that were registered.
@@ -196,6 +214,8 @@ struct Ready {
     version: String,
     /// Among other balancers it is the same one.
     fleet: bool,
+    /// It takes what makes it that one after all else.
+    later: bool,
 }
 
 /// It cannot.
@@ -212,8 +232,10 @@ pub(crate) struct Left {
     pub(crate) engine: Legacy,
     /// Members that were started.
     pub(crate) crews: Vec<Crewed>,
-    /// What makes it the same balancer among others.
+    /// What makes it the same balancer among others, if that does not come later.
     pub(crate) fleet: Option<Past>,
+    /// Does it?
+    pub(crate) later: bool,
     /// What was told of members.
     pub(crate) facts: Vec<Fact>,
     /// Flows of datagrams, in the order in which their sockets come.
@@ -228,6 +250,7 @@ impl Left {
             engine: serde_json::from_value(part("engine")).unwrap_or_default(),
             crews: serde_json::from_value(part("crews")).unwrap_or_default(),
             fleet: serde_json::from_value(part("fleet")).unwrap_or_default(),
+            later: part("later").as_bool().unwrap_or(false),
             facts: serde_json::from_value(part("facts")).unwrap_or_default(),
             flows: serde_json::from_value(part("flows")).unwrap_or_default(),
         }

@@ -34,7 +34,7 @@ pub use kubernetes::{KUBERNETES, KubernetesApi, KubernetesSource, ServicePort};
 pub use look_up::look_up;
 pub use registered::RegisteredSettings;
 pub use resolver::ResolverSettings;
-pub use roll::{Change, News, Roll};
+pub use roll::{Change, Last, News, Roll};
 pub use scaled::ScaledSettings;
 pub use srv::SrvSettings;
 

@@ -165,6 +165,20 @@ pub struct Past {
     pub seqs: (u32, u32),
     /// The others: where they are reached, which life it is, and what they call themselves.
     pub others: Vec<(SocketAddr, u32, String)>,
+    /// Those that were lost and keep their parts of limits.
+    #[serde(default)]
+    pub lost: Vec<Lost>,
+}
+
+/// Another balancer that is gone and did not say so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// Where it was reached, which life it was, and what it called itself.
+    pub other: (SocketAddr, u32, String),
+    /// How long ago it was lost.
+    pub age_ms: u64,
+    /// The groups that it served, by their numbers.
+    pub groups: Vec<u64>,
 }
 
 /// What the thread of a fleet is told.

@@ -177,6 +177,11 @@ pub trait Store: Send + Sync + 'static {
     /// Where it is, as configured.
     fn place(&self) -> String;
 
+    /// What all keys begin with, where others have it, too.
+    fn prefix(&self) -> Option<&str> {
+        None
+    }
+
     /// What is there, now and from now on. There is always something to be had, if only nothing.
     fn views(&self) -> watch::Receiver<Arc<View>>;
 

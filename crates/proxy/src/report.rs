@@ -144,13 +144,18 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
                 None => binding(settings.binding).to_owned(),
             },
             bindings: bindings(control, settings, open),
-            connections: sum(|count| &count.open),
+            connections: connections(open),
             accepted: sum(|count| &count.accepted),
             refused: sum(|count| &count.refused),
             disabled: open.disabled,
         }
     })
     .collect()
+}
+
+/// Open at a listener.
+pub(crate) fn connections(open: &Opened) -> u64 {
+    open.door.all().map(|of_core| of_core.open.value()).sum()
 }
 
 fn binding(binding: Binding) -> &'static str {

@@ -100,6 +100,21 @@ impl Peer {
         }
     }
 
+    /// One that is lost, and served these groups.
+    pub(super) fn gone_since(since: Time, groups: impl Iterator<Item = u64>) -> Self {
+        let groups = groups.map(|group| (group, Said::default())).collect();
+        Self { lost: Some(since), groups, ..Self::new(since) }
+    }
+
+    pub(super) fn lost(&self) -> Option<Time> {
+        self.lost
+    }
+
+    /// That it serves with us.
+    pub(super) fn groups(&self) -> impl Iterator<Item = u64> {
+        self.groups.keys().copied()
+    }
+
     pub(super) fn there(&self) -> bool {
         self.lost.is_none()
     }

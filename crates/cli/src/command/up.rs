@@ -126,7 +126,8 @@ fn no_copy(error: io::Error) -> Failure {
 fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failure> {
     let file = config::read(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     log::start(args.log, globals);
-    let (store, said) = file.config.open_store().map_err(Failure::failed)?;
+    let seen = std::mem::take(&mut heir.seen);
+    let (store, said) = file.config.open_store(|prefix| seen.of_prefix(prefix)).map_err(Failure::failed)?;
     if let Some(said) = said {
         tracing::warn!("{said}");
     }
@@ -162,6 +163,8 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     preload(&certificates);
     let base = Base::new(&file, settings, lotteries, certificates);
     let discovered = Discovered::new(&base);
+    // Who is known stays until the sources say something themselves: a source that fails empties no group.
+    discovered.recall(std::mem::take(&mut heir.found));
     let mut followers = discover::Followers::new();
     runtime.block_on(followers.first(&base.discoveries, &discovered, &store.view()));
     let estate = Estate { begin: heir.begin, sockets: std::mem::take(&mut heir.sockets.listeners) };

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use plimsoll_cluster::etcd::{Endpoint, EtcdSettings, TlsFiles};
-use plimsoll_cluster::store::{Local, Shared, SharedSettings, Store};
+use plimsoll_cluster::store::{Local, Shared, SharedSettings, Store, View};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -101,12 +101,16 @@ impl Config {
     ///
     /// # Errors
     /// It cannot be used: one line.
-    pub(crate) fn open_store(&self) -> Result<(Arc<dyn Store>, Option<String>), String> {
+    pub(crate) fn open_store(
+        &self,
+        seen: impl FnOnce(&str) -> Option<View>,
+    ) -> Result<(Arc<dyn Store>, Option<String>), String> {
         let StoreTable { file, etcd, .. } = self.store.clone().unwrap_or_default();
         let file = file.map(|LogPath(path)| path);
         if let (Some(prefix), Some(cluster)) = (etcd, &self.etcd) {
             let settings = SharedSettings { etcd: cluster.settings(), prefix: prefix.0, copy: file };
-            let (store, said) = Shared::open(settings)?;
+            let seen = seen(&settings.prefix);
+            let (store, said) = Shared::open_after(settings, seen)?;
             return Ok((Arc::new(store), said));
         }
         let (store, said) = Local::open(file.as_deref())?;

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use plimsoll_brain::status::GroupStatus;
 use plimsoll_brain::{Event, EventKind, MemberSpec};
-use plimsoll_cluster::discover::{Change, Heard, Listed, News, Roll};
+use plimsoll_cluster::discover::{Change, Heard, Last, Listed, News, Roll};
 use plimsoll_proxy as proxy;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::kept::Again;
@@ -30,6 +31,14 @@ struct Known {
     roll: Roll,
     /// Was anything heard since it was last put in force?
     news: bool,
+}
+
+/// What the sources of a group said last, for a process that takes over.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Found {
+    group: String,
+    sources: Vec<Last>,
 }
 
 /// Members to be put in force.
@@ -60,6 +69,27 @@ impl Discovered {
         let discovered = Self::default();
         follow(&mut lock(&discovered.rolls), base);
         discovered
+    }
+
+    /// What the sources said last.
+    pub(crate) fn last(&self) -> Vec<Found> {
+        let now = Instant::now();
+        let of = |(group, known): (&Arc<str>, &Known)| Found {
+            group: group.to_string(),
+            sources: known.roll.last(now),
+        };
+        lock(&self.rolls).iter().map(of).filter(|found| !found.sources.is_empty()).collect()
+    }
+
+    /// Goes on with what the same sources said to a process before this one, until they say something themselves.
+    pub(crate) fn recall(&self, found: Vec<Found>) {
+        let (now, mut rolls) = (Instant::now(), lock(&self.rolls));
+        for Found { group, sources } in found {
+            if let Some(known) = rolls.get_mut(group.as_str()) {
+                known.roll.recall(sources, now);
+                known.news = true;
+            }
+        }
     }
 
     /// Takes what a source said; what there is to be told of that.

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use plimsoll_admin::{UpgradeWish, Upgraded};
 use plimsoll_cluster as cluster;
+use plimsoll_cluster::fleet::Past;
 
+use super::discovered::Found;
 use super::{Running, lock};
-use crate::succession::{Elder, Fact, House, Kept, Left, PATIENCE};
+use crate::succession::{Elder, Fact, House, Kept, Left, PATIENCE, Seen, Took};
 
 /// For a process to say what it has counted last.
 const LAST_WORD: Duration = Duration::from_secs(2);
@@ -37,8 +39,8 @@ impl Running {
         }
         let patience = wish.timeout_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let took = elder.hand_over(&self.engine, self, binary, patience.unwrap_or(PATIENCE))?;
-        let connections = self.engine.status().listeners.iter().map(|listener| listener.connections).sum();
-        Ok(Upgraded { pid: took.pid, version: took.version, connections })
+        let Took { pid, version, connections } = took;
+        Ok(Upgraded { pid, version, connections })
     }
 
     /// A process that was taken over from ends its connections from now on, or has ended.
@@ -109,9 +111,16 @@ impl House for Running {
         Kept::of(&*self.store)
     }
 
+    fn seen(&self) -> Seen {
+        Seen::of(&*self.store)
+    }
+
+    fn found(&self) -> Vec<Found> {
+        self.discovered.last()
+    }
+
     fn left(&self) -> Left {
         let crews = self.yield_crews();
-        let fleet = self.pause_fleet();
         // Whoever takes over writes from now on, and takes away what is over.
         self.store.close();
         let _one = lock(&self.reloading);
@@ -129,13 +138,20 @@ impl House for Running {
                 }));
             }
         }
-        Left { engine: self.engine.legacy(), crews, fleet, facts, flows: Vec::new() }
+        Left { engine: self.engine.legacy(), crews, facts, ..Left::default() }
+    }
+
+    fn pause(&self) -> Option<Past> {
+        self.pause_fleet()
     }
 
     fn go_on(&self) {
         self.store.reopen();
         self.resume_fleet();
         self.resume_crews();
+    }
+
+    fn catch_up(&self) {
         // Others may have changed it meanwhile.
         self.follow_document();
     }

@@ -11,15 +11,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use plimsoll_brain::EventKind;
+use plimsoll_cluster::fleet::Past;
 use plimsoll_proxy::{Counts, Engine};
 use sd_notify::NotifyState;
 use tokio::sync::Notify;
 
 use super::channel::Channel;
 use super::{
-    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, Message, Passed, READY, Ready, SERVING,
+    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, Message, PAST, Passed, READY, Ready,
+    SERVING, Seen, TAKEN,
 };
 use crate::config::cookie_key;
+use crate::running::discovered::Found;
 use crate::running::notify;
 
 /// How long a process that was started may take to be ready, where nobody says.
@@ -88,11 +91,24 @@ pub(crate) trait House {
     /// What a store has that ends with this process.
     fn kept(&self) -> Kept;
 
-    /// What is known now. From now on it is the next process's business.
+    /// What was seen last of a store that others have, too.
+    fn seen(&self) -> Seen;
+
+    /// What the sources of members said last.
+    fn found(&self) -> Vec<Found>;
+
+    /// What is known now, but for what [`pause`](Self::pause) tells. From now on it is the next process's business.
     fn left(&self) -> Left;
 
-    /// The upgrade failed: it is this process's business again.
+    /// Says nothing to other balancers any more; what another process has to know to go on as this one. As late as can be: whoever is
+    /// silent for long is lost to them.
+    fn pause(&self) -> Option<Past>;
+
+    /// The upgrade failed: it is this process's business again. Nothing can be changed yet, and no other upgrade can begin.
     fn go_on(&self);
+
+    /// All goes on: what was put off meanwhile can be done.
+    fn catch_up(&self);
 
     /// The next process has begun; `fleet`: also as the same balancer among others.
     fn leave(&self, fleet: bool);
@@ -103,6 +119,8 @@ pub(crate) trait House {
 pub(crate) struct Took {
     pub(crate) pid: u32,
     pub(crate) version: String,
+    /// That were open here at that moment.
+    pub(crate) connections: u64,
 }
 
 impl Elder {
@@ -169,7 +187,9 @@ impl Elder {
         tracing::info!("upgrade: {} is started", program.display());
         let outcome = self.try_to(engine, house, program, patience);
         match outcome {
-            Ok((took, channel, counts)) => {
+            Ok((mut took, channel, counts)) => {
+                // From the moment on at which others hear of it there is little time to answer whoever asked.
+                took.connections = engine.connections();
                 // Nobody can have their addresses as long as somebody has them open.
                 lock(&self.others).clear();
                 // Only now: whoever is the main process may not change before that.
@@ -186,8 +206,10 @@ impl Elder {
                 Ok(took)
             }
             Err(why) => {
-                drop(busy);
                 house.go_on();
+                // Only now: another one that begins meanwhile would take what is not there again yet.
+                drop(busy);
+                house.catch_up();
                 let why = format!("the upgrade failed, this process goes on as before: {why}");
                 engine.upgraded(EventKind::UpgradeFailed, why.clone());
                 Err(why)
@@ -203,31 +225,20 @@ impl Elder {
         patience: Duration,
     ) -> Result<(Took, Channel, Counts), String> {
         let end = Instant::now() + patience;
-        let broken = |error: io::Error| format!("it cannot be told what it takes over: {error}");
         house.settle()?;
-        let (estate, sockets) = self.estate(engine, house.kept()).map_err(broken)?;
+        let (estate, sockets) = self.estate(engine, house).map_err(broken)?;
         let (mut child, mut channel) = self.start(program)?;
         let outcome = (|| {
             let ready = talk(&mut channel, &mut child, &estate, &sockets, (patience, end))?;
-            // From here on datagrams wait, for a few milliseconds.
-            let flows = engine.lend_flows();
-            let left = Left { flows: flows.iter().map(|flow| flow.about.clone()).collect(), ..house.left() };
-            let sockets: Vec<BorrowedFd<'_>> = flows.iter().map(|flow| flow.socket.as_fd()).collect();
-            let counts = left.engine.counts();
-            channel.patience(Some(TAKING)).map_err(broken)?;
-            channel.say(LEGACY, &left, &sockets).map_err(broken)?;
-            match channel.receive() {
-                Ok(Some((message, _))) => understood(message, SERVING).map(|_| (ready, counts)),
-                Ok(None) => Err(ended(&mut child)),
-                Err(error) => Err(format!("it was ready, but does not serve: {error}")),
-            }
+            let counts = bequeath(&mut channel, engine, house, &ready, &mut || ended(&mut child))?;
+            Ok((ready, counts))
         })();
         match outcome {
-            Ok((Ready { version, fleet }, counts)) => {
+            Ok((Ready { version, fleet, .. }, counts)) => {
                 house.leave(fleet);
                 // Its last words may take as long as they like.
                 let _ = channel.patience(Some(TELL));
-                Ok((Took { pid: child.id(), version }, channel, counts))
+                Ok((Took { pid: child.id(), version, connections: 0 }, channel, counts))
             }
             Err(why) => {
                 engine.take_back_flows();
@@ -256,7 +267,7 @@ impl Elder {
     }
 
     /// What the next process needs to get ready.
-    fn estate(&self, engine: &Engine, kept: Kept) -> io::Result<(Estate, Vec<OwnedFd>)> {
+    fn estate(&self, engine: &Engine, house: &dyn House) -> io::Result<(Estate, Vec<OwnedFd>)> {
         let (mut passed, mut sockets) = (Vec::new(), Vec::new());
         for bound in engine.sockets()? {
             passed.push(Passed {
@@ -281,7 +292,9 @@ impl Elder {
             stays: self.stays,
             ticket_keys: Engine::ticket_keys(),
             cookie_key: cookie_key(),
-            kept,
+            kept: house.kept(),
+            seen: house.seen(),
+            found: house.found(),
         };
         Ok((estate, sockets))
     }
@@ -333,6 +346,41 @@ fn talk(
         Ok(None) => Err(ended(child)),
         Err(error) => Err(lost(error, child)),
     }
+}
+
+/// Tells all that is known, and waits until the next process serves; what was counted here by then. `ended` says what became of it if
+/// it is there no more.
+pub(super) fn bequeath(
+    channel: &mut Channel,
+    engine: &Engine,
+    house: &dyn House,
+    ready: &Ready,
+    ended: &mut dyn FnMut() -> String,
+) -> Result<Counts, String> {
+    // From here on datagrams wait, for a few milliseconds.
+    let flows = engine.lend_flows();
+    let mut left = Left { flows: flows.iter().map(|flow| flow.about.clone()).collect(), ..house.left() };
+    let sockets: Vec<BorrowedFd<'_>> = flows.iter().map(|flow| flow.socket.as_fd()).collect();
+    let counts = left.engine.counts();
+    let mut hear = |channel: &mut Channel, wanted: &str| match channel.receive() {
+        Ok(Some((message, _))) => understood(message, wanted).map(drop),
+        Ok(None) => Err(ended()),
+        Err(error) => Err(format!("it was ready, but does not serve: {error}")),
+    };
+    channel.patience(Some(TAKING)).map_err(broken)?;
+    // A process of before that was so takes it with the rest or not at all.
+    (left.later, left.fleet) = if ready.later { (true, None) } else { (false, house.pause()) };
+    channel.say(LEGACY, &left, &sockets).map_err(broken)?;
+    if left.later {
+        hear(channel, TAKEN)?;
+        channel.say(PAST, &house.pause(), &[]).map_err(broken)?;
+    }
+    hear(channel, SERVING)?;
+    Ok(counts)
+}
+
+fn broken(error: io::Error) -> String {
+    format!("it cannot be told what it takes over: {error}")
 }
 
 /// What was waited for, or why it does not come.

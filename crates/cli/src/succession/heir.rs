@@ -14,11 +14,12 @@ use sd_notify::NotifyState;
 
 use super::channel::Channel;
 use super::{
-    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, Passed, READY, Ready, SERVING,
-    Sockets, activated,
+    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, PAST, Passed, READY, Ready, SERVING,
+    Seen, Sockets, TAKEN, activated,
 };
 use crate::config::{AdminConfig, recall_cookie_key};
 use crate::failure::{Exit, Failure};
+use crate::running::discovered::Found;
 use crate::running::{Running, notify};
 
 /// For the first word of the process that started this one; and for what is known, once this one is ready.
@@ -37,6 +38,10 @@ pub(crate) struct Heir {
     pub(crate) sockets: Sockets,
     /// What its store had, if that ended with it.
     pub(crate) kept: Kept,
+    /// What it saw last of a store that others have, too.
+    pub(crate) seen: Seen,
+    /// What its sources of members said last.
+    pub(crate) found: Vec<Found>,
 }
 
 /// Another process has been taken over from, or nobody.
@@ -89,7 +94,14 @@ impl Heir {
         let mut sockets = sorted(&estate.sockets, passed)?;
         sockets.stays = estate.stays;
         let begin = (estate.begin > 0).then_some(estate.begin);
-        Ok(Self { elder: Some((elder, channel)), begin, sockets, kept: estate.kept })
+        Ok(Self {
+            elder: Some((elder, channel)),
+            begin,
+            sockets,
+            kept: estate.kept,
+            seen: estate.seen,
+            found: estate.found,
+        })
     }
 
     /// Gives each part of this process the sockets that are its own, as the configuration is now.
@@ -128,7 +140,7 @@ impl Heir {
     /// It does not say anything.
     pub(crate) fn take_over(self, running: &Running, fleet: bool) -> Result<Successor, Failure> {
         let Some((pid, mut channel)) = self.elder else { return Ok(Successor { elder: None, fleet: None }) };
-        let ready = Ready { version: env!("CARGO_PKG_VERSION").into(), fleet };
+        let ready = Ready { version: env!("CARGO_PKG_VERSION").into(), fleet, later: true };
         let mut past = None;
         let told = channel.say(READY, &ready, &[]).and_then(|()| channel.receive());
         match told {
@@ -138,21 +150,21 @@ impl Heir {
                 running
                     .engine()
                     .recall_flows(flows.map(|(about, socket)| LentFlow { about, socket }).collect());
-                past = left.fleet.take().filter(|_| fleet);
+                past = left.fleet.take();
+                let later = left.later;
                 running.inherit(left);
+                if later {
+                    past = last_word(pid, &mut channel)?;
+                }
             }
             Ok(Some((message, _))) => {
                 tracing::warn!("process {pid} said `{}`: what it knows is lost", message.is)
             }
             Ok(None) => tracing::warn!("process {pid} has ended: what it knew is lost"),
             Err(error) if gone(&error) => tracing::warn!("process {pid} has died: what it knew is lost"),
-            Err(error) => {
-                return Err(Failure::failed(format_args!(
-                    "process {pid} does not say what it knows: {error}"
-                )));
-            }
+            Err(error) => return Err(dumb(pid, &error)),
         }
-        Ok(Successor { elder: Some((pid, channel)), fleet: past })
+        Ok(Successor { elder: Some((pid, channel)), fleet: past.filter(|_| fleet) })
     }
 }
 
@@ -196,6 +208,24 @@ impl Successor {
             tracing::warn!("what process {pid} still counts is lost: {error}");
         }
     }
+}
+
+/// All else is taken: what makes this the same balancer among others, if there are any.
+fn last_word(pid: u32, channel: &mut Channel) -> Result<Option<Past>, Failure> {
+    match channel.say(TAKEN, &serde_json::json!({}), &[]).and_then(|()| channel.receive()) {
+        Ok(Some((message, _))) if message.is == PAST => Ok(message.body()),
+        Ok(Some((message, _))) => {
+            tracing::warn!("process {pid} said `{}`: other balancers take this one for another", message.is);
+            Ok(None)
+        }
+        Ok(None) => Ok(None),
+        Err(error) if gone(&error) => Ok(None),
+        Err(error) => Err(dumb(pid, &error)),
+    }
+}
+
+fn dumb(pid: u32, error: &std::io::Error) -> Failure {
+    Failure::failed(format_args!("process {pid} does not say what it knows: {error}"))
 }
 
 /// What is for whom.

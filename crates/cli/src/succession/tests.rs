@@ -3,14 +3,23 @@ use std::net::UdpSocket;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use plimsoll_cluster::fleet::Past;
 use plimsoll_cluster::store::{Change, Local, Store};
+use plimsoll_proxy::Engine;
 use serde_json::json;
 
 use super::channel::Channel;
-use super::{ESTATE, Estate, Kept, Left, Message, Passed, READY, Ready};
+use super::elder::bequeath;
+use super::{
+    ESTATE, Elder, Estate, House, Kept, LEGACY, Left, Message, PAST, PATIENCE, Passed, Program, READY, Ready,
+    SERVING, Seen, TAKEN,
+};
+use crate::config::{self, Machine};
+use crate::running::discovered::Found;
 use crate::running::scaled::Wish;
 
 fn pair() -> (Channel, Channel) {
@@ -27,7 +36,7 @@ fn messages_come_whole_with_more_sockets_than_go_at_once() {
         let borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(|socket| socket.as_fd()).collect();
         let estate = Estate { version: "x".repeat(300_000), ..Estate::default() };
         from.say(ESTATE, &estate, &borrowed).unwrap();
-        from.say(READY, &Ready { version: "2".into(), fleet: true }, &[]).unwrap();
+        from.say(READY, &Ready { version: "2".into(), fleet: true, later: true }, &[]).unwrap();
     });
     let (message, came) = to.receive().unwrap().unwrap();
     assert_eq!(message.is, ESTATE);
@@ -74,6 +83,9 @@ fn other_versions_are_understood_as_far_as_they_are_known() {
     let message: Message =
         serde_json::from_value(json!({"is": "estate", "body": {"colour": 1}, "of": 3})).unwrap();
     assert_eq!(message.body::<Estate>().begin, 0);
+    let body = json!({"begin": 7, "found": [{"group": 1, "sources": "none"}]});
+    let estate: Estate = Message { is: ESTATE.into(), body }.body();
+    assert_eq!((estate.begin, estate.found), (7, Vec::new()), "what is of another kind is left out alone");
     let passed: Passed = serde_json::from_value(json!({"is": "quic", "count": 2})).unwrap();
     assert_eq!((passed.count, passed.disabled), (2, false));
 }
@@ -102,4 +114,141 @@ fn what_a_store_in_memory_has_goes_on_and_what_is_there_stays() {
     for beside in ["", ".lock", ".new"] {
         let _ = std::fs::remove_file(format!("{}{beside}", path.display()));
     }
+}
+
+#[test]
+fn what_was_seen_of_a_store_is_of_its_prefix_alone() {
+    let told =
+        json!({"prefix": "/a/", "revision": 9, "colour": 1, "entries": [["drain/web/a:1", "{}", 7, 5]]});
+    let seen = || serde_json::from_value::<Seen>(told.clone()).unwrap();
+    let view = seen().of_prefix("/a/").unwrap();
+    let entry = &view.entries["drain/web/a:1"];
+    assert_eq!((view.revision, &*entry.value, entry.revision, entry.lease), (9, "{}", 7, 5));
+    assert_eq!(seen().of_prefix("/b/"), None);
+    assert_eq!(Seen::default().of_prefix(""), None, "nothing was seen");
+    // Of a store that nobody else has nothing is told: what it has is in its file, or is kept.
+    let local = Local::open(None).unwrap().0;
+    local.commit(&Change::put("drain/web/a:1", "{}")).unwrap();
+    assert_eq!(serde_json::to_value(Seen::of(&local)).unwrap()["revision"], 0);
+}
+
+/// A data plane with one listener, and nobody behind it.
+fn engine(name: &str) -> Engine {
+    let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}.toml", std::process::id()));
+    let text = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:9\"]\n";
+    std::fs::write(&path, text).unwrap();
+    let file = config::read(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let machine = Machine { threads: 1, max_connections: 9 };
+    let settings = file.settings(machine, config::look_up).unwrap();
+    Engine::start(settings).unwrap()
+}
+
+/// What is there beside a data plane that does nothing: writes down what it is asked for.
+#[derive(Default)]
+struct Notes {
+    notes: Mutex<Vec<&'static str>>,
+    elder: OnceLock<Arc<Elder>>,
+}
+
+impl Notes {
+    fn note(&self, what: &'static str) {
+        self.notes.lock().unwrap().push(what);
+    }
+
+    fn taken(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.notes.lock().unwrap())
+    }
+
+    fn in_charge(&self) -> bool {
+        self.elder.get().unwrap().in_charge().is_ok()
+    }
+}
+
+impl House for Notes {
+    fn settle(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn kept(&self) -> Kept {
+        Kept::default()
+    }
+
+    fn seen(&self) -> Seen {
+        Seen::default()
+    }
+
+    fn found(&self) -> Vec<Found> {
+        Vec::new()
+    }
+
+    fn left(&self) -> Left {
+        self.note("left");
+        Left::default()
+    }
+
+    fn pause(&self) -> Option<Past> {
+        self.note("pause");
+        Some(Past { life: 7, ..Past::default() })
+    }
+
+    fn go_on(&self) {
+        self.note(if self.in_charge() { "goes on, in charge" } else { "goes on" });
+    }
+
+    fn catch_up(&self) {
+        self.note(if self.in_charge() { "catches up, in charge" } else { "catches up" });
+    }
+
+    fn leave(&self, _: bool) {
+        self.note("leave");
+    }
+}
+
+#[test]
+fn nothing_can_begin_before_all_goes_on() {
+    let engine = engine("goes-on");
+    let elder = Arc::new(Elder::new(Program::here().unwrap(), Vec::new(), false));
+    let house = Notes::default();
+    assert!(house.elder.set(Arc::clone(&elder)).is_ok());
+    for _ in 0..2 {
+        let refused = elder.hand_over(&engine, &house, Some(Path::new("/bin/false")), PATIENCE).unwrap_err();
+        assert!(refused.contains("goes on as before"), "{refused}");
+        assert_eq!(house.taken(), ["goes on", "catches up, in charge"]);
+    }
+}
+
+#[test]
+fn other_balancers_hear_nothing_only_once_all_else_is_taken() {
+    let engine = engine("pauses");
+    let house = Notes::default();
+    let (mut ours, mut theirs) = pair();
+    thread::scope(|scope| {
+        let mut tell = |later| {
+            let ready = Ready { version: "2".into(), fleet: true, later };
+            bequeath(&mut ours, &engine, &house, &ready, &mut || "ended".into())
+        };
+        let heir = scope.spawn(|| {
+            let (message, _) = theirs.receive().unwrap().unwrap();
+            assert_eq!(message.is, LEGACY);
+            let left = Left::read(message.body);
+            assert_eq!((left.later, left.fleet), (true, None));
+            // However long that takes.
+            assert_eq!(house.taken(), ["left"]);
+            theirs.say(TAKEN, &json!({}), &[]).unwrap();
+            let (message, _) = theirs.receive().unwrap().unwrap();
+            assert_eq!((&*message.is, house.taken()), (PAST, vec!["pause"]));
+            assert_eq!(message.body::<Option<Past>>().unwrap().life, 7);
+            theirs.say(SERVING, &json!({}), &[]).unwrap();
+            // One of before that was so is told all at once.
+            let (message, _) = theirs.receive().unwrap().unwrap();
+            let left = Left::read(message.body);
+            assert_eq!((left.later, left.fleet.unwrap().life), (false, 7));
+            theirs.say(SERVING, &json!({}), &[]).unwrap();
+        });
+        tell(true).unwrap();
+        tell(false).unwrap();
+        heir.join().unwrap();
+    });
+    assert_eq!(house.taken(), ["left", "pause"]);
 }

@@ -7,6 +7,10 @@
 //!
 //! When the configuration changes, sources that stay keep their members. Those of sources that went stay, too, until the new ones have
 //! answered: a name that is corrected empties no group.
+//!
+//! What they said last can be told to another process that takes over (`roll/carry.rs`).
+
+mod carry;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,6 +20,8 @@ use plimsoll_brain::status::SourceStatus;
 
 use super::look_up::too_many;
 use super::{Listed, MOST, SourceSettings, Told};
+
+pub use carry::Last;
 
 /// Members of sources that went stay at least so long while a new one has not answered.
 const GRACE: Duration = Duration::from_secs(10);

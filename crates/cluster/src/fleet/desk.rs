@@ -11,7 +11,7 @@ use plimsoll_brain::{Time, hash, mix};
 use plimsoll_wire::fleet::{Datagram, Says};
 use plimsoll_wire::rfs::{Keys, Recent, Seen};
 
-use super::{Became, Change, Did, Notice, Past, Settings};
+use super::{Became, Change, Did, Lost, Notice, Past, Settings};
 use crate::lottery::gossip::{Gossip, News as Member, Node};
 use crate::lottery::socket::Outbox;
 
@@ -91,13 +91,26 @@ impl Desk {
     }
 
     /// What another process has to know to go on as this balancer.
-    pub(super) fn past(&self) -> Past {
+    pub(super) fn past(&self, now: Time) -> Past {
         let there = self.known.iter().filter(|(_, known)| known.lost.is_none() && known.told);
         Past {
             life: self.gossip.life(),
             seqs: (self.seq, self.gossip.seq()),
             others: there.map(|(address, known)| (*address, known.life, known.name.clone())).collect(),
+            lost: self.lost(now),
         }
+    }
+
+    /// Those that keep their parts of limits though they are gone.
+    fn lost(&self, now: Time) -> Vec<Lost> {
+        let known: BTreeMap<u64, (&SocketAddr, &Known)> =
+            self.known.iter().map(|one| (number(*one.0), one)).collect();
+        let lost = self.fleet.lost().filter_map(|(id, since, groups)| {
+            let (address, known) = known.get(&id)?;
+            let age_ms = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+            Some(Lost { other: (**address, known.life, known.name.clone()), age_ms, groups })
+        });
+        lost.collect()
     }
 
     /// Goes on as the balancer that another process was: nobody has to be told that anybody came.
@@ -108,6 +121,12 @@ impl Desk {
             let known = Known { name, told: true, expected: Some(now + EXPECTED), ..Known::new(life, now) };
             self.known.insert(address, known);
             self.fleet.up(number(address), now);
+        }
+        for Lost { other: (address, life, name), age_ms, groups } in past.lost {
+            let since = now - Duration::from_millis(age_ms);
+            let known = Known { name, told: true, lost: Some(since), ..Known::new(life, now) };
+            self.known.entry(address).or_insert(known);
+            self.fleet.recall_lost(number(address), since, groups.into_iter(), now);
         }
     }
 

@@ -63,7 +63,7 @@ pub(super) async fn serve(
             word = words.recv() => match word {
                 Some(Word::Pause(reply)) => {
                     // Whoever asked may not wait any more.
-                    let _ = reply.send(desk.past());
+                    let _ = reply.send(desk.past(local.now()));
                     match words.recv().await {
                         None => break,
                         Some(Word::Vanish) => {

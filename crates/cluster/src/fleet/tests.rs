@@ -252,7 +252,7 @@ fn another_process_goes_on_as_the_same_balancer() {
     world.begin(1, 12);
     world.run(1_000);
     let changes = world.changes.len();
-    let past = world.nodes[1].as_ref().expect("it runs").desk.past();
+    let past = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
     assert_eq!(past.others.len(), 2);
     // What comes meanwhile waits in the socket; here it is lost.
     world.nodes[1] = None;
@@ -271,7 +271,7 @@ fn another_process_goes_on_as_the_same_balancer() {
         assert_eq!(refused, 0, "{who}");
     }
     // One that died while the processes changed was there for nobody but the one before: it is lost.
-    let past = world.nodes[1].as_ref().expect("it runs").desk.past();
+    let past = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
     world.nodes[1] = None;
     world.nodes[2] = None;
     world.start(1, past.life);
@@ -281,4 +281,36 @@ fn another_process_goes_on_as_the_same_balancer() {
     let lost =
         |(who, what, name): &&(usize, Became, String)| *who == 1 && *what == Became::Lost && name == "lb3";
     assert_eq!(world.changes.iter().filter(lost).count(), 1, "{:?}", &world.changes[changes..]);
+}
+
+#[test]
+fn one_that_was_lost_keeps_its_part_beyond_another_process() {
+    let mut world = World::new(3, 0);
+    world.run(3_000);
+    let part = |world: &World| world.vitals(1).part();
+    assert_eq!(part(&world), Some(10));
+    world.nodes[2] = None;
+    world.run(10_000);
+    assert_eq!((world.states(1).len(), part(&world)), (2, Some(10)));
+    let upgrade = |world: &mut World| {
+        let desk = &world.nodes[1].as_ref().expect("it runs").desk;
+        let written = serde_json::to_string(&desk.past(Time(world.now))).unwrap();
+        let past: Past = serde_json::from_str(&written).unwrap();
+        world.start(1, past.life);
+        world.nodes[1].as_mut().expect("it runs").desk.recall(past, Time(world.now));
+    };
+    let before = world.changes.len();
+    // Twice: what one took over the next one is given, too.
+    upgrade(&mut world);
+    world.run(10_000);
+    upgrade(&mut world);
+    world.run(10_000);
+    assert_eq!(world.changes[before..], [], "nobody came or went");
+    assert!(world.states(1).contains(&("lb3".to_owned(), "lost".to_owned())), "{:?}", world.states(1));
+    assert_eq!(part(&world), Some(10));
+    // For the rest of its time, and no longer.
+    world.run(31_000);
+    assert_eq!((world.states(1), part(&world)), (up(&["lb1"]), Some(15)));
+    let old: Past = serde_json::from_str("{\"life\":1,\"seqs\":[1,2],\"others\":[]}").unwrap();
+    assert_eq!(old.lost, []);
 }

@@ -70,6 +70,17 @@ impl Shared {
     /// # Errors
     /// The system gives no thread or no event queue.
     pub fn open(settings: SharedSettings) -> Result<(Self, Option<String>), String> {
+        Self::open_after(settings, None)
+    }
+
+    /// The same, where another process has had it open. What that saw last counts as a copy does, and before it: until etcd can be had.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_after(
+        settings: SharedSettings,
+        seen: Option<View>,
+    ) -> Result<(Self, Option<String>), String> {
         let wrong = |error: std::io::Error| format!("no thread for the store: {error}");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -99,7 +110,7 @@ impl Shared {
         let store = Self { inner, jobs, stop: Some(stop), thread: Some(thread) };
         let said = match first.recv_timeout(FIRST) {
             Ok(()) => None,
-            Err(_) => Some(store.inner.go_on_without()),
+            Err(_) => Some(store.inner.go_on_without(seen)),
         };
         Ok((store, said))
     }
@@ -114,10 +125,16 @@ impl Inner {
         }
     }
 
-    /// Shows the copy, if nothing better has come meanwhile; what there is to be said.
-    fn go_on_without(&self) -> String {
+    /// Shows what another process saw, or the copy, if nothing better has come meanwhile; what there is to be said.
+    fn go_on_without(&self, seen: Option<View>) -> String {
         let why = lock(&self.health).trouble.clone().map(|(why, _)| why).unwrap_or_default();
         let begin = format!("the store in etcd cannot be reached: {why}; going on with");
+        // One that saw nothing itself knows less than the copy.
+        if let Some(seen) = seen.filter(|seen| seen.revision > 0) {
+            let told = format!("{begin} what the process before saw of it, of revision {}", seen.revision);
+            self.show(seen);
+            return told;
+        }
         let Some(path) = &self.settings.copy else {
             return format!(
                 "{begin}out it until it can: what operators did, and members that were registered, are not known yet"
@@ -126,13 +143,7 @@ impl Inner {
         match file::read(path) {
             Ok(Found::Whole(_, view)) => {
                 let told = format!("{begin} the copy in {}, of revision {}", path.display(), view.revision);
-                self.views.send_if_modified(|shown| {
-                    let nothing = shown.revision == 0;
-                    if nothing {
-                        *shown = Arc::new(view);
-                    }
-                    nothing
-                });
+                self.show(view);
                 told
             }
             Ok(Found::Nothing) => {
@@ -141,6 +152,17 @@ impl Inner {
             Ok(Found::Bad(why)) => format!("{begin}out it until it can: the copy {}: {why}", path.display()),
             Err(why) => format!("{begin}out it until it can: the copy {}: {why}", path.display()),
         }
+    }
+
+    /// Shows what was there some time ago, if etcd has not said meanwhile what is there now.
+    fn show(&self, view: View) {
+        self.views.send_if_modified(|shown| {
+            let nothing = shown.revision == 0;
+            if nothing {
+                *shown = Arc::new(view);
+            }
+            nothing
+        });
     }
 }
 
@@ -153,6 +175,10 @@ impl Store for Shared {
         let SharedSettings { etcd, prefix, .. } = &self.inner.settings;
         let endpoints: Vec<String> = etcd.endpoints.iter().map(ToString::to_string).collect();
         format!("{} {prefix}", endpoints.join(","))
+    }
+
+    fn prefix(&self) -> Option<&str> {
+        Some(&self.inner.settings.prefix)
     }
 
     fn views(&self) -> watch::Receiver<Arc<View>> {

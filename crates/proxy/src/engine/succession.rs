@@ -25,7 +25,7 @@ use crate::inner::lock;
 use crate::load_line::Survey;
 use crate::udp::{FlowAbout, Lent, LentFlow};
 use crate::worker::Order;
-use crate::{StartError, tls};
+use crate::{StartError, report, tls};
 
 /// For a thread to tell its flows.
 const LENDING: Duration = Duration::from_secs(1);
@@ -209,6 +209,11 @@ impl Engine {
     /// Goes on with flows of a process before this one. To be called before [`Engine::open`].
     pub fn recall_flows(&self, flows: Vec<LentFlow>) {
         lock(&self.0.control).flows = flows;
+    }
+
+    /// Connections of clients that are open at the listeners; flows, where they take datagrams.
+    pub fn connections(&self) -> u64 {
+        lock(&self.0.control).listeners.iter().map(report::connections).sum()
     }
 
     /// Adds what a process that was taken over from has counted since it was last told, and what it still has in flight.

@@ -85,3 +85,24 @@ async fn an_engine_takes_over_from_another_and_nobody_who_waits_is_lost() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn connections_are_counted_over_all_listeners() {
+    within(async {
+        let member = Echo::start().await.address;
+        let (engine, _) = start_with(several(2, &[member]));
+        assert_eq!(engine.connections(), 0);
+        let mut open = Vec::new();
+        for address in [engine.addresses(), engine.addresses()].concat() {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            echoes(&mut client, "hello").await;
+            open.push(client);
+        }
+        assert_eq!(engine.connections(), 4);
+        let shown: u64 = engine.status().listeners.iter().map(|listener| listener.connections).sum();
+        assert_eq!(shown, 4);
+        drop(open);
+        engine.stop().await;
+    })
+    .await;
+}

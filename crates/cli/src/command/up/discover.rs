@@ -92,7 +92,7 @@ impl Followers {
         };
         if timeout(FIRST, all).await.is_err() {
             tracing::warn!(
-                "some sources of members have not answered within {} s: going on without them",
+                "some sources of members have not answered within {} s: going on with what is known of them",
                 FIRST.as_secs()
             );
         }

@@ -177,6 +177,61 @@ fn another_configuration_keeps_those_of_sources_that_stay() {
     assert_eq!(settled(&mut only, at(9999)), [2]);
 }
 
+#[test]
+fn another_process_goes_on_with_what_was_said_last_until_it_is_said_anew() {
+    let begun = Instant::now();
+    let at = |seconds| begun + Duration::from_secs(seconds);
+    let [a, b, c] = [source("a", false, 0), source("b", false, 10), source("c", false, 0)];
+    let mut elder = Roll::default().follow(fixed(&[1]), &[a.clone(), b.clone()], begun);
+    elder.hear(&a, told(&[1, 2]), begun);
+    elder.hear(&b, told(&[3, 4]), begun);
+    // 3 is left out, and held; then both fail.
+    elder.hear(&b, told(&[4]), at(1));
+    elder.hear(&a, Err("no".into()), at(2));
+    elder.hear(&b, Err("no".into()), at(2));
+    assert_eq!(settled(&mut elder, at(2)), [2, 3, 4]);
+    let written = serde_json::to_string(&elder.last(at(3))).unwrap();
+    let lasts: Vec<Last> = serde_json::from_str(&written).unwrap();
+    // There are other settings of one, and one more.
+    let b = source("b", true, 20);
+    let mut heir = Roll::default().follow(fixed(&[1]), &[b.clone(), c.clone(), a.clone()], at(4));
+    heir.recall(lasts.clone(), at(4));
+    assert!(!heir.all_asked(), "nobody was heard");
+    assert_eq!(heir.status(at(4))[0].age_seconds, None);
+    assert_eq!(settled(&mut heir, at(4)), [3, 4, 2]);
+    // What is held is held for the rest of its time.
+    let why = "dns a:80: no; its 2 members stay".to_owned();
+    assert_eq!(heir.hear(&a, Err("no".into()), at(5)), Some(News::Failed(why, 2)));
+    assert_eq!(settled(&mut heir, at(11)), [3, 4, 2]);
+    assert_eq!(settled(&mut heir, at(12)), [4, 2]);
+    assert_eq!(settled(&mut heir, at(9999)), [4, 2]);
+    // The next process is told, too.
+    assert_eq!(heir.last(at(12)).len(), 2);
+    heir.hear(&a, told(&[5]), at(9999));
+    assert_eq!(settled(&mut heir, at(9999)), [4, 5]);
+    // One that has said something is not told by others what it said.
+    heir.recall(lasts, at(9999));
+    assert_eq!(settled(&mut heir, at(9999)), [4, 5]);
+}
+
+#[test]
+fn what_is_no_member_is_not_taken_over() {
+    let now = Instant::now();
+    let a = source("a", false, 0);
+    let lasts = serde_json::json!([
+        {"kind": "srv", "what": "a:80", "members": [{"name": "10.0.0.9:80", "address": "10.0.0.9:80", "capacity": 1.0}]},
+        {"kind": "dns", "what": "a:80", "colour": 1, "members": [
+            {"name": "10.0.0.1:80", "address": "10.0.0.1:80", "capacity": 1.0, "shape": "round"},
+            {"name": "10.0.0.2:80", "address": "10.0.0.2:80", "capacity": 0.0},
+            {"name": "10.0.0.3:0", "address": "10.0.0.3:0", "capacity": 1.0},
+            {"name": "10.0.0.4:80", "address": "10.0.0.4:80", "capacity": 1.0, "left_seconds": -1.0},
+        ]},
+    ]);
+    let mut roll = Roll::default().follow(BTreeSet::new(), std::slice::from_ref(&a), now);
+    roll.recall(serde_json::from_value(lasts).unwrap(), now);
+    assert_eq!(settled(&mut roll, now), [1]);
+}
+
 /// What happens to a roll of two sources.
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,0 +1,51 @@
+//! What a process has seen last of a store that several balancers have, for the next one: it goes on with that while the store is away.
+//! Passed on in memory alone, as whatever operators and members wrote there is in it.
+
+use std::collections::BTreeMap;
+
+use plimsoll_cluster::store::{Entry, Store, View};
+use serde::{Deserialize, Serialize};
+
+/// Bytes of keys and values: more than that is not passed on, as one message has to hold it with all else.
+const MOST: usize = 128 << 20;
+
+/// All that was seen, at one moment.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Seen {
+    /// What all keys begin with there.
+    prefix: String,
+    /// The number of the last change; 0 where nothing was seen.
+    revision: i64,
+    /// Keys and values, each with the number of the change that wrote it and that of its lease.
+    entries: Vec<(String, String, i64, i64)>,
+}
+
+impl Seen {
+    /// Of a store that others have, too; nothing of any other.
+    pub(crate) fn of(store: &dyn Store) -> Self {
+        let Some(prefix) = store.prefix() else { return Self::default() };
+        let view = store.view();
+        if view.entries.iter().map(|(key, entry)| key.len() + entry.value.len()).sum::<usize>() > MOST {
+            tracing::warn!("the store has more than {} MiB: the next process is not told of it", MOST >> 20);
+            return Self::default();
+        }
+        let entry = |(key, entry): (&String, &Entry)| {
+            (key.clone(), entry.value.to_string(), entry.revision, entry.lease)
+        };
+        let entries = view.entries.iter().map(entry).collect();
+        Self { prefix: prefix.to_owned(), revision: view.revision, entries }
+    }
+
+    /// What was seen, if it is of a store with this prefix. It may be at other endpoints now: so it is when etcd has moved.
+    pub(crate) fn of_prefix(self, prefix: &str) -> Option<View> {
+        let Self { prefix: own, revision, entries } = self;
+        if revision <= 0 || own != prefix {
+            return None;
+        }
+        let entries = entries
+            .into_iter()
+            .map(|(key, value, revision, lease)| (key, Entry { value: value.into(), revision, lease }));
+        Some(View { revision, entries: entries.collect::<BTreeMap<_, _>>() })
+    }
+}
