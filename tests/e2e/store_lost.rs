@@ -14,8 +14,7 @@ use crate::stage::{Balancer, Etcd, Folder, Member, Process, binary, get, until, 
 /// A balancer's own file: what is served is in the store.
 fn own(etcd: &Etcd) -> String {
     format!(
-        "[admin]\nreports = \"127.0.0.1:0\"\nregister = true\n[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\n\
-         timeout = \"2s\"\n",
+        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\ntimeout = \"2s\"\n[admin]\nregister = true\n",
         etcd.endpoints()
     )
 }
