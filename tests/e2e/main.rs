@@ -82,6 +82,7 @@ mod stage;
 mod start;
 mod store;
 mod store_etcd;
+mod store_lost;
 mod streaming;
 mod supervise;
 mod supervise_control;

@@ -72,9 +72,9 @@ pub enum EventKind {
     BalancerLost,
     /// It said that it goes.
     BalancerLeft,
-    /// The store of what operators do and of registered members cannot be used; what is known stays.
+    /// The store of what operators do and of registered members cannot be used, or has lost what it had; what is known stays.
     StoreLost,
-    /// It can be used again.
+    /// It can be used again, or has something again.
     StoreRecovered,
     /// The group is to have more members, or fewer.
     Scaled,

@@ -126,6 +126,10 @@ pub struct StoreStatus {
     pub error: Option<String>,
     /// Seconds since then.
     pub failing_seconds: Option<f64>,
+    /// What it has lost, if that is not believed, to be read behind its place: what was known stays in force, and it can be used.
+    pub doubt: Option<String>,
+    /// Seconds since then.
+    pub doubted_seconds: Option<f64>,
 }
 
 /// A certificate that clients are shown.

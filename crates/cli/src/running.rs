@@ -25,6 +25,7 @@ use crate::succession::Elder;
 use balancing::Balancing;
 use certificates::Window;
 use discovered::Discovered;
+use document::Document;
 use joint::Joint;
 use kept::{Again, Deeds};
 use scaled::Scaled;
@@ -39,7 +40,7 @@ pub(crate) mod kept;
 mod lend;
 pub(crate) mod registered;
 pub(crate) mod scaled;
-mod stored;
+pub(crate) mod stored;
 mod subject;
 mod succession;
 mod suppose;
@@ -76,8 +77,8 @@ pub(crate) struct Running {
     fleet: Mutex<Option<Fleet>>,
     /// Where it is kept what outlives the process.
     store: Arc<dyn Store>,
-    /// The change by which it has the groups and listeners that were read last; `None` where those of the file are all.
-    document: Mutex<Option<i64>>,
+    /// The groups and listeners that it has, as they were read last; `None` where those of the file are all. Held for a moment only.
+    document: Mutex<Option<Document>>,
     /// What of it is in force. Whoever has both takes this before `reloading`.
     kept: Mutex<Deeds>,
     /// What the file says of groups that are balanced in another way.
@@ -99,7 +100,7 @@ impl Running {
     pub(crate) fn new(
         engine: Engine,
         (base, discovered): (Base, Discovered),
-        (store, document): (Arc<dyn Store>, Option<i64>),
+        (store, document): (Arc<dyn Store>, Option<Document>),
         file: &Path,
         machine: Machine,
         admin: AdminConfig,

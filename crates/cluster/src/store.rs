@@ -33,7 +33,7 @@ pub const LONGEST_KEY: usize = 1024;
 pub struct Entry {
     /// What it says.
     pub value: Arc<str>,
-    /// The number of the change that wrote it.
+    /// The number of the change that wrote it; 0 for one that is not there any more, and stays in force (see [`Health::doubt`]).
     pub revision: i64,
     /// A number that stands for its lease; 0 if it has none.
     pub lease: i64,
@@ -161,6 +161,9 @@ pub enum Refused {
 pub struct Health {
     /// Why it cannot be used, and since when; `None` if all is well.
     pub trouble: Option<(String, Instant)>,
+    /// Why what it has is not believed, to be read behind its name, and since when: what was known stays in force. It can be used all
+    /// the same.
+    pub doubt: Option<(String, Instant)>,
     /// How often it came to be like that.
     pub failures: u64,
     /// Changes that were refused because somebody else had been faster.

@@ -106,6 +106,14 @@ impl Etcd {
         self.nodes[node].process = launch(&self.nodes[node].args, &self.folder);
     }
 
+    /// kill -9 of one node, which begins anew with nothing.
+    pub(crate) fn wipe(&mut self, node: usize) {
+        self.kill(node);
+        std::fs::remove_dir_all(self.folder.join(&format!("n{node}"))).unwrap();
+        self.restart(node);
+        self.healthy();
+    }
+
     /// From now on etcdctl says that it is this user.
     pub(crate) fn login(&mut self, user: &str) {
         self.user = Some(user.to_owned());

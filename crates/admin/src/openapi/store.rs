@@ -12,6 +12,7 @@ pub(super) fn status() -> Value {
             "kind": {"type": "string"}, "place": {"type": "string"}, "revision": count(), "entries": count(),
             "failures": count(), "conflicts": count(), "reads": count(),
             "error": {"type": ["string", "null"]}, "failing_seconds": {"type": ["number", "null"]},
+            "doubt": {"type": ["string", "null"]}, "doubted_seconds": {"type": ["number", "null"]},
         },
     })
 }

@@ -174,6 +174,10 @@ fn render(status: &Status, color: bool) -> String {
         );
         banner(&what, Tone::Bad);
     }
+    if let Some(StoreStatus { kind, place, doubt: Some(why), doubted_seconds, .. }) = &status.store {
+        let since = doubted_seconds.map(|since| format!("{} ago: ", ago(since))).unwrap_or_default();
+        banner(&format!("{since}the store in {kind} {place} {why}"), Tone::Bad);
+    }
     for (what, tone) in status.certificates.iter().filter_map(trouble) {
         banner(&what, tone);
     }
@@ -372,6 +376,17 @@ mod tests {
                       stays in force, and what operators do is refused";
         assert!(said.lines().any(|line| line == wanted), "{said}");
         // It serves all the same.
+        assert!(well(&status));
+        let lost = StoreStatus {
+            kind: "etcd".into(),
+            place: "/plimsoll/".into(),
+            doubt: Some("has lost it".into()),
+            doubted_seconds: Some(61.0),
+            ..StoreStatus::default()
+        };
+        status.store = Some(lost);
+        let said = render(&status, false);
+        assert!(said.contains("‼ 1m 1s ago: the store in etcd /plimsoll/ has lost it\n"), "{said}");
         assert!(well(&status));
     }
 

@@ -1,6 +1,8 @@
 //! The file that is read again, with the groups and listeners that the store has for all balancers beside it.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
 
 use plimsoll_cluster::store::{Store, View};
 use sd_notify::NotifyState;
@@ -12,12 +14,55 @@ use crate::config::{self, File, ReadError};
 /// The key under which the store has them.
 pub(crate) const DOCUMENT: &str = "config";
 
-/// What the store has, if anything.
-fn text(view: &View) -> Option<&str> {
-    view.entries.get(DOCUMENT).map(|entry| &*entry.value)
+/// What of it is known.
+#[derive(Debug)]
+pub(crate) struct Document {
+    /// The change by which the store has what was read last; 0 if it had nothing.
+    revision: i64,
+    /// That.
+    text: Option<Arc<str>>,
+    /// Since when the store has nothing any more. More often than an end of all groups that is a key that somebody took away by mistake,
+    /// so it is not believed: whoever means it pushes an empty file.
+    gone: Option<Instant>,
 }
 
-/// A file that was read, with what the store has if it says so; then also the number of the change that wrote that.
+impl Document {
+    /// What a store has.
+    fn of(view: &View) -> Self {
+        let entry = view.entries.get(DOCUMENT);
+        let text = entry.map(|entry| Arc::clone(&entry.value));
+        Self { revision: view.revision_of(DOCUMENT), text, gone: None }
+    }
+
+    /// Looks at what a store has now: is it to be read again?
+    fn look(&mut self, view: &View, now: Instant) -> bool {
+        match view.entries.get(DOCUMENT) {
+            None => {
+                if self.text.is_some() {
+                    self.gone.get_or_insert(now);
+                }
+                false
+            }
+            Some(entry) => {
+                self.gone = None;
+                // A store that lost it shows on what it had (revision 0).
+                entry.revision != self.revision
+                    && (entry.revision != 0 || self.text.as_ref() != Some(&entry.value))
+            }
+        }
+    }
+
+    /// Takes what a store has now, if it has anything; what is to be read with the file.
+    fn take(&mut self, view: &View, now: Instant) -> Option<Arc<str>> {
+        self.look(view, now);
+        if view.entries.contains_key(DOCUMENT) {
+            *self = Self::of(view);
+        }
+        self.text.clone()
+    }
+}
+
+/// A file that was read, with what the store has if it says so; then also what that is.
 ///
 /// # Errors
 /// The two do not go together.
@@ -25,39 +70,49 @@ pub(crate) fn with_document(
     file: File,
     path: &Path,
     store: &dyn Store,
-) -> Result<(File, Option<i64>), ReadError> {
+) -> Result<(File, Option<Document>), ReadError> {
     if !file.config.shares() {
         return Ok((file, None));
     }
-    let view = store.view();
-    let file = match text(&view) {
+    let document = Document::of(&store.view());
+    let file = match &document.text {
         Some(text) => config::read_with(path, text)?,
         None => file,
     };
-    Ok((file, Some(view.revision_of(DOCUMENT))))
+    Ok((file, Some(document)))
 }
 
 impl Running {
-    /// Reads the file as it is now, with what the store has.
+    /// Reads the file as it is now, with what the store has, or had last.
     pub(super) fn read_file(&self) -> Result<File, ReadError> {
         let view = self.store.view();
-        let mut document = lock(&self.document);
-        let Some(revision) = &mut *document else { return config::read(&self.file) };
         // Whatever comes of it, it was tried.
-        *revision = view.revision_of(DOCUMENT);
-        match text(&view) {
-            Some(text) => config::read_with(&self.file, text),
+        let text = lock(&self.document).as_mut().and_then(|document| document.take(&view, Instant::now()));
+        match text {
+            Some(text) => config::read_with(&self.file, &text),
             None => config::read(&self.file),
         }
     }
 
     /// The store may have other groups and listeners: then they are put in force. What operators set stays.
     pub(crate) fn follow_document(&self) {
-        let now = self.store.view().revision_of(DOCUMENT);
-        if lock(&self.document).is_some_and(|known| known != now) {
+        let view = self.store.view();
+        let again =
+            lock(&self.document).as_mut().is_some_and(|document| document.look(&view, Instant::now()));
+        if again {
             // What came of it is an event, and so in the log.
             drop(self.read_again(false));
         }
+    }
+
+    /// Why the store's is not believed to be gone, to be read behind the store's name, and since when; `None` if it is there, or never was.
+    pub(super) fn document_gone(&self) -> Option<(String, Instant)> {
+        let gone = lock(&self.document).as_ref()?.gone?;
+        let why = format!(
+            "has no groups and listeners for all balancers any more (key `{DOCUMENT}`): those that it had stay in force; \
+             plimsoll config push FILE puts some there, of an empty file if there are to be none"
+        );
+        Some((why, gone))
     }
 
     /// Reads the file and puts it in force; what changes. If `forget`, what operators set until then is over, at all balancers.
@@ -82,5 +137,40 @@ impl Running {
         };
         notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_cluster::store::Entry;
+
+    use super::*;
+
+    fn view(text: Option<&str>, revision: i64) -> View {
+        let entry = |text: &str| (DOCUMENT.to_owned(), Entry { value: text.into(), revision, lease: 0 });
+        View { revision: 50, entries: text.map(entry).into_iter().collect() }
+    }
+
+    #[test]
+    fn what_is_gone_is_not_believed() {
+        let now = Instant::now();
+        let mut document = Document::of(&view(None, 0));
+        // There never was any.
+        assert!(!document.look(&view(None, 0), now) && document.gone.is_none());
+        assert!(document.look(&view(Some("a"), 7), now));
+        assert_eq!(document.take(&view(Some("a"), 7), now).as_deref(), Some("a"));
+        assert!(!document.look(&view(Some("a"), 7), now));
+        // Somebody took it away: what it said counts, also where the file is read again.
+        assert!(!document.look(&view(None, 0), now));
+        assert_eq!(document.take(&view(None, 0), now).as_deref(), Some("a"));
+        assert_eq!(document.gone, Some(now));
+        // A store that lost all of it shows what it had.
+        assert!(!document.look(&view(Some("a"), 0), now) && document.gone.is_none());
+        assert!(document.look(&view(Some("b"), 0), now));
+        // An empty one is meant.
+        assert!(document.look(&view(Some(""), 9), now));
+        assert_eq!(document.take(&view(Some(""), 9), now).as_deref(), Some(""));
+        // The same once more is another change.
+        assert!(document.look(&view(Some(""), 10), now));
     }
 }

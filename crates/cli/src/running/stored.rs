@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use plimsoll_brain::status::StoreStatus;
 use plimsoll_brain::{Event, EventKind};
+use plimsoll_cluster::store::Health;
 
 use super::Running;
 
@@ -15,6 +16,7 @@ impl Running {
         }
         let (health, view) = (self.store.health(), self.store.view());
         let since = |at: Instant| at.elapsed().as_secs_f64();
+        let (doubt, doubted) = self.doubt(&health).unzip();
         let (error, at) = health.trouble.unzip();
         Some(StoreStatus {
             kind: self.store.kind().to_owned(),
@@ -26,32 +28,63 @@ impl Running {
             reads: health.reads,
             error,
             failing_seconds: at.map(since),
+            doubt,
+            doubted_seconds: doubted.map(since),
         })
     }
 
-    /// Tells it if the store is lost, or is back. `lost` is since when it is, as it was told.
-    pub(crate) fn tell_of_store(&self, lost: &mut Option<Instant>) {
-        let trouble = self.store.health().trouble;
+    /// Why what the store has is not believed, to be read behind its name, and since when.
+    fn doubt(&self, health: &Health) -> Option<(String, Instant)> {
+        health.doubt.clone().or_else(|| self.document_gone())
+    }
+
+    /// Tells it if the store is lost or has lost what it had, or is back.
+    pub(crate) fn tell_of_store(&self, told: &mut Told) {
+        let health = self.store.health();
         let name = || format!("the store in {} {}", self.store.kind(), self.store.place());
-        let (kind, why, inputs) = match (&trouble, lost.take()) {
-            (Some((why, _)), None) => {
+        let tell = |kind, why: String, seconds: Option<f64>| {
+            let inputs = seconds.map(|seconds| ("seconds".to_owned(), seconds)).into_iter().collect();
+            self.engine.tell(Event { kind, group: "".into(), member: None, why, inputs });
+        };
+        match (&health.trouble, told.lost) {
+            (Some((why, since)), None) => {
+                told.lost = Some(*since);
                 let why = format!(
                     "{} cannot be used: {why}; what is known stays in force, and what operators do is refused until it can",
                     name()
                 );
-                (EventKind::StoreLost, why, Vec::new())
+                tell(EventKind::StoreLost, why, None);
             }
             (None, Some(since)) => {
+                told.lost = None;
                 let seconds = since.elapsed().as_secs_f64();
                 let why = format!("{} can be used again, after {seconds:.1} s", name());
-                (EventKind::StoreRecovered, why, vec![("seconds".to_owned(), seconds)])
+                tell(EventKind::StoreRecovered, why, Some(seconds));
             }
-            (now, before) => {
-                *lost = now.as_ref().and(before);
-                return;
+            _ => {}
+        }
+        match (self.doubt(&health), told.doubted) {
+            // Something else may be missing than a moment ago.
+            (Some((why, since)), before) if before != Some(since) => {
+                told.doubted = Some(since);
+                tell(EventKind::StoreLost, format!("{} {why}", name()), None);
             }
-        };
-        *lost = trouble.map(|(_, since)| since);
-        self.engine.tell(Event { kind, group: "".into(), member: None, why, inputs });
+            (None, Some(since)) => {
+                told.doubted = None;
+                let seconds = since.elapsed().as_secs_f64();
+                let why = format!("{} is believed again, after {seconds:.1} s", name());
+                tell(EventKind::StoreRecovered, why, Some(seconds));
+            }
+            _ => {}
+        }
     }
+}
+
+/// Since when something is wrong with the store, as it was told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// It cannot be used.
+    lost: Option<Instant>,
+    /// What it has is not believed.
+    doubted: Option<Instant>,
 }

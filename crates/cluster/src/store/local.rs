@@ -5,11 +5,14 @@
 //! is in the file then, and what others wrote is seen within [`LOOK`].
 //!
 //! Leases live in memory. After a start, and when another process wrote an entry, it has its whole time: nobody could have renewed it.
+//!
+//! A disk may hang. Only who changes something waits for it, and the store's own thread: what is held over I/O is held for nothing else.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -18,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::file::{self, Found, Stamp};
-use super::{Change, Entry, Health, MOST_ENTRIES, Refused, Store, View};
+use super::{Change, Entry, Health, MOST_ENTRIES, Put, Refused, Store, View};
 use crate::lock;
 
 /// Between two looks at the file, and at what is over.
@@ -33,7 +36,12 @@ pub struct Local {
 
 struct Inner {
     path: Option<PathBuf>,
+    /// One change at a time. Held while the disk is waited for, and so only by who may wait.
     state: Mutex<State>,
+    /// When entries with a lease go, unless they are renewed. Never held over I/O, nor is `health`.
+    due: Mutex<BTreeMap<String, Instant>>,
+    health: Mutex<Health>,
+    closed: AtomicBool,
     views: watch::Sender<Arc<View>>,
 }
 
@@ -41,10 +49,6 @@ struct State {
     view: Arc<View>,
     /// Which file the view is of.
     stamp: Option<Stamp>,
-    /// When entries with a lease go, unless they are renewed.
-    due: BTreeMap<String, Instant>,
-    health: Health,
-    closed: bool,
 }
 
 impl Local {
@@ -59,16 +63,15 @@ impl Local {
             Some(path) => begin(path)?,
         };
         let view = Arc::new(view);
-        let state = State {
-            due: BTreeMap::new(),
-            stamp,
-            view: Arc::clone(&view),
-            health: Health { reads: 1, ..Health::default() },
-            closed: false,
-        };
-        let views = watch::Sender::new(view);
-        let inner = Arc::new(Inner { path: path.map(Path::to_owned), state: Mutex::new(state), views });
-        lock(&inner.state).follow(Instant::now());
+        let inner = Arc::new(Inner {
+            path: path.map(Path::to_owned),
+            state: Mutex::new(State { view: Arc::clone(&view), stamp }),
+            due: Mutex::default(),
+            health: Mutex::new(Health { reads: 1, ..Health::default() }),
+            closed: AtomicBool::new(false),
+            views: watch::Sender::new(view),
+        });
+        inner.follow(&mut lock(&inner.due), Instant::now());
         let (stop, stopped) = mpsc::channel();
         let own = Arc::clone(&inner);
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
@@ -115,17 +118,28 @@ impl Inner {
         {
             let held = file::lock(path);
             let read = held.and_then(|_held| self.read_again(&mut state, path));
-            state.judge(read.map_err(|why| why.to_string()), now);
+            self.judge(read.map_err(|why| why.to_string()), now);
         }
-        if state.closed {
+        if self.closed.load(SeqCst) {
             return;
         }
-        let over: Vec<String> =
-            state.due.iter().filter(|(_, due)| **due <= now).map(|(key, _)| key.clone()).collect();
-        if !over.is_empty() {
-            let change = Change { deletes: over, ..Change::default() }.as_seen(&state.view);
-            // It is tried again with the next look.
-            let _ = self.make(&mut state, &change, now);
+        // From here on nobody renews them: whoever wants to is told that they are over, though the disk may take its time.
+        let over: Vec<String> = {
+            let mut due = lock(&self.due);
+            let over = due.iter().filter(|(_, due)| **due <= now).map(|(key, _)| key.clone()).collect();
+            due.retain(|_, due| *due > now);
+            over
+        };
+        if over.is_empty() {
+            return;
+        }
+        let change = Change { deletes: over, ..Change::default() }.as_seen(&state.view);
+        if self.make(&mut state, &change, now).is_err() {
+            // It is tried again with the next look. What another process wrote meanwhile has its own time.
+            let mut due = lock(&self.due);
+            for key in change.deletes.into_iter().filter(|key| state.view.entries.contains_key(key)) {
+                due.entry(key).or_insert(now);
+            }
         }
     }
 
@@ -141,8 +155,8 @@ impl Inner {
             Found::Bad(why) => return Err(io::Error::other(why)),
         };
         state.stamp = stamp;
-        state.health.reads += 1;
-        self.show(state, view, Instant::now());
+        lock(&self.health).reads += 1;
+        self.show(state, view, &[], Instant::now());
         Ok(())
     }
 
@@ -160,7 +174,7 @@ impl Inner {
         };
         let differs = |(key, revision): &&(String, i64)| state.view.revision_of(key) != *revision;
         if let Some((key, _)) = change.unchanged.iter().find(differs) {
-            state.health.conflicts += 1;
+            lock(&self.health).conflicts += 1;
             return Err(Refused::Conflict(key.clone()));
         }
         let mut view = View::clone(&state.view);
@@ -170,41 +184,43 @@ impl Inner {
             let lease = put.ttl.map_or(0, |ttl| i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX).max(1));
             let entry = Entry { value: put.value.as_str().into(), revision: view.revision, lease };
             view.entries.insert(put.key.clone(), entry);
-            state.due.remove(&put.key);
         }
         if view.entries.len() > MOST_ENTRIES {
             return Err(Refused::Wrong(format!("it is full: {MOST_ENTRIES} entries are the most")));
         }
         let Some(path) = &self.path else {
-            self.show(state, view, now);
+            self.show(state, view, &change.puts, now);
             return Ok(());
         };
         match file::save(path, &view) {
             Ok(stamp) => {
                 state.stamp = Some(stamp);
-                self.show(state, view, now);
+                self.show(state, view, &change.puts, now);
                 Ok(())
             }
             Err(file::Unsaved { there: false, why }) => Err(away(why)),
             Err(file::Unsaved { there: true, why }) => {
                 state.stamp = file::stamp(path);
-                self.show(state, view, now);
+                self.show(state, view, &change.puts, now);
                 Err(Refused::Unsure(why.to_string()))
             }
         }
     }
 
-    fn show(&self, state: &mut State, view: View, now: Instant) {
+    /// From now on that is what there is. What was put has its whole time.
+    fn show(&self, state: &mut State, view: View, puts: &[Put], now: Instant) {
         state.view = Arc::new(view);
-        state.follow(now);
+        let mut due = lock(&self.due);
+        for put in puts {
+            due.remove(&put.key);
+        }
         self.views.send_replace(Arc::clone(&state.view));
+        self.follow(&mut due, now);
     }
-}
 
-impl State {
     /// Entries with a lease have a time at which they go; those that had none yet their whole time from now.
-    fn follow(&mut self, now: Instant) {
-        let Self { view, due, .. } = self;
+    fn follow(&self, due: &mut BTreeMap<String, Instant>, now: Instant) {
+        let view = Arc::clone(&self.views.borrow());
         due.retain(|key, _| view.entries.get(key).is_some_and(|entry| entry.lease != 0));
         for (key, entry) in view.entries.iter().filter(|(_, entry)| entry.lease != 0) {
             if !due.contains_key(key) {
@@ -214,13 +230,14 @@ impl State {
     }
 
     /// Remembers whether the store can be used.
-    fn judge(&mut self, outcome: Result<(), String>, now: Instant) {
-        match (outcome, &mut self.health.trouble) {
+    fn judge(&self, outcome: Result<(), String>, now: Instant) {
+        let mut health = lock(&self.health);
+        match (outcome, &mut health.trouble) {
             (Ok(()), trouble) => *trouble = None,
             (Err(why), Some(trouble)) => trouble.0 = why,
             (Err(why), trouble) => {
                 *trouble = Some((why, now));
-                self.health.failures += 1;
+                health.failures += 1;
             }
         }
     }
@@ -251,35 +268,35 @@ impl Store for Local {
         let mut state = lock(&self.inner.state);
         let made = self.inner.make(&mut state, change, now);
         match &made {
-            Ok(()) => state.judge(Ok(()), now),
-            Err(Refused::Away(why) | Refused::Unsure(why)) => state.judge(Err(why.clone()), now),
+            Ok(()) => self.inner.judge(Ok(()), now),
+            Err(Refused::Away(why) | Refused::Unsure(why)) => self.inner.judge(Err(why.clone()), now),
             Err(Refused::Conflict(_) | Refused::Wrong(_)) => {}
         }
         made
     }
 
     fn renew(&self, key: &str) -> Result<bool, Refused> {
-        let mut state = lock(&self.inner.state);
-        let Some(span) = state.view.entries.get(key).filter(|entry| entry.lease != 0).map(span) else {
-            return Ok(false);
-        };
-        state.due.insert(key.to_owned(), Instant::now() + span);
+        let mut due = lock(&self.inner.due);
+        let span = self.inner.views.borrow().entries.get(key).map(span);
+        // One without a time has no lease, or is being taken away.
+        let (Some(due), Some(span)) = (due.get_mut(key), span) else { return Ok(false) };
+        *due = Instant::now() + span;
         Ok(true)
     }
 
     fn health(&self) -> Health {
-        lock(&self.inner.state).health.clone()
+        lock(&self.inner.health).clone()
     }
 
     fn close(&self) {
-        lock(&self.inner.state).closed = true;
+        self.inner.closed.store(true, SeqCst);
     }
 
     fn reopen(&self) {
-        let mut state = lock(&self.inner.state);
-        if std::mem::take(&mut state.closed) {
-            state.due.clear();
-            state.follow(Instant::now());
+        if self.inner.closed.swap(false, SeqCst) {
+            let mut due = lock(&self.inner.due);
+            due.clear();
+            self.inner.follow(&mut due, Instant::now());
         }
     }
 }

@@ -3,11 +3,13 @@
 //! All keys with the prefix are read once, at one revision, and followed by a watch from the next one on. A connection that breaks is made
 //! again, to whichever endpoint can be had, and the watch goes on behind the last change that was seen; only if etcd has compacted that
 //! away, or is another cluster than before, is all of it read anew. What is known stays meanwhile, and changes are refused: what an
-//! operator is told has been done, all balancers do.
+//! operator is told has been done, all balancers do. Another cluster, or one that was set back, that has nothing does not replace what is
+//! known: see `carried`.
 //!
 //! A change is one transaction, and has been made when the watch has told of it. If the connection breaks over it, it is sent once more;
 //! if that finds the keys changed, they are compared with what was to be written: so a change that was made is not refused.
 
+mod carried;
 mod follow;
 mod make;
 
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::file::{self, Found};
-use super::{Change, Health, Refused, Store, View};
+use super::{Change, Entry, Health, Refused, Store, View};
 use crate::etcd::{Client, EtcdSettings};
 use crate::lock;
 
@@ -198,7 +200,9 @@ impl Store for Shared {
 
     fn renew(&self, key: &str) -> Result<bool, Refused> {
         self.inner.usable()?;
-        let lease = self.inner.views.borrow().entries.get(key).map_or(0, |entry| entry.lease);
+        // That of a cluster before nobody can renew: whoever holds it is to register anew, with this one.
+        let here = |entry: &&Entry| entry.revision != 0;
+        let lease = self.inner.views.borrow().entries.get(key).filter(here).map_or(0, |entry| entry.lease);
         if lease == 0 {
             return Ok(false);
         }

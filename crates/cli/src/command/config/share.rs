@@ -28,8 +28,9 @@ pub(super) fn push(path: &Path, shared: &Path, globals: &Globals) -> Result<(), 
     let (_, store) = open(path)?;
     let view = store.view();
     let text = config::read_shared(path, shared).map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    let before = view.entries.get(DOCUMENT).map(|entry| Arc::clone(&entry.value));
-    if before.as_deref() == Some(text.as_str()) {
+    // What etcd lost, and is only known from the copy still, is to be written.
+    let before = view.entries.get(DOCUMENT).filter(|entry| entry.revision != 0);
+    if before.is_some_and(|before| *before.value == *text) {
         globals.say("nothing is new\n");
         return Ok(());
     }

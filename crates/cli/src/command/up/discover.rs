@@ -18,6 +18,7 @@ use crate::running::Running;
 use crate::running::discovered::Discovered;
 use crate::running::kept::Again;
 use crate::running::registered::heard;
+use crate::running::stored::Told;
 
 /// For the first answers of all sources, before anything listens.
 const FIRST: Duration = Duration::from_secs(5);
@@ -107,7 +108,7 @@ impl Followers {
         let mut views = running.store().views();
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut lost = None;
+        let mut told = Told::default();
         // When they are put in force next, and not before when.
         let (mut due, mut not_before) = (None::<Instant>, Instant::now());
         loop {
@@ -138,7 +139,8 @@ impl Followers {
                     drop(spawn_blocking(follow).await);
                     due.get_or_insert_with(Instant::now);
                 }
-                _ = ticks.tick() => running.tell_of_store(&mut lost),
+                // Nothing in it waits, not even for a disk.
+                _ = ticks.tick() => running.tell_of_store(&mut told),
                 () = running.sources_changed() => {
                     self.follow(&running.discoveries());
                     let view = running.store().view();

@@ -177,3 +177,35 @@ fn one_without_a_file_is_the_same_but_forgets() {
     assert_eq!(store.commit(&conflict), Err(Refused::Conflict("a".into())));
     assert_eq!(value(&store, "a"), Some("1".into()));
 }
+
+#[test]
+fn a_disk_that_hangs_is_waited_for_by_nobody_but_who_changes_something() {
+    let folder = Folder::new();
+    let store = Arc::new(folder.open());
+    let lease = Some(Duration::from_secs(3600));
+    store.commit(&Change::default().and_put("leased", "1", lease)).unwrap();
+    // As long as this is held a change comes no further than to a disk that does not answer.
+    let disk = file::lock(&folder.file()).unwrap();
+    let committing = {
+        let store = Arc::clone(&store);
+        thread::spawn(move || store.commit(&Change::put("a", "1")))
+    };
+    until("waiting for the disk", || store.inner.state.try_lock().is_err());
+    let (told, heard) = mpsc::channel();
+    let asking = {
+        let store = Arc::clone(&store);
+        thread::spawn(move || {
+            let asked = (store.health(), (&*store as &dyn Store).view().revision, store.renew("leased"));
+            store.close();
+            store.reopen();
+            told.send(asked).unwrap();
+        })
+    };
+    let asked = heard.recv_timeout(Duration::from_secs(10));
+    assert!(store.inner.state.try_lock().is_err(), "it waits still");
+    drop(disk);
+    let (health, revision, renewed) = asked.expect("an answer while the disk hangs");
+    assert_eq!((health.trouble, revision, renewed), (None, 1, Ok(true)));
+    asking.join().unwrap();
+    assert_eq!(committing.join().unwrap(), Ok(()));
+}

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use plimsoll_wire::etcd::{EventType, Header, KeyValue, WatchResponse};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 
-use super::super::file;
+use super::super::file::{self, Found};
 use super::super::{Entry, MOST_ENTRIES, View};
 use super::Inner;
+use super::carried::{self, Carried};
 use crate::etcd::{Failed, Watching};
 use crate::lock;
 use crate::pull::chance;
@@ -23,11 +24,17 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// Between two times that the copy is written.
 const COPY: Duration = Duration::from_secs(1);
 
-/// What is known, and of which cluster.
-#[derive(Clone)]
+/// What is known.
+#[derive(Default)]
 struct Known {
-    cluster: u64,
+    /// All that the cluster has.
     view: View,
+    /// Its number; 0 if none was read yet.
+    cluster: u64,
+    /// Is that so, as far as is known? If not, all is to be read.
+    good: bool,
+    /// What is in force beside it.
+    carried: Carried,
 }
 
 /// Why following has ended.
@@ -48,7 +55,7 @@ pub(super) async fn follow(inner: &Arc<Inner>, ready: SyncSender<()>) {
     if let Some(path) = &inner.settings.copy {
         tokio::spawn(copy(path.clone(), inner.views.subscribe()));
     }
-    let mut known = None;
+    let mut known = Known::default();
     let mut pause = SHORTEST;
     loop {
         let mut reached = false;
@@ -61,7 +68,7 @@ pub(super) async fn follow(inner: &Arc<Inner>, ready: SyncSender<()>) {
         match over.await {
             Over::Stale(why) => {
                 tracing::info!("the store in etcd is read anew: {why}");
-                known = None;
+                known.good = false;
                 // Without a pause: etcd is there. That it says so again and again is for the pause below.
                 if reached {
                     pause = SHORTEST;
@@ -79,18 +86,13 @@ pub(super) async fn follow(inner: &Arc<Inner>, ready: SyncSender<()>) {
 }
 
 /// Reads what is not known, and follows what changes, to the end of a connection.
-async fn session(inner: &Inner, known: &mut Option<Known>, mut reached: impl FnMut()) -> Over {
-    let known = match known {
-        Some(known) => known,
-        None => match read(inner).await {
-            Ok((view, cluster)) => {
-                lock(&inner.health).reads += 1;
-                inner.views.send_replace(Arc::new(view.clone()));
-                known.insert(Known { cluster, view })
-            }
+async fn session(inner: &Inner, known: &mut Known, mut reached: impl FnMut()) -> Over {
+    if !known.good {
+        match read(inner).await {
+            Ok((view, cluster)) => known.begin(inner, view, cluster),
             Err(failed) => return failed.into(),
-        },
-    };
+        }
+    }
     let begun = inner.client.watch(inner.settings.prefix.as_bytes(), known.view.revision + 1).await;
     let mut watching = match begun {
         Ok(watching) => watching,
@@ -114,20 +116,34 @@ async fn session(inner: &Inner, known: &mut Option<Known>, mut reached: impl FnM
         return Over::Stale(format!("it was set back from revision {before} to {now}"));
     }
     reached();
-    take(inner, known, first);
+    known.take(inner, first);
     changes(inner, known, &mut watching).await
 }
 
 async fn changes(inner: &Inner, known: &mut Known, watching: &mut Watching) -> Over {
     loop {
-        let told = match watching.next().await {
+        let due = known.carried.due();
+        let over = async {
+            match due {
+                Some(due) => sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let told = tokio::select! {
+            told = watching.next() => told,
+            () = over => {
+                known.show(inner);
+                continue;
+            }
+        };
+        let told = match told {
             Ok(told) => told,
             Err(failed) => return failed.into(),
         };
         if let Some(over) = ended(&told) {
             return over;
         }
-        take(inner, known, told);
+        known.take(inner, told);
         if known.view.entries.len() > MOST_ENTRIES {
             let why = format!("more than {MOST_ENTRIES} keys are there");
             return Failed::Refused(0, why).into();
@@ -143,29 +159,65 @@ fn ended(told: &WatchResponse) -> Option<Over> {
     told.canceled.then(|| Failed::Unsure(format!("the watch was ended: {}", why())).into())
 }
 
-/// Takes what a watch tells.
-fn take(inner: &Inner, known: &mut Known, told: WatchResponse) {
-    let revision = told.header.map_or(0, |header| header.revision);
-    // What begins a watch is of the time at which it was asked for, and says nothing of changes before that.
-    if told.events.is_empty() && (told.created || revision <= known.view.revision) {
-        return;
-    }
-    let view = &mut known.view;
-    if told.events.is_empty() {
-        view.revision = revision;
-    }
-    // That of the head may be beyond changes that are still to be told.
-    for event in told.events {
-        let kind = event.kind();
-        let Some(kv) = event.kv else { continue };
-        view.revision = view.revision.max(kv.mod_revision);
-        let Some((key, entry)) = entry(&inner.settings.prefix, kv) else { continue };
-        match kind {
-            EventType::Put => drop(view.entries.insert(key, entry)),
-            EventType::Delete => drop(view.entries.remove(&key)),
+impl Known {
+    /// All of it was read.
+    fn begin(&mut self, inner: &Inner, view: View, cluster: u64) {
+        lock(&inner.health).reads += 1;
+        let mut before = Arc::clone(&inner.views.borrow());
+        if before.revision == 0
+            && let Some(path) = &inner.settings.copy
+            && let Ok(Found::Whole(_, copy)) = file::read(path)
+        {
+            // It is what was known when a process ended.
+            before = Arc::new(copy);
         }
+        let other = self.cluster != 0 && self.cluster != cluster;
+        // A copy that was written after the loss is not older, but has what is not there.
+        let carries = before.entries.values().any(|entry| entry.revision == 0);
+        if other || carries || view.revision < before.revision {
+            if carried::is_empty(&view) {
+                self.carried.take(&before, Instant::now());
+            } else {
+                self.carried.clear();
+            }
+        }
+        (self.view, self.cluster, self.good) = (view, cluster, true);
+        self.show(inner);
     }
-    inner.views.send_replace(Arc::new(view.clone()));
+
+    /// Takes what a watch tells.
+    fn take(&mut self, inner: &Inner, told: WatchResponse) {
+        let revision = told.header.map_or(0, |header| header.revision);
+        // What begins a watch is of the time at which it was asked for, and says nothing of changes before that.
+        if told.events.is_empty() && (told.created || revision <= self.view.revision) {
+            return;
+        }
+        let view = &mut self.view;
+        if told.events.is_empty() {
+            view.revision = revision;
+        }
+        // That of the head may be beyond changes that are still to be told.
+        for event in told.events {
+            let kind = event.kind();
+            let Some(kv) = event.kv else { continue };
+            view.revision = view.revision.max(kv.mod_revision);
+            let Some((key, entry)) = entry(&inner.settings.prefix, kv) else { continue };
+            // Of this one it was decided here.
+            self.carried.forget(&key);
+            match kind {
+                EventType::Put => drop(view.entries.insert(key, entry)),
+                EventType::Delete => drop(view.entries.remove(&key)),
+            }
+        }
+        self.show(inner);
+    }
+
+    /// From now on that is what there is.
+    fn show(&mut self, inner: &Inner) {
+        self.carried.settle(&self.view, Instant::now());
+        lock(&inner.health).doubt = self.carried.doubt();
+        inner.views.send_replace(Arc::new(self.carried.with(&self.view)));
+    }
 }
 
 /// All that is there, and of which cluster.

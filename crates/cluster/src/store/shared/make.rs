@@ -7,13 +7,16 @@ use plimsoll_wire::etcd::{Compare, Delete, Does, Op, Put, Txn};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::{Change, Refused, View};
+use super::super::{Change, Entry, Refused, View};
 use super::{Inner, Job};
 use crate::etcd::Failed;
 use crate::lock;
 
 /// For the watch to tell of a change that was made.
 const SEEN: Duration = Duration::from_secs(5);
+/// What is written at once when all is: etcd takes 128 operations and 1.5 MiB.
+const MOST_OPS: usize = 64;
+const MOST_BYTES: usize = 512 << 10;
 
 /// Does what comes, for as long as somebody may send something.
 pub(super) async fn serve(inner: &Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
@@ -39,7 +42,11 @@ pub(super) async fn serve(inner: &Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
 
 async fn make(inner: &Inner, change: &Change) -> Result<(), Refused> {
     let mut leases = Vec::new();
-    let made = attempt(inner, change, &mut leases).await;
+    let made = match bring_along(inner, change).await {
+        Ok(Some(change)) => attempt(inner, &change, &mut leases).await,
+        Ok(None) => attempt(inner, change, &mut leases).await,
+        Err(refused) => Err(refused),
+    };
     if made.is_err() {
         // They end by themselves if this does not come through.
         for lease in leases {
@@ -55,6 +62,56 @@ async fn make(inner: &Inner, change: &Change) -> Result<(), Refused> {
         Ok(_) => Ok(()),
         Err(_) => Err(Refused::Unsure("it was made, but is not seen yet".into())),
     }
+}
+
+/// What is in force of a cluster before is written first, as it was: what an operator puts into one that has nothing would end all of
+/// it, and what is not there cannot be taken away so that others know. The change as it is to be made then; `None` if it is as it was.
+async fn bring_along(inner: &Inner, change: &Change) -> Result<Option<Change>, Refused> {
+    let view = Arc::clone(&inner.views.borrow());
+    let missing: Vec<(&String, &Entry)> =
+        view.entries.iter().filter(|(_, entry)| entry.revision == 0 && entry.lease == 0).collect();
+    let decides = change.puts.iter().any(|put| put.ttl.is_none())
+        || change.deletes.iter().any(|gone| missing.iter().any(|(key, _)| *key == gone));
+    if missing.is_empty() || !decides {
+        return Ok(None);
+    }
+    let mut change = change.clone();
+    for part in parts(&missing) {
+        let key = |key: &str| [inner.settings.prefix.as_str(), key].concat().into_bytes();
+        let put = |(at, entry): &(&String, &Entry)| {
+            let put = Put { key: key(at), value: entry.value.as_bytes().to_vec(), lease: 0 };
+            Op { does: Some(Does::Put(put)) }
+        };
+        let compare = part.iter().map(|(at, _)| Compare::unchanged(key(at), 0)).collect();
+        let txn = Txn { compare, success: part.iter().map(put).collect(), failure: Vec::new() };
+        let done = inner.client.transact(&txn).await.map_err(refused)?;
+        if !done.succeeded {
+            // Another balancer does the same, or did something else: the change is refused if that matters to it.
+            continue;
+        }
+        let revision = done.header.map_or(0, |header| header.revision);
+        let touched = change.unchanged.iter_mut().filter(|(at, _)| part.iter().any(|(key, _)| *key == at));
+        touched.for_each(|(_, seen)| *seen = revision);
+    }
+    Ok(Some(change))
+}
+
+/// In parts that etcd takes at once. Between two of them others may take what is missing for gone: a matter of milliseconds.
+fn parts<'e>(all: &[(&'e String, &'e Entry)]) -> Vec<Vec<(&'e String, &'e Entry)>> {
+    let mut parts: Vec<Vec<(&String, &Entry)>> = Vec::new();
+    let mut bytes = 0;
+    for one in all {
+        let more = one.0.len() + one.1.value.len();
+        bytes += more;
+        match parts.last_mut().filter(|part| part.len() < MOST_OPS && bytes <= MOST_BYTES) {
+            Some(part) => part.push(*one),
+            None => {
+                parts.push(vec![*one]);
+                bytes = more;
+            }
+        }
+    }
+    parts
 }
 
 /// The revision at which all of it is so, as far as it has one.
@@ -125,5 +182,28 @@ fn refused(failed: Failed) -> Refused {
         Failed::Away(why) => Refused::Away(why),
         Failed::Unsure(why) => Refused::Unsure(why),
         Failed::Refused(_, why) => Refused::Wrong(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_at_once_is_bounded() {
+        let all = |count: usize, bytes: usize| -> Vec<(String, Entry)> {
+            let entry = || Entry { value: "x".repeat(bytes).into(), revision: 0, lease: 0 };
+            (0..count).map(|key| (key.to_string(), entry())).collect()
+        };
+        let lengths = |all: &[(String, Entry)]| -> Vec<usize> {
+            let all: Vec<(&String, &Entry)> = all.iter().map(|(key, entry)| (key, entry)).collect();
+            let parts = parts(&all);
+            assert_eq!(parts.concat(), all);
+            parts.iter().map(Vec::len).collect()
+        };
+        assert_eq!(lengths(&all(0, 0)), [0; 0]);
+        assert_eq!(lengths(&all(130, 2)), [64, 64, 2]);
+        assert_eq!(lengths(&all(3, 1 << 20)), [1, 1, 1]);
+        assert_eq!(lengths(&all(5, 200 << 10)), [2, 2, 1]);
     }
 }

@@ -1,0 +1,168 @@
+//! What stays in force of a cluster of etcd that is gone: it was wiped, or was put back from a backup that is older than all of it.
+//!
+//! An etcd that has nothing was emptied by mistake more often than on purpose. So what was known stays until there is something again
+//! that somebody put there: an entry without a lease, whatever it is. What has a lease says nothing of that, as agents put it there
+//! by themselves.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::super::{Entry, View};
+
+/// An entry with a lease of which nobody knows for how long it was.
+const UNSAID: Duration = Duration::from_secs(60);
+/// No lease is longer.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// Entries that this cluster does not have.
+#[derive(Debug, Default)]
+pub(super) struct Carried {
+    entries: BTreeMap<String, (Entry, Option<Instant>)>,
+    since: Option<Instant>,
+}
+
+/// Is nothing there that somebody put there?
+pub(super) fn is_empty(view: &View) -> bool {
+    view.entries.values().all(|entry| entry.lease != 0)
+}
+
+impl Carried {
+    /// What was shown until now stays. What has a lease has its whole time from here on: the etcd that would have ended it is gone, nobody
+    /// can say how much of it was left, and whoever lives registers anew well within it, as its next renewal is refused. Whoever does
+    /// not is dead, and would stay for ever if its time were not ended here.
+    pub(super) fn take(&mut self, shown: &View, now: Instant) {
+        for (key, entry) in &shown.entries {
+            // Of one that is carried already the time runs.
+            self.entries.entry(key.clone()).or_insert_with(|| {
+                let due = (entry.lease != 0).then(|| now + time(entry));
+                (Entry { revision: 0, ..entry.clone() }, due)
+            });
+        }
+        if !self.entries.is_empty() {
+            self.since.get_or_insert(now);
+        }
+    }
+
+    /// What there is decides from now on of what it has, and of all once somebody has put something there.
+    pub(super) fn settle(&mut self, view: &View, now: Instant) {
+        let nothing = is_empty(view);
+        self.entries
+            .retain(|key, (_, due)| !view.entries.contains_key(key) && due.map_or(nothing, |due| due > now));
+        if self.entries.is_empty() {
+            self.since = None;
+        }
+    }
+
+    /// One of them was taken away.
+    pub(super) fn forget(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    /// All of them are over.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// When the next of them is over.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.entries.values().filter_map(|(_, due)| *due).min()
+    }
+
+    /// What is there, and these.
+    pub(super) fn with(&self, view: &View) -> View {
+        let mut view = view.clone();
+        for (key, (entry, _)) in &self.entries {
+            view.entries.entry(key.clone()).or_insert_with(|| entry.clone());
+        }
+        view
+    }
+
+    /// What is to be said of that, and since when it is so.
+    pub(super) fn doubt(&self) -> Option<(String, Instant)> {
+        let count = match self.entries.len() {
+            1 => "1 entry that was".to_owned(),
+            count => format!("{count} entries that were"),
+        };
+        let why = format!(
+            "has lost what it had: it is another cluster, or was set back; {count} known stay in force until something is there \
+             again: put a backup back, or have an operator change something, which writes them again"
+        );
+        self.since.map(|since| (why, since))
+    }
+}
+
+/// For how long an entry with a lease is good, as far as it says so itself.
+fn time(entry: &Entry) -> Duration {
+    let said: Option<serde_json::Value> = serde_json::from_str(&entry.value).ok();
+    let seconds = said.and_then(|said| said["ttl_seconds"].as_f64());
+    let time = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.map_or(UNSAID, |time| time.min(LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(revision: i64, entries: &[(&str, &str, i64)]) -> View {
+        let entry = |(key, value, lease): &(&str, &str, i64)| {
+            ((*key).to_owned(), Entry { value: (*value).into(), revision, lease: *lease })
+        };
+        View { revision, entries: entries.iter().map(entry).collect() }
+    }
+
+    fn keys(view: &View) -> Vec<&str> {
+        view.entries.keys().map(String::as_str).collect()
+    }
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn what_was_known_stays_until_somebody_puts_something_there() {
+        let now = Instant::now();
+        let before = view(
+            90,
+            &[("drain/a", "{}", 0), ("members/a", "{\"ttl_seconds\": 10}", 7), ("members/b", "?", 8)],
+        );
+        let mut carried = Carried::default();
+        assert_eq!((carried.due(), carried.doubt()), (None, None));
+        carried.take(&before, now);
+        let nothing = view(1, &[]);
+        carried.settle(&nothing, now);
+        let shown = carried.with(&nothing);
+        assert_eq!((shown.revision, keys(&shown)), (1, vec!["drain/a", "members/a", "members/b"]));
+        // It is no change of this cluster's, and none of its leases.
+        assert!(shown.entries.values().all(|entry| entry.revision == 0));
+        let (why, since) = carried.doubt().unwrap();
+        assert!(why.contains("3 entries that were known stay") && since == now, "{why}");
+        // Whoever lives is there again by itself: the others have their time still, and what operators did stays.
+        let agent = view(2, &[("members/b", "?", 1)]);
+        carried.settle(&agent, now + secs(1));
+        assert_eq!(keys(&carried.with(&agent)), ["drain/a", "members/a", "members/b"]);
+        assert_eq!(carried.with(&agent).entries["members/b"].lease, 1);
+        // Told once more that all is gone, the time runs on.
+        carried.take(&carried.with(&agent), now + secs(5));
+        assert_eq!(carried.due(), Some(now + secs(10)));
+        carried.settle(&agent, now + secs(10));
+        assert_eq!(keys(&carried.with(&agent)), ["drain/a", "members/b"]);
+        // What somebody puts there decides.
+        let other = view(3, &[("members/b", "?", 1), ("drain/b", "{}", 0)]);
+        carried.settle(&other, now + secs(11));
+        assert_eq!((carried.with(&other), carried.doubt()), (other, None));
+    }
+
+    #[test]
+    fn who_may_live_has_its_time_whatever_somebody_puts_there() {
+        let now = Instant::now();
+        let mut carried = Carried::default();
+        carried.take(&view(9, &[("a", "1", 0), ("m", "{\"ttl_seconds\": 1e300}", 7), ("n", "", 8)]), now);
+        let one = view(2, &[("config", "", 0)]);
+        carried.settle(&one, now);
+        assert_eq!(keys(&carried.with(&one)), ["config", "m", "n"]);
+        assert_eq!(carried.due(), Some(now + UNSAID));
+        carried.forget("m");
+        carried.settle(&one, now + UNSAID);
+        assert_eq!((carried.with(&one), carried.due(), carried.doubt()), (one, None, None));
+    }
+}
