@@ -121,7 +121,7 @@ fn members_end_with_the_balancer_and_a_killed_one_finds_them_again() {
     // Another one on the same file of processes.
     let mut again = Balancer::start(&config);
     until("the same two serve", || serving(&again) == before);
-    assert_eq!(get(again.address(), "/").status, 200);
+    until("they are checked", || get(again.address(), "/").status == 200);
     assert!(events(&again, "scaled").is_empty(), "nobody was missing");
     let load = Load::start(again.address(), "GET", 20.0);
     until("some requests", || again.group("web")["latency"]["count"].as_u64() > Some(20));

@@ -112,7 +112,7 @@ fn balancing_that_is_off_gives_equal_turns() {
     load.more(100);
     assert_eq!(well(balancer.run(&["disable", "balancing", "web"])), "it was so already\n");
     let run = balancer.run(&["enable", "balancing", "web"]);
-    assert_eq!(well(run), "~ group web: strategy round_robin -> least_request\n");
+    assert_eq!(well(run), "~ group web: balancing enabled: strategy round_robin -> least_request\n");
     assert_eq!(balancer.group("web")["balancing_disabled"], false);
     let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
     assert_eq!(explained["knobs"]["choices"], 3.0, "with the settings it had: {explained}");
