@@ -52,12 +52,19 @@ fn alive(pid: i32) -> bool {
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
+/// How many serve, if all of them have passed their health check: before that requests are refused.
+fn checked(balancer: &Balancer) -> usize {
+    let group = balancer.group("web");
+    let up = group["members"].as_array().unwrap().iter().filter(|member| member["state"] == "up").count();
+    if serving(balancer).len() == up { up } else { 0 }
+}
+
 #[test]
 fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
     let scaler_table = "min = 1\nmax = 4\ntarget = { response_time = \"800ms\" }\ninterval = \"500ms\"\nstart_time = \"1s\"\n\
                         stabilize = \"3s\"\ncool_down = { up = \"1s\", down = \"1s\" }\n";
     let balancer = Balancer::start(&text("", &(scaler_table.to_owned() + &servers(""))));
-    until("one that serves", || serving(&balancer).len() == 1);
+    until("one that serves", || checked(&balancer) == 1);
     let mut base = Load::start(balancer.address(), "GET", 8.0);
     base.more(80);
     let mut peak = Load::start(balancer.address(), "GET", 22.0);
@@ -93,7 +100,7 @@ fn a_group_grows_and_shrinks_with_its_load_and_loses_no_request() {
 fn one_that_is_killed_is_replaced() {
     let table = "min = 2\nmax = 3\ntarget = { response_time = \"1s\" }\ninterval = \"200ms\"\n";
     let balancer = Balancer::start(&text("", &(table.to_owned() + &servers(""))));
-    until("two that serve", || serving(&balancer).len() == 2);
+    until("two that serve", || checked(&balancer) == 2);
     let before = serving(&balancer);
     kill_process(Pid::from_raw(before[0].1).unwrap(), Signal::KILL).unwrap();
     until("another one", || {
@@ -114,7 +121,7 @@ fn members_end_with_the_balancer_and_a_killed_one_finds_them_again() {
     let table = "min = 2\nmax = 2\ntarget = { head_room = 0.3 }\ninterval = \"200ms\"\n";
     let config = text("", &(table.to_owned() + &servers(&format!("state = \"{state}\"\n"))));
     let mut balancer = Balancer::start_in(folder, &config);
-    until("two that serve", || serving(&balancer).len() == 2);
+    until("two that serve", || checked(&balancer) == 2);
     let before = serving(&balancer);
     balancer.process.kill();
     assert!(before.iter().all(|one| alive(one.1)));
@@ -209,7 +216,7 @@ fn who_only_asks_for_advice_gets_it_and_a_scaler_can_be_taken_away() {
     let state: PathBuf = balancer.folder().join("state");
     let with = servers(&format!("state = \"{}\"\n", state.display()));
     balancer.reload(&text(&group, &(table.to_owned() + "drain = \"1s\"\n" + &with)));
-    until("two that serve", || serving(&balancer).len() == 2);
+    until("two that serve", || checked(&balancer) == 2);
     let pids: Vec<i32> = serving(&balancer).iter().map(|one| one.1).collect();
     let mut load = Load::start(balancer.address(), "GET", 20.0);
     load.more(50);
@@ -225,7 +232,7 @@ fn who_only_asks_for_advice_gets_it_and_a_scaler_can_be_taken_away() {
 fn members_that_were_started_live_across_an_upgrade() {
     let table = "min = 2\nmax = 4\ntarget = { response_time = \"2s\" }\ninterval = \"200ms\"\n";
     let mut balancer = Balancer::start(&text("", &(table.to_owned() + &servers(""))));
-    until("two that serve", || serving(&balancer).len() == 2);
+    until("two that serve", || checked(&balancer) == 2);
     let run = balancer.run(&["set", "group", "web.scaler.max=3"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     let before = serving(&balancer);
