@@ -124,15 +124,18 @@ impl Engine {
 
     /// What is known and counted now.
     pub fn legacy(&self) -> Legacy {
-        let control = lock(&self.0.control);
-        let (seq, events) = control.journal.past();
-        let members = |past: &mut dyn Iterator<Item = (String, Past)>| {
-            past.map(|(name, past)| (name, json(&past))).collect()
+        // Written out only afterwards: with many members that takes long, and others wait for the slow path meanwhile.
+        let (seq, events, groups, leases, counts) = {
+            let control = lock(&self.0.control);
+            let (seq, events) = control.journal.past();
+            let groups = control.groups.iter().map(|(name, ruled)| {
+                let members = ruled.analyzer.past().map(|(name, past)| (name.to_string(), past));
+                (name.to_string(), members.collect::<Vec<_>>())
+            });
+            (seq, events.clone(), groups.collect::<Vec<_>>(), control.leases_left(), control.counts())
         };
-        let groups = control.groups.iter().map(|(name, ruled)| {
-            let mut past = ruled.analyzer.past().map(|(name, past)| (name.to_string(), past));
-            (name.to_string(), members(&mut past))
-        });
+        let members =
+            |all: Vec<(String, Past)>| all.iter().map(|(name, past)| (name.clone(), json(past))).collect();
         Legacy {
             reloads: self.0.reloads.load(Relaxed),
             access_dropped: self.0.access_dropped.load(Relaxed),
@@ -140,9 +143,9 @@ impl Engine {
             spans_dropped: self.0.spans.dropped.load(Relaxed),
             seq,
             events: events.iter().map(json).collect(),
-            groups: groups.collect(),
-            leases: control.leases_left().iter().map(json).collect(),
-            counts: json(&control.counts()),
+            groups: groups.into_iter().map(|(name, all)| (name, members(all))).collect(),
+            leases: leases.iter().map(json).collect(),
+            counts: json(&counts),
         }
     }
 
