@@ -140,7 +140,9 @@ fn an_etcd_that_is_wiped_ends_nothing() {
             ("draining".into(), "up".into(), 1)
         );
         assert_eq!(state(balancer, alive), "up");
-        assert!(events(balancer, "store_lost").iter().any(|why| why.contains("stay in force")));
+        until("it is an event, too", || {
+            events(balancer, "store_lost").iter().any(|why| why.contains("stay in force"))
+        });
     }
     // Whoever lives registers anew, which decides nothing for what operators did; whoever does not has its time, and no more.
     until("the agent is there again", || {

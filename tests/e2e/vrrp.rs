@@ -100,7 +100,8 @@ impl Lab {
             std::fs::write(place.join("plimsoll.toml"), file).unwrap();
             std::fs::write(place.join("vrrp"), "0\n").unwrap();
             // What ExecStopPost= of the unit does: however the balancer ends, keepalived hears of it at once.
-            let script = "\"$0\" up & echo $! >up.pid; wait $!; echo -254 >vrrp";
+            // It ends with the shell, as everything here ends with the test.
+            let script = "setpriv --pdeathsig KILL \"$0\" up & echo $! >up.pid; wait $!; echo -254 >vrrp";
             let up = host.start(&["sh", "-c", script, binary().to_str().unwrap()], &place);
             up.line("listening http");
             let conf = place.join("keepalived.conf");
