@@ -410,7 +410,12 @@ fn groups_and_listeners_are_shared() {
     assert_eq!((groups(&one), groups(&other)), (1, 1));
     one.folder().write("shared.toml", shared(&[a]));
     told(&one, &["config", "push", "shared.toml"]);
-    let members_of = |balancer: &Balancer| balancer.group("web")["members"].as_array().map_or(0, Vec::len);
+    // The group may not be there yet.
+    let members_of = |balancer: &Balancer| {
+        let status = balancer.status();
+        let web = status["groups"].as_array().unwrap().iter().find(|group| group["name"] == "web");
+        web.map_or(0, |web| web["members"].as_array().unwrap().len())
+    };
     for balancer in [&one, &other] {
         until("the shared group", || members_of(balancer) == 1);
         assert_eq!(balancer.status()["listeners"].as_array().unwrap().len(), 2);
