@@ -75,8 +75,7 @@ impl Machine {
     }
 }
 
-/// Looks a member's address up with the system's resolver. Where a name has several addresses the first
-/// IPv4 one is taken, the first of all if there is none.
+/// Looks a member's address up with the system's resolver: of several the first of IPv4, or else the first.
 ///
 /// # Errors
 /// What the resolver says.
