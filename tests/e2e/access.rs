@@ -292,6 +292,7 @@ fn rules_of_the_configuration_change_with_a_reload() {
     };
     let balancer = Balancer::start_in(folder, &text("operator"));
     balancer.process.line("anyone on this host may use the private key");
+    balancer.process.line("what others do over TLS is written down nowhere: set [admin] audit");
     let host = balancer.host();
     let drain = || domain.by("alice", &["drain", &member.address.to_string(), "--host", &host]).code;
     assert_eq!(drain(), Some(0));

@@ -13,7 +13,7 @@ use crate::stage::{Balancer, Folder, Load, Member, Script, found, get, until, we
 use crate::upgrade::{not_upgraded, number, upgraded};
 
 /// Balancers that know one another, and the folder of their key.
-struct Fleet {
+pub(crate) struct Fleet {
     folder: Folder,
     balancers: Vec<Option<Balancer>>,
     first: SocketAddr,
@@ -22,7 +22,7 @@ struct Fleet {
 impl Fleet {
     /// So many with the same group `web`; `fleet` are more keys of `[fleet]`, `rest` more of the group.
     #[track_caller]
-    fn start(count: usize, members: &[SocketAddr], fleet: &str, rest: &str) -> Self {
+    pub(crate) fn start(count: usize, members: &[SocketAddr], fleet: &str, rest: &str) -> Self {
         let folder = Folder::new();
         folder.write("fleet.keys", format!("1 {}\n", "5a".repeat(32)));
         let mut all = Self { folder, balancers: Vec::new(), first: ([127, 0, 0, 1], 0).into() };
@@ -54,7 +54,7 @@ impl Fleet {
         self.balancers.push(Some(balancer));
     }
 
-    fn one(&self, number: usize) -> &Balancer {
+    pub(crate) fn one(&self, number: usize) -> &Balancer {
         self.balancers[number].as_ref().unwrap()
     }
 

@@ -71,6 +71,23 @@ impl Cluster {
         self.daemons.push(Daemon { process, address, status });
     }
 
+    /// The option by which one that is started next is controlled, and commands reach it.
+    pub(crate) fn control(&self, name: &str) -> [String; 2] {
+        ["--control".into(), format!("unix:{}", self.folder.join(name).display())]
+    }
+
+    /// Tells one that it started so.
+    #[track_caller]
+    pub(crate) fn tell(&self, name: &str, what: &[&str]) -> Run {
+        let control = self.control(name);
+        let run = Run::plimsoll(
+            &[&["lottery"], what, &control.each_ref().map(String::as_str)].concat(),
+            self.folder.path(),
+        );
+        assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+        run
+    }
+
     /// Waits until each has heard of all others and refers to somebody.
     #[track_caller]
     pub(crate) fn wait(&self) {

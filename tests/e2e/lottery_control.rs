@@ -146,6 +146,65 @@ fn keys_are_changed_over_control_while_clients_pick() {
 }
 
 #[test]
+fn keys_for_clients_are_made_and_changed_apart_from_those_for_daemons() {
+    let fleet = Fleet::start(2);
+    let (all, old) = ([0, 1], 1_700_000_000);
+    let rotate = ["keys", "rotate", "--clients", "--settle", "1500ms"];
+    let run = fleet.by("alice", &rotate, &all);
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    let first = fleet.keys("1.keys");
+    assert!(first.len() == 2 && first[0] == old && first[1] > old, "{first:?}");
+    assert!(
+        run.out.contains(&format!("member 1: sends with {old}, for clients {}", first[1])),
+        "{}",
+        run.out
+    );
+    // What clients are given, as the guide says.
+    let theirs = |text: String| -> String {
+        text.lines().filter(|line| line.ends_with(" client")).map(|line| format!("{line}\n")).collect()
+    };
+    fleet.cluster.folder.write("clients", theirs(fleet.cluster.folder.read("2.keys")));
+    let daemons = fleet.cluster.addresses(&all);
+    let pick = |count: &str| {
+        let args = ["pick", "web", "-d", &daemons, "-k", "clients", "-n", count];
+        Run::plimsoll(&args, fleet.cluster.folder.path())
+    };
+    let file = fleet.cluster.folder.join("clients").display().to_string();
+    // It is changed under a client that runs; those for daemons stay.
+    let run = thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            (0..3).for_each(|_| {
+                let run = pick("5000");
+                assert_eq!(run.code, Some(0), "unanswered: {}", run.err);
+            });
+        });
+        let run = fleet.by("alice", &[&rotate[..], &["--file", &file]].concat(), &all);
+        client.join().unwrap();
+        run
+    });
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    let second = fleet.keys("clients");
+    assert!(second.len() == 1 && second[0] > first[1], "{second:?}");
+    assert_eq!(fleet.keys("2.keys"), [old, second[0]]);
+    assert_eq!(pick("50").code, Some(0));
+    // A key for daemons gets into no file that has none.
+    let run = fleet.by("alice", &["keys", "rotate", "--settle", "1ms", "--file", &file], &all);
+    assert!(run.code == Some(1) && run.err.contains("for clients only"), "{:?} {}", run.code, run.err);
+    assert_eq!((fleet.keys("1.keys"), fleet.keys("clients")), (vec![old, second[0]], second.clone()));
+    let run = fleet.by("alice", &["keys", "rotate", "--settle", "1ms"], &all);
+    assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+    let third = fleet.keys("1.keys");
+    assert!(third.len() == 2 && third[0] != old && third.contains(&second[0]), "{third:?}");
+    until("they are served still", || pick("50").code == Some(0));
+    for daemon in &fleet.cluster.daemons {
+        assert_eq!(
+            (daemon.number("lottery_misused"), daemon.number("lottery_members")),
+            (Some(0.0), Some(1.0))
+        );
+    }
+}
+
+#[test]
 fn a_change_of_keys_stops_where_a_host_does_not_take_it_and_is_begun_again() {
     let mut fleet = Fleet::start(3);
     let old = vec![1_700_000_000];
@@ -221,7 +280,7 @@ fn daemons_are_looked_at_and_told_by_those_who_may() {
     assert_eq!(fleet.by("bob", &["status"], &[1]).code, Some(1), "one that is drained is not well");
     assert_eq!(fleet.by("alice", &["undrain"], &[1]).code, Some(0));
     until("it serves again", || fleet.cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
-    // Where there is control, whoever has an account on the host may not drain by the address of the numbers.
+    // Whoever has an account on the host may not drain by the address of the numbers.
     let Daemon { status, .. } = &fleet.cluster.daemons[0];
     assert_eq!(curl_status(&["-X", "POST", &format!("http://{status}/v1/drain")], b""), 405);
     // A balancer's drain of a member is none of a daemon.

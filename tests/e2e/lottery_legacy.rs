@@ -95,11 +95,15 @@ fn plain_clients_are_served_by_the_lottery_and_notice_no_crash() {
 fn who_is_drained_in_the_lottery_gets_nothing_from_balancers() {
     let servers = Member::several(2, &[]);
     let services = [0, 1].map(|one: usize| format!("web={}", servers[one].address));
-    let cluster = Cluster::start("127.0.0.1", &services.each_ref().map(String::as_str));
+    let mut cluster = Cluster::new("127.0.0.1");
+    let control = cluster.control("one.sock");
+    let control = control.each_ref().map(String::as_str);
+    cluster.join(&[&["--service", &services[0], "--slow-start", "0s"], &control[..]].concat());
+    cluster.join(&["--service", &services[1], "--slow-start", "0s"]);
+    cluster.wait();
     let balancer = balancer(&cluster, "http");
     until("it has both", || members(&balancer).len() == 2);
-    let drain = format!("http://{}/v1/drain", cluster.daemons[0].status);
-    assert_eq!(curl(&["-X", "POST", &drain], b"").code, Some(0));
+    cluster.tell("one.sock", &["drain"]);
     until("it has one", || members(&balancer).len() == 1);
     assert!(members(&balancer).contains_key(&servers[1].address.to_string()));
     // A reload keeps those that are drawn.

@@ -56,6 +56,7 @@ mod load_manager;
 mod lookaside;
 mod lottery;
 mod lottery_control;
+mod lottery_keys;
 mod lottery_legacy;
 mod lottery_life;
 mod model;
@@ -67,6 +68,7 @@ mod overload;
 mod own_reports;
 mod pick;
 mod proxy_protocol;
+mod rate;
 #[cfg(feature = "kerberos")]
 #[expect(dead_code, reason = "a part of it is for other tests")]
 #[path = "../realm/mod.rs"]
@@ -76,6 +78,7 @@ mod reload;
 mod scale;
 mod sharing;
 mod side_car;
+mod side_car_away;
 mod slow;
 mod smuggling;
 mod stage;

@@ -220,6 +220,8 @@ fn results_are_written_for_other_tools_and_models_from_format_to_format() {
     assert_eq!(run.code, Some(0), "{}", run.err);
     let json: Value = serde_json::from_str(&run.out).unwrap();
     assert_eq!(json["against"], "measured");
+    let row = &json["rows"][0];
+    assert!(["plan", "simulate", "solve"].iter().all(|way| row[way].is_number()), "{row}");
     let error = &json["errors"][0];
     assert!(error["worst"].as_f64().unwrap() < 0.05 && error["count"].as_u64().unwrap() >= 3, "{json}");
     folder.write("wrong.csv", "kind,name,metric,mean\ntask,client,response,soon\n");
@@ -277,6 +279,26 @@ fn a_configuration_becomes_a_model_with_its_policy() {
     };
     // In turns, whatever they can do.
     assert!((rate("web_1") / rate("web_2") - 1.0).abs() < 0.01, "{}", run.out);
+    // Where it is not what the balancer does.
+    let more = config.replace("\"round_robin\"", "{ least_request = { choices = 3 } }").replace(
+        "group = \"web\"\n",
+        "group = \"front\"\nprotocol = \"tcp\"\n\
+         [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"xds\"\ngroup = \"front\"\ngroups = [\"web\"]\n",
+    );
+    let more = more.replace("3 }]", "3 }, \"127.0.0.1:3\"]\n[[group]]\nname = \"front\"\nstrategy = \"load_average\"\nmembers = [\"127.0.0.1:4\"]");
+    folder.write("plimsoll.toml", more);
+    let run = Run::plimsoll(&["model", "from-config"], folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    for note in [
+        "group web: least_request draws 3 members, the model's power_of_two draws 2\n",
+        "group web: 1024 requests wait for room at the balancer, each for at most 1s; ",
+        "group web: clients of the xds listener at 127.0.0.1:0 go to members by themselves; ",
+        "group front: load_average is taken for random, of which nothing is shed\n",
+        "group front: clients of the listener at 127.0.0.1:0 keep their member; ",
+    ] {
+        assert!(run.err.contains(note), "{note}: {}", run.err);
+    }
+    assert!(run.out.contains("#pragma route.web=power_of_two\n"), "{}", run.out);
     folder.write("plimsoll.toml", config.replace("group = \"web\"", "group = \"wob\""));
     let run = Run::plimsoll(&["model", "from-config"], folder.path());
     assert!(run.code == Some(2) && run.err.contains("wob"), "{}", run.err);
@@ -333,6 +355,63 @@ fn a_sweep_has_a_row_for_each_point() {
 }
 
 #[test]
+fn a_long_sweep_is_solved_and_corrected_by_few_simulations() {
+    let folder = Folder::new();
+    folder.write("shop.lqn", shop());
+    let run = Run::plimsoll(
+        &["model", "sweep", "shop.lqn", "--set", "clients=1..200", "-o", "json"],
+        folder.path(),
+    );
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    assert!(run.err.contains("; clients = 200, which corrects the formulas"), "{}", run.err);
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    let points = json["points"].as_array().unwrap();
+    assert_eq!(
+        (points.len(), &json["method"], &json["anchors"][0]["clients"]),
+        (200, &"plan".into(), &1.0.into())
+    );
+    let response = |lines: &Value| {
+        let own = |line: &&Value| line["name"] == "client" && line["metric"] == "response";
+        let line = lines.as_array().unwrap().iter().find(own).unwrap();
+        line["value"]["mean"].as_f64().unwrap()
+    };
+    let args =
+        ["model", "sweep", "shop.lqn", "--set", "clients=10,30,60", "--method", "simulate", "-o", "json"];
+    let run = Run::plimsoll(&args, folder.path());
+    let played: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((&played["method"], &played["anchors"]), (&"simulate".into(), &serde_json::json!([])));
+    for (own, clients) in played["points"].as_array().unwrap().iter().zip([10, 30, 60]) {
+        let (found, truth) = (response(&points[clients - 1]["lines"]), response(&own["lines"]));
+        assert!((found / truth - 1.0).abs() < 0.06, "{clients}: {found} {truth}");
+    }
+    // Percentiles formulas do not have: each point is simulated.
+    let run = Run::plimsoll(
+        &[
+            "model",
+            "sweep",
+            "shop.lqn",
+            "--set",
+            "clients=1..24",
+            "--metric",
+            "p95",
+            "-o",
+            "svg",
+            "--budget",
+            "1ms",
+        ],
+        folder.path(),
+    );
+    assert!(run.code == Some(0) && run.out.contains("client: 24, "), "{}{}", run.err, run.out);
+    // What formulas leave out is not taken from them.
+    folder.write("web.toml", example("[balancer]                  #"));
+    let args = ["model", "sweep", "web.toml", "--set", "one.queue=1..24", "--budget", "1ms", "-o", "json"];
+    let run = Run::plimsoll(&args, folder.path());
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let json: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((&json["anchors"], json["points"].as_array().unwrap().len()), (&serde_json::json!([]), 24));
+}
+
+#[test]
 fn bottleneck_capacity_and_picture_of_the_guides_model() {
     let folder = Folder::new();
     // One thread that waits for a disk half of the time: threads are missing.
@@ -345,6 +424,7 @@ fn bottleneck_capacity_and_picture_of_the_guides_model() {
         (&json["bottleneck"]["kind"], &json["bottleneck"]["names"][0]),
         (&"software".into(), &"server".into())
     );
+    assert_eq!(json["method"], "plan");
     let best = json["remedies"].as_array().unwrap();
     assert!(best.len() >= 4 && best[0]["response_change"].as_f64().unwrap() < -0.2, "{json}");
     let run = Run::plimsoll(&["model", "bottleneck", "shop.lqn"], folder.path());
@@ -356,6 +436,8 @@ fn bottleneck_capacity_and_picture_of_the_guides_model() {
     folder.write("shop.lqn", shop());
     let args = ["model", "capacity", "shop.lqn", "--goal", "response<0.5", "--load", "clients", "-o", "json"];
     let run = Run::plimsoll(&args, folder.path());
+    let plan: Value = serde_json::from_str(&run.out).unwrap_or_else(|_| panic!("{}", run.err));
+    let run = Run::plimsoll(&[&args[..], &["--method", "simulate"]].concat(), folder.path());
     let json: Value = serde_json::from_str(&run.out).unwrap_or_else(|_| panic!("{}", run.err));
     let most = json["capacity"].as_u64().unwrap_or_else(|| json["capacity"].as_f64().unwrap() as u64);
     let response = |clients: u64| {
@@ -368,6 +450,11 @@ fn bottleneck_capacity_and_picture_of_the_guides_model() {
         json["findings"]["tasks"][0]["response"]["mean"].as_f64().unwrap()
     };
     assert!(response(most) < 0.5 && response(most + 1) >= 0.5, "{most}");
+    // Within a client: a plan is off by a percent, as a simulation is.
+    assert!(
+        (plan["capacity"].as_f64().unwrap() - most as f64).abs() <= 1.0 && plan["method"] == "plan",
+        "{plan}"
+    );
     let run = Run::plimsoll(&["model", "capacity", "shop.lqn", "--goal", "response<0.01"], folder.path());
     assert!(run.code == Some(1) && run.err.contains("no load keeps the goals"), "{}", run.err);
     let run = Run::plimsoll(&["model", "capacity", "shop.lqn", "--goal", "nobody.p95<1"], folder.path());

@@ -261,9 +261,10 @@ fn six_kinds_of_clients_are_shared_out_as_the_lottery_draws() {
     let mut grpc = Grpc::start();
     let hosts = Host::several(3, &grpc);
     let mut cluster = Cluster::new("127.0.0.1");
-    for (host, capacity) in hosts.iter().zip([100, 200, 300]) {
+    for (at, (host, capacity)) in hosts.iter().zip([100, 200, 300]).enumerate() {
         let service = format!("web={},capacity={capacity},load=busy", host.address);
-        cluster.join(&["--service", &service, "--slow-start", "0s"]);
+        let control = cluster.control(&format!("m{at}.sock"));
+        cluster.join(&["--service", &service, "--slow-start", "0s", &control[0], &control[1]]);
     }
     cluster.wait();
     let folder = Folder::new();
@@ -309,15 +310,11 @@ fn six_kinds_of_clients_are_shared_out_as_the_lottery_draws() {
 
     // And so does a drain.
     tell(2, "0");
-    let drain = |verb: &str| {
-        let url = format!("http://{}/v1/{verb}", cluster.daemons[2].status);
-        assert_eq!(curl(&["-X", "POST", &url], b"").code, Some(0));
-    };
-    drain("drain");
+    cluster.tell("m2.sock", &["drain"]);
     all_are("nothing for who is drained", &kinds, &|shares| {
         shares[2] == 0.0 && shares[0] > 0.0 && shares[1] > 0.0
     });
-    drain("undrain");
+    cluster.tell("m2.sock", &["undrain"]);
     all_are("something for who is back", &kinds, &|shares| shares[2] > 0.2);
 }
 

@@ -52,15 +52,15 @@ impl Balancer {
 }
 
 /// An agent that stands before a server.
-struct SideCar {
-    process: Process,
-    address: SocketAddr,
+pub(crate) struct SideCar {
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
     _folder: Folder,
 }
 
 impl SideCar {
     #[track_caller]
-    fn start(place: &str, args: &[&str]) -> Self {
+    pub(crate) fn start(place: &str, args: &[&str]) -> Self {
         let folder = Folder::new();
         let args = [&["agent", "--side-car", place], args].concat();
         let mut process = Process::start(&binary(), &args, folder.path());
@@ -272,6 +272,9 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         (&["--side-car", "127.0.0.1:0=127.0.0.1:1", "--once"], 2, "cannot be used with"),
         (&["--listen", "127.0.0.1:0", "--refuse"], 2, "--side-car"),
         (&["--side-car", "127.0.0.1:0=127.0.0.1:1", "--shed-idle", "1ms"], 2, "expected 10ms or more"),
+        (&["--side-car", "127.0.0.1:0=127.0.0.1:1", "--group-url", "lb.example"], 2, "begin with http://"),
+        (&["--side-car", "tcp:127.0.0.1:0=127.0.0.1:1", "--group-url", "http://lb"], 2, "no --side-car is"),
+        (&["--listen", "127.0.0.1:0", "--group-url", "http://lb"], 2, "--side-car"),
         (&["--side-car", &place], 1, "127.0.0.1:"),
     ] {
         let run = run(args);

@@ -64,7 +64,7 @@ typedef struct plimsoll_client plimsoll_client;
 typedef struct plimsoll_options {
     size_t size;             /* of this structure: later versions may have more */
     const char *daemons;     /* to begin with: "HOST:PORT,HOST:PORT"; one that is known is enough */
-    const char *keys;        /* file of the cluster's keys; read again when it changes */
+    const char *keys;        /* file of the cluster's keys, or of those for clients; read again when it changes */
     const char *multicast;   /* group and port by which all are reached at once: "239.255.74.47:7447" */
     const char *multicast_if; /* address (IPv4) of the interface for that, if it is not the one that the routes say */
     unsigned lottery;        /* not 0: ask all at once, who draw among themselves; else one, who refers */

@@ -64,7 +64,9 @@ use tokio::sync::{Notify, oneshot};
 pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
 pub use audit::{Audit, Deed};
 pub use jwt::{Jwt, KeySet};
-pub use lottery::{Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret};
+pub use lottery::{
+    Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, Secret, Whose,
+};
 pub use member::{REGISTER_SECONDS, Registered, Registration, Unregistered};
 pub use otlp::{Collector, Exporter, endpoint};
 pub use remote::Url;

@@ -3,7 +3,11 @@
 //! Where TLS is spoken anybody can come and be silent. A stranger holds a place until he has shown a credential that counts, which
 //! takes an honest client some milliseconds. So when no place is free the stranger goes who came first from the source (an address; of
 //! IPv6 a network of 64 bits) that has most of them, and of one source no more than [`STRANGERS`] are in at once. Who has proved who he
-//! is stays. At the other doors whoever has a place keeps it.
+//! is stays.
+//!
+//! At the other doors nobody proves anything, and whoever has a place keeps it, unless others need it more: one source that takes all
+//! places, and has nothing to say, must not silence the members of others. So when none is free one goes who comes from the source that
+//! has most of them, for somebody whose source has at least two fewer. Sources that have as many keep what they have.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -20,8 +24,10 @@ pub(crate) const STRANGERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Lobby {
     pub(crate) slots: Arc<Semaphore>,
-    /// Those who may be strangers, in the order in which they came; none where strangers are welcome.
-    strangers: Option<Mutex<VecDeque<Weak<Guest>>>>,
+    /// Those who may have to go, in the order in which they came.
+    strangers: Mutex<VecDeque<Weak<Guest>>>,
+    /// Is everybody welcome, whoever he is?
+    open: bool,
 }
 
 /// Somebody who has come in.
@@ -59,37 +65,32 @@ impl Guest {
 }
 
 impl Lobby {
-    /// With so many places. `known`: does everybody keep his, whether or not it is known who he is?
-    pub(crate) fn new(places: u32, known: bool) -> Self {
-        Self { slots: Arc::new(Semaphore::new(places as usize)), strangers: (!known).then(Mutex::default) }
+    /// With so many places. `open`: is everybody welcome, whether or not it is known who he is?
+    pub(crate) fn new(places: u32, open: bool) -> Self {
+        Self { slots: Arc::new(Semaphore::new(places as usize)), strangers: Mutex::default(), open }
     }
 
     /// A place for somebody who comes from an address; `None` if there is none.
     pub(crate) fn enter(&self, from: &str) -> Option<Arc<Guest>> {
         let source = from.parse::<SocketAddr>().ok().map(|from| source(from.ip()));
+        let mut strangers = lock(&self.strangers);
+        strangers.retain(|guest| guest.upgrade().is_some_and(|guest| guest.strange()));
         let free = || self.slots.clone().try_acquire_owned().ok();
-        let place = match &self.strangers {
-            None => free()?,
-            Some(strangers) => {
-                let mut strangers = lock(strangers);
-                strangers.retain(|guest| guest.upgrade().is_some_and(|guest| guest.strange()));
-                match take(&mut strangers, source, STRANGERS) {
-                    Some(place) => place,
-                    None => match free() {
-                        Some(place) => place,
-                        None => {
-                            let most = crowd(&strangers)?;
-                            take(&mut strangers, most, 1)?
-                        }
-                    },
+        let own = if self.open { None } else { take(&mut strangers, source, STRANGERS) };
+        let place = match own.or_else(free) {
+            Some(place) => place,
+            None => {
+                let (most, count) = crowd(&strangers)?;
+                let fewer = || strangers.iter().filter(|guest| is_from(guest, source)).count() + 2 <= count;
+                if self.open && !fewer() {
+                    return None;
                 }
+                take(&mut strangers, most, 1)?
             }
         };
         let (proved, place) = (AtomicBool::new(false), Mutex::new(Some(place)));
         let guest = Arc::new(Guest { source, proved, place, visit: OnceLock::new() });
-        if let Some(strangers) = &self.strangers {
-            lock(strangers).push_back(Arc::downgrade(&guest));
-        }
+        strangers.push_back(Arc::downgrade(&guest));
         Some(guest)
     }
 }
@@ -100,16 +101,19 @@ fn take(
     source: Option<IpAddr>,
     many: usize,
 ) -> Option<OwnedSemaphorePermit> {
-    let of = |guest: &Weak<Guest>| guest.upgrade().is_some_and(|guest| guest.source == source);
-    if strangers.iter().filter(|guest| of(guest)).count() < many {
+    if strangers.iter().filter(|guest| is_from(guest, source)).count() < many {
         return None;
     }
-    let first = strangers.iter().position(of)?;
+    let first = strangers.iter().position(|guest| is_from(guest, source))?;
     strangers.remove(first)?.upgrade()?.leave()
 }
 
-/// The source of most strangers; of several the one that was there first.
-fn crowd(strangers: &VecDeque<Weak<Guest>>) -> Option<Option<IpAddr>> {
+fn is_from(guest: &Weak<Guest>, source: Option<IpAddr>) -> bool {
+    guest.upgrade().is_some_and(|guest| guest.source == source)
+}
+
+/// The source of most strangers, and how many they are; of several sources the one that was there first.
+fn crowd(strangers: &VecDeque<Weak<Guest>>) -> Option<(Option<IpAddr>, usize)> {
     let mut counts: HashMap<Option<IpAddr>, (usize, usize)> = HashMap::new();
     for (place, guest) in strangers.iter().enumerate() {
         if let Some(guest) = guest.upgrade() {
@@ -117,7 +121,7 @@ fn crowd(strangers: &VecDeque<Weak<Guest>>) -> Option<Option<IpAddr>> {
         }
     }
     let most = counts.into_iter().max_by_key(|(_, (count, first))| (*count, std::cmp::Reverse(*first)));
-    most.map(|(source, _)| source)
+    most.map(|(source, (count, _))| (source, count))
 }
 
 /// What counts as one source: whoever has an address of IPv6 has a network of them.
@@ -182,7 +186,23 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_welcome_nobody_has_to_go() {
+    fn where_all_are_welcome_one_source_cannot_keep_the_others_out() {
+        let lobby = Lobby::new(4, true);
+        let flood = |port: u16| lobby.enter(&format!("10.0.0.9:{port}"));
+        let guests: Vec<_> = (1..=4).map(|port| flood(port).unwrap()).collect();
+        assert!(flood(5).is_none(), "its own are not sent away for it");
+        let one = lobby.enter("10.0.0.1:1").unwrap();
+        let two = lobby.enter("10.0.0.2:1").unwrap();
+        assert!(!inside(&guests[0]) && !inside(&guests[1]) && inside(&guests[2]) && inside(&guests[3]));
+        assert!(flood(6).is_none() && inside(&one) && inside(&two));
+        let again = lobby.enter("10.0.0.1:2");
+        assert!(again.is_none() && inside(&guests[2]), "both would have two");
+        drop(one);
+        assert!(flood(7).is_some(), "what is free is for everybody");
+    }
+
+    #[test]
+    fn where_it_is_not_known_from_where_nobody_has_to_go() {
         let lobby = Lobby::new(1, true);
         let guest = lobby.enter("unix").unwrap();
         assert!(lobby.enter("unix").is_none() && inside(&guest));

@@ -75,8 +75,11 @@ pub struct KeyRing {
     pub member: u16,
     /// The number of the key that it sends with.
     pub sealing: u32,
-    /// The numbers of all keys that count, that one first.
+    /// The numbers of all keys that count, that one first; without those for clients.
     pub keys: Vec<u32>,
+    /// The numbers of the keys for clients that count.
+    #[serde(default)]
+    pub client_keys: Vec<u32>,
     /// Numbers of the other daemons that are there.
     pub others: Vec<u16>,
 }
@@ -85,11 +88,22 @@ pub struct KeyRing {
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeyStep {
     /// A further key counts.
-    Accept(u32, Secret),
+    Accept(u32, Secret, Whose),
     /// This key is sent with.
     Seal(u32),
     /// This key counts no more.
     Retire(u32),
+}
+
+/// Whom a key is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Whose {
+    /// Daemons, and whom they trust as themselves.
+    #[default]
+    Daemon,
+    /// Clients, who may only ask with it.
+    Client,
 }
 
 /// 64 hexadecimal digits that are shown to nobody.
@@ -138,7 +152,7 @@ impl KeyStep {
     /// The number of the key.
     pub fn id(&self) -> u32 {
         match self {
-            Self::Accept(id, _) | Self::Seal(id) | Self::Retire(id) => *id,
+            Self::Accept(id, ..) | Self::Seal(id) | Self::Retire(id) => *id,
         }
     }
 }
@@ -151,10 +165,15 @@ pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
         #[serde(deserialize_with = "whole")]
         id: u32,
         secret: String,
+        #[serde(default)]
+        role: Whose,
     }
-    let wrong = || "the body: give {\"id\": NUMBER, \"secret\": 64 hexadecimal digits}".to_owned();
+    let wrong = || {
+        "the body: give {\"id\": NUMBER, \"secret\": 64 hexadecimal digits}, and \"role\": \"client\" if it is for clients"
+            .to_owned()
+    };
     let key: Key = serde_json::from_slice(body).map_err(|_| wrong())?;
-    Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?))
+    Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?, key.role))
 }
 
 /// The body that names a key.
@@ -237,9 +256,12 @@ mod tests {
         let digits = "5A".repeat(32);
         let step = read_secret(format!("{{\"id\":7,\"secret\":\"{digits}\"}}").as_bytes()).unwrap();
         assert_eq!(format!("{step:?}"), "Accept(7)");
-        let KeyStep::Accept(7, secret) = step else { panic!() };
+        let KeyStep::Accept(7, secret, Whose::Daemon) = step else { panic!() };
         assert_eq!((secret.digits(), format!("{secret:?}")), ("5a".repeat(32).as_str(), "Secret".into()));
+        let theirs = format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"client\"}}");
+        assert!(matches!(read_secret(theirs.as_bytes()), Ok(KeyStep::Accept(7, _, Whose::Client))));
         for body in [
+            format!("{{\"id\":7,\"secret\":\"{digits}\",\"role\":\"admin\"}}"),
             format!("{{\"id\":\"{digits}\"}}"),
             format!("{{\"id\":7,\"secret\":\"{digits}0\"}}"),
             format!("{{\"id\":7,\"secret\":[\"{digits}\"]}}"),

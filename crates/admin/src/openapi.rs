@@ -327,7 +327,7 @@ fn schemas() -> Value {
         "member": {"type": "integer"}, "address": text(), "state": text(), "stopping": {"type": "boolean"},
         "services": {"type": "array", "items": service}, "members": {"type": "array", "items": seen},
         "pending": {"type": "integer"}, "queued": {"type": "integer"},
-        "sealing_key": {"type": "integer"}, "keys": numbers(),
+        "sealing_key": {"type": "integer"}, "keys": numbers(), "client_keys": numbers(),
         "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
         "duplicate_share": {"type": "number"}, "digest_disagreement": {"type": "number"},
         "commit_delay_seconds": {"type": ["number", "null"]}, "step_seconds": {"type": "number"},
@@ -335,6 +335,7 @@ fn schemas() -> Value {
     });
     let key_id = || json!({"type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32});
     let secret = json!({"type": "string", "pattern": "^[0-9a-fA-F]{64}$", "writeOnly": true});
+    let role = json!({"type": "string", "enum": ["daemon", "client"], "default": "daemon"});
     json!({
         "Changes": object(&["changes"], json!({"changes": texts()})),
         "Daemon": object(
@@ -352,11 +353,14 @@ fn schemas() -> Value {
         "Error": object(&["error"], json!({"error": text()})),
         "GroupExplanation": object(&["name", "members"], json!({"name": text(), "members": {"type": "array"}})),
         "Household": object(&["schema", "version", "pid", "stopping", "processes"], household),
-        "Key": closed(&["id", "secret"], json!({"id": key_id(), "secret": secret})),
+        "Key": closed(&["id", "secret"], json!({"id": key_id(), "secret": secret, "role": role})),
         "KeyId": closed(&["id"], json!({"id": key_id()})),
         "Keys": object(
             &["member", "sealing", "keys", "others"],
-            json!({"member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "others": numbers()}),
+            json!({
+                "member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "client_keys": numbers(),
+                "others": numbers(),
+            }),
         ),
         "Lease": lease::given(),
         "Leases": lease::list(),

@@ -148,7 +148,7 @@ impl Doors {
             })
         };
         let most = [(CONNECTIONS, true), (CONNECTIONS, true), (REPORTERS, true), (GUESTS, false)];
-        let lobbies = most.map(|(places, known)| Lobby::new(places, known));
+        let lobbies = most.map(|(places, open)| Lobby::new(places, open));
         let (secured, guarded) = match self.secured {
             Some((door, guard)) => (Some(door), room(Powers::Act, Some(guard))),
             None => (None, room(Powers::Act, None)),

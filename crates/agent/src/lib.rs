@@ -93,28 +93,6 @@ pub struct Config {
     pub port: Option<u16>,
     /// Where the kernel tells of the host, usually /proc.
     pub proc: PathBuf,
-    /// What programs of this machine may have a part of this process do, by the listener. Only one on a loopback address takes
-    /// them.
-    pub acts: Option<Acts>,
-}
-
-/// Does what it is told.
-#[derive(Clone)]
-pub struct Acts(pub Arc<dyn Fn(Act) + Send + Sync>);
-
-impl std::fmt::Debug for Acts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Acts")
-    }
-}
-
-/// What can be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Give the server nothing new (`POST /v1/drain`).
-    Drain,
-    /// Give it its share again (`POST /v1/undrain`).
-    Undrain,
 }
 
 impl Default for Config {
@@ -132,7 +110,6 @@ impl Default for Config {
             cgroup: Cgroup::Auto,
             port: None,
             proc: "/proc".into(),
-            acts: None,
         }
     }
 }
@@ -171,7 +148,6 @@ pub struct Agent {
     interval: Duration,
     registrar: Option<Registrar>,
     listener: Option<TcpListener>,
-    acts: Option<Acts>,
     scraper: Option<Scraper>,
 }
 
@@ -248,7 +224,6 @@ impl Agent {
             interval: config.interval.max(GAP),
             registrar,
             listener,
-            acts: config.acts,
             scraper: config.scrape.map(Scraper::new),
         })
     }
@@ -282,7 +257,7 @@ impl Agent {
 
     /// Measures, reports and shows until `stop` comes true; what is under way then is cut.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        let Self { shared, sensors, targets, interval, registrar, listener, acts, scraper } = self;
+        let Self { shared, sensors, targets, interval, registrar, listener, scraper } = self;
         let (beats, _) = watch::channel(0);
         let mut parts = JoinSet::new();
         for (place, subject) in shared.subjects().enumerate() {
@@ -292,7 +267,7 @@ impl Agent {
             }
         }
         if let Some(listener) = listener {
-            parts.spawn(serve::run(listener, shared.clone(), acts));
+            parts.spawn(serve::run(listener, shared.clone()));
         }
         if let Some(registrar) = registrar {
             parts.spawn(registrar.keep());

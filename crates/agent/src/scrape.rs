@@ -1,14 +1,12 @@
 //! Numbers off a page in Prometheus' text format that the server shows already.
 //!
-//! A counter becomes a rate as Prometheus' `rate()` has it: series by series, a series that went back having begun
-//! again at 0, and one that was not there before counting from now on.
+//! A counter becomes a rate as Prometheus' `rate()` has it, series by series: see [`Growth`].
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use plimsoll_wire::prometheus::{Sample, samples};
+use plimsoll_wire::prometheus::{Growth, SERIES, Sample, samples};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::board::Source;
@@ -19,8 +17,6 @@ use crate::shared::Shared;
 
 /// Longest page, bytes.
 const PAGE: usize = 8 << 20;
-/// Most series that make one number.
-const SERIES: usize = 10_000;
 
 /// A page, and what to take from it.
 #[derive(Clone, Debug)]
@@ -102,26 +98,19 @@ impl Scraper {
     }
 }
 
-/// The series of a counter when they were last seen.
+/// A counter, and when it was last seen.
 #[derive(Default)]
 struct Counter {
     seen: Option<Instant>,
-    /// By labels.
-    series: HashMap<String, f64>,
+    growth: Growth,
 }
 
 impl Counter {
     /// By how much it has grown in a second; none the first time.
     fn rate(&mut self, now: Instant, samples: &[Sample<'_>]) -> Option<f64> {
-        let grown = samples.iter().filter_map(|sample| {
-            let before = *self.series.get(sample.labels)?;
-            Some(if sample.value < before { sample.value } else { sample.value - before })
-        });
-        let grown: f64 = grown.sum();
-        let series = samples.iter().map(|sample| (sample.labels.to_owned(), sample.value));
-        self.series = series.collect();
+        let grown = self.growth.take(samples.iter().copied(), SERIES);
         let seconds = now.duration_since(self.seen.replace(now)?).as_secs_f64();
-        (seconds > 0.0).then(|| grown.max(0.0) / seconds)
+        grown.filter(|_| seconds > 0.0).map(|grown| grown / seconds)
     }
 }
 

@@ -5,7 +5,6 @@
 //! GET  /metrics     Prometheus text format 0.0.4
 //! GET  /healthz     200 ok
 //! POST /v1/report   name=NAME&value=NUMBER, or JSON; from this machine only
-//! POST /v1/drain, /v1/undrain   where there is a part that does it, and only on a loopback address
 //! ```
 //!
 //! Everything has a bound: connections, the time for a head and for a body, the length of a body, the life of a
@@ -32,7 +31,6 @@ use crate::board::Source;
 use crate::page::{self, Snapshot};
 use crate::report::Report;
 use crate::shared::Shared;
-use crate::{Act, Acts};
 
 /// Connections at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 64;
@@ -58,15 +56,15 @@ POST /v1/report   name=NAME&value=NUMBER, or {\"values\": {NAME: NUMBER}}; from 
 type Answer = Response<Full<Bytes>>;
 
 /// Serves for ever.
-pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, acts: Option<Acts>) {
+pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let (shared, acts) = (shared.clone(), acts.clone());
+                let shared = shared.clone();
                 tokio::spawn(async move {
-                    connection(stream, peer, shared, acts).await;
+                    connection(stream, peer, shared).await;
                     drop(slot);
                 });
             }
@@ -79,14 +77,10 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>, acts: Option
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, acts: Option<Acts>) {
+async fn connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
     let _ = stream.set_nodelay(true);
-    let local = stream.local_addr().ok();
-    let near = near(peer, local);
-    // Who else is on this machine is for its owner to know; who else is in the network is not.
-    let loopback = near && local.is_some_and(|local| local.ip().to_canonical().is_loopback());
-    let door = Door { near, loopback, acts };
-    let service = service_fn(|request| answer(shared.clone(), &door, request));
+    let near = near(peer, stream.local_addr().ok());
+    let service = service_fn(|request| answer(shared.clone(), near, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -100,31 +94,18 @@ async fn connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, ac
     }
 }
 
-/// Where a client came in.
-struct Door {
-    near: bool,
-    /// By an address that only this machine has.
-    loopback: bool,
-    acts: Option<Acts>,
-}
-
 /// Does the client run on this machine?
 fn near(peer: SocketAddr, local: Option<SocketAddr>) -> bool {
     let peer = peer.ip().to_canonical();
     peer.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == peer)
 }
 
-async fn answer(shared: Arc<Shared>, door: &Door, request: Request<Incoming>) -> Result<Answer, Infallible> {
+async fn answer(shared: Arc<Shared>, near: bool, request: Request<Incoming>) -> Result<Answer, Infallible> {
     let path = request.uri().path().to_owned();
     let reads = [Method::GET, Method::HEAD].contains(request.method());
-    if let Some(acts) = &door.acts
-        && let Some((_, act)) = ACTS.iter().find(|(at, _)| *at == path)
-    {
-        return Ok(done(acts, *act, door, &request));
-    }
     Ok(match path.as_str() {
         "/v1/report" if request.method() != Method::POST => not_allowed("POST", "use POST"),
-        "/v1/report" if !door.near => {
+        "/v1/report" if !near => {
             error(StatusCode::FORBIDDEN, "only programs on the agent's own machine may report to it".into())
         }
         // A page in a browser can make it post here, but not without saying so.
@@ -141,26 +122,6 @@ async fn answer(shared: Arc<Shared>, door: &Door, request: Request<Incoming>) ->
         }
         path => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
     })
-}
-
-/// What can be done by posting to a path.
-const ACTS: [(&str, Act); 2] = [("/v1/drain", Act::Drain), ("/v1/undrain", Act::Undrain)];
-
-fn done(acts: &Acts, act: Act, door: &Door, request: &Request<Incoming>) -> Answer {
-    if request.method() != Method::POST {
-        return not_allowed("POST", "use POST");
-    }
-    if !door.loopback {
-        let why = "this is taken only where the listener is on a loopback address, such as 127.0.0.1";
-        return error(StatusCode::FORBIDDEN, why.into());
-    }
-    if request.headers().contains_key(ORIGIN) {
-        return error(StatusCode::FORBIDDEN, "web pages may not do this: leave the header origin out".into());
-    }
-    (acts.0)(act);
-    let mut done = Response::new(Full::default());
-    *done.status_mut() = StatusCode::NO_CONTENT;
-    done
 }
 
 /// All numbers, or with `member=` those of one of several servers and of their machine.

@@ -21,6 +21,7 @@ use core::mem;
 
 use crate::fleet::Company;
 use crate::member::ceiling::Ceiling;
+use crate::member::rate::Bucket;
 use crate::neighbours::Apart;
 use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
@@ -96,6 +97,7 @@ struct Entry {
     seed: u64,
     vitals: Arc<Vitals>,
     ceiling: Ceiling,
+    bucket: Bucket,
     load: Option<Load>,
     /// What its loads come to; `None` without one that still counts.
     reports: Option<Reports>,
@@ -368,6 +370,7 @@ impl Analyzer {
             .collect();
         self.plans += 1;
         let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members)
+            .admitting(self.spec.admits())
             .numbered(self.plans)
             .limited(self.crowd.most.clone())
             .among(self.company.clone());
@@ -409,6 +412,7 @@ impl Analyzer {
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
             ceiling: Ceiling::default(),
+            bucket: Bucket::default(),
             load: None,
             reports: None,
             apart: Apart::default(),

@@ -2,7 +2,7 @@
 //!
 //! A value: what others said goes in ([`Fleet::hear`]) with the time, what they are to be told comes out ([`Fleet::round`]), and
 //! what follows for this balancer is written where its choices read it: what others have in flight with each member and this
-//! balancer's part of the member's limit ([`Vitals`]), how much is not seen yet ([`Company`]), what a member said of itself.
+//! balancer's part of the member's limits ([`Vitals`]), how much is not seen yet ([`Company`]), what a member said of itself.
 //! What the slow path has to know is news ([`Fleet::poll_news`]). Nothing of it is ever stored.
 //!
 //! **What others have in flight** is told as it is and as it is in the mean. What was told is on its way to the mean for as long

@@ -9,7 +9,8 @@
 //! * [`Daemon`]: reports, the ladder of those who answer if the winner does not, commits, referrals.
 //! * [`Client`]: asks one daemon, another, then all.
 //!
-//! Loads are no part of trust here: messages are believed once crate `wire` has checked their tag.
+//! Messages are believed once crate `wire` has checked their tag, but for weights that no load can make of a capacity; who may say what
+//! with which key is decided before they come here.
 //! `tests/lottery` simulates whole clusters in virtual time with every fault that is easy to think of.
 
 mod client;
@@ -32,4 +33,5 @@ pub use message::{
 };
 pub use pace::REFERRAL;
 pub use sip::Key;
+pub use sources::Sources;
 pub use table::MEMBERS;

@@ -15,6 +15,8 @@ use suspicion::Suspicion;
 pub(crate) mod ceiling;
 pub(crate) mod heard;
 pub(crate) mod past;
+pub(crate) mod rate;
+mod room;
 pub(crate) mod suspicion;
 
 /// Names a member of one group for as long as it lives; never used again for another.
@@ -144,10 +146,13 @@ impl Member {
         self.limit.min(self.vitals.part().unwrap_or(u32::MAX))
     }
 
-    /// Has it as many requests as it may have? One that is back from an ejection may have one, until one succeeds.
+    /// Has it as many requests as it may have, or was it given as many a second as it may be given? One that is back from an ejection
+    /// may have one, until one succeeds.
     pub fn full(&self) -> bool {
         let in_flight = self.in_flight();
-        in_flight >= self.allowed() || (in_flight > 0 && self.vitals.suspicion.on_parole())
+        in_flight >= self.allowed()
+            || (in_flight > 0 && self.vitals.suspicion.on_parole())
+            || self.vitals.spent()
     }
 }
 
@@ -163,7 +168,7 @@ pub struct Vitals {
     /// The same of work among that which clients have with the member themselves: how much each of it is nobody here sees.
     afar: AtomicU64,
     streak: AtomicU32,
-    /// Requests in flight from here at which `adaptive` sends no more; 0 for none (see `ceiling`).
+    /// Requests in flight from here at which it gets no more, where admission is on; 0 for none (see `ceiling`).
     ceiling: AtomicU32,
     /// Requests that were not served.
     lost: AtomicU32,
@@ -171,6 +176,10 @@ pub struct Vitals {
     others: AtomicU32,
     /// One more than this balancer's part of the member's limit; 0 for all of it.
     part: AtomicU32,
+    /// This balancer's part of the requests that the member is given in a second, f32 bits; 0 for all of them.
+    portion: AtomicU32,
+    /// [`RATED`] and how many requests may have begun (see `rate`); 0 for no limit.
+    until: AtomicU64,
     /// What the outcomes of its requests say against it.
     pub(crate) suspicion: Suspicion,
     /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
@@ -185,6 +194,11 @@ impl Vitals {
         Self { work: AtomicU64::new(u64::from(in_flight)), ..Self::default() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn begun_before(begun: u32) -> Self {
+        Self { work: AtomicU64::new(u64::from(begun) << 32), ..Self::default() }
+    }
+
     /// The same counts at this moment, apart from these.
     pub(crate) fn copy(&self) -> Self {
         let (four, eight) =
@@ -197,6 +211,8 @@ impl Vitals {
             lost: four(&self.lost),
             others: four(&self.others),
             part: four(&self.part),
+            portion: four(&self.portion),
+            until: eight(&self.until),
             suspicion: self.suspicion.copy(),
             latency: eight(&self.latency),
             heard: self.heard.copy(),
@@ -276,10 +292,48 @@ impl Vitals {
         before != 0 && (coded == 0 || coded > before)
     }
 
+    /// Was the member given as many requests a second as it may be given?
+    #[inline]
+    pub fn spent(&self) -> bool {
+        let until = self.until.load(Relaxed);
+        until != 0 && self.begun().wrapping_sub(until as u32) < u32::MAX / 2
+    }
+
+    /// Is there a limit on how many it is given a second?
+    pub(crate) fn rated(&self) -> bool {
+        self.until.load(Relaxed) != 0
+    }
+
+    /// Sets how many requests may have begun, after which it is spent.
+    pub(crate) fn allow_until(&self, begun: u32) {
+        self.until.store(RATED | u64::from(begun), Relaxed);
+    }
+
+    /// It may be given as many as come.
+    pub(crate) fn unlimited(&self) {
+        if self.rated() {
+            self.until.store(0, Relaxed);
+        }
+    }
+
+    /// This balancer's part of the requests that the member is given in a second, above 0, at most 1.
+    pub fn portion(&self) -> f64 {
+        match f32::from_bits(self.portion.load(Relaxed)) {
+            part if part > 0.0 => f64::from(part),
+            _ => 1.0,
+        }
+    }
+
+    /// Sets that; `None` for all of them.
+    pub(crate) fn allot(&self, portion: Option<f64>) {
+        self.portion.store(portion.map_or(0, |part| (part.clamp(1e-6, 1.0) as f32).to_bits()), Relaxed);
+    }
+
     /// Nobody else is there.
     pub(crate) fn alone(&self) {
         self.accompany(0.0);
         self.give(None);
+        self.allot(None);
     }
 
     /// Requests in flight that went through this process: without those that clients have with the member themselves.
@@ -429,6 +483,9 @@ fn tick(now: Time) -> u32 {
 
 /// One request begun, as it is counted in [`Vitals::work`].
 const BEGUN: u64 = 1 << 32;
+
+/// Marks that there is a limit on requests a second, in [`Vitals::until`].
+const RATED: u64 = 1 << 32;
 
 /// Requests in flight up to which clients are believed.
 const MOST_TOLD: u32 = 1_000_000_000;

@@ -4,15 +4,16 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 
 use crate::fleet::Company;
 use crate::hash::unit;
 use crate::member::suspicion;
 use crate::meter::Reading;
+use crate::strategy::recent;
 use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals, mix};
 
+mod admission;
 mod share;
 
 /// What a strategy computes when members change, so that it need not per request.
@@ -63,6 +64,10 @@ pub struct Plan {
     count: usize,
     /// Log-likelihood ratio at which a member is suspected enough to be ejected.
     suspect: f64,
+    /// Does no member get more than it can work on (`admission`)?
+    admission: bool,
+    /// The same where the strategy does not see to it itself.
+    guarded: bool,
     /// Requests that all members together may have from here, where a limit is in force; else 0.
     most: Arc<AtomicU32>,
     /// What is known of other balancers.
@@ -76,13 +81,25 @@ impl Plan {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
         let count = members.len();
-        let (most, company) = (Arc::default(), Arc::default());
-        Self { strategy, knobs, members, table, serial: 0, count, suspect: f64::INFINITY, most, company }
+        let plan = Self {
+            strategy,
+            knobs,
+            members,
+            table,
+            serial: 0,
+            count,
+            suspect: f64::INFINITY,
+            admission: false,
+            guarded: false,
+            most: Arc::default(),
+            company: Arc::default(),
+        };
+        plan.admitting(strategy.limits)
     }
 
     /// The same rules over no members.
     pub fn bare(&self) -> Self {
-        let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new());
+        let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new()).admitting(self.admission);
         Self { suspect: self.suspect, count: self.count, ..plan }
     }
 
@@ -139,18 +156,22 @@ impl Plan {
         }
         hand.sit(self.serial, &self.members);
         let first = (self.strategy.choose)(self, hand, ask);
+        let out = |member: &Member| {
+            member.full() || tried.contains(&member.id) || (self.guarded && self.barred(member, ask.now))
+        };
         match self.members.get(first) {
-            Some(member) if !member.full() && !tried.contains(&member.id) => Choice::Member(first),
+            Some(member) if !out(member) => Choice::Member(first),
             _ => self.second_best(hand, ask, tried),
         }
     }
 
-    /// Where a session that leaves a member under alert goes: a member other than those `tried` and below its limit,
+    /// Where a session that leaves a member under alert goes: a member other than those `tried` that has room,
     /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
-    pub fn target(&self, chance: u64, tried: &[MemberId]) -> Option<usize> {
+    pub fn target(&self, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
         let (mut best, mut sum, mut bits) = (None, 0.0, chance);
         for (index, member) in self.members.iter().enumerate() {
-            if member.deficit > 0.0 && !member.full() && !tried.contains(&member.id) {
+            let lacks = member.deficit > 0.0 && !member.full() && !tried.contains(&member.id);
+            if lacks && !(self.admission && member.busy(now)) {
                 sum += member.deficit;
                 bits = mix(bits);
                 if best.is_none() || unit(bits) * sum < member.deficit {
@@ -161,12 +182,6 @@ impl Plan {
         best
     }
 
-    /// Has the member at this place as much to do as it can work on, by what the strategy knows of it? False for strategies
-    /// that know no such thing.
-    pub fn busy(&self, index: usize, now: Time) -> bool {
-        self.members.get(index).is_some_and(|member| (self.strategy.busy)(self, member, now))
-    }
-
     /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {
@@ -174,11 +189,11 @@ impl Plan {
     }
 
     /// The same where requests say how urgent they are. Members that say nothing leave [`Plan::pace`] without a time, and
-    /// nobody waits; here what their requests took lately stands in for it, where the strategy keeps that.
+    /// nobody waits; here what their requests took lately stands in for it, where that is kept.
     #[cold]
     pub fn pace_seen(&self, hand: &Hand) -> Pace {
         let pace = self.pace(hand);
-        if !pace.sojourn.is_zero() || !self.strategy.reads_latency {
+        if !pace.sojourn.is_zero() || !(self.guarded || self.strategy.reads_latency) {
             return pace;
         }
         let step = self.members.len().div_ceil(SAMPLE).max(1);
@@ -186,12 +201,6 @@ impl Plan {
         let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
         Pace { sojourn, ..pace }
-    }
-
-    /// Have all members together as many requests from here as they may have?
-    pub(crate) fn crowded(&self) -> bool {
-        let most = self.most.load(Relaxed);
-        most != 0 && self.sampled(|member| member.vitals.in_flight_here()) >= most
     }
 
     /// The sum of a count of the members; where there are many, by a sample of them.
@@ -213,7 +222,7 @@ impl Plan {
         now: Time,
     ) -> bool {
         let swamped = failed && vitals.swamped(latency);
-        (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
+        self.learn(vitals, latency, failed, now);
         hand.took(latency);
         if failed {
             vitals.lose();
@@ -236,21 +245,36 @@ impl Plan {
     pub fn left(&self, hand: &mut Hand, vitals: &Vitals, latency: Duration, now: Time) {
         vitals.lose();
         if vitals.blended().is_some_and(|usual| latency.as_nanos() as f32 > usual) {
-            (self.strategy.observe)(&self.knobs, vitals, latency, false, now);
+            self.learn(vitals, latency, false, now);
             hand.took(latency);
+        }
+    }
+
+    /// The part of [`Plan::observe`] that is about the member's latency, for whoever knows no more than that.
+    #[inline]
+    pub fn learn(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+        (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
+        if self.guarded && !self.strategy.reads_latency {
+            recent(&self.knobs, vitals, latency, failed, now);
         }
     }
 
     /// Tells what a member, by its index, said of itself with an answer.
     pub fn hear(&self, hand: &mut Hand, index: usize, reading: &Reading, now: Time) {
         if let Some(member) = self.members.get(index) {
+            if self.guarded {
+                hand.heard = true;
+                member.vitals.heard.take(reading, member.vitals.begun(), now);
+            }
             (self.strategy.hear)(hand, member, reading, now);
         }
     }
 
-    /// The figures by which the strategy judges a member of the plan, for people.
+    /// The figures by which the strategy judges a member of the plan, for people, and those by which it has room.
     pub fn explain(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
-        (self.strategy.explain)(self, member, now)
+        let mut figures = (self.strategy.explain)(self, member, now);
+        figures.extend(self.figures_of_room(member, now));
+        figures
     }
 
     /// Those that may be chosen, in the order of the configuration.
@@ -271,18 +295,6 @@ impl Plan {
     /// The strategy in force.
     pub fn strategy(&self) -> &'static Strategy {
         self.strategy
-    }
-
-    /// What the strategy prefers among those left, when its first choice cannot be had.
-    #[cold]
-    fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
-        let left = |member: &Member| !member.full() && !tried.contains(&member.id);
-        match (self.strategy.second)(self, hand, ask, &left) {
-            Some(index) => Choice::Member(index),
-            None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
-            None if self.members.iter().any(left) => Choice::Shed,
-            None => Choice::Full,
-        }
     }
 }
 
@@ -332,10 +344,14 @@ pub(crate) mod tests {
         let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
         let mut counts = [0_u32; 4];
         for chance in 0..10_000 {
-            counts[plan.target(mix(chance), &[]).unwrap()] += 1;
+            counts[plan.target(mix(chance), &[], Time(0)).unwrap()] += 1;
         }
         assert!(counts[0] == 0 && counts[3] == 0 && (2_300..2_700).contains(&counts[1]), "{counts:?}");
-        assert_eq!(plan.target(1, &[MemberId(2)]), Some(1));
-        assert_eq!(plan.target(1, &[MemberId(1), MemberId(2)]), None);
+        assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1));
+        assert_eq!(plan.target(1, &[MemberId(1), MemberId(2)], Time(0)), None);
+        plan.members()[1].vitals.allow(1);
+        plan.members()[1].vitals.begin();
+        assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1), "no limit is in force");
+        assert_eq!(plan.admitting(true).target(1, &[MemberId(2)], Time(0)), None);
     }
 }

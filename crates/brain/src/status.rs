@@ -294,6 +294,9 @@ pub struct MemberStatus {
     /// This balancer's part of the member's limit; none where it has all of it, or there is none.
     #[serde(default)]
     pub part: Option<u32>,
+    /// Requests a second that it is given from here at most: the group's `max_rate`, or this balancer's part of it; none where there is none.
+    #[serde(default)]
+    pub max_rate: Option<f64>,
     /// Most of them at once: as configured, or less where the strategy goes by the member's knee; none if there is no
     /// limit.
     pub limit: Option<u32>,

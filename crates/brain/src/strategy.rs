@@ -7,8 +7,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::hash::unit;
 use crate::meter::Reading;
-use crate::{Ask, Hand, Member, Plan, Rule, Table, Time, Vitals};
+use crate::{Ask, Hand, Member, Plan, Rule, State, Table, Time, Vitals};
 
 mod adaptive;
 mod alias;
@@ -70,7 +71,7 @@ pub struct Strategy {
     /// Do these settings, each within its range, contradict one another? Then a plan takes them nevertheless, and does
     /// what its author cannot have meant.
     pub clash: fn(&Knobs) -> Option<Clash>,
-    /// Does it read [`Vitals::latency`]? If not, nobody keeps it.
+    /// Does it read [`Vitals::latency`]? If not, nobody keeps it, unless limits are to be found for members.
     pub reads_latency: bool,
     /// Does it read [`Member::effective`](crate::Member) or [`Member::usage`](crate::Member)? If not, a report makes
     /// no new plan.
@@ -79,15 +80,14 @@ pub struct Strategy {
     pub reads_usage: bool,
     /// Does it read [`Ask::key`]? If not, nobody computes it.
     pub reads_key: bool,
-    /// Does it send a member no more than what its knee allows ([`Reading::knee`])?
-    pub by_knee: bool,
     /// Of members that answer alike, does each get a share of the requests that is its share of the weights
     /// (over many keys, if it reads them)?
     pub shares: bool,
     /// Does it send less to a member that has more to do than the others, whatever the weights say? Then members are full
-    /// all at once, and not one after the other (`load_line`).
+    /// all at once, and not one after the other (`load_line`), and a limit of all together says something of each (`plan/admission`).
     pub heeds_load: bool,
-    /// Does it heed the limits that [`Analyzer::watch`](crate::Analyzer::watch) finds for members that say nothing?
+    /// Does it see to it by itself that no member gets more than it can work on, where that is asked for, and is it asked for
+    /// unless the group says otherwise ([`GroupSpec::admission`](crate::GroupSpec))? For others the plan does.
     pub limits: bool,
     /// Slow path: what to compute when members or weights change.
     pub prepare: fn(&[Member], &Knobs) -> Table,
@@ -101,9 +101,6 @@ pub struct Strategy {
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
     /// What [`Plan::hear`] does.
     pub hear: fn(&mut Hand, &Member, &Reading, Time),
-    /// Has a member of the plan as much to do as it can work on, by what the strategy knows of it? One that is at its limit is
-    /// not asked about.
-    pub busy: fn(&Plan, &Member, Time) -> bool,
     /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
     /// What every strategy has (weight, requests in flight) is shown anyway.
     pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
@@ -196,7 +193,6 @@ const PLAIN: Strategy = Strategy {
     reads_load: false,
     reads_usage: false,
     reads_key: false,
-    by_knee: false,
     shares: true,
     heeds_load: false,
     limits: false,
@@ -206,9 +202,29 @@ const PLAIN: Strategy = Strategy {
     second: fewest,
     observe: |_, _, _, _, _| {},
     hear: |_, _, _, _| {},
-    busy: |_, _, _| false,
     explain: |_, _, _| Vec::new(),
 };
+
+/// What latency is kept by those that need a plain mean of the latest ones, and where only limits are found by it.
+pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
+    // Not by way of u128, which no processor converts.
+    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
+    match vitals.blended() {
+        // A failure is never fast.
+        Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
+        None if failed => {}
+        _ => vitals.blend(latency, LATENCIES, now),
+    }
+}
+
+/// Latencies over which a member's is averaged.
+const LATENCIES: f32 = 8.0;
+
+/// For strategies that give turns or ranks and no shares: does a member take this turn? One in slow start takes a growing part of
+/// them, by chance, which is 64 random bits.
+fn takes_turn(member: &Member, chance: u64) -> bool {
+    member.state != State::SlowStart || unit(chance) * member.capacity < member.weight
+}
 
 /// For strategies that go by shares.
 fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {

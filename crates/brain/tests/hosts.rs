@@ -139,7 +139,7 @@ impl Group {
         if !session_moves(member.shed, &mut session.moves, dice.bits(), now) {
             return false;
         }
-        let Some(target) = self.plan.target(dice.bits(), &[member.id]) else { return false };
+        let Some(target) = self.plan.target(dice.bits(), &[member.id], Time(0)) else { return false };
         demands[session.host] -= session.demand;
         session.host = self.first + target;
         demands[session.host] += session.demand;
@@ -169,6 +169,7 @@ fn group(first: usize) -> Group {
         outlier: None,
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
+        admission: None,
     };
     let mut analyzer = Analyzer::new(spec, Time(0));
     analyzer.set_on_demand(true, Time(0));

@@ -6,7 +6,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use fleet::{Dice, member, members};
-use plimsoll_brain::{Ask, Choice, Effective, Hand, Knobs, Member, MemberId, Plan, Strategy, Time, strategy};
+use plimsoll_brain::meter::Reading;
+use plimsoll_brain::{
+    Ask, Choice, Effective, Hand, Knobs, Member, MemberId, Plan, State, Strategy, Time, strategy,
+};
 use proptest::prelude::*;
 
 fn plan(strategy: &'static Strategy, members: Vec<Member>) -> Plan {
@@ -205,6 +208,85 @@ fn observations_reach_those_who_read_them() {
         plan.observe(hand, vitals, second, false, Time(0));
         assert_eq!(vitals.latency(Time(0), second).is_some(), strategy.reads_latency, "{}", strategy.name);
     }
+}
+
+/// A plan over members that have said how many requests they can work on, and the hand that heard it.
+fn spoken(strategy: &'static Strategy, admission: bool, knees: &[f32]) -> (Plan, Hand) {
+    let plan = plan(strategy, members(&vec![1.0; knees.len()])).admitting(admission);
+    let mut hand = Hand::default();
+    for (index, knee) in knees.iter().enumerate() {
+        let reading = Reading { knee: *knee, work: 0.01, sojourn: 0.01, ..Reading::default() };
+        plan.hear(&mut hand, index, &reading, Time(1));
+    }
+    (plan, hand)
+}
+
+/// Where admission is on each member gets as many requests as its knee and twice the square root of that, and what comes then is
+/// told that it is too much; where it is off, nothing is.
+#[test]
+fn no_member_gets_more_than_it_can_work_on() {
+    let (knees, limits) = ([1.0, 2.0, 4.0, 4.0, 9.0], [3, 5, 8, 8, 15]);
+    for strategy in strategy::ALL.iter().copied().chain([strategy::EXPRESSION]) {
+        let (plan, mut hand) = spoken(strategy, true, &knees);
+        let mut dice = Dice(7);
+        let mut ask = |turn| Ask { now: Time(1), ..ask(turn, &mut dice) };
+        for turn in 0..limits.iter().sum::<u64>() {
+            match plan.choose(&mut hand, &ask(turn), &[]) {
+                Choice::Member(index) => plan.members()[index].vitals.begin(),
+                none => panic!("{}, after {turn}: {none:?}", strategy.name),
+            };
+        }
+        let got: Vec<u64> = plan.members().iter().map(|member| member.in_flight().into()).collect();
+        assert_eq!(got, limits, "{}", strategy.name);
+        assert_eq!(plan.choose(&mut hand, &ask(99), &[]), Choice::Shed, "{}", strategy.name);
+        assert!((0..5).all(|index| plan.busy(index, Time(1))), "{}", strategy.name);
+        let said = plan.refuses(&plan.members()[2], Time(1)).expect("it is at its limit");
+        assert_eq!(said, "has the 8 requests that it can work on, by what it says");
+        assert!(plan.explain(&plan.members()[2], Time(1)).contains(&("limit", 8.0)), "{}", strategy.name);
+        // An answer makes room by what it says.
+        plan.members()[3].vitals.end();
+        let reading = Reading { in_flight: 7, knee: 4.0, work: 0.01, sojourn: 0.01, ..Reading::default() };
+        plan.hear(&mut hand, 3, &reading, Time(1));
+        assert_eq!(plan.choose(&mut hand, &ask(100), &[]), Choice::Member(3), "{}", strategy.name);
+        let (open, mut hand) = spoken(strategy, false, &knees);
+        for turn in 0..200 {
+            match open.choose(&mut hand, &ask(turn), &[]) {
+                Choice::Member(index) => open.members()[index].vitals.begin(),
+                none => panic!("{} without admission: {none:?}", strategy.name),
+            };
+        }
+        assert!(!(0..5).any(|index| open.busy(index, Time(1))));
+        assert_eq!(open.refuses(&open.members()[2], Time(1)), None);
+        assert!(open.explain(&open.members()[2], Time(1)).iter().all(|(name, _)| *name != "limit"));
+    }
+}
+
+/// Those that go by turns and ranks give a member in slow start its part of them, and nobody a part more than the others.
+#[test]
+fn a_member_in_slow_start_has_a_part_of_its_turns() {
+    let parts = |name: &str, slow: &[usize]| {
+        let mut members = members(&[8.0, 1.0, 2.0, 1.0]);
+        for index in slow {
+            (members[*index].state, members[*index].weight) =
+                (State::SlowStart, 0.25 * members[*index].capacity);
+        }
+        let plan = plan(named(name), members);
+        let (mut dice, mut counts) = (Dice(11), [0.0; 4]);
+        for turn in 0..40_000 {
+            counts[chosen(&plan, &ask(turn, &mut dice), &[])] += 1.0 / 40_000.0;
+        }
+        counts
+    };
+    let near = |got: [f64; 4], wanted: [f64; 4]| {
+        assert!(got.iter().zip(wanted).all(|(got, wanted)| (got - wanted).abs() < 0.01), "{got:?}");
+    };
+    let quarter = 0.25;
+    near(parts("round_robin", &[2]), [0.3125, 0.3125, 0.0625, 0.3125]);
+    near(parts("round_robin", &[0, 1, 2, 3]), [quarter; 4]);
+    near(parts("first_available", &[0]), [0.25, 0.75, 0.0, 0.0]);
+    near(parts("first_available", &[3]), [1.0, 0.0, 0.0, 0.0]);
+    let all = parts("first_available", &[0, 1, 2, 3]);
+    assert!(all[0] > 0.5 && all.iter().all(|part| *part > 0.05), "{all:?}");
 }
 
 #[test]

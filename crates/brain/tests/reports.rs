@@ -34,6 +34,7 @@ fn spec(strategy: &str, capacities: &[f64]) -> GroupSpec {
         outlier: None,
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
+        admission: None,
     }
 }
 
@@ -244,7 +245,9 @@ fn a_surplus_is_an_alert_with_its_reasons() {
     assert!(c.shed == alert.shed && c.shed.share > 0.05 && c.shed.epoch > 0 && c.deficit == 0.0, "{c:?}");
     assert!((c.shed.period.as_secs_f64() - 1.0).abs() < 0.1);
     assert!(a.shed.share == 0.0 && a.deficit > 0.0 && b.deficit > 0.0);
-    assert!((0..50).all(|chance| group.plan.target(mix(chance), &[C]).is_some_and(|target| target < 2)));
+    assert!(
+        (0..50).all(|chance| group.plan.target(mix(chance), &[C], Time(0)).is_some_and(|target| target < 2))
+    );
     // The step is over.
     let raised = group.events.len();
     step(&mut group, 33, 60, 90);

@@ -241,7 +241,7 @@ fn move_one(
         return false;
     }
     let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
-    let target = plan.target(dice.bits(), &[member.id]).or_else(|| {
+    let target = plan.target(dice.bits(), &[member.id], Time(0)).or_else(|| {
         match plan.choose(&mut Hand::default(), &ask, &[]) {
             Choice::Member(index) => Some(index),
             Choice::Full | Choice::Shed | Choice::Nobody => None,
@@ -282,6 +282,7 @@ fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
         outlier: None,
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
+        admission: None,
     }
 }
 

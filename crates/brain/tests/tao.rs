@@ -44,6 +44,7 @@ impl Group {
             outlier: None,
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
+            admission: None,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
         analyzer.set_on_demand(true, Time(0));

@@ -32,8 +32,16 @@ pub(crate) fn open(doors: Doors<'_>, log: Option<&LogPath>) -> Result<(Config, A
     let secured =
         doors.secured().map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(&rules) });
     let audit = audit(log.map(|LogPath(path)| path.as_path()), doors.section)?;
+    warn_of_unwritten(secured.is_some(), audit.as_deref(), doors.section);
     let config = Config { control: doors.unix(), secured, audit, ..Config::default() };
     Ok((config, rules))
+}
+
+/// Says so where others than the owner of the host may act and nobody can tell who did.
+pub(crate) fn warn_of_unwritten(secured: bool, audit: Option<&Audit>, section: &str) {
+    if secured && audit.is_none() {
+        tracing::warn!("what others do over TLS is written down nowhere: set [{section}] audit to a file");
+    }
 }
 
 /// Writes down what a signal had done; whoever may send one may write the log.

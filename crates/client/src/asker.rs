@@ -40,7 +40,7 @@ impl<T> Asker<T> {
         let begin = Instant::now();
         let ring = Ring::open(settings.keys, begin)?;
         let sockets = Arc::new(Sockets::open(settings.interface)?);
-        let mut config = ClientConfig::new(seed());
+        let mut config = ClientConfig::new(brain::Key::new(secret()));
         (config.mode, config.attempts) = (settings.mode, settings.attempts.max(1));
         let mut client = brain::Client::new(config);
         client.begin_with(settings.daemons);
@@ -83,7 +83,7 @@ impl<T> Asker<T> {
         let Self { client, ring, sockets, buffer, .. } = self;
         let more = sockets.receive(buffer, |from, bytes| {
             // What cannot be opened is nobody's answer.
-            let message = ring.keys().open(bytes).and_then(|opened| opened.message());
+            let message = ring.keys().open_answer(bytes).and_then(|opened| opened.message());
             if let Ok(message) = message {
                 client.handle(now, from, message);
             }
@@ -119,7 +119,9 @@ impl<T> Asker<T> {
                 continue;
             }
             match (to, self.multicast) {
-                (To::Address(to), _) | (To::Everyone, Some(to)) => self.sockets.send(&self.datagram, to),
+                (To::Address(to) | To::Asker(to, _), _) | (To::Everyone, Some(to)) => {
+                    self.sockets.send(&self.datagram, to)
+                }
                 (To::Everyone, None) => {
                     self.client.daemons().for_each(|to| self.sockets.send(&self.datagram, to));
                 }
@@ -155,12 +157,13 @@ fn made(answer: brain::Answer) -> Result<Pick, Unserved> {
     })
 }
 
-/// 64 bits that nobody can guess.
-fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
-        _ => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), bytes),
+/// Bytes that nobody can guess.
+fn secret() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    if let Ok(16) = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        return bytes;
     }
+    // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
+    let half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+    (u128::from(half()) << 64 | u128::from(half())).to_ne_bytes()
 }

@@ -93,24 +93,28 @@ fn serve(socket: &UdpSocket, keys: &Mutex<Keys>, mut rule: Rule, stop: &AtomicBo
         // Nobody may be interested.
         let _ = tell.send(request.clone());
         if let Some((status, member, ttl)) = rule(&request) {
-            let answer = Answer {
-                id: request.id,
-                service: request.service,
-                status,
-                rank: 0,
-                ttl,
-                member,
-                endpoint: (status == Status::Ok).then(|| server(member)),
-                client_time: request.client_time,
-                generation: 0,
-                info: request.info.clone().into(),
-                further: Vec::new(),
-                room: request.room,
-            };
+            let answer = named(&request, status, member, ttl);
             let mut out = Vec::new();
             answer.encode(&keys, &mut out).unwrap();
             socket.send_to(&out, from).unwrap();
         }
+    }
+}
+
+fn named(request: &Request, status: Status, member: u16, ttl: u16) -> Answer {
+    Answer {
+        id: request.id,
+        service: request.service,
+        status,
+        rank: 0,
+        ttl,
+        member,
+        endpoint: (status == Status::Ok).then(|| server(member)),
+        client_time: request.client_time,
+        generation: 0,
+        info: request.info.clone().into(),
+        further: Vec::new(),
+        room: request.room,
     }
 }
 
@@ -312,6 +316,39 @@ async fn tasks_share_a_client() {
     let given_up = tokio::time::timeout(Duration::ZERO, client.pick(SERVICE, b"")).await;
     assert!(given_up.is_err());
     assert_eq!(client.pick(SERVICE, b"x").await.unwrap().info, b"x");
+}
+
+#[test]
+fn who_may_only_ask_answers_nobody_who_has_a_key_for_daemons() {
+    let (ours, theirs) = (line(1), format!("2 {} client\n", "6b".repeat(32)));
+    // It opens both, and answers with the key for clients only.
+    let clients: Keys = theirs.parse().unwrap();
+    let both: Keys = (ours + &theirs).parse().unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let (address, stop) = (socket.local_addr().unwrap(), AtomicBool::new(false));
+    let pick = |keys: &Keys| {
+        let client = Client::open(Settings::new(vec![address], KeySource::Fixed(keys.clone()))).unwrap();
+        client.pick(SERVICE, b"").map(|pick| pick.member)
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 2000];
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+                let Ok(Message::Request(request)) = both.open(&buffer[..len]).unwrap().message() else {
+                    continue;
+                };
+                let answer = named(&request, Status::Ok, 5, 0);
+                let mut out = Vec::new();
+                answer.encode(&clients, &mut out).unwrap();
+                socket.send_to(&out, from).unwrap();
+            }
+        });
+        assert_eq!(pick(&clients), Ok(5));
+        assert_eq!(pick(&both), Err(Unserved::Silence));
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! What monitors answer: the JSON of an agent, or a page of Prometheus metrics.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use plimsoll_wire::prometheus;
+use plimsoll_wire::prometheus::{self, Growth};
 use serde_json::Value;
 
-use crate::facts::{LIMIT_AGE, LIMIT_NAMES};
+use crate::facts::{Figure, Grown, LIMIT_AGE, LIMIT_NAMES};
 use crate::is_name;
 use crate::pull::Answer;
+use crate::watch::PER_SECOND;
 
 /// `{"values": {"cpu": {"value": 0.43, "age_seconds": 0.2}, "in_flight": 7}}`: each value with its age, or alone.
 /// What is no number, or has no name that a figure may have, is left out.
@@ -23,7 +25,7 @@ pub(crate) fn agent(body: &[u8]) -> Answer {
         let age = value.get("age_seconds").and_then(Value::as_f64).unwrap_or(0.0);
         if let Some(number) = number.filter(|number| number.is_finite() && is_name(name)) {
             let age = Duration::from_secs_f64(age.clamp(0.0, LIMIT_AGE.as_secs_f64()));
-            found.push((name.clone(), number, age));
+            found.push(Figure::new(name.clone(), number, age));
         }
         if found.len() == LIMIT_NAMES {
             break;
@@ -32,23 +34,35 @@ pub(crate) fn agent(body: &[u8]) -> Answer {
     Ok(found)
 }
 
-/// The sum over all label sets of each of the names that are `wanted` (sorted).
-pub(crate) fn page(body: &[u8], wanted: &[String]) -> Answer {
+/// What is remembered from one page to the next: of each counter how far its series were.
+#[derive(Default)]
+pub(crate) struct Seen(BTreeMap<String, Growth>);
+
+/// The sum over all label sets of each of the names that are `wanted` (sorted). Of a name whose rate is wanted, too,
+/// how much its series have grown since the page before: a sum would not tell which of them began again, or is new.
+pub(crate) fn page(body: &[u8], wanted: &[String], seen: &mut Seen) -> Answer {
     let text = std::str::from_utf8(body).map_err(|_| "the page is not UTF-8 text".to_owned())?;
+    let place = |name: &str| wanted.binary_search_by(|one| one.as_str().cmp(name)).ok();
     let mut sums: Vec<Option<f64>> = vec![None; wanted.len()];
     for sample in prometheus::samples(text).filter(|sample| sample.value.is_finite()) {
-        if let Ok(place) = wanted.binary_search_by(|name| name.as_str().cmp(sample.name)) {
-            let sum = sums[place].get_or_insert(0.0);
-            *sum += sample.value;
+        if let Some(place) = place(sample.name) {
+            *sums[place].get_or_insert(0.0) += sample.value;
         }
     }
-    let named = wanted.iter().zip(sums);
-    let found: Vec<_> = named
-        .filter_map(|(name, sum)| Some((name.clone(), sum.filter(|sum| sum.is_finite())?, Duration::ZERO)))
-        .take(LIMIT_NAMES)
-        .collect();
+    let counts = |name: &str| place(&format!("{name}{PER_SECOND}")).is_some();
+    let most = prometheus::SERIES / wanted.iter().filter(|name| counts(name)).count().max(1);
+    let mut found = Vec::new();
+    for (name, sum) in wanted.iter().zip(sums) {
+        let Some(value) = sum.filter(|sum| sum.is_finite() && found.len() < LIMIT_NAMES) else { continue };
+        let mut figure = Figure::new(name.clone(), value, Duration::ZERO);
+        if counts(name) {
+            let series = prometheus::samples(text).filter(|sample| sample.name == name.as_str());
+            figure.grown = Grown::By(seen.0.entry(name.clone()).or_default().take(series, most));
+        }
+        found.push(figure);
+    }
     if found.is_empty() {
-        let ours = |name: &&String| !name.ends_with("_per_second");
+        let ours = |name: &&String| !name.ends_with(PER_SECOND);
         let names: Vec<&str> = wanted.iter().filter(ours).map(String::as_str).collect();
         return Err(format!("the page has no {}", names.join(", ")));
     }
@@ -68,7 +82,7 @@ mod tests {
         );
         let said = said.unwrap();
         let find = |wanted: &str| {
-            said.iter().find(|(name, ..)| name == wanted).map(|(_, value, age)| (*value, *age))
+            said.iter().find(|figure| figure.name == wanted).map(|figure| (figure.value, figure.age))
         };
         assert_eq!(find("cpu"), Some((0.43, Duration::from_millis(200))));
         assert_eq!(find("in_flight"), Some((7.0, Duration::ZERO)));
@@ -85,10 +99,32 @@ mod tests {
         let body =
             b"load 0.5\nother 3\nbusy{cpu=\"0\"} 1\nbusy{cpu=\"1\"} 2\nbusy{cpu=\"2\"} NaN\nlimit +Inf\n";
         let wanted: Vec<String> = ["busy", "limit", "load", "missing"].map(str::to_owned).to_vec();
-        let found = page(body, &wanted).unwrap();
-        let found: Vec<_> = found.iter().map(|(name, value, _)| (name.as_str(), *value)).collect();
+        let mut seen = Seen::default();
+        let found = page(body, &wanted, &mut seen).unwrap();
+        let found: Vec<_> = found.iter().map(|figure| (figure.name.as_str(), figure.value)).collect();
         assert_eq!(found, [("busy", 3.0), ("load", 0.5)]);
-        assert_eq!(page(b"a 1\n", &wanted[3..]).unwrap_err(), "the page has no missing");
-        assert!(page(b"\xff 1\n", &wanted).is_err());
+        assert_eq!(page(b"a 1\n", &wanted[3..], &mut seen).unwrap_err(), "the page has no missing");
+        assert!(page(b"\xff 1\n", &wanted, &mut seen).is_err());
+        assert!(seen.0.is_empty(), "nobody wants a rate");
+    }
+
+    #[test]
+    fn a_counter_grows_series_by_series() {
+        let wanted: Vec<String> = ["done", "done_per_second", "queue"].map(str::to_owned).to_vec();
+        let mut seen = Seen::default();
+        let mut look = |body: String| {
+            let found = page(body.as_bytes(), &wanted, &mut seen).unwrap();
+            assert_eq!(found[1], Figure::new("queue".into(), 3.0, Duration::ZERO), "a gauge");
+            (found[0].value, found[0].grown)
+        };
+        let both = |one: f64, other: f64| {
+            format!("done{{w=\"a\"}} {one}\ndone{{w=\"b\"}} {other}\nqueue 1\nqueue{{of=\"x\"}} 2\n")
+        };
+        assert_eq!(look(both(1e9, 5e8)), (1.5e9, Grown::By(None)));
+        assert_eq!(look(both(1e9 + 40.0, 5e8 + 2.0)), (1.5e9 + 42.0, Grown::By(Some(42.0))));
+        // A worker starts again; another one is new.
+        assert_eq!(look(both(1e9 + 80.0, 2.0)), (1e9 + 82.0, Grown::By(Some(42.0))));
+        let third = both(1e9 + 80.0, 2.0) + "done{w=\"c\"} 9e9\n";
+        assert_eq!(look(third), (1e10 + 82.0, Grown::By(Some(0.0))));
     }
 }

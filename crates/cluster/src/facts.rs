@@ -5,7 +5,8 @@
 //! counts, in whichever order they come.
 //!
 //! Each name has a rate, too, for counters: its growth per second between the last two that lie a tenth of a
-//! second apart. A counter that falls has begun again at zero.
+//! second apart. A counter that falls has begun again at zero. Of one that is a sum, whoever has seen its parts says by how
+//! much they have grown.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -34,6 +35,34 @@ pub(crate) struct Fact {
     pub(crate) rate: Option<f64>,
     /// What the next growth is measured from.
     base: (f64, Instant),
+    /// Growth since then that was told of.
+    grown: f64,
+}
+
+/// By how much a counter has grown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Grown {
+    /// By what its value says: nothing else was told.
+    Said,
+    /// By so much since it was told before, whatever its value says; `None` where that is not known.
+    By(Option<f64>),
+}
+
+/// One number that a monitor said.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Figure {
+    pub(crate) name: String,
+    /// Finite.
+    pub(crate) value: f64,
+    pub(crate) age: Duration,
+    pub(crate) grown: Grown,
+}
+
+impl Figure {
+    /// Of which nothing is known but its value.
+    pub(crate) fn new(name: String, value: f64, age: Duration) -> Self {
+        Self { name, value, age, grown: Grown::Said }
+    }
 }
 
 impl Facts {
@@ -42,13 +71,13 @@ impl Facts {
     pub(crate) fn insert(
         &mut self,
         name: &str,
-        value: f64,
+        (value, grown): (f64, Grown),
         at: Instant,
         source: Source,
         life: Duration,
     ) -> bool {
         if let Some(fact) = self.0.get_mut(name) {
-            fact.renew(value, at, source);
+            fact.renew((value, grown), at, source);
             return true;
         }
         if self.0.len() >= LIMIT_NAMES {
@@ -61,7 +90,7 @@ impl Facts {
                 None => return false,
             }
         }
-        self.0.insert(name.into(), Fact { value, at, source, rate: None, base: (value, at) });
+        self.0.insert(name.into(), Fact { value, at, source, rate: None, base: (value, at), grown: 0.0 });
         true
     }
 
@@ -75,18 +104,29 @@ impl Facts {
 }
 
 impl Fact {
-    fn renew(&mut self, value: f64, at: Instant, source: Source) {
+    fn renew(&mut self, (value, grown): (f64, Grown), at: Instant, source: Source) {
         if at < self.at {
             return;
         }
+        (self.value, self.at, self.source) = (value, at, source);
         let (base, since) = self.base;
         let apart = at.saturating_duration_since(since);
+        let growth = match grown {
+            Grown::Said if value >= base => value - base,
+            Grown::Said => value.max(0.0),
+            Grown::By(Some(more)) => {
+                self.grown += more;
+                self.grown
+            }
+            Grown::By(None) => {
+                (self.base, self.grown) = ((value, at), 0.0);
+                return;
+            }
+        };
         if apart >= APART {
-            let growth = if value >= base { value - base } else { value.max(0.0) };
             self.rate = Some(growth / apart.as_secs_f64()).filter(|rate| rate.is_finite());
-            self.base = (value, at);
+            (self.base, self.grown) = ((value, at), 0.0);
         }
-        (self.value, self.at, self.source) = (value, at, source);
     }
 }
 
@@ -99,6 +139,10 @@ mod tests {
 
     const LIFE: Duration = Duration::from_secs(10);
 
+    fn said(value: f64) -> (f64, Grown) {
+        (value, Grown::Said)
+    }
+
     fn at(start: Instant, seconds: f64) -> Instant {
         start + Duration::from_secs_f64(seconds)
     }
@@ -107,8 +151,8 @@ mod tests {
     fn the_later_measurement_counts() {
         let start = Instant::now();
         let mut facts = Facts::default();
-        assert!(facts.insert("cpu", 0.5, at(start, 5.0), Source::Push, LIFE));
-        assert!(facts.insert("cpu", 0.9, at(start, 4.0), Source::Pull, LIFE));
+        assert!(facts.insert("cpu", said(0.5), at(start, 5.0), Source::Push, LIFE));
+        assert!(facts.insert("cpu", said(0.9), at(start, 4.0), Source::Pull, LIFE));
         let fact = facts.find("cpu").unwrap();
         assert_eq!((fact.value, fact.at, fact.source), (0.5, at(start, 5.0), Source::Push));
     }
@@ -118,7 +162,7 @@ mod tests {
         let start = Instant::now();
         let mut facts = Facts::default();
         let mut rate = |seconds: f64, value: f64| {
-            facts.insert("n", value, at(start, seconds), Source::Push, LIFE);
+            facts.insert("n", said(value), at(start, seconds), Source::Push, LIFE);
             facts.find("n").unwrap().rate
         };
         assert_eq!(rate(0.0, 1000.0), None);
@@ -132,15 +176,39 @@ mod tests {
     }
 
     #[test]
+    fn who_has_seen_the_parts_of_a_sum_says_how_much_they_have_grown() {
+        let start = Instant::now();
+        let mut facts = Facts::default();
+        let mut rate = |seconds: f64, value: f64, grown: Option<f64>| {
+            let told = (value, Grown::By(grown));
+            facts.insert("n", told, at(start, seconds), Source::Prometheus, LIFE);
+            facts.find("n").unwrap().rate
+        };
+        assert_eq!(rate(0.0, 1.5e9, None), None);
+        assert_eq!(rate(2.0, 1.5e9 + 100.0, Some(100.0)), Some(50.0));
+        // One of two began again, which takes half of the sum away; then one comes that has much already.
+        assert_eq!(rate(4.0, 1e9 + 100.0, Some(20.0)), Some(10.0));
+        assert_eq!(rate(6.0, 9e9, Some(0.0)), Some(0.0));
+        assert_eq!(rate(6.05, 9e9, Some(4.0)), Some(0.0), "too short to tell");
+        assert_eq!(rate(8.0, 9e9, Some(6.0)), Some(5.0), "and not lost");
+        // Whoever looks now has not looked before.
+        assert_eq!(rate(10.0, 1.0, None), Some(5.0));
+        assert_eq!(rate(11.0, 5.0, Some(4.0)), Some(4.0));
+    }
+
+    #[test]
     fn names_are_bounded_and_the_forgotten_make_room() {
         let start = Instant::now();
         let mut facts = Facts::default();
         for number in 0..LIMIT_NAMES {
-            assert!(facts.insert(&format!("n{number}"), 1.0, start, Source::Push, LIFE));
+            assert!(facts.insert(&format!("n{number}"), said(1.0), start, Source::Push, LIFE));
         }
-        assert!(!facts.insert("more", 1.0, at(start, 9.0), Source::Push, LIFE));
-        assert!(facts.insert("n7", 2.0, at(start, 9.0), Source::Push, LIFE), "what is there is renewed");
-        assert!(facts.insert("more", 1.0, at(start, 11.0), Source::Push, LIFE));
+        assert!(!facts.insert("more", said(1.0), at(start, 9.0), Source::Push, LIFE));
+        assert!(
+            facts.insert("n7", said(2.0), at(start, 9.0), Source::Push, LIFE),
+            "what is there is renewed"
+        );
+        assert!(facts.insert("more", said(1.0), at(start, 11.0), Source::Push, LIFE));
         assert_eq!(facts.iter().count(), LIMIT_NAMES);
         assert!(facts.find("n7").is_some() && facts.find("more").is_some());
     }

@@ -130,6 +130,10 @@ pub struct Statistics {
     pub malformed: u64,
     /// Reports that had come before, or that a newer one overtook.
     pub replayed: u64,
+    /// That were sealed with a key for clients, who may not say that.
+    pub misused: u64,
+    /// Of lives that are to begin long after now.
+    pub implausible: u64,
     /// What was to be sent and could not be written or sent.
     pub unsent: u64,
     /// Of the reports that were not new, those from another address than the newest of the same member: there are two daemons of
@@ -191,7 +195,7 @@ impl Lottery {
             socket.register()?
         };
         let thread = std::thread::Builder::new().name("lottery".into()).spawn(move || {
-            let desk = Desk::new(&settings, told, seed());
+            let desk = Desk::new(&settings, told, brain::Key::new(secret()));
             runtime.block_on(serve::serve(desk, sockets, inbox));
         })?;
         Ok(Self { address, incarnation, services, orders: Some(orders), thread: Some(thread) })
@@ -294,13 +298,22 @@ fn draw_key(keys: &Keys) -> brain::Key {
 
 /// 64 bits that nobody can guess.
 pub(crate) fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
-        _ => std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), bytes),
+    // The lower half is as good as the upper one.
+    u128::from_ne_bytes(secret()) as u64
+}
+
+/// Bytes that nobody can guess.
+fn secret() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    if let Ok(16) = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        return bytes;
     }
+    // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
+    let half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
+    (u128::from(half()) << 64 | u128::from(half())).to_ne_bytes()
 }
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trust;

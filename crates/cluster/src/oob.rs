@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::facts::Figure;
 use crate::pull::{Aim, Answer, FIRST, chance};
 use crate::{Inner, is_name};
 
@@ -192,7 +193,7 @@ fn report(message: &[u8]) -> Answer {
     let mut values = Vec::new();
     orca::read_message(message, |metric| {
         if let Some(name) = metric.figure().filter(|name| is_name(name)) {
-            values.push((name, metric.value, Duration::ZERO));
+            values.push(Figure::new(name, metric.value, Duration::ZERO));
         }
     })
     .map_err(|bad| bad.to_string())?;

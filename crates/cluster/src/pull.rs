@@ -22,7 +22,10 @@ use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::answer::Seen;
 use crate::expression::names_of;
+use crate::facts::Figure;
+use crate::watch::PER_SECOND;
 use crate::{GroupSettings, Inner, Source, answer, oob};
 
 /// Longest answer, bytes: a large page of metrics.
@@ -63,8 +66,8 @@ enum What {
     Reports,
 }
 
-/// What a monitor said: names, values, ages.
-pub(crate) type Answer = Result<Vec<(String, f64, Duration)>, String>;
+/// What a monitor said.
+pub(crate) type Answer = Result<Vec<Figure>, String>;
 
 impl Pulls {
     /// Starts and ends tasks so that they are those of the settings. A member that is asked the same way is asked
@@ -118,9 +121,10 @@ pub(crate) fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
         Source::Pull => What::Agent,
         Source::Prometheus => {
             let read = names_of(group.expressions());
-            let counters = read.iter().filter_map(|name| name.strip_suffix("_per_second")).map(str::to_owned);
+            let counters = read.iter().filter_map(|name| name.strip_suffix(PER_SECOND)).map(str::to_owned);
             let mut wanted: Vec<String> = counters.chain(read.iter().cloned()).collect();
             wanted.sort_unstable();
+            wanted.dedup();
             What::Page(wanted)
         }
         Source::OrcaOob => What::Reports,
@@ -152,9 +156,10 @@ pub(crate) fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
 /// Asks for one member for ever.
 async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak<Inner>) {
     sleep(aim.interval.min(FIRST).mul_f64(chance())).await;
+    let mut seen = Seen::default();
     loop {
         let begun = Instant::now();
-        let outcome = match timeout(aim.timeout, ask(&aim)).await {
+        let outcome = match timeout(aim.timeout, ask(&aim, &mut seen)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(format!("no answer within {} s", aim.timeout.as_secs_f64())),
         };
@@ -167,7 +172,7 @@ async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak
 }
 
 /// Asks once. Takes as long as it takes.
-async fn ask(aim: &Aim) -> Answer {
+async fn ask(aim: &Aim, seen: &mut Seen) -> Answer {
     let stream = match &aim.instead {
         Some((host, port)) => TcpStream::connect((host.as_str(), *port)).await,
         None => TcpStream::connect(aim.address).await,
@@ -194,7 +199,7 @@ async fn ask(aim: &Aim) -> Answer {
     let body = Limited::new(response.into_body(), BODY).collect().await.map_err(|error| error.to_string())?;
     let body = body.to_bytes();
     match &aim.what {
-        What::Page(wanted) => answer::page(&body, wanted),
+        What::Page(wanted) => answer::page(&body, wanted, seen),
         What::Agent | What::Reports => answer::agent(&body),
     }
 }

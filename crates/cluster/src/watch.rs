@@ -17,14 +17,16 @@ use std::time::{Duration, Instant};
 use plimsoll_brain::status::{FactExplanation, LoadExplanation, MonitorExplanation};
 
 use crate::bucket::{Bucket, Passage};
-use crate::facts::{Facts, LIMIT_AGE, LIMIT_NAMES};
+use crate::facts::{Facts, Figure, LIMIT_AGE, LIMIT_NAMES};
 use crate::own::{Counters, Own};
+use crate::pull::Answer;
 use crate::{Expression, GroupSettings, Known, MemberKnown, Refusal, Report, Sensed, Source, Usage, is_name};
 
 mod group;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use group::PER_SECOND;
 use group::PROCESSORS_BUSY;
 pub use group::{OWN, is_own};
 
@@ -181,13 +183,7 @@ impl Watch {
     }
 
     /// Takes what a monitor answered.
-    pub(crate) fn pulled(
-        &mut self,
-        group: &str,
-        member: &str,
-        outcome: Result<Vec<(String, f64, Duration)>, String>,
-        now: Instant,
-    ) -> Vec<Said> {
+    pub(crate) fn pulled(&mut self, group: &str, member: &str, outcome: Answer, now: Instant) -> Vec<Said> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
         let Some(&place) = group.names.get(member) else { return Vec::new() };
         let Some(source) = group.settings.monitor.as_ref().map(|monitor| monitor.source) else {
@@ -196,9 +192,9 @@ impl Watch {
         match outcome {
             Ok(values) => {
                 group.members[place].trouble = None;
-                let busy = values.iter().any(|(name, ..)| PROCESSORS_BUSY.contains(&name.as_str()));
-                for (name, value, age) in values {
-                    group.put(place, &name, value, age, source, now);
+                let busy = values.iter().any(|figure| PROCESSORS_BUSY.contains(&figure.name.as_str()));
+                for Figure { name, value, age, grown } in values {
+                    group.put(place, &name, (value, grown), age, source, now);
                 }
                 let sensed = if busy { group.sensed(place, now) } else { None };
                 group.load(place, now).into_iter().chain(group.usage(place, now)).chain(sensed).collect()

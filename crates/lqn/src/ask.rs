@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::model::Copies;
+use crate::model::{Body, Copies};
 use crate::{Estimate, Findings, Model, Stuck};
 
 pub mod bottleneck;
@@ -20,7 +20,7 @@ pub type Solve<'s> = dyn Fn(&Model) -> Result<Findings, Stuck> + Sync + 's;
 /// One number of a result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// `task`, `entry` or `processor`.
+    /// `task`, `entry` or `processor`; of what has several phases, or a graph, `activity`, too.
     pub kind: &'static str,
     /// Which of them.
     pub name: String,
@@ -31,7 +31,11 @@ pub struct Line {
     pub value: Estimate,
 }
 
-/// Everything that was found of tasks, entries and processors.
+/// What a phase, or an activity of a graph, is as a line.
+pub const ACTIVITY: &str = "activity";
+
+/// Everything that was found of tasks, entries and processors, and of what has several phases or a graph of each of those,
+/// too: an entry has the time until it answers only.
 pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut line = |kind, name: &str, metric, value: Option<Estimate>| {
@@ -81,6 +85,19 @@ pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
     for (processor, own) in model.processors.iter().zip(&found.processors) {
         line("processor", &own.name, "busy", Some(own.busy));
         line("processor", &own.name, "utilization", part(own.busy, processor.copies));
+    }
+    // Of the only phase of an entry everything stands with the entry.
+    let mut alone = vec![false; model.activities.len()];
+    for entry in &model.entries {
+        if let Body::Phases(phases) = &entry.body
+            && let [only] = phases.as_slice()
+        {
+            alone[only.0] = true;
+        }
+    }
+    for (own, _) in found.activities.iter().zip(alone).filter(|(_, alone)| !alone) {
+        line(ACTIVITY, &own.name, "throughput", Some(own.throughput));
+        line(ACTIVITY, &own.name, "service", Some(own.service));
     }
     lines
 }

@@ -34,6 +34,8 @@ pub struct Task {
     pub client: bool,
     /// Threads, or clients; none for as many as are needed.
     pub threads: Option<u32>,
+    /// How many of it there are, each with a queue of its own.
+    pub replicas: u32,
     /// Mean time for which clients think.
     pub think: Option<f64>,
     /// Place in [`Picture::processors`].
@@ -49,6 +51,8 @@ pub struct Processor {
     pub name: String,
     /// None for as many as are needed.
     pub cores: Option<u32>,
+    /// How many of it there are, each with a queue of its own.
+    pub replicas: u32,
 }
 
 /// An entry.
@@ -102,7 +106,11 @@ impl Picture {
         let processors = model
             .processors
             .iter()
-            .map(|own| Processor { name: visible(&own.name), cores: count(own.copies) })
+            .map(|own| Processor {
+                name: visible(&own.name),
+                cores: count(own.copies),
+                replicas: own.replicas,
+            })
             .collect();
         Self { title: visible(&model.comment), layers, processors }
     }
@@ -141,6 +149,7 @@ fn task(model: &Model, id: TaskId) -> Task {
         name: visible(&own.name),
         client: own.is_client(),
         threads: count(own.copies),
+        replicas: own.replicas,
         think,
         processor,
         entries: own.entries.iter().map(|id| entry(model, *id)).collect(),
@@ -265,7 +274,8 @@ fn short(number: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// `∞` or how many.
-fn many(count: Option<u32>) -> String {
-    count.map_or_else(|| "∞".to_owned(), |count| count.to_string())
+/// How many share a queue, `{∞}` or `{2}`, and of how many of those there are several, `<4>`.
+fn many(count: Option<u32>, replicas: u32) -> String {
+    let own = count.map_or_else(|| "{∞}".to_owned(), |count| format!("{{{count}}}"));
+    if replicas > 1 { format!("{own} <{replicas}>") } else { own }
 }

@@ -16,13 +16,14 @@ mod markup;
 pub mod model;
 pub mod plan;
 pub mod read;
+mod replicas;
 pub mod simulate;
 pub mod solve;
 pub mod write;
 
 pub use fit::fit;
 pub use model::Model;
-pub use plan::{Plan, anchored_sweep, plan};
+pub use plan::{Plan, anchored_sweep, anchors, is_sure, plan};
 pub use read::{Read, Trouble, read};
 pub use simulate::{Effort, Estimate, Findings, Stuck, simulate, simulate_while};
 pub use solve::{Convergence, solve};

@@ -71,6 +71,8 @@ pub struct Processor {
     pub copies: Copies,
     /// Demands are divided by this; above 0.
     pub speed: f64,
+    /// How many of it there are, each with a queue of its own; at least 1.
+    pub replicas: u32,
 }
 
 /// What a task is.
@@ -83,7 +85,8 @@ pub enum Role {
     },
     /// It waits for calls.
     Server {
-        /// Who goes first of those that wait for a thread: [`Scheduling::Fcfs`] or [`Scheduling::HeadOfLine`].
+        /// Who goes first of those that wait for a thread: [`Scheduling::Fcfs`], or [`Scheduling::HeadOfLine`] by the
+        /// priority of the task that asks and of the entry, added up.
         queue: Scheduling,
     },
 }
@@ -99,7 +102,12 @@ pub struct Task {
     pub processor: ProcessorId,
     /// Its threads; of clients, how many there are.
     pub copies: Copies,
-    /// Higher ones go first, where the processor looks at it.
+    /// How many of it there are, each with threads and a queue of its own; at least 1, and a multiple of its processor's. See
+    /// [`Model::fan_out`].
+    pub replicas: u32,
+    /// How many replicas of another task each of its own asks, where that is not 1; by the order of tasks.
+    pub fan_out: Vec<(TaskId, u32)>,
+    /// Higher ones go first, where the processor or the task that it asks looks at it.
     pub priority: i32,
     /// Requests that may wait for a thread; one more is refused at once. None for any number.
     pub queue_limit: Option<u32>,
@@ -116,6 +124,8 @@ pub struct Entry {
     pub task: TaskId,
     /// Requests from outside, per unit of time; 0 for none.
     pub arrivals: f64,
+    /// Where its task serves by priority: what is added to the priority of the task that asks. Higher ones go first.
+    pub priority: i32,
     /// Who answers in its stead, with the probability; together at most 1.
     pub forwards: Vec<(EntryId, f64)>,
     /// How it chooses among those; none for by chance. Where there is one, probabilities add up to 1 and are weights.

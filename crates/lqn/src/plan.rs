@@ -2,21 +2,25 @@
 //!
 //! A simulation is right in the mean and uncertain by its interval; the solver is certain and off by some percent. Each
 //! number is the mean of both, weighed by the inverse of its variance: a short simulation leans on the solver, a long one
-//! does without. Over many points ([`anchored_sweep`]) only few are simulated: the solver says how a number changes from
-//! point to point, the simulation by what factor the solver is off there.
+//! does without. Over many points ([`anchored_sweep`]) few are simulated: the solver says how a number changes from point to
+//! point, the simulation by what factor the solver is off.
 
 use serde::Serialize;
 
-use crate::model::{Copies, Role};
-use crate::simulate::{EntryFinding, Estimate, Failures, Findings, ProcessorFinding, Quantiles, TaskFinding};
+use crate::simulate::{
+    ActivityFinding, CallFinding, EntryFinding, Estimate, Failures, Findings, ProcessorFinding, Quantiles,
+    TaskFinding,
+};
 use crate::{Convergence, Model, solve};
+
+mod anchored;
+
+pub use anchored::{Along, anchored_sweep, anchors};
 
 /// How far the solver is typically off, as a part of a throughput or of what is busy, and of a time. The test of its
 /// accuracy holds it to that.
 const OFF: f64 = 0.025;
 const OFF_IN_TIME: f64 = 0.04;
-/// The same at a point that was not simulated, after the factor of those that were.
-const ANCHORED: f64 = 0.02;
 /// Of the normal distribution, half of the interval in which it is 95 times of 100.
 const HALF: f64 = 1.959_964;
 
@@ -36,6 +40,12 @@ pub struct Plan {
     pub simulated_parts: Vec<f64>,
 }
 
+/// Can what formulas say of a model be trusted? If they did not settle, or leave out what is in the model, they say nothing of
+/// it.
+pub fn is_sure(model: &Model, convergence: &Convergence) -> bool {
+    convergence.converged && solve::left_out(model).is_empty()
+}
+
 /// The plan of a model from runs with different seeds.
 pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
     let (solved, convergence) = solve(model);
@@ -48,8 +58,7 @@ pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
             convergence,
         };
     };
-    // Formulas that leave out what is in the model say nothing of it.
-    let sure = convergence.converged && solve::left_out(model).is_empty();
+    let sure = is_sure(model, &convergence);
     let mut findings = pairs(&simulated, &solved, &|one, other, time| {
         if sure { weigh(one, other, if time { OFF_IN_TIME } else { OFF }) } else { *one }
     });
@@ -125,13 +134,16 @@ fn together(runs: &[Findings]) -> Option<Findings> {
 }
 
 impl Findings {
-    /// Response times that it does not know it takes from the other.
+    /// Response times that it does not know it takes from the other, and who waits where.
     fn or_else(&mut self, other: &Self) {
         for (own, other) in self.tasks.iter_mut().zip(&other.tasks) {
             own.response = own.response.or(other.response);
         }
         for (own, other) in self.entries.iter_mut().zip(&other.entries) {
             own.response = own.response.or(other.response);
+        }
+        if self.calls.is_empty() {
+            self.calls.clone_from(&other.calls);
         }
     }
 }
@@ -177,86 +189,26 @@ fn pairs(one: &Findings, other: &Findings, of: &dyn Fn(&Estimate, &Estimate, boo
         name: own.name.clone(),
         busy: of(&own.busy, &other.busy, false),
     });
+    let activities = one.activities.iter().zip(&other.activities).map(|(own, other)| ActivityFinding {
+        name: own.name.clone(),
+        throughput: of(&own.throughput, &other.throughput, false),
+        service: of(&own.service, &other.service, true),
+    });
+    let calls = one.calls.iter().enumerate().map(|(place, own)| match other.calls.get(place) {
+        Some(other) => CallFinding {
+            waiting: of(&own.waiting, &other.waiting, true),
+            response: of(&own.response, &other.response, true),
+            ..own.clone()
+        },
+        None => own.clone(),
+    });
     Findings {
         tasks: tasks.collect(),
         entries: entries.collect(),
         processors: processors.collect(),
+        activities: activities.collect(),
+        calls: calls.collect(),
         ..one.clone()
-    }
-}
-
-/// Solves all points of a sweep and corrects them by those that were simulated, given by their places in it.
-///
-/// Between two simulated points the factor goes from the one's to the other's evenly; beyond the outermost it stays.
-/// Throughputs of clients follow from their response times. All points have the same tasks, entries and processors.
-pub fn anchored_sweep(points: &[Model], simulated: &[(usize, Findings)]) -> Vec<(Findings, Convergence)> {
-    let solved: Vec<(Findings, Convergence)> = points.iter().map(solve).collect();
-    let mut anchors: Vec<(usize, Findings)> = simulated
-        .iter()
-        .filter_map(|(place, run)| Some((*place, factors(run, &solved.get(*place)?.0))))
-        .collect();
-    anchors.sort_by_key(|(place, _)| *place);
-    let corrected = solved.iter().enumerate().map(|(place, (found, how))| {
-        let Some(factor) = factor_at(&anchors, place) else { return (found.clone(), *how) };
-        let mut own = pairs(found, &factor, &|own, factor, _| {
-            let mean = own.mean * factor.mean;
-            Estimate { mean, half_width: mean * factor.half_width.hypot(HALF * ANCHORED) }
-        });
-        hold_together(&points[place], &mut own);
-        (own, *how)
-    });
-    corrected.collect()
-}
-
-/// By what a simulation differs from the solver: the factor, and its half interval.
-fn factors(simulated: &Findings, solved: &Findings) -> Findings {
-    pairs(simulated, solved, &|run, own, _| {
-        if own.mean > 0.0 && run.mean > 0.0 {
-            // What hardly ever waits has no factor that means something.
-            let mean = (run.mean / own.mean).clamp(0.25, 4.0);
-            Estimate { mean, half_width: (run.half_width / run.mean).min(1.0) }
-        } else {
-            Estimate { mean: 1.0, half_width: 0.0 }
-        }
-    })
-}
-
-fn factor_at(anchors: &[(usize, Findings)], place: usize) -> Option<Findings> {
-    let after = anchors.iter().position(|(at, _)| *at >= place);
-    let (one, other) = match after {
-        Some(0) => return Some(anchors[0].1.clone()),
-        None => return anchors.last().map(|(_, factor)| factor.clone()),
-        Some(after) => (&anchors[after - 1], &anchors[after]),
-    };
-    let part = (place - one.0) as f64 / (other.0 - one.0).max(1) as f64;
-    Some(pairs(&one.1, &other.1, &|one, other, _| Estimate {
-        mean: one.mean.powf(1.0 - part) * other.mean.powf(part),
-        half_width: (1.0 - part) * one.half_width + part * other.half_width,
-    }))
-}
-
-/// Little's law for clients, and nothing busier than it can be.
-fn hold_together(model: &Model, found: &mut Findings) {
-    let many = |copies: Copies| match copies {
-        Copies::Some(count) => f64::from(count),
-        Copies::Infinite => f64::INFINITY,
-    };
-    for (task, own) in model.tasks.iter().zip(&mut found.tasks) {
-        match (task.role, &own.response) {
-            (Role::Client { think }, Some(response)) if think + response.mean > 0.0 => {
-                let round = think + response.mean;
-                own.throughput.mean = many(task.copies) / round;
-                own.throughput.half_width = own.throughput.mean * response.half_width / round;
-                own.busy = Estimate {
-                    mean: own.throughput.mean * response.mean,
-                    half_width: own.throughput.mean * think * response.half_width / round,
-                };
-            }
-            _ => own.busy.mean = own.busy.mean.min(many(task.copies)),
-        }
-    }
-    for (processor, own) in model.processors.iter().zip(&mut found.processors) {
-        own.busy.mean = own.busy.mean.min(many(processor.copies));
     }
 }
 

@@ -101,6 +101,7 @@ pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<Read, Trouble
         return Err(At { line: 1, column: 1 }
             .says(format!("the model has no parameter `${name}`; its parameters: {known}")));
     }
-    let notes = draft.notes.clone();
+    let mut notes = draft.notes.clone();
+    notes.extend(draft.idle_priorities());
     Ok(Read { model: join::model(draft)?, parameters: scope.declared, notes })
 }

@@ -5,10 +5,14 @@
 //! right when a batch is much longer than whatever the system remembers). Batches are made twice as long, by joining
 //! neighbours, until the intervals are as narrow as was asked for or as much has happened as may.
 
+use std::ops::Range;
+
 use serde::Serialize;
 
 use crate::Model;
+use crate::replicas::{Flat, Places};
 use engine::Engine;
+use percentiles::Percentiles;
 use program::Program;
 
 mod dice;
@@ -54,8 +58,11 @@ pub struct Findings {
     pub entries: Vec<EntryFinding>,
     /// In the order of the model.
     pub processors: Vec<ProcessorFinding>,
-    /// In the order of the model; none if solved by formulas.
+    /// In the order of the model.
     pub activities: Vec<ActivityFinding>,
+    /// First those of each activity, then those of each entry that forwards, in the order of the model; none if simulated,
+    /// which does not count who waited where.
+    pub calls: Vec<CallFinding>,
     /// Events that were simulated.
     pub events: u64,
     /// Time that was simulated after the warm-up, in the model's unit.
@@ -155,6 +162,19 @@ pub struct ActivityFinding {
     pub service: Estimate,
 }
 
+/// Of a call, or of a request that an entry forwards.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CallFinding {
+    /// The activity that calls, or the entry that forwards.
+    pub from: String,
+    /// The entry that is asked.
+    pub to: String,
+    /// From when the request comes there until a thread takes it.
+    pub waiting: Estimate,
+    /// From when it comes there until it is answered, wherever it was forwarded.
+    pub response: Estimate,
+}
+
 /// Why a model cannot be simulated to the end. Each says at what time of the model.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Stuck {
@@ -208,8 +228,9 @@ fn run(
     short: u64,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<Findings, Stuck> {
-    let program = Program::new(model);
-    let mut engine = Engine::new(model, &program, effort.seed);
+    let flat = Flat::of(model);
+    let program = Program::new(&flat.model);
+    let mut engine = Engine::new(&flat.model, &program, effort.seed);
     let most = effort.events.max(LEAST);
     let short = short.max(LEAST);
     let warm_up = (short as f64 * 2.0 * WARM_UP) as u64;
@@ -221,20 +242,20 @@ fn run(
     }
     engine.count();
     engine.tally.forget();
-    let mut marks = vec![mark(&engine)];
+    let mut marks = vec![mark(&engine, &flat)];
     let mut length = each;
     loop {
         let mut stopped = false;
         for _ in 0..BATCHES {
             engine.run_time(engine.now + length)?;
             engine.count();
-            marks.push(mark(&engine));
+            marks.push(mark(&engine, &flat));
             if marks.len() > BATCHES / 2 && !goes_on() {
                 stopped = true;
                 break;
             }
         }
-        let found = findings(model, &engine, &marks, begun);
+        let found = findings(model, &flat, &engine, &marks, begun);
         let precise = found.is_precise(effort.precision);
         // Another doubling would go beyond what may happen.
         if precise || stopped || engine.events * 2 > most + most / 4 {
@@ -252,11 +273,11 @@ struct Mark {
     now: f64,
     tasks: Vec<[f64; 4]>,
     entries: Vec<[f64; 11]>,
-    processors: Vec<f64>,
+    processors: Vec<[f64; 1]>,
     activities: Vec<[f64; 2]>,
 }
 
-fn mark(engine: &Engine<'_>) -> Mark {
+fn mark(engine: &Engine<'_>, flat: &Flat<'_>) -> Mark {
     let task = |own: &tally::TaskTally| [own.area, own.cycles as f64, own.response, own.good as f64];
     let entry = |own: &tally::EntryTally| {
         let failures =
@@ -279,14 +300,27 @@ fn mark(engine: &Engine<'_>) -> Mark {
     };
     Mark {
         now: engine.now,
-        tasks: engine.tally.tasks.iter().map(task).collect(),
-        entries: engine.tally.entries.iter().map(entry).collect(),
-        processors: engine.stations.iter().map(|station| station.area).collect(),
-        activities: engine.tally.activities.iter().map(|own| [own.done as f64, own.took]).collect(),
+        tasks: of_one(&engine.tally.tasks, &flat.tasks, task),
+        entries: of_one(&engine.tally.entries, &flat.entries, entry),
+        processors: of_one(&engine.stations, &flat.processors, |station| [station.area]),
+        activities: of_one(&engine.tally.activities, &flat.activities, |own| [own.done as f64, own.took]),
     }
 }
 
-fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> Findings {
+/// Sums of replicas as those of one, in the mean.
+fn of_one<T, const N: usize>(all: &[T], places: &Places, sums: impl Fn(&T) -> [f64; N]) -> Vec<[f64; N]> {
+    let one = |those: Range<usize>| {
+        let count = those.len() as f64;
+        let mut mean = [0.0; N];
+        for own in &all[those] {
+            mean.iter_mut().zip(sums(own)).for_each(|(mean, sum)| *mean += sum / count);
+        }
+        mean
+    };
+    places.all().map(one).collect()
+}
+
+fn findings(model: &Model, flat: &Flat<'_>, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> Findings {
     let rate = |sum: &dyn Fn(&Mark) -> f64| {
         estimate(marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), pair[1].now - pair[0].now)))
     };
@@ -295,7 +329,7 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             marks.windows(2).map(|pair| (sum(&pair[1]) - sum(&pair[0]), count(&pair[1]) - count(&pair[0]))),
         )
     };
-    let quantiles = |spread: &percentiles::Percentiles| {
+    let quantiles = |spread: &Percentiles| {
         Some(Quantiles { p50: spread.at(0.5)?, p95: spread.at(0.95)?, p99: spread.at(0.99)? })
     };
     let limits = model.has_limits();
@@ -320,7 +354,9 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             },
             busy: rate(&|mark| mark.tasks[place][0]),
             response: seen.then(|| mean(&|mark| mark.tasks[place][2], &round(place))),
-            percentiles: quantiles(&engine.tally.tasks[place].spread),
+            percentiles: quantiles(&Percentiles::of(
+                engine.tally.tasks[flat.tasks.those(place)].iter().map(|own| &own.spread),
+            )),
             goodput: (client && limits).then(|| rate(&|mark| mark.tasks[place][3])),
         }
     });
@@ -333,7 +369,9 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
             service: mean(&sum(3), &sum(2)),
             waiting: mean(&sum(1), &sum(0)),
             response: (open && ever(&answered(place))).then(|| mean(&sum(5), &sum(4))),
-            percentiles: quantiles(&engine.tally.entries[place].spread),
+            percentiles: quantiles(&Percentiles::of(
+                engine.tally.entries[flat.entries.those(place)].iter().map(|own| &own.spread),
+            )),
             goodput: (open && limits).then(|| rate(&sum(6))),
             failures: limits.then(|| Failures {
                 offered: rate(&sum(7)),
@@ -345,7 +383,7 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
     });
     let processors = model.processors.iter().enumerate().map(|(place, processor)| ProcessorFinding {
         name: processor.name.clone(),
-        busy: rate(&|mark| mark.processors[place]),
+        busy: rate(&|mark| mark.processors[place][0]),
     });
     let activities = model.activities.iter().enumerate().map(|(place, activity)| {
         let done = |mark: &Mark| mark.activities[place][0];
@@ -366,6 +404,7 @@ fn findings(model: &Model, engine: &Engine<'_>, marks: &[Mark], begun: f64) -> F
         entries: entries.collect(),
         processors: processors.collect(),
         activities: activities.collect(),
+        calls: Vec::new(),
         events: engine.events,
         time,
         batches: marks.len() - 1,

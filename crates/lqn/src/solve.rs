@@ -16,14 +16,18 @@
 //! What cannot be is taken away at the end: where a processor or a task would be busier than it can be, throughputs are
 //! lowered until it is not.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::Model;
-use crate::model::{ActivityId, Policy, Role};
+use crate::model::{ActivityId, EntryId, Order, Policy, Role, TaskId};
+use crate::replicas::Flat;
 use crate::simulate::{EntryFinding, Estimate, Findings, ProcessorFinding, TaskFinding};
 use elapsed::Times;
 use net::{Net, Origin};
 use stations::Reach;
 
 mod bounds;
+mod detail;
 mod elapsed;
 mod forks;
 mod mix;
@@ -87,7 +91,8 @@ struct Place {
 
 /// Solves a model. It always has an answer; whether that is one, [`Convergence`] says.
 pub fn solve(model: &Model) -> (Findings, Convergence) {
-    let model = &*split::split(model);
+    let flat = Flat::of(model);
+    let model = &*split::split(&flat.model);
     let net = Net::new(model);
     let reach = Reach::new(&net);
     let mut state = State::new(&net);
@@ -126,7 +131,7 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
     state.lower(&net);
     found.overloaded = state.memories.iter().any(|memory| memory.overloaded) || state.is_above(&net);
     found.converged &= !found.overloaded;
-    (findings(&net, &state, &found), found)
+    (flat.one_of_each(findings(&net, &state, &found)), found)
 }
 
 /// What is in a model and not in the formulas, which go on as if it were not there: one sentence each.
@@ -147,6 +152,10 @@ pub fn left_out(model: &Model) -> Vec<String> {
             all.push(format!("that the turns of {name} come more evenly than chance"));
         }
     }
+    for task in bunched(model) {
+        let name = model.called(&model.tasks[task.0].name);
+        all.push(format!("that calls come in bunches to {name}, which serves by priority"));
+    }
     for task in model.tasks.iter().filter(|task| task.queue_limit.is_some()) {
         all.push(format!("the limit of the queue of {}", model.called(&task.name)));
     }
@@ -160,6 +169,39 @@ pub fn left_out(model: &Model) -> Vec<String> {
         }
     }
     all
+}
+
+/// Tasks to which requests of more than one priority come, some of them a random number of times in a row.
+fn bunched(model: &Model) -> Vec<TaskId> {
+    // Of each task by priority: the priorities, and whether some come by chance.
+    let mut come: BTreeMap<TaskId, (BTreeSet<i32>, bool)> = BTreeMap::new();
+    let mut comes = |entry: EntryId, asks: i32, by_chance: bool| {
+        let own = &model.entries[entry.0];
+        if net::is_ranked(&model.tasks[own.task.0]) {
+            let (ranks, chance) = come.entry(own.task).or_default();
+            ranks.insert(asks.saturating_add(own.priority));
+            *chance |= by_chance;
+        }
+    };
+    for activity in &model.activities {
+        let asks = model.tasks[activity.task.0].priority;
+        activity.calls.iter().for_each(|call| comes(call.entry, asks, activity.order == Order::Stochastic));
+    }
+    // Who asks where something is forwarded may be anybody.
+    let (least, most) = model
+        .tasks
+        .iter()
+        .fold((0, 0), |(least, most): (i32, i32), task| (least.min(task.priority), most.max(task.priority)));
+    for (place, entry) in model.entries.iter().enumerate() {
+        if entry.arrivals > 0.0 {
+            comes(EntryId(place), 0, false);
+        }
+        entry.forwards.iter().for_each(|(to, _)| {
+            comes(*to, least, true);
+            comes(*to, most, true);
+        });
+    }
+    come.into_iter().filter(|(_, (ranks, chance))| *chance && ranks.len() > 1).map(|(task, _)| task).collect()
 }
 
 impl State {
@@ -377,11 +419,13 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
         let busy = state.held(net, station).min(net.stations[station].servers);
         ProcessorFinding { name: processor.name.clone(), busy: sure(busy) }
     });
+    let (activities, calls) = detail::details(net, state);
     Findings {
         tasks: tasks.collect(),
         entries: entries.collect(),
         processors: processors.collect(),
-        activities: Vec::new(),
+        activities,
+        calls,
         events: 0,
         time: 0.0,
         batches: 0,

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
-use crate::model::{Activity, Body, Call, Entry, Model, Routing};
+use crate::model::{Activity, Body, Call, Entry, Model, Routing, TaskId};
 
 mod graph;
 mod results;
@@ -71,6 +71,17 @@ pub fn lqn(model: &Model) -> Result<String, Unwritable> {
 /// Entries with a policy by which they forward, by name.
 fn routes(model: &Model) -> BTreeMap<&str, Routing> {
     model.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.routing?))).collect()
+}
+
+/// Tasks that ask others where one of both has replicas, by name.
+fn replicated(model: &Model) -> Vec<(TaskId, TaskId)> {
+    if model.tasks.iter().all(|task| task.replicas == 1) {
+        return Vec::new();
+    }
+    let mut all: Vec<(TaskId, TaskId)> = model.pairs().into_iter().collect();
+    let name = |task: TaskId| model.tasks[task.0].name.as_str();
+    all.sort_by_key(|(from, to)| (name(*from), name(*to)));
+    all
 }
 
 /// Limits as pragmas of the `.lqn` grammar: what of, and the value.

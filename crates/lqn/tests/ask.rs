@@ -109,6 +109,64 @@ fn the_largest_load_is_that_of_the_formula() {
     assert!(best.unwrap().load * service > 0.9 && beyond.is_some());
 }
 
+/// What a balancer has, by name and in its range; in the short form by the names that stand there.
+#[test]
+fn numbers_of_calls_and_policies_are_found_too() {
+    let text = "#pragma route.lb=least_loaded(2)\n#pragma call.cl.lb=retries(1)\nP 0 p pc f i p ca f p cb f -1 \
+                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa n sa -1 ca m 2 t sb n sb -1 cb t st n st -1 cb -1 \
+                E 0 s cl 0 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 0.1 0.2 -1 s sb 0.1 0.3 -1 y sb st 1 2 -1 s st 0.1 -1 -1";
+    let mut model = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
+    for (name, before, value) in [
+        ("lb.age", 2.0, 0.5),
+        ("cl.lb.calls", 2.0, 3.5),
+        ("cl.calls", 3.5, 1.0),
+        ("cl.lb.timeout", f64::INFINITY, 0.25),
+        ("sb.2.st.calls", 2.0, 0.5),
+        ("sb.1.st.timeout", f64::INFINITY, 4.0),
+        ("sa.queue", f64::INFINITY, 7.0),
+        ("sb.2.demand", 0.3, 0.6),
+        ("lb.sb.weight", 1.0, 3.0),
+    ] {
+        let knob = Knob::find(&model, name).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert_eq!(knob.value(&model), before, "{name}");
+        knob.set(&mut model, value).unwrap();
+        assert!((knob.value(&model) - value).abs() < 1e-12, "{name}: {}", knob.value(&model));
+    }
+    let shares: Vec<f64> = model.entries[1].forwards.iter().map(|(_, part)| *part).collect();
+    assert_eq!(shares, [0.25, 0.75]);
+    let patience = model.activities[0].calls[0].patience.unwrap();
+    assert_eq!((patience.timeout, patience.retries), (0.25, 1));
+    for (name, why) in [
+        ("sb.st.calls", "more than one call"),
+        ("cl.st.calls", "no call FROM.TO `cl.st`; there are cl.lb"),
+        ("sa.age", "no entry with a policy `sa`; there are lb"),
+        ("lb.weight", "there are lb.sa, lb.sb"),
+        ("cl.queue", "is a reference task"),
+    ] {
+        let said = Knob::find(&model, name).unwrap_err();
+        assert!(said.contains(why), "{name}: {said}");
+    }
+    for (name, wrong) in
+        [("lb.age", -1.0), ("lb.sa.weight", 0.0), ("cl.timeout", 0.0), ("sa.queue", 0.5), ("lb.queue", 1.0)]
+    {
+        let knob = Knob::find(&model, name).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert!(knob.set(&mut model, wrong).is_err(), "{name}");
+    }
+    let toml = "[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\nage = 1\ndemand = 0.01\nmembers = 3\nthreads = 4\ntimeout = 1\n\
+                [[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 10\n";
+    let mut model = read(toml, &BTreeMap::new()).unwrap().model;
+    for (name, before) in
+        [("web.age", 1.0), ("web.timeout", 1.0), ("web.web_2.weight", 1.0), ("web_1.queue", f64::INFINITY)]
+    {
+        let knob = Knob::find(&model, name).unwrap_or_else(|why| panic!("{name}: {why}"));
+        assert!((knob.value(&model) - before).abs() < 1e-12 || knob.value(&model) == before, "{name}");
+        knob.set(&mut model, 2.0).unwrap();
+    }
+    let routed = model.entries.iter().find(|own| own.routing.is_some()).unwrap();
+    assert_eq!(routed.routing.unwrap().age, 2.0);
+    assert!((routed.forwards[1].1 - 0.5).abs() < 1e-12 && (routed.forwards[0].1 - 0.25).abs() < 1e-12);
+}
+
 #[test]
 fn numbers_are_found_by_name_and_kept_in_their_range() {
     let mut model = model("paper/horb-n24.lqn");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_lqn::solve::left_out;
-use plimsoll_lqn::{Effort, Findings, read, simulate, solve};
+use plimsoll_lqn::{Effort, Findings, read, simulate, solve, write};
 
 /// Two servers of rate 1 behind an entry with this policy, with so many requests from outside.
 fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
@@ -59,6 +59,49 @@ fn weights_are_kept_and_sessions_stay() {
     let used =
         found.entries.iter().filter(|own| own.name.starts_with('s') && own.throughput.mean > 0.0).count();
     assert_eq!(used, 1, "{:?}", found.entries);
+}
+
+/// As the balancer's own strategies do: who has twice the capacity is as loaded with twice as much in flight.
+#[test]
+fn loads_count_by_weight() {
+    let part = |policy: &str, arrivals: f64| {
+        let found = found(&format!("#pragma route.lb={policy}"), arrivals, [0.75, 0.25]);
+        found.entries[1].throughput.mean / found.entries[0].throughput.mean
+    };
+    // With next to nothing to do nobody has any load, and each gets its weight.
+    for policy in ["least_loaded", "power_of_two"] {
+        let own = part(policy, 0.02);
+        assert!((own - 0.75).abs() < 0.015, "{policy}: {own}");
+        // Busy: the weight is what it takes for the same load, however fast it is.
+        let own = part(policy, 1.2);
+        assert!(own > 0.54 && own < 0.75, "{policy}: {own}");
+    }
+}
+
+/// The age of loads may be a parameter, in both formats.
+#[test]
+fn an_age_may_be_a_parameter() {
+    let rest = "P 0 p pl f i p ca f p cb f -1 T 0 t lb i lb -1 pl t sa n sa -1 ca t sb n sb -1 cb -1 \
+                E 0 a lb 1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    let text = format!("$age = 2\n#pragma route.lb=least_loaded($age)\nG \"\" 1 1 -1 {rest}");
+    let age = |text: &str, given: &[(&str, f64)]| {
+        let given = given.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        let model = read(text, &given).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
+        model.entries.iter().find_map(|own| own.routing).unwrap().age
+    };
+    assert_eq!((age(&text, &[]), age(&text, &[("age", 7.0)])), (2.0, 7.0));
+    let model = read(&text, &BTreeMap::new()).unwrap().model;
+    let xml = write::lqnx(&model).unwrap().replace("least_loaded(2)", "least_loaded($age)");
+    let xml = xml.replace("<solver-params", "<parameters>$age = 2</parameters><solver-params");
+    assert_eq!(age(&xml, &[("age", 3.0)]), 3.0, "{xml}");
+    for (wrong, why) in [("$old", "2:15: `$old` has no value"), ("-1", "2:15: the age of loads")] {
+        let said = read(&text.replace("($age)", &format!("({wrong})")), &BTreeMap::new()).unwrap_err();
+        assert!(said.to_string().starts_with(why), "{said}");
+    }
+    let toml = "[[group]]\nname = \"web\"\npolicy = \"least_loaded($age)\"\ndemand = 1\nmembers = 2\n\
+                [[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 10\n";
+    let said = read(toml, &BTreeMap::new()).unwrap_err();
+    assert!(said.message.contains("--set web.age=2"), "{said}");
 }
 
 /// What each policy sends where, by formulas as in the simulation.

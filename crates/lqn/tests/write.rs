@@ -151,6 +151,7 @@ fn made(chance: &mut Chance) -> Model {
             scheduling: chance.one(&[Fcfs, HeadOfLine, Preemptive, Random, Sharing]),
             copies: chance.copies(),
             speed: chance.one(&[1.0, 1.0, 0.3, 2.5]),
+            replicas: 1,
         });
     }
     let tasks = 2 + chance.below(5);
@@ -169,6 +170,7 @@ fn made(chance: &mut Chance) -> Model {
                 name: format!("e{place}_{number}"),
                 task: TaskId(place),
                 arrivals: if place > 0 && chance.below(4) == 0 { chance.number() } else { 0.0 },
+                priority: chance.one(&[0, 0, 0, 2]),
                 forwards: Vec::new(),
                 routing: None,
                 body: Body::Phases(Vec::new()),
@@ -180,12 +182,63 @@ fn made(chance: &mut Chance) -> Model {
             !matches!(role, Role::Client { .. }) && copies != Copies::Infinite && chance.below(4) == 0;
         let queue_limit = limited.then(|| chance.below(30) as u32);
         let name = format!("t{place}");
-        model.tasks.push(Task { name, role, processor, copies, priority, queue_limit, entries });
+        model.tasks.push(Task {
+            name,
+            role,
+            processor,
+            copies,
+            replicas: 1,
+            fan_out: Vec::new(),
+            priority,
+            queue_limit,
+            entries,
+        });
     }
     for place in 0..tasks {
         behave(&mut model, place, chance);
     }
+    replicate(&mut model, chance);
     model
+}
+
+/// Replicas of all, of clients alone or of all but clients, with the fan-outs that fit.
+fn replicate(model: &mut Model, chance: &mut Chance) {
+    let (many, who) = (2 + chance.below(3) as u32, chance.below(5));
+    for (place, task) in model.tasks.iter_mut().enumerate() {
+        let replicated = match who {
+            0 => true,
+            1 => place == 0,
+            2 => place > 0,
+            _ => false,
+        };
+        task.replicas = if replicated { many } else { 1 };
+    }
+    for place in 0..model.processors.len() {
+        let all =
+            model.tasks.iter().filter(|task| task.processor.0 == place).all(|task| task.replicas == many);
+        model.processors[place].replicas = if all && chance.below(2) == 0 { many } else { 1 };
+    }
+    let mut asked: Vec<(usize, usize)> = Vec::new();
+    for own in &model.activities {
+        asked.extend(own.calls.iter().map(|call| (own.task.0, model.entries[call.entry.0].task.0)));
+    }
+    let forwards = |from: usize, to: usize| {
+        let own = model.entries.iter().filter(|own| own.task.0 == from);
+        own.flat_map(|own| &own.forwards).any(|(entry, _)| model.entries[entry.0].task.0 == to)
+    };
+    asked.retain(|(from, to)| !forwards(*from, *to));
+    asked.sort_unstable();
+    asked.dedup();
+    for (from, to) in asked {
+        let fan_out = match (model.tasks[from].replicas, model.tasks[to].replicas) {
+            (1, there) => there,
+            (_, 1) => 1,
+            (_, there) => 1 + chance.below(there as usize) as u32,
+        };
+        if fan_out != 1 {
+            model.tasks[from].fan_out.push((TaskId(to), fan_out));
+        }
+    }
 }
 
 /// What the entries of a task do: activities of graphs first, as readers have it.

@@ -71,7 +71,7 @@ pub(crate) fn returning(core: &Core, pool: &Pool, view: &Rc<View>, now: Time) ->
     if !view.alert || plan.strategy().reads_key || pool.contended() {
         return None;
     }
-    plan.target(core.chance(), &[]).and_then(|place| pool.admit_to(view, place, now))
+    plan.target(core.chance(), &[], now).and_then(|place| pool.admit_to(view, place, now))
 }
 
 /// Finds a member that is below its limit and has room; waits for one, until `deadline` at most.

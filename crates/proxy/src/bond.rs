@@ -156,7 +156,8 @@ impl Bond {
         let own = self.place(view)?;
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
-        if let Some(trip) = plan.target(chance, &tried).and_then(|place| pool.admit_to(view, place, now)) {
+        if let Some(trip) = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now))
+        {
             return Some(trip);
         }
         match pool.admit_by(Rc::clone(view), key, chance, now, &tried) {

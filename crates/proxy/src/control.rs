@@ -179,6 +179,11 @@ impl Control {
         looks.min().unwrap_or(Duration::from_secs(1))
     }
 
+    /// Lets members be given more requests, where there is a limit on how many a second they are; for how long not again.
+    pub(crate) fn fill(&mut self, now: Time) -> Duration {
+        self.groups.values_mut().map(|ruled| ruled.fill(now)).min().unwrap_or(Duration::from_secs(1))
+    }
+
     /// When something is due next.
     pub(crate) fn due(&self) -> Option<Time> {
         self.groups.values().filter_map(|ruled| ruled.analyzer.poll_timeout()).min()

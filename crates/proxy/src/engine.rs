@@ -433,6 +433,7 @@ async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>, mut not
     let mut compare = tokio::time::interval(COMPARE);
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut look = tokio::time::Instant::now();
+    let mut fill = look;
     while !inner.ended.load(Relaxed) {
         let (due, to_tell) = {
             let mut control = lock(&inner.control);
@@ -449,7 +450,12 @@ async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>, mut not
                 let rest = lock(&inner.control).watch(inner.clock.now());
                 look = tokio::time::Instant::now() + rest;
             }
-            () = inner.wake.notified() => {}
+            () = tokio::time::sleep_until(fill) => {
+                let rest = lock(&inner.control).fill(inner.clock.now());
+                fill = tokio::time::Instant::now() + rest;
+            }
+            // There may be a limit now that was not there.
+            () = inner.wake.notified() => fill = tokio::time::Instant::now(),
         }
     }
 }

@@ -66,9 +66,14 @@ fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time
     let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
     let figures = figures.into_iter().filter(|(_, value)| value.is_finite());
     let full = planned.is_some_and(|member| member.full());
-    let why = match planned {
-        Some(member) if full => format!("at its limit of {} at once; {}", member.allowed(), status.why),
-        Some(_) if !status.state.eligible() => {
+    let refuses = planned.and_then(|member| plan.refuses(member, now));
+    let why = match (planned, &refuses) {
+        (Some(member), _) if member.vitals.spent() => {
+            format!("given as many requests a second as it may be given (max_rate); {}", status.why)
+        }
+        (Some(member), _) if full => format!("at its limit of {} at once; {}", member.allowed(), status.why),
+        (_, Some(refuses)) => format!("{refuses}; {}", status.why),
+        (Some(_), _) if !status.state.eligible() => {
             format!("{}; used all the same, because no member can be (when_all_down)", status.why)
         }
         _ => status.why,
@@ -77,7 +82,7 @@ fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time
         name: status.name,
         address: status.address,
         state: status.state,
-        eligible: planned.is_some() && !full,
+        eligible: planned.is_some() && !full && refuses.is_none(),
         why,
         since_seconds: status.since_seconds,
         capacity: status.capacity,

@@ -99,12 +99,12 @@ pub(crate) fn listed(control: &Control) -> Vec<Listed> {
     control.groups.iter().map(group).collect()
 }
 
-/// Requests that wait for a member below its limit, of groups whose members have one.
+/// Requests that wait for a member below its limits, of groups whose members have one.
 pub(crate) fn waiting(control: &Control) -> Vec<(Arc<str>, u32)> {
-    let limited = control
-        .groups
-        .iter()
-        .filter(|(_, ruled)| ruled.analyzer.members().any(|(_, spec, _)| spec.limit < u32::MAX));
+    let limited = control.groups.iter().filter(|(_, ruled)| {
+        ruled.settings.max_rate.is_some()
+            || ruled.analyzer.members().any(|(_, spec, _)| spec.limit < u32::MAX)
+    });
     limited.map(|(name, ruled)| (Arc::clone(name), ruled.group.room.queued())).collect()
 }
 

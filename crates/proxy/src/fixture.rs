@@ -49,6 +49,7 @@ pub(crate) fn ruled(
         outlier: None,
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
+        admission: None,
     };
     let minute = Duration::from_secs(60);
     let settings = Arc::new(GroupSettings {
@@ -66,6 +67,7 @@ pub(crate) fn ruled(
         timeouts: MemberTimeouts { connect: minute, per_try: minute, total: minute, idle: minute },
         retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 10.0 },
         queue: 0,
+        max_rate: None,
         queue_timeout: minute,
         pool: 8,
         pool_idle: minute,

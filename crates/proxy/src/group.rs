@@ -182,7 +182,7 @@ impl Record {
 impl Group {
     /// `host` is the meter for side-cars that share theirs.
     pub(crate) fn new(first: Published, cores: usize, wires: Wires, host: &Arc<HostMeter>) -> Arc<Self> {
-        let side_car = first.settings.side_car.map(|settings| {
+        let side_car = first.settings.side_car.as_ref().map(|settings| {
             let host = settings.shares_host.then(|| Arc::clone(host));
             Arc::new(SideCar::new(host, Time(0)))
         });

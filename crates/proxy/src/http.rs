@@ -27,6 +27,7 @@ use crate::wheel::Timer;
 use crate::{Binding, Forwarded, Key, ListenerSettings};
 
 mod affine;
+mod away;
 mod bound;
 mod dispatch;
 mod ending;
@@ -307,16 +308,6 @@ impl<S: Stream> Session<S> {
     /// Is this request the last of its connection, because the process stops or its listener is gone?
     fn ending(&self) -> bool {
         self.core.stopping.get() || self.listener.closed()
-    }
-
-    /// Is it the last because the server behind this side-car has too many connections? To be asked with each answer.
-    fn sheds(&mut self) -> bool {
-        let core = &self.core;
-        let goes = self.heed.goes(|| core.chance());
-        if goes {
-            self.stream.farewell();
-        }
-        goes
     }
 
     /// What should stick to one member, if the strategy wants to know.

@@ -88,6 +88,10 @@ impl Stream for Link {
         either!(self, stream => stream.farewell());
     }
 
+    fn shed(&self) -> bool {
+        either!(self, stream => stream.shed())
+    }
+
     #[inline(always)]
     fn call(&self) -> Option<&Call> {
         either!(self, stream => stream.call())

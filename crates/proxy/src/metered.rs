@@ -4,7 +4,7 @@
 //! A request is in the meter from its coming to the head of its answer, which is the last moment at which something
 //! can still be said with it; a byte stream, which can say nothing, from its beginning to its end. When balancers
 //! alert the server, each connection that was there then goes with the chance that they give, drawn once
-//! ([`Heed`]): at the boundary of a request, or while a byte stream is quiet.
+//! ([`Heed`]): at the boundary of a request, or while a byte stream is quiet. How clients of http go is in `http/away.rs`.
 //!
 //! Side-cars of servers on one host count into that host's meter as well ([`HostMeter`]). A meter learns from the order of
 //! events, so each is behind a lock, which is free whenever somebody wants it: a side-car's data plane has one worker
@@ -115,6 +115,11 @@ impl Metered {
         Self(Some(Box::new(count)))
     }
 
+    /// Of a request that is refused though there may be room: it is to go elsewhere.
+    pub(crate) fn unwanted(side_car: &SideCar) -> Self {
+        Self(Some(Box::new(Count::Refused(line(side_car.reading(), true)))))
+    }
+
     /// The header of a refusal; empty if there was room.
     pub(crate) fn refusal(&self) -> &[u8] {
         match self.0.as_deref() {
@@ -205,6 +210,12 @@ impl Heed {
         now < heard.rests
     }
 
+    /// Is there an alert that it was not asked by?
+    #[inline]
+    pub(crate) fn news(&self) -> bool {
+        self.0.as_ref().is_some_and(|heard| (heard.side_car.alert.load(Relaxed) >> 32) as u32 != heard.number)
+    }
+
     /// Is the connection to go now? Drawn once for each alert, from 64 random bits; always `false` where this is no
     /// side-car.
     pub(crate) fn goes(&mut self, chance: impl FnOnce() -> u64) -> bool {
@@ -245,9 +256,11 @@ mod tests {
         assert_eq!(gone(&mut early), 0);
         side_car.shed(0.3);
         let mut late = vec![Heed::begin(Some(&side_car))];
+        assert!(early[0].news() && !late[0].news() && !Heed::begin(None).news());
         let share = gone(&mut early);
         assert!((250..=350).contains(&share), "{share}");
         assert_eq!((gone(&mut early), gone(&mut late)), (0, 0));
+        assert!(!early[0].news(), "it was asked");
         side_car.shed(1.0);
         assert_eq!((gone(&mut early), gone(&mut late)), (1000, 1));
         side_car.shed(1.0);

@@ -38,6 +38,8 @@ pub(crate) fn kept(
 ) -> Option<Arc<Published>> {
     let members = settings.keeps_drained.then(|| analyzer.kept()).filter(|kept| !kept.is_empty())?;
     let records = members.iter().filter_map(|member| records.get(&member.id).cloned()).collect();
-    let (plan, settings) = (Plan::new(plan.strategy(), plan.knobs().clone(), members), Arc::clone(settings));
+    let rules = (plan.strategy(), plan.knobs().clone());
+    let (plan, settings) =
+        (Plan::new(rules.0, rules.1, members).admitting(plan.admission()), Arc::clone(settings));
     Some(Arc::new(Published { plan, records, draining: Vec::new(), kept: None, settings }))
 }

@@ -275,6 +275,8 @@ pub struct GroupSettings {
     pub hand_over: Option<HandOverSettings>,
     /// Do http sessions that are bound to a member stay there while it is drained?
     pub keeps_drained: bool,
+    /// Requests, connections or flows a second that each member is given, with what other balancers give it; above 0.
+    pub max_rate: Option<f64>,
     /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
     pub queue: usize,
     /// How long they wait.
@@ -371,7 +373,7 @@ impl GroupSettings {
 const SAMPLE: Duration = Duration::from_millis(250);
 
 /// What this process does as the side-car of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SideCarSettings {
     /// Refuse what would be too much for the server: a request with 503, a byte stream by a reset.
     pub refuse: bool,
@@ -380,6 +382,9 @@ pub struct SideCarSettings {
     /// Other groups of this kind have servers on the same host: room is promised, and found wanting, for all together.
     /// Fixed when the group is made.
     pub shares_host: bool,
+    /// Base URL of the group that the server is a member of, without a slash at the end: clients of http that are to go are
+    /// sent there. `None` closes their connections.
+    pub home: Option<Box<str>>,
 }
 
 /// Who is told before sessions are taken from a member: `http://host:port/path`.

@@ -95,6 +95,11 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// The connection that this is a part of is to go when this is over, if it is a part of one.
     fn farewell(&mut self) {}
 
+    /// Is the connection that this is a part of to go because of an alert (in a side-car)?
+    fn shed(&self) -> bool {
+        false
+    }
+
     /// If a client's request is a call of gRPC: what is known of it.
     fn call(&self) -> Option<&Call> {
         None

@@ -45,7 +45,7 @@ pub(crate) async fn serve<S: Stream>(
     let mut metered = Metered::default();
     let mut heed = Heed::default();
     if let Some(side_car) = &pool.group.side_car {
-        let refuse = pool.view().published.settings.side_car.is_some_and(|settings| settings.refuse);
+        let refuse = pool.view().published.settings.side_car.as_ref().is_some_and(|settings| settings.refuse);
         (metered, heed) = (Metered::begin(side_car, refuse, begun), Heed::begin(Some(side_car)));
         if !metered.refusal().is_empty() {
             pool.group.reject(core.index, Reason::Shed);
@@ -67,7 +67,7 @@ pub(crate) async fn serve<S: Stream>(
     bond.hold(&listener, &trip);
     trip.settle();
     let idle = listener.settings().timeouts.idle;
-    let shed_idle = trip.settings().side_car.and_then(|settings| settings.shed_idle);
+    let shed_idle = trip.settings().side_car.as_ref().and_then(|settings| settings.shed_idle);
     let mut leaves = |now| {
         leaves(&core, &listener, &mut bond, now) || (shed_idle.is_some() && heed.goes(|| core.chance()))
     };

@@ -210,8 +210,10 @@ impl Trip {
 
 impl Drop for Trip {
     fn drop(&mut self) {
-        self.upstream.record.vitals.end();
-        if !self.group.room.calm() {
+        let vitals = &self.upstream.record.vitals;
+        vitals.end();
+        // Whoever is called in vain goes to the end of the queue.
+        if !self.group.room.calm() && !vitals.spent() {
             self.group.room.ring();
         }
     }

@@ -115,6 +115,10 @@ impl Datagram {
     /// It was not made with one of these keys, or says nothing that can be understood.
     pub fn decode(keys: &Keys, bytes: &[u8]) -> Result<Self, Refused> {
         let opened = keys.open(bytes)?;
+        // There are no clients here.
+        if opened.client().is_some() {
+            return Err(Refused::Misused);
+        }
         let mut reader = Reader(opened.bytes());
         if u16::from_be_bytes(reader.array()?) != MAGIC {
             return Err(Refused::Malformed("it does not begin with PF"));

@@ -6,6 +6,10 @@
 
 use std::borrow::Cow;
 
+mod growth;
+
+pub use growth::{Growth, SERIES};
+
 /// One number of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {

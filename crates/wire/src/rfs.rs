@@ -25,7 +25,7 @@ mod table;
 
 pub use gossip::Gossip;
 pub use header::{HEADER, Kind, LONGEST, LONGEST_REPORT, MAGIC, TRAILER, VERSION, service_id};
-pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, SECRET};
+pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, Role, SECRET};
 pub use message::{Encode, LEAST_ROOM};
 pub use option::CRITICAL;
 pub use plimsoll_brain::lottery::{
@@ -47,6 +47,9 @@ pub enum Refused {
     /// Its tag is not what the key makes of it: it was changed, or made without the key.
     #[error("the tag is wrong")]
     Forged,
+    /// It is sealed with a key for clients, who may not say that.
+    #[error("sealed with a key for clients, who may not say that")]
+    Misused,
     /// It was made with the key, and is wrong all the same.
     #[error("bad RFS: {0}")]
     Malformed(&'static str),

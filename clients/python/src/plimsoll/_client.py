@@ -13,8 +13,8 @@ class Client:
     """A client of a cluster, for any number of threads.
 
     `daemons` are those to begin with, as `"HOST:PORT,HOST:PORT"` or several texts; one that is known is enough. `keys` is the
-    file of the cluster's keys. `multicast` is a group and port by which all are reached at once, `multicast_if` the address
-    of the interface for that. With `lottery` all are asked at once, who draw among themselves. `attempts` says how often it asks
+    file of the cluster's keys, or of those for clients. `multicast` is a group and port by which all are reached at once,
+    `multicast_if` the address of the interface for that. With `lottery` all are asked at once, who draw among themselves. `attempts` says how often it asks
     before it gives up: 8 times, which take 1.3 s at the longest.
 
     Raises ValueError if one of them cannot be what it is, and OSError if no daemon's name is known.

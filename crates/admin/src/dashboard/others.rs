@@ -145,8 +145,14 @@ fn lottery_page(base: Base, status: &DaemonStatus) -> Lottery {
         ("of a key that does not count", c.unknown_key),
         ("malformed", c.malformed),
         ("replayed", c.replayed),
+        ("sealed with a key for clients, who may not say that", c.misused),
+        ("of lives of long after now", c.implausible),
     ];
-    let keys: Vec<String> = status.keys.iter().map(u32::to_string).collect();
+    let list = |keys: &[u32]| keys.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let mut keys = format!("{}; it sends with {}", list(&status.keys), status.sealing_key);
+    if !status.client_keys.is_empty() {
+        keys += &format!("; for clients {}", list(&status.client_keys));
+    }
     Lottery {
         tone: if well { Tone::Good } else { Tone::Fair },
         glyph: if well { "✔" } else { "▲" },
@@ -162,7 +168,7 @@ fn lottery_page(base: Base, status: &DaemonStatus) -> Lottery {
             ),
             fact("step of the ladder", latency(status.step_seconds)),
             fact("late by", latency(status.lag_seconds)),
-            fact("keys that count", format!("{}; it sends with {}", keys.join(", "), status.sealing_key)),
+            fact("keys that count", keys),
         ],
         counts: counts
             .iter()

@@ -34,6 +34,7 @@ pub(super) fn status() -> Status {
         host: None,
         in_flight_elsewhere: 0.0,
         part: None,
+        max_rate: None,
         limit: Some(3),
         knee: None,
         load: None,

@@ -5,7 +5,7 @@ use crate::metrics::{Kind, Page, flag};
 
 type Count = (&'static str, &'static str, fn(&Counts) -> u64);
 
-const COUNTS: [Count; 15] = [
+const COUNTS: [Count; 17] = [
     ("plimsoll_lottery_received_total", "Datagrams that came.", |it| it.received),
     ("plimsoll_lottery_sent_total", "Datagrams that went.", |it| it.sent),
     ("plimsoll_lottery_referred_total", "Answers by referral.", |it| it.referred),
@@ -21,6 +21,8 @@ const COUNTS: [Count; 15] = [
     ("plimsoll_lottery_unknown_key_total", "Datagrams of a key that does not count.", |it| it.unknown_key),
     ("plimsoll_lottery_malformed_total", "Datagrams that say nothing.", |it| it.malformed),
     ("plimsoll_lottery_replayed_total", "What came again.", |it| it.replayed),
+    ("plimsoll_lottery_misused_total", "Datagrams that a key for clients may not seal.", |it| it.misused),
+    ("plimsoll_lottery_implausible_total", "What is said of lives of long after now.", |it| it.implausible),
 ];
 
 /// The whole page.

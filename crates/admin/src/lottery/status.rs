@@ -37,6 +37,9 @@ pub struct DaemonStatus {
     pub sealing_key: u32,
     /// Numbers of the keys that count, that one first.
     pub keys: Vec<u32>,
+    /// Numbers of the keys for clients that count.
+    #[serde(default)]
+    pub client_keys: Vec<u32>,
     /// What it counted since it started.
     pub counts: Counts,
     /// Of the requests that it answered by lottery, the share that another answered as well.
@@ -123,7 +126,7 @@ pub struct Counts {
     pub repeated: u64,
     /// Requests that it answered and another as well.
     pub duplicates: u64,
-    /// Requests of sources that ask too much.
+    /// Requests of sources that ask too much, and what is said of who is there by those who say too much.
     pub limited: u64,
     /// What did not fit into a queue.
     pub dropped: u64,
@@ -137,4 +140,10 @@ pub struct Counts {
     pub malformed: u64,
     /// What came again.
     pub replayed: u64,
+    /// Datagrams sealed with a key for clients, who may not say that.
+    #[serde(default)]
+    pub misused: u64,
+    /// What is said of lives that are to begin long after now.
+    #[serde(default)]
+    pub implausible: u64,
 }

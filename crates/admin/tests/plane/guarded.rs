@@ -25,7 +25,7 @@ impl Asked {
 }
 
 fn ring() -> KeyRing {
-    KeyRing { member: 1, sealing: 6, keys: vec![6, 7], others: vec![2] }
+    KeyRing { member: 1, sealing: 6, keys: vec![6, 7], client_keys: vec![3], others: vec![2] }
 }
 
 impl Daemon for Asked {
@@ -69,6 +69,7 @@ impl Daemon for Asked {
             queued: 4,
             sealing_key: 6,
             keys: vec![6, 7],
+            client_keys: vec![3],
             counts: Counts { won: 200, duplicates: 1, ..Counts::default() },
             duplicate_share: 0.005,
             digest_disagreement: 1.0,
@@ -220,7 +221,7 @@ fn keys_are_in_no_log() {
     let done = post("/v1/keys/accept", body);
     assert_eq!(
         (done.status, done.json()),
-        (200, json!({"member": 1, "sealing": 6, "keys": [6, 7], "others": [2]}))
+        (200, json!({"member": 1, "sealing": 6, "keys": [6, 7], "client_keys": [3], "others": [2]}))
     );
     for (path, body) in [
         ("/v1/keys/accept", json!({"id": 9, "secret": format!("{secret}0")})),

@@ -288,6 +288,7 @@ fn status() -> Status {
         in_flight: 3,
         in_flight_elsewhere: 1.5,
         part: Some(4),
+        max_rate: Some(50.0),
         limit: Some(12),
         knee: (state == State::Up).then_some(5.5),
         load: (state == State::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),

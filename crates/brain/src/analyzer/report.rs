@@ -25,7 +25,7 @@ impl Analyzer {
             Some(f64::from(said.reading.knee))
         };
         let limit = |entry: &Entry, spec: &MemberSpec| {
-            let knee = knee(entry).filter(|_| self.spec.strategy.by_knee);
+            let knee = knee(entry).filter(|_| self.spec.admits());
             Some(knee.map_or(spec.limit, |knee| meter::limit(knee).min(spec.limit)))
                 .filter(|limit| *limit < u32::MAX)
         };
@@ -40,6 +40,7 @@ impl Analyzer {
             in_flight: entry.vitals.in_flight(),
             in_flight_elsewhere: entry.vitals.others(),
             part: entry.vitals.part(),
+            max_rate: entry.bucket.rate(),
             limit: limit(entry, spec),
             knee: knee(entry),
             load: entry.load.map(|load| LoadExplanation {

@@ -26,6 +26,16 @@ pub struct GroupSpec {
     pub slow_start: Duration,
     /// What to do when no member can be used.
     pub when_all_down: WhenAllDown,
+    /// Does no member get more than it can work on, by what is known of it, so that what finds no room waits or is refused? `None`
+    /// for what is usual with the strategy ([`Strategy::limits`]).
+    pub admission: Option<bool>,
+}
+
+impl GroupSpec {
+    /// The same, with what is usual where nothing is said.
+    pub fn admits(&self) -> bool {
+        self.admission.unwrap_or(self.strategy.limits)
+    }
 }
 
 /// A member as configured.

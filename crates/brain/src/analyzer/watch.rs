@@ -46,7 +46,7 @@ impl Analyzer {
     /// Takes a look; no limits if what is in flight from here is not all `requests`. To be called again after the time that is returned, sooner or later if need be.
     pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
         self.advance(now);
-        if !(requests && self.spec.strategy.limits) {
+        if !(requests && self.spec.admits()) {
             for entry in &mut self.entries {
                 entry.vitals.allow(0);
             }
@@ -94,6 +94,23 @@ impl Analyzer {
         let least = self.crowd.least();
         self.crowd.most.store(self.crowd.limit.follow(in_flight, pressed, usual, least), Relaxed);
         if busy { BUSY } else { REST }
+    }
+}
+
+impl Analyzer {
+    /// Lets each member be given what `rate` requests a second come to since the last call, or any number without one; to be called every
+    /// ten milliseconds or so where there is a rate, and before a plan with new members is made. How many may be given to all of them now.
+    pub fn fill(&mut self, rate: Option<f64>, now: Time) -> u32 {
+        self.advance(now);
+        let (now, mut all) = (self.now, 0_u32);
+        for (entry, spec) in self.entries.iter_mut().zip(&self.spec.members) {
+            let more = entry.bucket.fill(&entry.vitals, rate, now);
+            if entry.state.eligible() {
+                let allowed = spec.limit.min(entry.vitals.part().unwrap_or(u32::MAX));
+                all = all.saturating_add(more.min(allowed.saturating_sub(entry.vitals.in_flight())));
+            }
+        }
+        all
     }
 }
 

@@ -86,6 +86,7 @@ mod tests {
             outlier: None,
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
+            admission: None,
         }
     }
 

@@ -144,6 +144,7 @@ impl Fleet {
         let mut news = Vec::new();
         for member in members {
             let Some(own) = group.members.get_mut(member) else { continue };
+            let shared = own.limit < u32::MAX || own.vitals.rated();
             let mut others = 0.0;
             let mut wants: Vec<Want> = Vec::new();
             let mut seen = Vec::new();
@@ -157,18 +158,20 @@ impl Fleet {
                 if own.checked {
                     seen.push(*id);
                 }
-                if own.limit < u32::MAX {
+                if shared {
                     let (who, demand) = (*id, heard.demand());
                     wants.push(Want { who, demand, in_flight: heard.in_flight });
                 }
             }
             own.vitals.accompany(others);
-            if own.limit < u32::MAX {
+            if shared {
                 let alone = wants.is_empty() && missing == 0;
                 let demand = own.told.as_ref().map_or(own.mean, tell::Told::demand);
                 let in_flight = own.vitals.in_flight();
                 wants.insert(0, Want { who: self.settings.own, demand, in_flight });
-                let part = (!alone).then(|| share::part(own.limit, &wants, missing));
+                own.vitals.allot((!alone).then(|| share::portion(&wants, missing)));
+                let limited = own.limit < u32::MAX && !alone;
+                let part = limited.then(|| share::part(own.limit, &wants, missing));
                 if own.vitals.give(part) && group.waiting > 0.0 {
                     news.push((member, What::Room));
                 }

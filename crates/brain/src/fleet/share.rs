@@ -41,6 +41,14 @@ pub(crate) fn part(limit: u32, wants: &[Want], missing: usize) -> u32 {
     mine.saturating_sub(due as u32)
 }
 
+/// The first one's part of the requests that a member is given in a second, by the same rule: above 0, at most 1.
+pub(crate) fn portion(wants: &[Want], missing: usize) -> f64 {
+    let Some(own) = wants.first() else { return 1.0 };
+    let (there, sum) = (wants.len() as f64, wants.iter().map(|want| want.demand).sum::<f64>());
+    let wanted = if sum > 0.0 { own.demand / sum } else { 1.0 / there };
+    (EVEN / there + (1.0 - EVEN) * wanted) * there / (there + missing as f64)
+}
+
 /// Whole numbers that come to `total`.
 fn parts(total: f64, wants: &[Want]) -> Vec<u32> {
     let first = u32::from(total >= 2.0 * wants.len() as f64);
@@ -88,6 +96,27 @@ mod tests {
             part(limit, &seen, missing)
         };
         (0..wants.len()).map(of).collect()
+    }
+
+    #[test]
+    fn portions_of_a_rate_come_to_all_of_it() {
+        for demands in [&[0.0, 0.0, 0.0][..], &[1.0, 2.0, 7.0], &[5.0, 0.0], &[3.0]] {
+            let wants: Vec<Want> =
+                demands.iter().zip(0..).map(|(demand, who)| want(who, *demand, 0)).collect();
+            let each = |missing| {
+                (0..wants.len()).map(move |own| {
+                    let mut seen = wants.clone();
+                    seen.rotate_left(own);
+                    portion(&seen, missing)
+                })
+            };
+            let all: f64 = each.clone()(0).sum();
+            assert!((all - 1.0).abs() < 1e-9, "{demands:?}: {all}");
+            assert!(each.clone()(0).all(|part| part > 0.0));
+            let kept: f64 = each(1).sum();
+            let (there, all) = (demands.len() as f64, demands.len() as f64 + 1.0);
+            assert!((kept - there / all).abs() < 1e-9, "one that is lost keeps its part");
+        }
     }
 
     #[test]

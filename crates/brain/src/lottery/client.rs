@@ -18,13 +18,15 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::message::{Answer, Fetch, Listed, Message, Mode, Request, Status, Table, To};
-use crate::{Time, mix};
+use super::sip::Key;
+use crate::Time;
 
 /// What a client is told when it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// 64 random bits: two clients with the same seed would choose the same ids.
-    pub seed: u64,
+    /// Random, and known to nobody else: the ids of requests are made of it, and who does not know it cannot tell the next
+    /// from those before. Two clients with the same would choose the same ids.
+    pub secret: Key,
     /// How to ask first: one daemon, or all.
     pub mode: Mode,
     /// Can it ask all? If not, it always asks one.
@@ -37,8 +39,14 @@ pub struct ClientConfig {
 
 impl ClientConfig {
     /// Referrals; 20 ms; eight attempts, which take 1.3 s where round trips are short.
-    pub fn new(seed: u64) -> Self {
-        Self { seed, mode: Mode::Referral, multicast: true, patience: Duration::from_millis(20), attempts: 8 }
+    pub fn new(secret: Key) -> Self {
+        Self {
+            secret,
+            mode: Mode::Referral,
+            multicast: true,
+            patience: Duration::from_millis(20),
+            attempts: 8,
+        }
     }
 }
 
@@ -434,9 +442,10 @@ impl Client {
         self.config.patience.max(trips).min(LONGEST)
     }
 
+    /// Bits that only who has the secret can foretell.
     fn bits(&mut self) -> u64 {
         self.turn += 1;
-        mix(self.config.seed ^ mix(self.turn))
+        self.config.secret.hash(&self.turn.to_be_bytes())
     }
 }
 

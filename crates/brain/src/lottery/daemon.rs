@@ -46,6 +46,9 @@ pub struct Config {
     pub key: Key,
     /// For what is spread in time; any number.
     pub seed: u64,
+    /// Random, and known to nobody else, or others could answer in the place of those whom it asks: the ids of what it asks are
+    /// made of it. [`new`](Self::new) takes `key`, which will do where nobody is to be kept out.
+    pub secret: Key,
     /// Between two reports, give or take a tenth.
     pub interval: Duration,
     /// For how long it gathers who is there before it takes part.
@@ -81,6 +84,7 @@ impl Config {
             offers,
             key,
             seed: mix(u64::from(member) << 32 ^ u64::from(incarnation)),
+            secret: key,
             interval: Duration::from_millis(250),
             joining: Duration::from_millis(600),
             candidates: 4,
@@ -119,7 +123,7 @@ pub struct Statistics {
     pub heard: u64,
     /// Reports that were not newer than what was known.
     pub stale: u64,
-    /// Requests of sources that ask too much.
+    /// Requests of sources that ask too much, and reports of strangers who have too much asked of them.
     pub limited: u64,
     /// Requests forgotten before their time, as there were too many.
     pub forgotten: u64,
@@ -162,6 +166,8 @@ pub struct Daemon {
     table: Table,
     memory: Memory,
     sources: Sources,
+    /// Those who have a daemon ask who they are.
+    strangers: Sources,
     delays: Delays,
     lag: Lag,
     pending: BTreeMap<u64, Pending>,
@@ -220,6 +226,9 @@ struct Repeat {
     others: Ranking,
 }
 
+/// How often a second one source may have a daemon ask who it is, which takes many times the bytes that a report has.
+const STRANGERS: u32 = 4;
+
 /// Most of what waits: requests, commits to repeat, messages.
 const QUEUE: usize = 8192;
 
@@ -238,6 +247,7 @@ impl Daemon {
             table: Table::new(config.member, config.interval),
             memory: Memory::new(config.key, config.memory, config.remember),
             sources: Sources::new(config.key, config.rate, config.burst),
+            strangers: Sources::new(config.key, STRANGERS, 2 * STRANGERS),
             delays: Delays::default(),
             lag: Lag::default(),
             pending: BTreeMap::new(),
@@ -260,13 +270,19 @@ impl Daemon {
 
     /// A message came from `from`. Whether it may be believed was decided before.
     pub fn handle(&mut self, now: Time, from: SocketAddr, message: Message) {
+        self.handle_by(now, from, None, message);
+    }
+
+    /// The same, where it may be sealed with a key for clients, of this number: what answers it goes to [`To::Asker`].
+    pub fn handle_by(&mut self, now: Time, from: SocketAddr, key: Option<u32>, message: Message) {
+        let back = key.map_or(To::Address(from), |key| To::Asker(from, key));
         match message {
-            Message::Request(request) => self.requested(now, from, &request),
+            Message::Request(request) => self.requested(now, from, back, &request),
             Message::Commit(commit) => self.committed(now, &commit),
             Message::Report(report) => self.reported(now, from, &report),
-            Message::Fetch(fetch) => self.asked_for_table(now, from, fetch),
+            Message::Fetch(fetch) => self.asked_for_table(now, from, back, fetch),
             Message::Table(table) => self.told_table(now, from, table),
-            Message::Look(look) => self.looked_at(now, from, look),
+            Message::Look(look) => self.looked_at(now, from, back, look),
             Message::Answer(_) | Message::Drum(_) => {}
         }
     }

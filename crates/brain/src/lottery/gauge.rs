@@ -9,6 +9,7 @@
 //! The part grows from a twentieth to the whole in ten seconds (or what it is told) after a member comes, comes back or is
 //! drained no more. A member back from a crash is idle, and without this gets 2.4 to 3.2 times its share in its first second.
 
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use super::code;
@@ -26,6 +27,16 @@ pub(super) const RAMP: Duration = Duration::from_secs(10);
 
 /// What part of its share it begins with.
 const LEAST: f64 = 0.05;
+
+/// What it wants of its capacity, at the least and at the most.
+const WANT: RangeInclusive<f64> = 0.25..=4.0;
+
+/// The codes of the weights that a member of this capacity can have, unless it wants nothing: from the least that it wants when it has
+/// only come to the most.
+pub(super) fn bounds(capacity: u16) -> RangeInclusive<u16> {
+    let capacity = f64::from(capacity);
+    code::of(capacity * (WANT.start() * LEAST))..=code::of(capacity * WANT.end())
+}
 
 /// The load of one service, smoothed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,7 +71,11 @@ impl Gauge {
 
     /// The code of the weight of a member that came `gone` ago and takes `ramp` to come.
     pub(super) fn weight(&self, now: Time, capacity: u16, gone: Duration, ramp: Duration) -> u16 {
-        let want = if self.load(now).is_some() { (1.0 / (0.25 + self.load)).clamp(0.25, 4.0) } else { 1.0 };
+        let want = if self.load(now).is_some() {
+            (1.0 / (0.25 + self.load)).clamp(*WANT.start(), *WANT.end())
+        } else {
+            1.0
+        };
         let part = if gone >= ramp { 1.0 } else { LEAST + (1.0 - LEAST) * gone.div_duration_f64(ramp) };
         code::of(f64::from(capacity) * want * part)
     }
@@ -80,6 +95,21 @@ mod tests {
             assert_eq!(gauge.load(Time(0)), Some(load.min(UNKNOWN - 1)));
             assert_eq!(gauge.weight(Time(0), 8, RAMP, RAMP), code::of(8.0 * times));
             assert_eq!(gauge.weight(Time(0), 0, RAMP, RAMP), 0);
+        }
+    }
+
+    #[test]
+    fn whatever_a_member_wants_is_within_what_it_can_want() {
+        for capacity in [1, 8, 100, u16::MAX] {
+            let codes = bounds(capacity);
+            for load in [0, 100, 1000, 3750, u16::MAX] {
+                let mut gauge = Gauge::default();
+                gauge.note(Time(0), load);
+                for gone in [0, 5, 10] {
+                    let code = gauge.weight(Time(0), capacity, Duration::from_secs(gone), RAMP);
+                    assert!(codes.contains(&code), "{capacity}, {load}, {gone} s: {code} of {codes:?}");
+                }
+            }
         }
     }
 

@@ -30,6 +30,8 @@ pub enum Message {
 pub enum To {
     /// To one address.
     Address(SocketAddr),
+    /// To one who asked with a key for clients, of this number: sealed with the same.
+    Asker(SocketAddr, u32),
     /// To every daemon of the cluster: by multicast, or to one after the other.
     Everyone,
 }

@@ -16,8 +16,9 @@ const WAYS: usize = 4;
 /// 1024 sources in all. One that has paid for what it asked needs no place.
 const ROWS: usize = 256;
 
+/// What sources asked of late.
 #[derive(Clone, Debug)]
-pub(super) struct Sources {
+pub struct Sources {
     rows: Vec<[(u64, Time); WAYS]>,
     key: Key,
     /// What one request costs.
@@ -33,8 +34,9 @@ fn price(rate: u32, burst: u32) -> (Duration, Duration) {
 }
 
 impl Sources {
-    /// `rate` requests per second, and `burst` at once. Zero: as many as there are.
-    pub(super) fn new(key: Key, rate: u32, burst: u32) -> Self {
+    /// `rate` requests per second, and `burst` at once. Zero: as many as there are. Who knows the key can choose sources that displace
+    /// others.
+    pub fn new(key: Key, rate: u32, burst: u32) -> Self {
         let (cost, credit) = price(rate, burst);
         Self { rows: vec![[(0, Time(0)); WAYS]; ROWS], key, cost, credit }
     }
@@ -45,7 +47,7 @@ impl Sources {
     }
 
     /// May `source` ask what costs as much as `count` requests? An IPv6 source is its network of 64 bits.
-    pub(super) fn admit(&mut self, now: Time, source: IpAddr, count: u32) -> bool {
+    pub fn admit(&mut self, now: Time, source: IpAddr, count: u32) -> bool {
         if self.cost.is_zero() {
             return true;
         }

@@ -13,6 +13,7 @@ use core::time::Duration;
 
 use super::daemon::Other;
 use super::draw::Entrant;
+use super::gauge;
 use super::message::{
     self, DRUM, Drum, Fetch, Listed, Look, Offer, PART, Place, Report, SERVICES, Share, Standing,
 };
@@ -354,10 +355,11 @@ impl Table {
             return;
         }
         for share in &heard.services {
-            if share.weight == 0 || !peer.listed.offers.iter().any(|offer| offer.service == share.service) {
+            let weight = weight(share);
+            if weight == 0 || !peer.listed.offers.iter().any(|offer| offer.service == share.service) {
                 continue;
             }
-            let entrant = Entrant { member, capacity: share.capacity, weight: share.weight };
+            let entrant = Entrant { member, capacity: share.capacity, weight };
             let drum = self.drums.entry(share.service).or_default();
             match drum.binary_search_by_key(&member, |entrant| entrant.member) {
                 Ok(at) => drum[at] = entrant,
@@ -365,6 +367,16 @@ impl Table {
             }
         }
     }
+}
+
+/// What a member wants, as far as it may: whoever says more of itself than any load makes of its capacity would draw all requests to
+/// itself. All bound it alike, so that they draw alike.
+fn weight(share: &Share) -> u16 {
+    if share.weight == 0 || share.capacity == 0 {
+        return 0;
+    }
+    let bounds = gauge::bounds(share.capacity);
+    share.weight.clamp(*bounds.start(), *bounds.end())
 }
 
 /// Of what a report says of weights and states; 0 is nothing.

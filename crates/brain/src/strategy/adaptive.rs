@@ -4,10 +4,11 @@
 //! 1. **A slot is held.** Members that know themselves (see [`Meter`](crate::meter::Meter)) promise with an
 //!    answer room for one more request. The promise is exclusive, so spending it meets nobody else's request.
 //!    Of several the cheapest is spent.
-//! 2. **No slot, but members have spoken.** Each member's queue is estimated from what it last said of itself,
-//!    and the request is drawn in proportion to what filling the fleet up to one common level of cost would
-//!    give to each (`level`). Where what is known is fresh this is nearly the best member; the staler it is, the
-//!    more it is a draw in proportion to capacity: no herd can form.
+//! 2. **No slot, but members have spoken.** Each member's queue is estimated from what it last said of itself
+//!    and what was sent there since, and the request is drawn in proportion to what one more request would add to each
+//!    if the fleet were filled up to one common level of cost (`level`). Between members that are known to differ this is nearly
+//!    the best one; what is old counts as what is usual there, and between members that cost the same it is a draw in
+//!    proportion to capacity.
 //! 3. **Members say nothing.** Fewest requests in flight from here, and among equals the one whose turn it is
 //!    when each gets turns in inverse proportion to its latency (`quiet`). Where requests pile up, each member gets a
 //!    limit from what is seen of it (`member::ceiling`).
@@ -19,10 +20,9 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Knobs, Left, PLAIN, Strategy};
-use crate::member::heard::View;
-use crate::meter::{Reading, limit};
-use crate::{Ask, Hand, Member, Plan, Time, Vitals};
+use super::{Left, PLAIN, Strategy, recent};
+use crate::meter::Reading;
+use crate::{Ask, Hand, Member, Plan, Time};
 
 mod level;
 mod quiet;
@@ -32,15 +32,13 @@ pub(super) static STRATEGY: Strategy = Strategy {
     about: "by what members say of themselves with their answers, else by what is seen of them; nothing to set",
     knobs: &[],
     reads_latency: true,
-    by_knee: true,
     heeds_load: true,
     shares: false,
     limits: true,
     choose,
     second,
-    observe,
+    observe: recent,
     hear,
-    busy,
     explain,
     ..PLAIN
 };
@@ -67,7 +65,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
             return Some(index);
         }
     }
-    match level::draw(members, ask, hand.failing(), left) {
+    match level::draw(plan, ask, hand.failing(), left) {
         level::Draw::Member(index) => Some(index),
         level::Draw::Full => None,
         level::Draw::Unknown => quiet::choose(plan, hand, left),
@@ -79,7 +77,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
 fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
     let index = (((ask.chance >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
-    if member.in_flight() > 0 || view(member, ask.now).is_some() {
+    if member.in_flight() > 0 || member.view(ask.now).is_some() {
         return None;
     }
     let worth = match member.vitals.blended_at(ask.now) {
@@ -87,17 +85,6 @@ fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
         None => true,
     };
     worth.then_some(index)
-}
-
-fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-    // Not by way of u128, which no processor converts.
-    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
-    match vitals.blended() {
-        // A failure is never fast.
-        Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
-        None if failed => {}
-        _ => vitals.blend(latency, LATENCIES, now),
-    }
 }
 
 fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
@@ -111,14 +98,6 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     hand.keep(member.id, cost as f32, until, now);
 }
 
-/// By its knee, where it says that; else by the limit that was found for it.
-fn busy(_: &Plan, member: &Member, now: Time) -> bool {
-    match view(member, now) {
-        Some(said) => queue(member, &said, now) >= f64::from(limit(f64::from(said.reading.knee))),
-        None => member.vitals.crowded(),
-    }
-}
-
 fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
     let mut figures = Vec::new();
     if let Some((latency, _)) = member.vitals.blended_at(now) {
@@ -126,20 +105,19 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     }
     let suspicion = &member.vitals.suspicion;
     figures.extend([("suspicion", suspicion.sum()), ("failing_at_least", suspicion.failing())]);
-    let Some(said) = view(member, now) else {
-        if let Some(ceiling) = member.vitals.ceiling() {
-            figures.push(("limit", f64::from(ceiling)));
-        }
+    let limit = member.most(now).filter(|_| plan.admission()).map(f64::from);
+    let Some(said) = member.view(now) else {
+        figures.extend(limit.map(|limit| ("limit", limit)));
         // What decides where members say nothing is how many requests they have from here, and that is shown anyway.
-        let heard = plan.members().iter().filter(|member| view(member, now).is_some()).count();
+        let heard = plan.members().iter().filter(|member| member.view(now).is_some()).count();
         figures.push(("members_that_speak", heard as f64));
         return figures;
     };
     let reading = &said.reading;
-    let queue = queue(member, &said, now);
+    let queue = member.queue(&said, now);
+    figures.push(("knee", f64::from(reading.knee)));
+    figures.extend(limit.map(|limit| ("limit", limit)));
     figures.extend([
-        ("knee", f64::from(reading.knee)),
-        ("limit", f64::from(limit(f64::from(reading.knee)))),
         ("work_ms", f64::from(reading.work) * 1e3),
         ("sojourn_ms", f64::from(reading.sojourn) * 1e3),
         ("mean_in_flight", f64::from(reading.mean_in_flight)),
@@ -175,37 +153,8 @@ fn scorn(member: &Member, fleet: f64) -> f64 {
     1.0 / (good * good)
 }
 
-/// What the member last said, if that still means something.
-fn view(member: &Member, now: Time) -> Option<View> {
-    let view = member.vitals.heard.view()?;
-    let unheard = member.vitals.begun().wrapping_sub(view.begun);
-    // Answers that came without a word since: nobody speaks for this member any more.
-    let silent = unheard.saturating_sub(member.in_flight()) > SILENT;
-    (!silent && now.since(view.at) <= STALE).then_some(view)
-}
-
-/// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as
-/// a request takes, and what was sent to it since.
-fn queue(member: &Member, view: &View, now: Time) -> f64 {
-    let age = now.since(view.at).as_secs_f64();
-    let mean = f64::from(view.reading.mean_in_flight);
-    let fades = libm::exp(-age / f64::from(view.reading.sojourn));
-    let had = mean + (f64::from(view.reading.in_flight) - mean) * fades;
-    let sent = f64::from(member.vitals.begun().wrapping_sub(view.begun));
-    (had + sent).max(f64::from(member.in_flight()))
-}
-
 /// How many times the cost that a member says may be seen before it is not believed.
 const BELIEF: f64 = 4.0;
 
-/// Latencies over which a member's is averaged.
-const LATENCIES: f32 = 8.0;
-
-/// Answers without a reading after which what the member said before is forgotten.
-const SILENT: u32 = 16;
-
 /// Time after which a member that was slow and says nothing is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Time after which what a member said is forgotten.
-const STALE: Duration = Duration::from_secs(10);

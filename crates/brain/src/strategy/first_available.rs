@@ -1,8 +1,11 @@
 //! The first member in the order of the configuration that is not at its limit: fill one before the next, so
 //! that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
+//!
+//! A member in slow start takes a growing part of what comes, and the next one has the rest: a primary that is back does not meet
+//! all of it cold while its spare is warm.
 
-use super::{Left, PLAIN, Strategy};
-use crate::{Ask, Hand, Plan};
+use super::{Left, PLAIN, Strategy, takes_turn};
+use crate::{Ask, Hand, Plan, mix};
 
 pub(super) static STRATEGY: Strategy = Strategy {
     name: "first_available",
@@ -14,10 +17,18 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..PLAIN
 };
 
-fn choose(plan: &Plan, _: &mut Hand, _: &Ask) -> usize {
-    plan.members().iter().position(|member| !member.full()).unwrap_or(0)
+fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
+    second(plan, hand, ask, &|member| !member.full()).unwrap_or(0)
 }
 
-fn second(plan: &Plan, _: &mut Hand, _: &Ask, left: Left<'_>) -> Option<usize> {
-    plan.members().iter().position(left)
+fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    let mut first = None;
+    for (index, member) in plan.members().iter().enumerate().filter(|(_, member)| left(member)) {
+        if takes_turn(member, mix(ask.chance ^ member.seed)) {
+            return Some(index);
+        }
+        first = first.or(Some(index));
+    }
+    // Nobody but such as are in slow start is left.
+    first
 }

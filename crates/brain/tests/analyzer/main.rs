@@ -45,6 +45,7 @@ fn spec(names: &str) -> GroupSpec {
         outlier: None,
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
+        admission: None,
     }
 }
 

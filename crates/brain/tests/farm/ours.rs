@@ -45,6 +45,7 @@ struct Balancer {
 }
 
 impl Ours {
+    /// `name`: of a strategy, and `, admission` behind it where that is to be on.
     pub(crate) fn new(name: &'static str, balancers: usize, members: usize, seed: u64) -> Self {
         let mut dice = Dice::new(seed, 77);
         let balancers = (0..balancers)
@@ -77,6 +78,10 @@ fn spread(index: usize, count: usize) -> u64 {
 
 impl Balancer {
     fn new(name: &str, members: usize, seed: u64, dice: &mut Dice) -> Self {
+        let (name, admission) = match name.strip_suffix(", admission") {
+            Some(name) => (name, Some(true)),
+            None => (name, None),
+        };
         let strategy = strategy::find(name).expect("a strategy of this name");
         let member = |index: usize| {
             let name = format!("10.0.{}.{}:80", index / 256, index % 256);
@@ -106,6 +111,7 @@ impl Balancer {
             }),
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
+            admission,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
         let plan = analyzer.plan(Time(0)).expect("the first plan");

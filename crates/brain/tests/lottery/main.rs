@@ -15,6 +15,7 @@ mod rules;
 mod server;
 mod setting;
 mod tables;
+mod trust;
 mod world;
 
 use std::ops::Range;

@@ -330,7 +330,7 @@ fn asks(client: &mut Client) -> Vec<(To, Request)> {
 }
 
 fn known() -> Client {
-    let mut client = Client::new(ClientConfig::new(5));
+    let mut client = Client::new(ClientConfig::new(Key::new([5; 16])));
     client.learn((0..4).map(|who| (who as u16 + 1, address(who))));
     client
 }
@@ -369,7 +369,7 @@ fn a_client_asks_one_then_another_then_all() {
 
 #[test]
 fn a_client_that_knows_nobody_asks_all_and_learns() {
-    let mut client = Client::new(ClientConfig::new(6));
+    let mut client = Client::new(ClientConfig::new(Key::new([6; 16])));
     client.pick(Time(0), SERVICE, b"");
     let (to, request) = asks(&mut client).remove(0);
     assert_eq!((to, request.mode), (To::Everyone, Mode::Lottery));
@@ -432,7 +432,7 @@ fn two_who_say_no_are_enough_and_the_better_reason_stays() {
     ] {
         // Where there is only one it is asked again.
         for daemons in [1, 4] {
-            let mut client = Client::new(ClientConfig::new(7));
+            let mut client = Client::new(ClientConfig::new(Key::new([7; 16])));
             client.begin_with((0..daemons).map(address));
             let Picked::Asked(id) = client.pick(Time(0), SERVICE, b"") else { panic!() };
             for (turn, status) in [first, second].into_iter().enumerate() {

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::lottery::{Client, ClientConfig, Daemon, Listed, Message, Picked, To};
+use plimsoll_brain::lottery::{Client, ClientConfig, Daemon, Key, Listed, Message, Picked, To};
 
 use super::checks::{Checks, address, client, endpoint, host};
 use super::dice::Dice;
@@ -127,7 +127,9 @@ impl World {
         };
         let nodes: Vec<Node> = (0..setting.daemons).map(node).collect();
         let client = |who: usize| {
-            let mut config = ClientConfig::new(Dice::new(seed, 1000 + who as u64).bits());
+            let mut dice = Dice::new(seed, 1000 + who as u64);
+            let secret = u128::from(dice.bits()) << 64 | u128::from(dice.bits());
+            let mut config = ClientConfig::new(Key::new(secret.to_be_bytes()));
             config.mode = setting.mode;
             let mut client = Client::new(config);
             client.learn((0..setting.daemons).map(|who| (who as u16 + 1, address(who))));
@@ -407,7 +409,7 @@ impl World {
         self.outcome.packets += u64::from(measured);
         let message = Rc::new(message);
         let receivers: Vec<SocketAddr> = match to {
-            To::Address(address) => vec![address],
+            To::Address(address) | To::Asker(address, _) => vec![address],
             To::Everyone => (0..self.nodes.len()).map(address).filter(|address| *address != from).collect(),
         };
         for to in receivers {

@@ -10,10 +10,11 @@ use corba::{References, Said, Spot, Stand};
 use plimsoll_agent::{Agent, Cgroup, Config, Error, Metric, Registrar, Registration, Scrape, Snapshot, Url};
 use plimsoll_bench::units;
 use sd_notify::NotifyState;
-use side_car::{Place, SideCar};
+use side_car::{Place, SideCar, at_home};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
+use crate::config::PublicUrl;
 use crate::control::text::{Cell, Tone, table};
 use crate::log;
 use crate::running::notify;
@@ -103,6 +104,11 @@ pub(crate) struct Args {
     #[arg(long, requires = "stand")]
     refuse: bool,
 
+    /// Where clients reach the group over http, such as http://lb.example: on an alert those that ask this server itself are
+    /// sent there (307), where otherwise connections are closed. Once for all http --side-car, or once for each
+    #[arg(long, value_name = "URL", requires = "side_car")]
+    group_url: Vec<PublicUrl>,
+
     /// On an alert close plain connections (tcp:) that have been quiet for so long [default: none]
     #[arg(long, value_name = "TIME", requires = "side_car", value_parser = quiet)]
     shed_idle: Option<Duration>,
@@ -180,7 +186,7 @@ async fn on(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             Some(side_car)
         }
         None if args.side_car.is_empty() => None,
-        None => Some(start(args.side_car.clone())?),
+        None => Some(start(at_home(args.side_car.clone(), &args.group_url)?)?),
     };
     if let Some(side_car) = side_car.as_ref().filter(|side_car| side_car.listen().len() > 1) {
         let names = servers::names(args.member.as_deref(), side_car.listen(), !args.report_to.is_empty())?;
@@ -284,7 +290,6 @@ fn config(args: &Args) -> Config {
         cgroup: args.cgroup.clone(),
         port: args.port,
         proc: args.proc.clone(),
-        acts: None,
     }
 }
 

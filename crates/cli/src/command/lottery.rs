@@ -13,16 +13,14 @@ mod show;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Subcommand;
-use plimsoll_admin::{Audit, Caller, Deed, Rules};
-use plimsoll_agent::{Act, Acts, Agent};
+use plimsoll_admin::Rules;
+use plimsoll_agent::Agent;
 use plimsoll_cluster::lottery::{Lottery, Settings};
 use sd_notify::NotifyState;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 
 use super::{Exit, Failure, Globals};
 use crate::config::{self, LotteryFile, ReadError, Severity, count};
@@ -125,16 +123,10 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     let (config, rules) = doors::open(table.doors(), table.audit.as_ref())?;
     let audit = config.audit.clone();
     let controlled = config.control.is_some() || config.secured.is_some();
-    let drained = watch::Sender::new(false);
-    let mut drains = drained.subscribe();
-    // Whoever has an account on the host can reach a loopback address: once there is control, that is for those who may.
-    let acts = (!controlled).then(|| by_loopback(drained, audit.clone()));
-    let agent =
-        plimsoll_agent::Config { listen: file.lottery.status.0, acts, ..plimsoll_agent::Config::default() };
+    let agent = plimsoll_agent::Config { listen: file.lottery.status.0, ..plimsoll_agent::Config::default() };
     let agent = Agent::open(agent).await.map_err(Failure::failed)?;
     if let Some(address) = agent.addr() {
-        let drain = if controlled { "" } else { ", /v1/drain" };
-        tracing::info!("listening status {address}: /load, /metrics, /v1/report{drain}");
+        tracing::info!("listening status {address}: /load, /metrics, /v1/report");
     }
     let mut force = settings.clone();
     let mut lottery = Lottery::start(settings).map_err(|error| {
@@ -175,7 +167,6 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
                 tokio::select! {
                     end = feed(&file, &lottery, &told) => ended = Some(end),
                     () = lottery.check() => {}
-                    () = drain(&lottery, &mut drains) => {}
                     signal = told_to_stop(&mut term, &mut int) => {
                         doors::note(audit.as_deref(), signal, "stop", Ok(()));
                     }
@@ -256,32 +247,6 @@ async fn again(
             Err(why)
         }
     }
-}
-
-/// Drains by the status listener, where it is on a loopback address.
-fn by_loopback(drained: watch::Sender<bool>, audit: Option<Arc<Audit>>) -> Acts {
-    Acts(Arc::new(move |act| {
-        let drain = act == Act::Drain;
-        if let Some(audit) = &audit {
-            let (caller, from) = (Caller::nobody(), "loopback".to_owned());
-            let verb = if drain { "drain" } else { "undrain" };
-            audit.note(&Deed { caller, from, verb, target: None, arguments: Value::Null }, Ok(()));
-        }
-        drained.send_replace(drain);
-    }))
-}
-
-/// Drains the daemon, and takes it back, as it is told to.
-async fn drain(lottery: &Lottery, drains: &mut watch::Receiver<bool>) {
-    while drains.changed().await.is_ok() {
-        let drain = *drains.borrow_and_update();
-        tracing::info!(
-            "{}",
-            if drain { "draining: clients are sent to others" } else { "taking part again" }
-        );
-        lottery.drain(drain).await;
-    }
-    std::future::pending().await
 }
 
 /// By which signal.

@@ -20,6 +20,7 @@ mod fit;
 mod from_config;
 mod method;
 mod plan;
+mod points;
 mod print;
 mod show;
 mod simulate;

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", requires = "multicast")]
     interface: Option<Ipv4Addr>,
 
-    /// File of the cluster's keys
+    /// File of the cluster's keys, or of those for clients
     #[arg(short, long, value_name = "FILE")]
     keys: PathBuf,
 

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 use super::{Exit, Failure, Globals};
 use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
 use crate::desk::Office;
-use crate::doors::audit as audit_log;
+use crate::doors::{audit as audit_log, warn_of_unwritten};
 use crate::made::Base;
 use crate::running::certificates::preload;
 use crate::running::discovered::Discovered;
@@ -232,6 +232,7 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
         control = None;
     }
     let audit = audit_log(audit.as_deref(), "admin")?;
+    warn_of_unwritten(tls.is_some(), audit.as_deref(), "admin");
     let secured = tls.map(|(tls, jwt, keytab)| Secured { tls, jwt, keytab, rules: Arc::clone(rules) });
     let reports_only = !lend;
     Ok(plimsoll_admin::Config {

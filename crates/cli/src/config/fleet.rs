@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use plimsoll_cluster::fleet as cluster;
-use plimsoll_wire::rfs::Keys;
+use plimsoll_wire::rfs::{BadKeys, Keys, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +103,14 @@ impl File {
         let fail = |problem| Err(Problems::new(Arc::clone(&self.source), vec![problem]));
         let path = &fleet.key_file.0;
         let read = std::fs::read_to_string(path).map_err(|error| error.to_string());
-        let keys = match read.and_then(|text| text.parse::<Keys>().map_err(|bad| bad.to_string())) {
+        let own = |keys: Keys| match keys.role() {
+            Role::Daemon => Ok(keys),
+            Role::Client => Err("its keys are for clients of a lottery, and there are none here".to_owned()),
+        };
+        let keys = match read
+            .and_then(|text| text.parse().map_err(|bad: BadKeys| bad.to_string()))
+            .and_then(own)
+        {
             Ok(keys) => keys,
             Err(why) => {
                 let message = format!("cannot read the keys {}: {why}", path.display());

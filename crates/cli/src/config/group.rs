@@ -46,6 +46,17 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<u32>,
 
+    /// Most requests (http), connections (tcp) or flows (udp) a second that each member is given. Default: no limit.
+    #[schemars(range(min = 0.001, max = 1_000_000.0))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_rate: Option<f64>,
+
+    /// No member gets more than it can work on, as far as that is known: by what it says of itself with its answers (http), else by
+    /// what is seen of it where requests pile up. What finds no room waits or is refused (http: 503, `shed`). Default: `true` for
+    /// the strategy `adaptive`, `false` for the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) admission: Option<bool>,
+
     /// What sticks to one member, for strategies that hash: `client` (its IP address), `path`,
     /// `header:NAME`, `cookie:NAME`. Where a header or cookie is missing, the client's address stands in.
     #[serde(default = "client")]
@@ -61,7 +72,7 @@ pub(crate) struct Group {
     #[serde(default)]
     pub(crate) when_all_down: WhenAllDown,
 
-    /// Requests that wait while every member is at its `max_connections`; more are refused.
+    /// Requests that wait while every member is at its `max_connections` or `max_rate`; more are refused.
     /// 0 refuses at once.
     #[schemars(range(min = 0, max = 1_000_000))]
     #[serde(default = "count::<1024>")]

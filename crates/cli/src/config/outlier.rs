@@ -1,5 +1,6 @@
 //! `[group.outlier]`: taking members out whose traffic fails.
 
+use plimsoll_brain::OutlierSpec;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,20 @@ impl Outlier {
             Self::Switch(true) => Some(OutlierTable::default()),
             Self::Table(table) => Some(table.clone()),
         }
+    }
+
+    /// The same as the brain takes them.
+    pub(super) fn spec(&self) -> Option<OutlierSpec> {
+        self.table().map(|outlier| OutlierSpec {
+            false_alarm: outlier.false_alarm,
+            consecutive: outlier.consecutive,
+            interval: outlier.interval.0,
+            deviations: outlier.deviations,
+            min_requests: outlier.min_requests,
+            ejection: outlier.ejection.0,
+            max_ejection: outlier.max_ejection.0,
+            max_ejected: outlier.max_ejected,
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use plimsoll_admin::{Jwt, Rules, Tls};
-use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec, OutlierSpec};
+use plimsoll_brain::{self as brain, GroupSpec, HealthSpec, MemberSpec};
 use plimsoll_cluster as cluster;
 use plimsoll_proxy as proxy;
 use plimsoll_wire::giop::{CodeSets, IiopProfile, Ior, Order, Version};
@@ -259,6 +259,8 @@ impl Config {
                 Some(_) => Strategy::Name(LOTTERY.to_owned()),
                 None => group.strategy.filled(),
             };
+            let limits = || group.strategy.find().is_some_and(|(found, _)| found.limits);
+            group.admission.get_or_insert_with(limits);
             group.outlier = group.outlier.table().map_or(Outlier::Switch(false), Outlier::Table);
             group.discover = group.discover.iter().map(Discover::filled).collect();
             for member in &mut group.members {
@@ -356,21 +358,13 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         knobs,
         members,
         health: group.health.as_ref().map(|health| HealthSpec { rise: health.rise, fall: health.fall }),
-        outlier: group.outlier.table().map(|outlier| OutlierSpec {
-            false_alarm: outlier.false_alarm,
-            consecutive: outlier.consecutive,
-            interval: outlier.interval.0,
-            deviations: outlier.deviations,
-            min_requests: outlier.min_requests,
-            ejection: outlier.ejection.0,
-            max_ejection: outlier.max_ejection.0,
-            max_ejected: outlier.max_ejected,
-        }),
+        outlier: group.outlier.spec(),
         slow_start,
         when_all_down: match group.when_all_down {
             WhenAllDown::Reject => brain::WhenAllDown::Reject,
             WhenAllDown::FailOpen => brain::WhenAllDown::FailOpen,
         },
+        admission: group.admission,
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
@@ -395,6 +389,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             budget: group.retry.budget,
             min_per_second: group.retry.min_per_second,
         },
+        max_rate: group.max_rate,
         queue: group.queue,
         queue_timeout: group.queue_timeout.0,
         pool: group.pool,

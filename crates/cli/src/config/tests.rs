@@ -163,11 +163,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:133:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-      133 | send_proxy = "v1"
+    warning: plimsoll.toml:134:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      134 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:174:8: no listener sends clients to group `sticky`
-      174 | name = "sticky"
+    warning: plimsoll.toml:175:8: no listener sends clients to group `sticky`
+      175 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -190,6 +190,7 @@ fn every_key_reaches_the_settings() {
     let hook = (&*hook.host, hook.port, &*hook.path, hook.timeout.as_millis());
     assert_eq!(hook, ("state", 31, "/hand-over", 1501));
     assert_eq!((settings.groups[0].keeps_drained, settings.groups[1].keeps_drained), (false, true));
+    assert_eq!((settings.groups[0].max_rate, settings.groups[1].max_rate), (Some(50.5), None));
     assert_eq!(settings.tracing, Some(plimsoll_proxy::TracingSettings { sample: 0.25 }));
     let collector = file.config.tracing.as_ref().unwrap().collector();
     assert_eq!(collector.url.to_string(), "https://collector.example:4318/otlp/v1/traces");
@@ -226,6 +227,8 @@ fn every_key_reaches_the_settings() {
         file.config.groups[2].iiop.as_ref().unwrap().ior_file.as_ref().unwrap().to_string(),
         "/tmp/calc.ior"
     );
+    let admission: Vec<_> = settings.groups.iter().map(|group| group.spec.admission).take(2).collect();
+    assert_eq!(admission, [Some(true), None]);
     let drawn = file.config.groups[3].lottery.as_ref().unwrap();
     assert_eq!((&*drawn.service.0, drawn.daemons.len(), drawn.keys.0.to_str()), ("web", 2, Some("/keys")));
     assert_eq!(

@@ -73,6 +73,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         in_flight: if state.eligible() || state == State::Draining { 7 } else { 0 },
         in_flight_elsewhere: 0.0,
         part: None,
+        max_rate: None,
         limit: None,
         knee: None,
         load: None,

@@ -43,6 +43,7 @@ impl Stage {
             in_flight: 3,
             in_flight_elsewhere: 0.0,
             part: None,
+            max_rate: None,
             limit: None,
             knee: None,
             load: None,

@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_brain::lottery::{Change, Config, Daemon, Message, Offer, Report, Standing, To};
-use plimsoll_brain::{Time, mix};
-use plimsoll_wire::rfs::{Encode as _, Keys, Opened, Recent, Refused, Replay, Seen};
+use plimsoll_brain::Time;
+use plimsoll_brain::lottery::{
+    Change, Config, Daemon, Key, Message, Offer, Report, Sources, Standing, Table, To,
+};
+use plimsoll_wire::rfs::{Encode as _, Gossip as Told, Keys, Opened, Recent, Refused, Replay, Role, Seen};
 use tokio::net::UdpSocket;
 
 use super::gossip::{self, Gossip, News, Node};
 use super::socket::{BATCH, Outbox};
 use super::twin::Twin;
-use super::{Order, Service, Settings, Statistics, draw_key};
+use super::{Order, Service, Settings, Statistics, draw_key, incarnation};
 
 /// How long a member that is not heard of any more stays in the table that clients are told of.
 const FORGET: Duration = Duration::from_secs(10);
@@ -27,10 +29,30 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Lives whose gossip is told apart.
 const LIVES: usize = 4096;
 
+/// Datagrams a second of one source, of those in which daemons tell one another who is there: four times as many as a daemon gets of
+/// all others together, however many they are. Each may be answered by one ten times as long.
+const GOSSIP: u32 = 300;
+
+/// Those of them that ask to be taken in, of one source or to be answered at one address: each is answered by all that is known.
+const JOINS: u32 = 50;
+
+/// A life may begin so many seconds later than now: clocks differ. Without a bound whoever once said that a member is in the last life
+/// that there is would have shut it out for ever.
+pub(super) const AHEAD: u32 = 24 * 3600;
+
+/// Between two complaints about lives that cannot be.
+const COMPLAINT: Duration = Duration::from_secs(60);
+
 pub(super) struct Desk {
     member: u16,
     address: SocketAddr,
     keys: Keys,
+    /// Each of those for clients, to answer what is sealed with it.
+    askers: Vec<Keys>,
+    gossips: Sources,
+    joins: Sources,
+    /// When it was said last that a life cannot be.
+    complained: Option<std::time::Instant>,
     replay: Replay,
     recent: Recent,
     daemon: Daemon,
@@ -45,15 +67,17 @@ pub(super) struct Desk {
     group: Option<SocketAddr>,
     outbox: Outbox,
     statistics: Statistics,
+    /// Gossip of sources that say too much.
+    limited: u64,
 }
 
 impl Desk {
-    /// A daemon that joins at the beginning of its time, and tells the others that it is at `address`.
-    pub(super) fn new(settings: &Settings, address: SocketAddr, seed: u64) -> Self {
+    /// A daemon that joins at the beginning of its time, and tells the others that it is at `address`. Nobody else knows `secret`.
+    pub(super) fn new(settings: &Settings, address: SocketAddr, secret: Key) -> Self {
         let offers = offers(&settings.services);
         let (member, incarnation) = (settings.member, settings.incarnation);
         let mut config = Config::new(member, incarnation, address, offers, draw_key(&settings.keys));
-        config.seed = seed;
+        (config.secret, config.seed) = (secret, secret.hash(b"reports"));
         config.ttl = millis(settings.ttl);
         config.slow_start = settings.slow_start;
         config.forget = Some(FORGET);
@@ -68,12 +92,16 @@ impl Desk {
         Self {
             member,
             address,
+            askers: askers(&settings.keys),
             keys: settings.keys.clone(),
+            gossips: Sources::new(secret, GOSSIP, 2 * GOSSIP),
+            joins: Sources::new(secret, JOINS, 2 * JOINS),
+            complained: None,
             // There are no more numbers than that.
             replay: Replay::new(usize::from(u16::MAX) + 1),
             recent: Recent::new(LIVES),
             daemon,
-            gossip: Gossip::new(own, mix(seed), Time(0)),
+            gossip: Gossip::new(own, secret.hash(b"gossip"), Time(0)),
             looked: Time(0),
             homes: HashMap::new(),
             twin: Twin::default(),
@@ -82,6 +110,7 @@ impl Desk {
             group: settings.multicast,
             outbox: Outbox::default(),
             statistics: Statistics::default(),
+            limited: 0,
         }
     }
 
@@ -92,6 +121,7 @@ impl Desk {
             let count = match refused {
                 Refused::Forged => &mut self.statistics.forged,
                 Refused::UnknownKey(_) => &mut self.statistics.unknown_key,
+                Refused::Misused => &mut self.statistics.misused,
                 Refused::Size(_) | Refused::Malformed(_) => &mut self.statistics.malformed,
             };
             *count += 1;
@@ -99,22 +129,68 @@ impl Desk {
     }
 
     fn hear(&mut self, now: Time, from: SocketAddr, opened: Opened<'_>) -> Result<(), Refused> {
-        if let Some(said) = opened.gossip()? {
-            // What a daemon of its own number says is news of that daemon.
-            match self.recent.see(gossip::life(&said.said), said.seq) {
-                Seen::Fresh => self.gossip.take(now, &said.said),
-                Seen::Stale | Seen::NoPlace => self.statistics.replayed += 1,
+        opened.entitled()?;
+        if let Some(told) = opened.gossip()? {
+            return self.told(now, from, &told);
+        }
+        let mut message = opened.message()?;
+        let believed = match &mut message {
+            Message::Report(report) => {
+                self.plausible(report.member, report.incarnation) && self.fresh(from, report)
             }
-            return Ok(());
+            Message::Table(Table { members, .. }) => {
+                members.retain(|listed| self.plausible(listed.member, listed.incarnation));
+                true
+            }
+            _ => true,
+        };
+        if believed {
+            self.daemon.handle_by(now, from, opened.client(), message);
         }
-        let message = opened.message()?;
-        if let Message::Report(report) = &message
-            && !self.fresh(from, report)
-        {
-            return Ok(());
-        }
-        self.daemon.handle(now, from, message);
         Ok(())
+    }
+
+    /// Another daemon says who is there.
+    fn told(&mut self, now: Time, from: SocketAddr, told: &Told) -> Result<(), Refused> {
+        let about = gossip::about(&told.said).ok_or(Refused::Malformed("gossip that says nothing"))?;
+        if !self.plausible(told.member, about.latest) {
+            return Ok(());
+        }
+        // What a daemon of its own number says is news of that daemon.
+        match self.recent.see(gossip::life(&told.said), told.seq) {
+            Seen::Fresh if self.bears(now, from, about.joins) => self.gossip.take(now, &told.said),
+            Seen::Fresh => self.limited += 1,
+            Seen::Stale | Seen::NoPlace => self.statistics.replayed += 1,
+        }
+        Ok(())
+    }
+
+    /// May a source say something more of who is there? One that wants to be taken in is answered where it says that it is, which for
+    /// one of several addresses is not where it sends from: that one counts, too.
+    fn bears(&mut self, now: Time, from: SocketAddr, joins: Option<SocketAddr>) -> bool {
+        let joins = joins.is_none_or(|told| {
+            let there = told.ip() == from.ip() || self.joins.admit(now, told.ip(), 1);
+            there && self.joins.admit(now, from.ip(), 1)
+        });
+        joins && self.gossips.admit(now, from.ip(), 1)
+    }
+
+    /// Can a member be in this life, as far as the clocks agree?
+    fn plausible(&mut self, member: u16, life: u32) -> bool {
+        let latest = incarnation().saturating_add(AHEAD);
+        if life <= latest {
+            return true;
+        }
+        self.statistics.implausible += 1;
+        if self.complained.is_none_or(|at| at.elapsed() >= COMPLAINT) {
+            self.complained = Some(std::time::Instant::now());
+            tracing::warn!(
+                "what is said of or by member {member} is dropped: a life that begins {} s from now, by the clock of this host; set \
+                 the clocks of both",
+                life - incarnation().min(life)
+            );
+        }
+        false
     }
 
     /// Is it a report that was not sent before, of another daemon?
@@ -194,7 +270,8 @@ impl Desk {
 
     fn statistics(&self, now: Time) -> Statistics {
         let draining = matches!(self.daemon.state(), Standing::Draining | Standing::Leaving);
-        let (lots, alive) = (self.daemon.statistics(now), self.gossip.others().count());
+        let (mut lots, alive) = (self.daemon.statistics(now), self.gossip.others().count());
+        lots.limited += self.limited;
         Statistics { lots, draining, alive, ..self.statistics }
     }
 
@@ -224,36 +301,52 @@ impl Desk {
             self.daemon.set_ready(now, service.id, true);
         }
         self.peers = settings.peers.into_iter().filter(|peer| *peer != self.address).collect();
+        self.askers = askers(&settings.keys);
         (self.keys, self.services) = (settings.keys, settings.services);
     }
 
     /// Sends what is to be sent.
     pub(super) fn flush(&mut self, socket: &UdpSocket) {
-        while let Some((to, message)) = self.daemon.poll_transmit() {
-            let start = self.outbox.bytes().len();
-            if message.encode(&self.keys, self.outbox.bytes()).is_err() {
-                self.statistics.unsent += 1;
-                continue;
-            }
-            match to {
-                To::Address(address) => self.outbox.post(start, address),
-                To::Everyone => self.everyone(start),
-            }
-            if self.outbox.len() >= BATCH {
-                self.send(socket);
-            }
-        }
-        while let Some((to, datagram)) = self.gossip.poll_transmit() {
-            let start = self.outbox.bytes().len();
-            match datagram.encode(&self.keys, self.outbox.bytes()) {
-                Ok(()) => self.outbox.post(start, to),
-                Err(_) => self.statistics.unsent += 1,
-            }
+        while self.write() {
             if self.outbox.len() >= BATCH {
                 self.send(socket);
             }
         }
         self.send(socket);
+    }
+
+    /// Instead of sending it, for tests without sockets.
+    #[cfg(test)]
+    pub(super) fn letters(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
+        while self.write() {}
+        let mut letters = Vec::new();
+        self.outbox.empty(|to, bytes| letters.push((to, bytes.to_vec())));
+        letters
+    }
+
+    /// Seals the next that is to be sent, if there is one.
+    fn write(&mut self) -> bool {
+        let start = self.outbox.bytes().len();
+        if let Some((to, message)) = self.daemon.poll_transmit() {
+            let keys = match to {
+                To::Asker(_, key) => self.askers.iter().find(|keys| keys.ids().next() == Some(key)),
+                To::Address(_) | To::Everyone => Some(&self.keys),
+            };
+            // One whose key counts no more is not answered.
+            let written = keys.is_some_and(|keys| message.encode(keys, self.outbox.bytes()).is_ok());
+            match to {
+                _ if !written => self.statistics.unsent += 1,
+                To::Address(address) | To::Asker(address, _) => self.outbox.post(start, address),
+                To::Everyone => self.everyone(start),
+            }
+            return true;
+        }
+        let Some((to, datagram)) = self.gossip.poll_transmit() else { return false };
+        match datagram.encode(&self.keys, self.outbox.bytes()) {
+            Ok(()) => self.outbox.post(start, to),
+            Err(_) => self.statistics.unsent += 1,
+        }
+        true
     }
 
     /// To the group if there is one, to those of the configuration, and without a group to all others that are known.
@@ -276,6 +369,10 @@ impl Desk {
             self.statistics.unsent += (count - sent) as u64;
         }
     }
+}
+
+fn askers(keys: &Keys) -> Vec<Keys> {
+    keys.ids_of(Role::Client).filter_map(|id| keys.answering(id)).collect()
 }
 
 fn offers(services: &[Service]) -> Vec<Offer> {

@@ -152,7 +152,7 @@ impl Eye {
         let mut buffer = [0; LONGEST + 1];
         loop {
             let (len, from) = timeout_at(until, socket.recv_from(&mut buffer)).await.ok()?.ok()?;
-            let opened = self.keys.open(&buffer[..len]).and_then(|opened| opened.message());
+            let opened = self.keys.open_answer(&buffer[..len]).and_then(|opened| opened.message());
             if let Ok(Message::Drum(drum)) = opened
                 && (from, drum.id, drum.service, drum.part) == (daemon, look.id, look.service, part)
             {

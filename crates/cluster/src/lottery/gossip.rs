@@ -26,6 +26,7 @@ use plimsoll_wire::rfs::Gossip as Datagram;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 
+pub(crate) use codec::About;
 use codec::Codec;
 
 /// A daemon, as the others know it.
@@ -58,6 +59,11 @@ impl Identity for Node {
 /// of one number that began in the same second are told apart.
 pub(crate) fn life(said: &[u8]) -> u64 {
     plimsoll_brain::hash(codec::speaker(said))
+}
+
+/// What something that is said is about; none if it cannot be understood.
+pub(crate) fn about(said: &[u8]) -> Option<About> {
+    codec::about(said)
 }
 
 /// What became known.

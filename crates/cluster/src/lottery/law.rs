@@ -7,19 +7,23 @@ use std::net::SocketAddr;
 use plimsoll_brain::Time;
 use plimsoll_wire::rfs::Gossip as Datagram;
 
-use super::gossip::{Gossip, Node};
+use super::gossip::{self, Gossip, Node};
 
 /// Panics if the law does not hold. Was anything of it understood?
 pub(crate) fn check(input: &[u8]) -> bool {
     let own = Node { member: 1, life: 5, address: ([10, 0, 0, 1], 7447).into() };
     let mut gossip = Gossip::new(own, 7, Time(0));
     let known = [SocketAddr::from(([10, 0, 0, 2], 7447))];
-    let (mut now, mut life, mut understood) = (1_u64, own.life, false);
+    let (mut now, mut life, mut latest, mut understood) = (1_u64, own.life, own.life, false);
     // All of it, and what is left of it when it is cut in two: whoever says one thing says another.
     let (first, second) = input.split_at(input.len() / 2);
     for said in [input, first, second, input] {
+        // What is looked at before it is believed is all that is believed.
+        let about = gossip::about(said);
+        latest = latest.max(about.map_or(0, |about| about.latest));
         gossip.take(Time(now), said);
         while let Some((_, datagram)) = gossip.poll_transmit() {
+            assert!(about.is_some(), "answered, and not understood");
             understood |= said == input;
             assert!(datagram.said.len() <= Datagram::MOST, "{} bytes", datagram.said.len());
             // Its number, then (behind its life) its address.
@@ -32,6 +36,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
         }
         assert!(gossip.life() >= life, "from life {life} to {}", gossip.life());
         assert!(gossip.others().all(|other| other.address != own.address), "it is not its own other");
+        assert!(gossip.others().all(|other| other.life <= latest), "a life that nobody has seen");
         life = gossip.life();
         now += 300_000_000;
         gossip.wake(Time(now), known.into_iter());

@@ -86,7 +86,7 @@ fn reports_are_taken_as_they_come_however_they_are_cut() {
         out.send_data(Bytes::from_static(b"\0\0\0\0\x01\x09"), false).unwrap();
         out.send_trailers(trailers("14", "gone")).unwrap();
     });
-    let cpu = |value| Ok(vec![("cpu_utilization".to_owned(), value, Duration::ZERO)]);
+    let cpu = |value| Ok(vec![Figure::new("cpu_utilization".to_owned(), value, Duration::ZERO)]);
     assert_eq!((&outcomes[0], &outcomes[1]), (&cpu(0.5), &cpu(0.7)));
     assert!(outcomes[2].as_ref().is_err_and(|why| why.contains("cut short")) && outcomes.len() == 3);
     assert_eq!((&*over.why, over.lacks.is_none()), ("ended with grpc-status 14: gone", true));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Group, Said};
-use crate::facts::LIMIT_AGE;
+use crate::facts::{Grown, LIMIT_AGE};
 use crate::{MonitorSettings, Sensed, Source, Usage};
 
 impl Group {
@@ -18,7 +18,7 @@ impl Group {
     ) -> (Vec<Said>, bool) {
         let mut room = true;
         for (name, value) in values {
-            room &= self.put(place, name, *value, age, source, now);
+            room &= self.put(place, name, (*value, Grown::Said), age, source, now);
         }
         let reads = |monitor: &MonitorSettings| {
             let named = |(name, _): &(String, f64)| {
@@ -43,14 +43,14 @@ impl Group {
         &mut self,
         place: usize,
         name: &str,
-        value: f64,
+        told: (f64, Grown),
         age: Duration,
         source: Source,
         now: Instant,
     ) -> bool {
         let at = now.checked_sub(age.min(LIMIT_AGE)).unwrap_or(now);
         let life = self.settings.life();
-        self.members[place].facts.insert(name, value, at, source, life)
+        self.members[place].facts.insert(name, told, at, source, life)
     }
 
     /// The interval of a metric that needs nothing but the balancer's own figures.
@@ -233,4 +233,4 @@ const PROCESSORS: &str = "cpus";
 /// What the share is called that is of all that runs at a host.
 const HOST_BUSY: &str = "cpu_host";
 
-const PER_SECOND: &str = "_per_second";
+pub(crate) const PER_SECOND: &str = "_per_second";

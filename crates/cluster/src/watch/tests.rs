@@ -204,6 +204,23 @@ fn counters_have_rates() {
 }
 
 #[test]
+fn a_page_says_how_much_its_counters_have_grown() {
+    let now = Instant::now();
+    let mut watch = watch(vec![group("web", Source::Prometheus, "done_per_second", None)], now);
+    let wanted = ["done", "done_per_second"].map(str::to_owned);
+    let mut seen = crate::answer::Seen::default();
+    let mut look = |seconds, page: &str| {
+        let answer = crate::answer::page(page.as_bytes(), &wanted, &mut seen);
+        watch.pulled("web", "app1:80", answer, after(now, seconds))
+    };
+    assert_eq!(look(0.0, "done{w=\"a\"} 1e9\ndone{w=\"b\"} 5e8\n"), []);
+    let grown = |rate| [load("web", "app1:80", rate, 0.0)];
+    assert_eq!(look(2.0, "done{w=\"a\"} 1000000100\ndone{w=\"b\"} 500000100\n"), grown(100.0));
+    assert_eq!(look(4.0, "done{w=\"a\"} 1000000200\ndone{w=\"b\"} 0\n"), grown(50.0), "one began again");
+    assert_eq!(look(6.0, "done{w=\"a\"} 1000000300\ndone{w=\"c\"} 9e9\n"), grown(50.0), "one is new");
+}
+
+#[test]
 fn weights_are_made_at_each_look() {
     let now = Instant::now();
     let mut watch = watch(vec![group("web", Source::Push, "cpu", Some("capacity / (1 + cpu)"))], now);
@@ -239,7 +256,7 @@ fn monitors_that_do_not_answer_say_why() {
     let mut watch = watch(vec![group("web", Source::Pull, "cpu", None)], now);
     assert_eq!(watch.pulled("web", "app1:80", Err("refused".into()), now), []);
     assert_eq!(trouble(&watch, now), "its monitor: refused; `cpu` was never told");
-    let values = vec![("cpu".to_owned(), 0.5, Duration::from_secs(2))];
+    let values = vec![Figure::new("cpu".to_owned(), 0.5, Duration::from_secs(2))];
     assert_eq!(watch.pulled("web", "app1:80", Ok(values), now), [load("web", "app1:80", 0.5, 2.0)]);
     assert_eq!(trouble(&watch, now), "");
     // One that is asked no more, or has left, is ignored.

@@ -1,7 +1,8 @@
-//! Numbers of a model that can be changed without its text: `client.threads`, `cpu.cores`, `lookup.demand`.
+//! Numbers of a model that can be changed without its text: `client.threads`, `cpu.cores`, `lookup.demand`,
+//! `front.server.timeout`.
 
 use crate::Model;
-use crate::model::{ActivityId, Body, Copies, EntryId, ProcessorId, Role, TaskId};
+use crate::model::{ActivityId, Body, Copies, Entry, EntryId, Order, Patience, ProcessorId, Role, TaskId};
 
 /// Which number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +15,36 @@ pub enum Knob {
     Cores(ProcessorId),
     /// Speed of a processor.
     Speed(ProcessorId),
-    /// Mean work of an activity, or of an entry's first phase.
+    /// Mean work of an activity, or of a phase of an entry.
     Demand(ActivityId),
     /// Requests from outside.
     Arrivals(EntryId),
+    /// How many calls an activity makes, by the place of the call in it.
+    Calls(ActivityId, usize),
+    /// For how long such a call waits for its answer.
+    Timeout(ActivityId, usize),
+    /// How long an entry that forwards believes the loads by which it goes.
+    Age(EntryId),
+    /// What an entry that forwards gives one of its targets, as a multiple of what the others get in the mean; by the place
+    /// of the target in it.
+    Weight(EntryId, usize),
+    /// Requests that may wait for a thread of a task.
+    Queue(TaskId),
 }
 
 /// Words that follow a name and a point, and what they stand for.
-pub const WORDS: [(&str, &str); 6] = [
+pub const WORDS: [(&str, &str); 11] = [
     ("threads", "threads of a task, or how many clients"),
     ("think", "mean time for which clients think"),
     ("cores", "cores of a processor"),
     ("speed", "speed of a processor"),
-    ("demand", "mean work of an entry's first phase, or of an activity"),
+    ("demand", "mean work of an entry's first phase (of NAME.2 its second), or of an activity"),
     ("arrivals", "requests from outside to an entry, per unit of time"),
+    ("calls", "of FROM.TO, how many calls an entry or activity makes to another"),
+    ("timeout", "of FROM.TO, for how long such a call waits"),
+    ("age", "how long an entry that forwards believes loads"),
+    ("weight", "of FROM.TO, what part an entry that forwards gives one, to what the others get in the mean"),
+    ("queue", "requests that may wait for a thread of a task"),
 ];
 
 impl Knob {
@@ -39,17 +56,13 @@ impl Knob {
         let Some((whose, word)) = name.rsplit_once('.') else {
             return Err(format!("`{name}` is no number of the model: expected {}", forms()));
         };
-        let none = |kind: &str, names: Vec<&str>| {
-            let mut known = names;
-            known.truncate(20);
-            format!("no {kind} `{whose}`; there are {}", known.join(", "))
-        };
+        let none = |kind: &str, names: Vec<String>| absent(kind, whose, names);
         let task = || model.tasks.iter().position(|own| own.name == whose).map(TaskId);
-        let tasks = || model.tasks.iter().map(|own| own.name.as_str()).collect();
+        let tasks = || model.tasks.iter().map(|own| own.name.clone()).collect();
         let processor = || model.processors.iter().position(|own| own.name == whose).map(ProcessorId);
-        let processors = || model.processors.iter().map(|own| own.name.as_str()).collect();
+        let processors = || model.processors.iter().map(|own| own.name.clone()).collect();
         let entry = || model.entries.iter().position(|own| own.name == whose).map(EntryId);
-        let entries = || model.entries.iter().map(|own| own.name.as_str()).collect();
+        let entries = || model.entries.iter().map(|own| own.name.clone()).collect();
         match word {
             "threads" => task().map(Self::Threads).ok_or_else(|| none("task", tasks())),
             "think" => {
@@ -70,14 +83,45 @@ impl Knob {
                     Body::Graph(_) => None,
                 });
                 let activity = || model.activities.iter().position(|own| own.name == whose).map(ActivityId);
-                let found = first.or_else(activity);
+                let found = first.or_else(|| phase(model, whose)).or_else(activity);
                 found.map(Self::Demand).ok_or_else(|| none("entry with phases, or activity,", entries()))
+            }
+            "calls" => call(model, whose, false).map(|(from, place)| Self::Calls(from, place)),
+            "timeout" => call(model, whose, true).map(|(from, place)| Self::Timeout(from, place)),
+            "age" => {
+                let found = routed(model).find(|(_, own)| goes_by(model, own, whose));
+                let names = || routed(model).map(|(_, own)| own.name.clone()).collect();
+                let (id, own) = found.ok_or_else(|| none("entry with a policy", names()))?;
+                let looks = own.routing.is_some_and(|routing| routing.policy.looks_at_loads());
+                let why = || format!("`{whose}` looks at no loads, which could have an age");
+                if looks { Ok(Self::Age(id)) } else { Err(why()) }
+            }
+            "weight" => {
+                let all = || routed(model).filter(|(_, own)| own.forwards.len() > 1);
+                let found = all().find_map(|(id, own)| {
+                    let (from, to) = whose.rsplit_once('.')?;
+                    let to = |(entry, _): &(EntryId, f64)| model.entries[entry.0].name == to;
+                    let place = own.forwards.iter().position(to)?;
+                    goes_by(model, own, from).then_some(Self::Weight(id, place))
+                });
+                let names = all().flat_map(|(_, own)| {
+                    let name =
+                        |(to, _): &(EntryId, f64)| format!("{}.{}", own.name, model.entries[to.0].name);
+                    own.forwards.iter().map(name)
+                });
+                found.ok_or_else(|| none("FROM.TO of an entry with a policy", names.collect()))
+            }
+            "queue" => {
+                let found = task().ok_or_else(|| none("task", tasks()))?;
+                let client = model.tasks[found.0].is_client();
+                let why = || format!("`{whose}` is a reference task: nothing waits for it");
+                if client { Err(why()) } else { Ok(Self::Queue(found)) }
             }
             _ => Err(format!("`{name}` is no number of the model: expected {}", forms())),
         }
     }
 
-    /// What it is; of what there is as many as needed, infinite.
+    /// What it is; of what there is as many as needed, or no end of, infinite.
     pub fn value(self, model: &Model) -> f64 {
         let count = |copies| match copies {
             Copies::Some(count) => f64::from(count),
@@ -93,12 +137,22 @@ impl Knob {
             Self::Speed(ProcessorId(own)) => model.processors[own].speed,
             Self::Demand(ActivityId(own)) => model.activities[own].demand,
             Self::Arrivals(EntryId(own)) => model.entries[own].arrivals,
+            Self::Calls(ActivityId(own), place) => model.activities[own].calls[place].count,
+            Self::Timeout(ActivityId(own), place) => {
+                model.activities[own].calls[place].patience.map_or(f64::INFINITY, |own| own.timeout)
+            }
+            Self::Age(EntryId(own)) => model.entries[own].routing.map_or(0.0, |own| own.age),
+            Self::Weight(EntryId(own), place) => {
+                let (part, others) = parts(&model.entries[own], place);
+                part / others
+            }
+            Self::Queue(TaskId(own)) => model.tasks[own].queue_limit.map_or(f64::INFINITY, f64::from),
         }
     }
 
     /// Is it a count?
     pub fn is_whole(self) -> bool {
-        matches!(self, Self::Threads(_) | Self::Cores(_))
+        matches!(self, Self::Threads(_) | Self::Cores(_) | Self::Queue(_))
     }
 
     /// Gives it another value.
@@ -131,12 +185,136 @@ impl Knob {
                 }
                 model.entries[own].arrivals = value;
             }
+            Self::Calls(ActivityId(own), place) => {
+                let own = &mut model.activities[own];
+                if own.order != Order::Stochastic && value.fract() != 0.0 || value > 1e6 {
+                    let what = "at most 1000000, and a whole number where it is exactly so many";
+                    return Err(format!("there cannot be {value} calls: {what}"));
+                }
+                own.calls[place].count = value;
+            }
+            Self::Timeout(ActivityId(own), place) if value > 0.0 => {
+                let call = &mut model.activities[own].calls[place];
+                call.patience.get_or_insert(Patience::ENDLESS).timeout = value;
+            }
+            Self::Timeout(..) => return Err("a timeout is a time above 0".to_owned()),
+            Self::Age(EntryId(own)) => {
+                model.entries[own].routing.iter_mut().for_each(|own| own.age = value);
+            }
+            Self::Weight(EntryId(own), place) if (1e-6..=1e6).contains(&value) => {
+                weigh(&mut model.entries[own], place, value);
+            }
+            Self::Weight(..) => return Err("a weight is a number from 0.000001 to 1000000".to_owned()),
+            Self::Queue(TaskId(own)) => {
+                let own = &mut model.tasks[own];
+                if own.copies == Copies::Infinite {
+                    return Err("it has as many threads as are needed: nothing waits for one".to_owned());
+                }
+                if value.fract() != 0.0 || value > 1e6 {
+                    return Err(format!("there cannot wait {value}: a whole number from 0 to 1000000"));
+                }
+                own.queue_limit = Some(value as u32);
+            }
         }
         Ok(())
     }
 }
 
+/// What is not there, and what there could be.
+fn absent(kind: &str, whose: &str, mut known: Vec<String>) -> String {
+    known.truncate(20);
+    format!("no {kind} `{whose}`; there are {}", known.join(", "))
+}
+
+/// Entries that forward by a policy.
+fn routed(model: &Model) -> impl Iterator<Item = (EntryId, &Entry)> {
+    let all = model.entries.iter().enumerate().map(|(place, own)| (EntryId(place), own));
+    all.filter(|(_, own)| own.routing.is_some())
+}
+
+/// Is it the entry of this name, or a part that a reader made for it?
+fn goes_by(model: &Model, entry: &Entry, name: &str) -> bool {
+    entry.name == name || model.made.get(&entry.name).is_some_and(|called| *called == format!("`{name}`"))
+}
+
+/// The part of one target, and of the others in the mean.
+fn parts(entry: &Entry, place: usize) -> (f64, f64) {
+    let all: f64 = entry.forwards.iter().map(|(_, part)| part).sum();
+    let own = entry.forwards[place].1;
+    (own, (all - own) / (entry.forwards.len() - 1) as f64)
+}
+
+/// Gives one target so many times what the others get in the mean, who keep their parts to one another.
+fn weigh(entry: &mut Entry, place: usize, times: f64) {
+    let others = (entry.forwards.len() - 1) as f64;
+    let (old, mean) = parts(entry, place);
+    let all = old + others * mean;
+    for (other, (_, part)) in entry.forwards.iter_mut().enumerate() {
+        if other == place {
+            *part = all * times / (times + others);
+        } else if mean > 0.0 {
+            *part *= all / (times + others) / mean;
+        } else {
+            *part = all / (times + others);
+        }
+    }
+}
+
+/// `lookup.2`: the second phase of an entry.
+fn phase(model: &Model, name: &str) -> Option<ActivityId> {
+    let (entry, number) = name.rsplit_once('.')?;
+    let number: usize = number.parse().ok()?;
+    match &model.entries.iter().find(|own| own.name == entry)?.body {
+        Body::Phases(phases) => phases.get(number.checked_sub(1)?).copied(),
+        Body::Graph(_) => None,
+    }
+}
+
+/// `FROM.TO`, the call that an entry makes in any of its phases, or an activity; `FROM.2.TO`, that of its second phase; `FROM`,
+/// the only one that it makes. Of those who wait for an answer, if that is asked for.
+///
+/// # Errors
+/// If there is none, or more than one.
+fn call(model: &Model, name: &str, waits: bool) -> Result<(ActivityId, usize), String> {
+    // Of each call the names by which it goes, the shortest that says what it is first.
+    let mut all: Vec<(Vec<String>, (ActivityId, usize))> = Vec::new();
+    let mut phases = vec![None; model.activities.len()];
+    for entry in &model.entries {
+        if let Body::Phases(own) = &entry.body {
+            own.iter().enumerate().for_each(|(number, own)| phases[own.0] = Some((entry, number + 1)));
+        }
+    }
+    for (place, own) in model.activities.iter().enumerate() {
+        for (number, call) in own.calls.iter().enumerate().filter(|(_, call)| call.waits || !waits) {
+            let to = &model.entries[call.entry.0].name;
+            let names = match phases[place] {
+                Some((entry, number)) => {
+                    let from = &entry.name;
+                    vec![format!("{from}.{to}"), format!("{from}.{number}.{to}"), from.clone()]
+                }
+                None => vec![format!("{}.{to}", own.name), own.name.clone()],
+            };
+            all.push((names, (ActivityId(place), number)));
+        }
+    }
+    let mut found = all.iter().filter(|(names, _)| names.iter().any(|own| own == name));
+    match (found.next(), found.next()) {
+        (Some((_, call)), None) => Ok(*call),
+        (None, _) => {
+            let names = all.iter().filter_map(|(names, _)| names.first().cloned());
+            Err(absent("call FROM.TO", name, names.collect()))
+        }
+        (Some(_), Some(_)) => Err(format!(
+            "`{name}` is more than one call: say FROM.TO, or FROM.1.TO, FROM.2.TO for a phase of an entry"
+        )),
+    }
+}
+
 /// `NAME.threads, NAME.think …`
 fn forms() -> String {
-    WORDS.map(|(word, _)| format!("NAME.{word}")).join(", ")
+    WORDS
+        .map(|(word, what)| {
+            format!("{}.{word}", if what.starts_with("of FROM.TO") { "FROM.TO" } else { "NAME" })
+        })
+        .join(", ")
 }

@@ -1,6 +1,6 @@
 //! Which numbers of a result are meant: `response`, `client.p95`, `cpu.utilization`.
 
-use super::Line;
+use super::{ACTIVITY, Line};
 
 /// A metric, of something or of all that have it.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,9 @@ pub const METRICS: [&str; 13] = [
     "retries",
 ];
 
+/// Those that only a simulation knows.
+pub const PLAYED: [&str; 7] = ["p50", "p95", "p99", "goodput", "refusals", "timeouts", "retries"];
+
 impl Metric {
     /// `response`, `client.p95`
     ///
@@ -42,7 +45,13 @@ impl Metric {
         Ok(Self { name: name.map(str::to_owned), metric })
     }
 
-    /// Its numbers. Throughput of nothing by name is that of clients and of requests from outside.
+    /// Does only a simulation know it?
+    pub fn is_played(&self) -> bool {
+        PLAYED.contains(&self.metric)
+    }
+
+    /// Its numbers. Throughput of nothing by name is that of clients and of requests from outside; phases and activities are
+    /// meant by their names only, where nothing else has the name.
     pub fn of<'l>(&self, lines: &'l [Line]) -> Vec<&'l Line> {
         let asks = |line: &Line| {
             let same = |other: &Line| other.kind == line.kind && other.name == line.name;
@@ -50,8 +59,13 @@ impl Metric {
         };
         let own = |line: &&Line| match &self.name {
             Some(name) => line.name == *name,
-            None => self.metric != "throughput" || asks(line),
+            None => line.kind != ACTIVITY && (self.metric != "throughput" || asks(line)),
         };
-        lines.iter().filter(|line| line.metric == self.metric).filter(own).collect()
+        let mut found: Vec<&Line> =
+            lines.iter().filter(|line| line.metric == self.metric).filter(own).collect();
+        if found.iter().any(|line| line.kind != ACTIVITY) {
+            found.retain(|line| line.kind != ACTIVITY);
+        }
+        found
     }
 }

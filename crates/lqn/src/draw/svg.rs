@@ -199,7 +199,7 @@ impl<'p> Shape<'p> {
             );
             processor(out, picture, self.task.processor, center, middle);
         }
-        if self.task.threads != Some(1) {
+        if self.task.threads != Some(1) || self.task.replicas > 1 {
             let _ = write!(out, "<path class=\"task\" d=\"{}\"/>", self.outline(x + STACK, y - STACK));
         }
         let class = if self.task.client { "task client" } else { "task" };
@@ -260,8 +260,8 @@ fn label(out: &mut String, x: f64, y: f64, name: &str, below: &str) {
 /// How many, and how long clients think.
 fn note(task: &Task) -> String {
     match task.think {
-        Some(think) => format!("{{{}}} Z={}", many(task.threads), short(think)),
-        None => format!("{{{}}}", many(task.threads)),
+        Some(think) => format!("{} Z={}", many(task.threads, task.replicas), short(think)),
+        None => many(task.threads, task.replicas),
     }
 }
 
@@ -281,7 +281,7 @@ fn demands(all: &[f64]) -> String {
 
 fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) {
     let own = &picture.processors[place];
-    if own.cores != Some(1) {
+    if own.cores != Some(1) || own.replicas > 1 {
         let _ = write!(
             out,
             "<circle class=\"processor\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{RADIUS}\"/>",
@@ -294,11 +294,11 @@ fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) 
         out,
         "<circle class=\"processor\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"/>\
          <text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" text-anchor=\"middle\">{}</text>\
-         <text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"10\" text-anchor=\"middle\">{{{}}}</text>",
+         <text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"10\" text-anchor=\"middle\">{}</text>",
         y + 1.0,
         escaped(&own.name),
         y + 14.0,
-        many(own.cores)
+        escaped(&many(own.cores, own.replicas))
     );
 }
 

@@ -23,7 +23,8 @@ pub(super) fn render(picture: &Picture) -> String {
         }
         for (task, head) in layer.iter().zip(&mut heads) {
             let processor = &picture.processors[task.processor];
-            let _ = writeln!(out, "▱ {head:width$}   ○ {} {{{}}}", processor.name, many(processor.cores));
+            let cores = many(processor.cores, processor.replicas);
+            let _ = writeln!(out, "▱ {head:width$}   ○ {} {cores}", processor.name);
             for entry in &task.entries {
                 let mut line = format!("    {:name$}  {:demand$}", entry.name, self::demands(&entry.demands));
                 if entry.arrivals > 0.0 {
@@ -39,12 +40,12 @@ pub(super) fn render(picture: &Picture) -> String {
             }
         }
     }
-    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] mean work, { } how many\n";
+    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] mean work, { } how many, < > replicas\n";
     out
 }
 
 fn head(task: &Task) -> String {
-    let mut head = format!("{} {{{}}}", task.name, many(task.threads));
+    let mut head = format!("{} {}", task.name, many(task.threads, task.replicas));
     if task.client {
         head += " clients";
     }

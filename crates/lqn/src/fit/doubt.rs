@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::squares::Problem;
-use crate::ask::lines;
+use crate::ask::{ACTIVITY, lines};
 use crate::solve;
 
 /// Parameters that can change together without a number changing that was measured.
@@ -104,8 +104,11 @@ fn hints(problem: &Problem<'_>, at: &[f64], direction: &[f64]) -> Vec<Hint> {
         };
         let (Some(less), Some(more)) = (moved(-0.5), moved(0.5)) else { continue };
         for (one, other) in less.into_iter().zip(more) {
-            // What is busy is the same as utilization, where there is one.
+            // What is busy is the same as utilization, where there is one; phases nobody measures alone.
             let (a, b) = (one.value.mean, other.value.mean);
+            if one.kind == ACTIVITY {
+                continue;
+            }
             if row.seen.iter().any(|seen| seen.is(&one)) || one.metric == "busy" || !(a > 0.0 && b > 0.0) {
                 continue;
             }

@@ -3,8 +3,8 @@
 use super::records::{Field, Record};
 use super::{Make, failed};
 use crate::ask::knob::{Knob, WORDS};
-use crate::ask::metric::METRICS;
-use crate::ask::{Line, lines};
+use crate::ask::metric::{METRICS, PLAYED};
+use crate::ask::{ACTIVITY, Line, lines};
 use crate::model::Copies;
 use crate::read::Trouble;
 use crate::{Model, solve};
@@ -57,9 +57,6 @@ pub struct Observed {
 pub(super) const SMALLEST: f64 = 1e-12;
 /// See [`SMALLEST`].
 pub(super) const LARGEST: f64 = 1e12;
-
-/// What formulas do not have.
-const NOT_SOLVED: [&str; 7] = ["p50", "p95", "p99", "goodput", "refusals", "timeouts", "retries"];
 
 /// Makes sense of records by the model that they are of. `free` are the names of what is to be found, which no row may set.
 ///
@@ -201,7 +198,7 @@ fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
 
 /// Is it a number that formulas do not have?
 fn beyond(name: &str) -> bool {
-    name.rsplit_once('.').is_some_and(|(_, word)| NOT_SOLVED.contains(&word))
+    name.rsplit_once('.').is_some_and(|(_, word)| PLAYED.contains(&word))
 }
 
 fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<What, Trouble> {
@@ -242,7 +239,7 @@ fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<
 }
 
 /// Which of the lines a name means: `task.client.response`, or `client.response` where tasks go before processors, and
-/// those before entries.
+/// those before entries, and those before phases and activities.
 fn number(name: &str, known: &[Line]) -> Option<usize> {
     let (whose, metric) = name.rsplit_once('.')?;
     let metric = if metric == "utilisation" { "utilization" } else { metric };
@@ -250,7 +247,7 @@ fn number(name: &str, known: &[Line]) -> Option<usize> {
         known.iter().position(|line| line.kind == kind && line.name == whose && line.metric == metric)
     };
     let whole = whose.split_once('.').and_then(|(kind, whose)| find(kind, whose));
-    whole.or_else(|| ["task", "processor", "entry"].into_iter().find_map(|kind| find(kind, whose)))
+    whole.or_else(|| ["task", "processor", "entry", ACTIVITY].into_iter().find_map(|kind| find(kind, whose)))
 }
 
 /// Takes out what follows from other numbers of the row, which would count twice: how many are busy beside the part that

@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::draft::{Activity, Call, Draft, Entry, Name, Processor, Task};
 use super::limits;
-use super::{At, Trouble, route};
+use super::{At, Scope, Trouble, route};
 use crate::model::{Copies, Order, Patience, Policy, Routing, Scheduling};
 
 /// Does a text begin as TOML does, and no other format: with a table, or with `name = …`?
@@ -355,7 +355,14 @@ impl Maker<'_> {
 
     fn routing(&self, group: &Group) -> Result<Routing, Trouble> {
         let mut routing = match &group.policy {
-            Some(policy) => route::routing(policy.get_ref(), self.places.of(policy))?,
+            Some(policy) if policy.get_ref().contains('$') => {
+                let what = format!(
+                    "this form has no parameters: write a number here, and change it by its name (--set {}.age=2)",
+                    group.name.get_ref()
+                );
+                return Err(self.places.of(policy).says(what));
+            }
+            Some(policy) => route::routing(policy.get_ref(), self.places.of(policy), &Scope::default())?,
             None => Routing { policy: Policy::Random, age: 0.0 },
         };
         if let Some(age) = &group.age {
@@ -433,25 +440,12 @@ impl Maker<'_> {
     }
 
     fn processor(&mut self, name: Name, scheduling: Scheduling, copies: Copies, speed: f64) {
-        self.draft.processors.push(Processor { name, scheduling, copies, speed });
+        self.draft.processors.push(Processor { name, scheduling, copies, speed, replicas: 1 });
     }
 }
 
 fn task(name: Name, processor: Name, copies: Copies) -> Task {
-    Task {
-        name,
-        client: false,
-        queue: Scheduling::Fcfs,
-        copies,
-        think: 0.0,
-        priority: 0,
-        queue_limit: None,
-        processor,
-        entries: Vec::new(),
-        activities: Vec::new(),
-        links: Vec::new(),
-        replies: Vec::new(),
-    }
+    Task { copies, ..Task::new(name, processor) }
 }
 
 /// An entry with a first phase.

@@ -1,5 +1,7 @@
 //! A model before its names are looked up.
 
+use std::collections::HashSet;
+
 use super::At;
 use crate::model::{Copies, Order, Patience, Routing, Scheduling};
 
@@ -19,8 +21,27 @@ pub(super) struct Draft {
     pub(super) notes: Vec<String>,
     /// How entries choose whom they forward to.
     pub(super) routes: Vec<(Name, Routing)>,
+    /// How many replicas ask how many.
+    pub(super) fans: Vec<Fan>,
     /// Names that are not in the text, and what to call their bearers.
     pub(super) made: Vec<(String, String)>,
+}
+
+/// Of two tasks with replicas.
+#[derive(Debug)]
+pub(super) struct Fan {
+    pub(super) from: Name,
+    pub(super) to: Name,
+    pub(super) which: Which,
+    pub(super) count: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// How many replicas ask each one of the other.
+    In,
+    /// How many replicas each one asks.
+    Out,
 }
 
 #[derive(Debug)]
@@ -29,6 +50,7 @@ pub(super) struct Processor {
     pub(super) scheduling: Scheduling,
     pub(super) copies: Copies,
     pub(super) speed: f64,
+    pub(super) replicas: u32,
 }
 
 #[derive(Debug)]
@@ -37,6 +59,7 @@ pub(super) struct Task {
     pub(super) client: bool,
     pub(super) queue: Scheduling,
     pub(super) copies: Copies,
+    pub(super) replicas: u32,
     pub(super) think: f64,
     pub(super) priority: i32,
     /// Requests that may wait, and where that stands.
@@ -53,6 +76,7 @@ pub(super) struct Task {
 pub(super) struct Entry {
     pub(super) name: Name,
     pub(super) arrivals: f64,
+    pub(super) priority: i32,
     /// Up to three; the position is the phase.
     pub(super) phases: [Activity; 3],
     pub(super) forwards: Vec<(Name, f64)>,
@@ -76,6 +100,53 @@ pub(super) struct Call {
     pub(super) count: f64,
     pub(super) waits: bool,
     pub(super) patience: Option<Patience>,
+}
+
+impl Task {
+    /// A server with one thread and nothing to do.
+    pub(super) fn new(name: Name, processor: Name) -> Self {
+        Self {
+            name,
+            client: false,
+            queue: Scheduling::Fcfs,
+            copies: Copies::Some(1),
+            replicas: 1,
+            think: 0.0,
+            priority: 0,
+            queue_limit: None,
+            processor,
+            entries: Vec::new(),
+            activities: Vec::new(),
+            links: Vec::new(),
+            replies: Vec::new(),
+        }
+    }
+}
+
+impl Draft {
+    /// A setting of SPEX whose value is a text: the comment, or something that no number of the model depends on.
+    pub(super) fn say(&mut self, name: &str, text: &str, at: At) {
+        if name == "model_comment" {
+            self.comment = text.to_owned();
+        } else {
+            self.notes.push(format!("line {}: `${name}`, which is a text, is left aside", at.line));
+        }
+    }
+
+    /// What is said of priorities that nobody looks at.
+    pub(super) fn idle_priorities(&self) -> impl Iterator<Item = String> {
+        let tasks = self.tasks.iter().filter(|task| task.queue == Scheduling::HeadOfLine && !task.client);
+        let used: HashSet<&str> =
+            tasks.flat_map(|task| &task.entries).map(|name| name.text.as_str()).collect();
+        let idle = self.entries.iter();
+        let idle = idle.filter(move |own| own.priority != 0 && !used.contains(own.name.text.as_str()));
+        idle.map(|own| {
+            format!(
+                "the priority of entry `{}` is not used: its task serves in the order of requests",
+                own.name.text
+            )
+        })
+    }
 }
 
 impl Call {

@@ -133,28 +133,67 @@ impl Reader<'_, '_, '_> {
     }
 
     fn function(&mut self, name: &str, at: At, depth: usize) -> Result<f64, Trouble> {
-        let one: fn(f64) -> f64 = match name {
-            "abs" => f64::abs,
-            "ceil" => f64::ceil,
-            "floor" => f64::floor,
-            "round" => f64::round,
-            "exp" => f64::exp,
-            "log" => f64::ln,
-            "sqrt" => f64::sqrt,
-            _ => {
-                return Err(at.says(format!(
-                    "no function `{name}`; there are abs, ceil, floor, round, exp, log and sqrt"
-                )));
-            }
+        let function = FUNCTIONS.into_iter().find(|(own, _)| *own == name);
+        let Some((_, function)) = function else {
+            let names = FUNCTIONS.map(|(name, _)| name).join(", ");
+            return Err(at.says(format!("no function `{name}`; there are {names}")));
         };
         if !self.takes("(") {
             return Err(self.at().says(format!("`(` is missing after `{name}`")));
         }
-        let value = self.value(depth + 1)?;
+        let mut values = vec![self.value(depth + 1)?];
+        while self.takes(",") {
+            values.push(self.value(depth + 1)?);
+        }
         let end = self.at();
-        if self.takes(")") { Ok(one(value)) } else { Err(end.says("`)` is missing")) }
+        if !self.takes(")") {
+            return Err(end.says("`)` is missing"));
+        }
+        let count = match function {
+            Function::One(_) => "one value",
+            Function::Two(_) => "two values",
+            Function::Many(_) => "",
+        };
+        match (function, values.as_slice()) {
+            (Function::One(of), [value]) => Ok(of(*value)),
+            (Function::Two(of), [one, other]) => Ok(of(*one, *other)),
+            (Function::Many(of), values) => Ok(values.iter().copied().reduce(of).unwrap_or_default()),
+            _ => Err(at.says(format!("`{name}` is of {count}"))),
+        }
     }
 }
+
+/// By how many values it takes.
+#[derive(Clone, Copy)]
+enum Function {
+    One(fn(f64) -> f64),
+    Two(fn(f64, f64) -> f64),
+    /// Of any number of values, two at a time.
+    Many(fn(f64, f64) -> f64),
+}
+
+/// Those of SPEX, and what else a calculator has. Angles are in radians.
+const FUNCTIONS: [(&str, Function); 19] = [
+    ("abs", Function::One(f64::abs)),
+    ("ceil", Function::One(f64::ceil)),
+    ("floor", Function::One(f64::floor)),
+    ("round", Function::One(f64::round)),
+    ("exp", Function::One(f64::exp)),
+    ("log", Function::One(f64::ln)),
+    ("log10", Function::One(f64::log10)),
+    ("sqrt", Function::One(f64::sqrt)),
+    ("sin", Function::One(f64::sin)),
+    ("cos", Function::One(f64::cos)),
+    ("tan", Function::One(f64::tan)),
+    ("asin", Function::One(f64::asin)),
+    ("acos", Function::One(f64::acos)),
+    ("atan", Function::One(f64::atan)),
+    ("atan2", Function::Two(f64::atan2)),
+    ("pow", Function::Two(f64::powf)),
+    ("fmod", Function::Two(|one, other| one % other)),
+    ("min", Function::Many(f64::min)),
+    ("max", Function::Many(f64::max)),
+];
 
 #[cfg(test)]
 mod tests {
@@ -180,6 +219,9 @@ mod tests {
             ("$x > 2 & $x < 4 ? 7 : 8", 7.0),
             ("sqrt(16) / 2", 2.0),
             ("!0", 1.0),
+            ("pow(2, 3) + min(4, $x, 7)", 11.0),
+            ("max(1) + max($x, 2)", 4.0),
+            ("cos(0) + sin(0) + atan2(0, 1)", 1.0),
         ] {
             assert_eq!(values(text).unwrap(), [value], "{text}");
         }
@@ -193,7 +235,10 @@ mod tests {
             ("$y", "`$y` has no value"),
             ("1 +", "expected a number"),
             ("(1", "`)` is missing"),
-            ("tan(1)", "no function `tan`"),
+            ("rand(1)", "no function `rand`"),
+            ("pow(2)", "`pow` is of two values"),
+            ("sqrt(2, 3)", "`sqrt` is of one value"),
+            ("min()", "expected a number"),
             ("[1 : 2, 0]", "a range"),
         ] {
             let trouble = values(text).unwrap_err();

@@ -10,13 +10,14 @@ use crate::model::{
 };
 
 mod graph;
+mod replicas;
 
 /// Most that a model may have of anything.
 const MOST: usize = 100_000;
 
 /// The model of a draft.
 pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
-    let Draft { comment, processors, tasks, entries, routes, made, .. } = draft;
+    let Draft { comment, processors, tasks, entries, routes, fans, made, .. } = draft;
     let mut model = Model { comment, made: made.into_iter().collect(), ..Model::default() };
     let nowhere = super::At { line: 1, column: 1 };
     if tasks.is_empty() {
@@ -33,6 +34,7 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
             scheduling: own.scheduling,
             copies: own.copies,
             speed: own.speed,
+            replicas: own.replicas,
         });
     }
     let mut joiner = Joiner { entries: HashMap::new(), model };
@@ -73,12 +75,15 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
             role,
             processor: ProcessorId(processor),
             copies: own.copies,
+            replicas: own.replicas,
+            fan_out: Vec::new(),
             priority: own.priority,
             queue_limit: own.queue_limit.map(|(limit, _)| limit),
             entries: Vec::new(),
         });
     }
-    let mut model = joiner.join(tasks, entries, &owners)?;
+    let mut model = joiner.join(&tasks, entries, &owners)?;
+    replicas::join(&mut model, &tasks, &fans)?;
     for (name, routing) in routes {
         let own = model.entries.iter_mut().find(|entry| entry.name == name.text);
         let own = own.ok_or_else(|| name.at.says(format!("no entry `{}`", name.text)))?;
@@ -110,7 +115,7 @@ struct Joiner {
 impl Joiner {
     fn join(
         mut self,
-        tasks: Vec<draft::Task>,
+        tasks: &[draft::Task],
         entries: Vec<draft::Entry>,
         owners: &HashMap<String, usize>,
     ) -> Result<Model, Trouble> {
@@ -140,6 +145,7 @@ impl Joiner {
                     name: name.text.clone(),
                     task: TaskId(place),
                     arrivals: spoken.get(name.text.as_str()).map_or(0.0, |entry| entry.arrivals),
+                    priority: spoken.get(name.text.as_str()).map_or(0, |entry| entry.priority),
                     forwards: Vec::new(),
                     routing: None,
                     body: Body::Phases(Vec::new()),
@@ -164,7 +170,7 @@ impl Joiner {
                 self.model.entries[id.0].body = body;
             }
         }
-        self.check(&tasks)?;
+        self.check(tasks)?;
         Ok(self.model)
     }
 
@@ -173,10 +179,20 @@ impl Joiner {
         found.ok_or_else(|| name.at.says(format!("no entry `{}`", name.text)))
     }
 
+    /// The entry that is asked for: not one of a client, whom nobody asks.
+    fn asked(&self, name: &Name) -> Result<EntryId, Trouble> {
+        let entry = self.entry(name)?;
+        let task = self.model.task_of(entry);
+        if task.is_client() {
+            return Err(name.at.says(format!("`{}` is a reference task and is called", task.name)));
+        }
+        Ok(entry)
+    }
+
     fn forwards(&mut self, id: EntryId, entry: &draft::Entry) -> Result<(), Trouble> {
         let mut all = 0.0;
         for (to, share) in &entry.forwards {
-            let target = self.entry(to)?;
+            let target = self.asked(to)?;
             all += share;
             if all > 1.0 + 1e-6 {
                 return Err(to.at.says(format!("entry `{}` forwards more than all: {all}", entry.name.text)));
@@ -221,6 +237,7 @@ impl Joiner {
                 return Err(to.at.says(format!("`{}` is called {count} times; at most a million", to.text)));
             }
             if *count > 0.0 {
+                self.asked(to)?;
                 calls.push(Call { entry, count: *count, waits: *waits, patience: *patience });
             }
         }
@@ -241,27 +258,18 @@ impl Joiner {
         Ok(ActivityId(self.model.activities.len() - 1))
     }
 
-    /// Calls and forwards that come back to the same task would wait for themselves; clients are not called.
+    /// Calls and forwards that come back to the same task would wait for themselves.
     fn check(&self, tasks: &[draft::Task]) -> Result<(), Trouble> {
         let model = &self.model;
         let mut asks: Vec<Vec<usize>> = vec![Vec::new(); model.tasks.len()];
-        let mut called = |from: TaskId, to: EntryId| -> Result<(), Trouble> {
-            let target = model.entries[to.0].task;
-            if model.tasks[target.0].is_client() {
-                let name = &tasks[target.0].name;
-                return Err(name.at.says(format!("`{}` is a reference task and is called", name.text)));
-            }
-            asks[from.0].push(target.0);
-            Ok(())
-        };
         for activity in &model.activities {
             for call in activity.calls.iter().filter(|call| call.waits) {
-                called(activity.task, call.entry)?;
+                asks[activity.task.0].push(model.entries[call.entry.0].task.0);
             }
         }
         for entry in &model.entries {
             for (to, _) in &entry.forwards {
-                called(entry.task, *to)?;
+                asks[entry.task.0].push(model.entries[to.0].task.0);
             }
         }
         let idle = !model.tasks.iter().any(Task::is_client)

@@ -127,6 +127,14 @@ pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Re
     Ok(())
 }
 
+/// So many replicas.
+pub(super) fn replicas(value: f64, at: At) -> Result<u32, Trouble> {
+    if value.fract() == 0.0 && (1.0..=1e5).contains(&value) {
+        return Ok(value as u32);
+    }
+    Err(at.says(format!("of replicas there is a whole number from 1 to 100000, not {value}")))
+}
+
 /// So many may wait.
 pub(super) fn queue(value: f64, at: At) -> Result<u32, Trouble> {
     if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {

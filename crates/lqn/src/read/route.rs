@@ -1,14 +1,14 @@
 //! How an entry chooses whom it forwards to: a pragma, which other tools pass over.
 //!
 //! `#pragma route.ENTRY=POLICY` or `POLICY(AGE)` on a line of its own; in LQNX `<pragma param="route.ENTRY"
-//! value="POLICY(AGE)"/>`.
+//! value="POLICY(AGE)"/>`. The age may be a parameter.
 
 use super::draft::{Draft, Name};
-use super::{At, Trouble};
+use super::{At, Scope, Trouble, limits};
 use crate::model::{Policy, Routing};
 
-/// Routes in the lines of a text.
-pub(super) fn lines(source: &str, draft: &mut Draft) -> Result<(), Trouble> {
+/// Routes in the lines of a text, of which all parameters are known.
+pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Result<(), Trouble> {
     for (number, line) in source.lines().enumerate() {
         let Some(rest) = line.trim_start().strip_prefix("#pragma") else { continue };
         let Some((name, value)) = rest.split_once('=') else { continue };
@@ -16,13 +16,13 @@ pub(super) fn lines(source: &str, draft: &mut Draft) -> Result<(), Trouble> {
         // Where the entry's name begins, in characters.
         let at = line.find("route.").map_or(0, |place| line[..place].chars().count());
         let at = At { line: number + 1, column: at + "route.".len() + 1 };
-        draft.routes.push((Name { text: entry.to_owned(), at }, routing(value, at)?));
+        draft.routes.push((Name { text: entry.to_owned(), at }, routing(value, at, scope)?));
     }
     Ok(())
 }
 
 /// `least_loaded(0.5)`
-pub(super) fn routing(text: &str, at: At) -> Result<Routing, Trouble> {
+pub(super) fn routing(text: &str, at: At, scope: &Scope<'_>) -> Result<Routing, Trouble> {
     let text = text.trim();
     let (word, age) = match text.strip_suffix(')').and_then(|text| text.split_once('(')) {
         Some((word, age)) => (word, Some(age.trim())),
@@ -34,7 +34,12 @@ pub(super) fn routing(text: &str, at: At) -> Result<Routing, Trouble> {
     let age = match age {
         None => 0.0,
         Some(text) => {
-            let age = text.parse().ok().filter(|age: &f64| age.is_finite() && *age >= 0.0);
+            let age = if text.starts_with('$') {
+                Some(limits::number(text, at, scope)?)
+            } else {
+                text.parse().ok()
+            };
+            let age = age.filter(|age: &f64| age.is_finite() && *age >= 0.0);
             age.ok_or_else(|| at.says(format!("the age of loads is a number from 0 on, not `{text}`")))?
         }
     };

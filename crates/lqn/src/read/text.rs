@@ -1,26 +1,27 @@
 //! The `.lqn` grammar: sections of one letter each, lists that end with `-1`.
 
-use super::draft::{Activity, Call, Draft, Entry, Name, Processor, Task};
+use super::draft::{Activity, Call, Draft, Entry, Name};
 use super::expression::Reader;
 use super::scan::{Kind, Token, tokens};
 use super::{At, Scope, Trouble, limits, route};
-use crate::model::{Copies, Order, Scheduling};
+use crate::model::{Copies, Order};
 
 mod graph;
+mod tasks;
 
 /// Reads a whole text.
 pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
     let mut parser = Parser { tokens: tokens(source)?, next: 0, scope };
     let mut draft = Draft::default();
-    route::lines(source, &mut draft)?;
     loop {
         let Token { kind, at } = parser.take();
         match kind {
             Kind::End => {
+                route::lines(source, &mut draft, parser.scope)?;
                 limits::lines(source, &mut draft, parser.scope)?;
                 return Ok(draft);
             }
-            Kind::Variable(name) => parser.parameter(&name)?,
+            Kind::Variable(name) => parser.parameter(&name, &mut draft)?,
             Kind::Word(section) => match section.as_str() {
                 "G" => parser.general(&mut draft)?,
                 "P" => parser.processors(&mut draft)?,
@@ -133,9 +134,14 @@ impl Parser<'_, '_> {
         })
     }
 
-    /// `$name = value`, the name of which has been read.
-    fn parameter(&mut self, name: &str) -> Result<(), Trouble> {
+    /// `$name = value`, the name of which has been read. A text, as `$model_comment` has one, is no parameter.
+    fn parameter(&mut self, name: &str, draft: &mut Draft) -> Result<(), Trouble> {
         self.expect("=")?;
+        if let Kind::Text(text) = self.peek() {
+            draft.say(name, text, self.at());
+            self.next += 1;
+            return Ok(());
+        }
         let mut reader = Reader { tokens: &self.tokens, next: self.next, scope: &*self.scope };
         let values = reader.values()?;
         self.next = reader.next;
@@ -180,170 +186,6 @@ impl Parser<'_, '_> {
                 self.number("a setting of a solver")?;
             }
         }
-        Ok(())
-    }
-
-    fn processors(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
-        self.count();
-        while !self.ends() {
-            self.keyword("p", "a processor begins with `p`")?;
-            let name = self.name("a processor")?;
-            let Token { kind, at } = self.take();
-            let Kind::Word(letter) = kind else {
-                return Err(at.says("expected how the processor is shared: f, h, p, r, i or s"));
-            };
-            let mut copies = Copies::Some(1);
-            let scheduling = match letter.as_str() {
-                "f" => Scheduling::Fcfs,
-                "h" => Scheduling::HeadOfLine,
-                "p" => Scheduling::Preemptive,
-                "r" => Scheduling::Random,
-                "i" => {
-                    copies = Copies::Infinite;
-                    Scheduling::Fcfs
-                }
-                "s" => {
-                    // A quantum: what takes turns in it is taken to be infinitely short.
-                    if self.is_number() {
-                        self.number("a quantum")?;
-                    }
-                    Scheduling::Sharing
-                }
-                "c" => return Err(at.says("completely fair scheduling (`c`) is not supported")),
-                other => {
-                    return Err(at.says(format!("no scheduling `{other}`; there are f, h, p, r, i and s")));
-                }
-            };
-            let mut processor = Processor { name, scheduling, copies, speed: 1.0 };
-            while let Kind::Word(option) = self.peek().clone() {
-                let at = self.at();
-                match option.as_str() {
-                    "m" => {
-                        self.next += 1;
-                        let several = self.copies()?;
-                        if processor.copies != Copies::Infinite {
-                            processor.copies = several;
-                        }
-                    }
-                    "i" => {
-                        self.next += 1;
-                        processor.copies = Copies::Infinite;
-                    }
-                    "R" => {
-                        self.next += 1;
-                        processor.speed = self.number("a speed")?;
-                        if processor.speed == 0.0 || processor.speed.is_infinite() {
-                            return Err(at.says("a speed is above 0, and a number"));
-                        }
-                    }
-                    "r" => self.replicas(at)?,
-                    _ => break,
-                }
-            }
-            self.skip_observations();
-            draft.processors.push(processor);
-        }
-        Ok(())
-    }
-
-    /// `r n`: only 1 is supported.
-    fn replicas(&mut self, at: At) -> Result<(), Trouble> {
-        self.next += 1;
-        if self.number("how many replicas there are")? == 1.0 {
-            return Ok(());
-        }
-        Err(at.says("replicas (`r`) are not supported; write out the copies, or `m` for threads or cores that share a queue"))
-    }
-
-    fn keyword(&mut self, word: &str, why: &str) -> Result<(), Trouble> {
-        if self.is_word(word) {
-            self.next += 1;
-            return Ok(());
-        }
-        Err(self.at().says(format!("{why}; a list ends with -1")))
-    }
-
-    fn tasks(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
-        self.count();
-        while !self.ends() {
-            if let Kind::Word(fan) = self.peek()
-                && (fan == "I" || fan == "O")
-            {
-                return Err(self.at().says("fan-in and fan-out belong to replicas, which are not supported"));
-            }
-            self.keyword("t", "a task begins with `t`")?;
-            let name = self.name("a task")?;
-            let Token { kind, at } = self.take();
-            let letter = if let Kind::Word(letter) = kind { letter } else { String::new() };
-            let mut task = Task {
-                name,
-                client: false,
-                queue: Scheduling::Fcfs,
-                copies: Copies::Some(1),
-                think: 0.0,
-                priority: 0,
-                queue_limit: None,
-                processor: Name::default(),
-                entries: Vec::new(),
-                activities: Vec::new(),
-                links: Vec::new(),
-                replies: Vec::new(),
-            };
-            match letter.as_str() {
-                "r" => task.client = true,
-                "n" | "f" => {}
-                "h" => task.queue = Scheduling::HeadOfLine,
-                "i" => task.copies = Copies::Infinite,
-                "b" | "u" | "P" | "p" | "S" | "w" => {
-                    return Err(at.says(format!(
-                        "tasks of kind `{letter}` are not supported; there are r, n, f, h and i"
-                    )));
-                }
-                _ => return Err(at.says("expected the kind of the task: r (clients), n, f, h or i")),
-            }
-            while !self.ends() {
-                task.entries.push(self.name("an entry")?);
-            }
-            self.task_options(&mut task)?;
-            draft.tasks.push(task);
-        }
-        Ok(())
-    }
-
-    /// What follows the entries of a task: the processor, and words with a value each.
-    fn task_options(&mut self, task: &mut Task) -> Result<(), Trouble> {
-        if self.is_word("q") {
-            return Err(self.at().says("`q`, which every tool understands otherwise, is not supported; write `#pragma queue.TASK=NUMBER`"));
-        }
-        task.processor = self.name("the processor of the task")?;
-        if self.is_number() {
-            task.priority = self.number("a priority")? as i32;
-        }
-        while let Kind::Word(option) = self.peek().clone() {
-            let at = self.at();
-            match option.as_str() {
-                "z" => {
-                    self.next += 1;
-                    task.think = self.number("a time to think")?;
-                }
-                "m" => {
-                    self.next += 1;
-                    let copies = self.copies()?;
-                    if task.copies != Copies::Infinite {
-                        task.copies = copies;
-                    }
-                }
-                "i" => {
-                    self.next += 1;
-                    task.copies = Copies::Infinite;
-                }
-                "r" => self.replicas(at)?,
-                "g" => return Err(at.says("groups that share a processor (`g`) are not supported")),
-                "T" => return Err(at.says("tokens (`T`) belong to semaphores, which are not supported")),
-                _ => break,
-            }
-        }
-        self.skip_observations();
         Ok(())
     }
 
@@ -393,12 +235,20 @@ impl Parser<'_, '_> {
                     draft.entries[entry].start = Some(self.name("an activity")?);
                     self.end_phases()?;
                 }
-                "p" | "H" | "M" => {
+                "p" => {
+                    let entry = self.entry(draft)?;
+                    draft.entries[entry].priority = self.number("a priority")? as i32;
+                    self.end_phases()?;
+                }
+                "M" => {
+                    self.phases(draft, "a longest time", |_, _, _| ())?;
+                    draft.notes.push(format!("line {}: `M` of an entry is left aside", at.line));
+                }
+                "H" => {
                     self.entry(draft)?;
-                    while !self.ends() && self.is_number() || self.is_mark(":") {
-                        self.next += 1;
-                    }
-                    draft.notes.push(format!("line {}: `{letter}` of an entry is left aside", at.line));
+                    self.number("a phase")?;
+                    self.histogram()?;
+                    draft.notes.push(format!("line {}: `H` of an entry is left aside", at.line));
                 }
                 "P" | "V" | "R" | "U" | "W" | "X" => {
                     return Err(at.says("semaphores and locks are not supported"));
@@ -411,6 +261,20 @@ impl Parser<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// `0 : 10 20 log`, which counts times and changes none: from and to, how many bins, and of what kind.
+    fn histogram(&mut self) -> Result<(), Trouble> {
+        self.number("where the counting begins")?;
+        self.expect(":")?;
+        self.number("where the counting ends")?;
+        if self.is_number() {
+            self.number("how many bins there are")?;
+        }
+        if ["log", "linear", "sqrt"].iter().any(|kind| self.is_word(kind)) {
+            self.next += 1;
+        }
+        self.end_phases()
     }
 
     /// An entry by its name; made when it is first spoken of.

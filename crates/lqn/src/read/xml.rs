@@ -2,7 +2,7 @@
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-use super::draft::{Activity, After, Before, Call, Draft, Entry, Link, Name, Processor, Task};
+use super::draft::{Activity, After, Before, Call, Draft, Entry, Fan, Link, Name, Processor, Task, Which};
 use super::expression::Reader;
 use super::scan::{Kind, tokens};
 use super::text::copies;
@@ -98,7 +98,8 @@ impl<'d> Xml<'d, '_, '_> {
                             let name =
                                 Name { text: entry.to_owned(), at: self.at_attribute(pragma, "param") };
                             let value = pragma.attribute("value").unwrap_or_default();
-                            let routing = route::routing(value, self.at_attribute(pragma, "value"))?;
+                            let routing =
+                                route::routing(value, self.at_attribute(pragma, "value"), self.scope)?;
                             self.draft.routes.push((name, routing));
                         }
                     }
@@ -117,15 +118,31 @@ impl<'d> Xml<'d, '_, '_> {
     /// Declarations as in the other format, as text.
     fn parameters(&mut self, own: Element<'d>) -> Result<(), Trouble> {
         let begin = self.at(own);
-        let source = own.text().unwrap_or_default();
+        let mut source = String::new();
+        for part in own.children() {
+            if part.is_text() {
+                source += part.text().unwrap_or_default();
+            } else if part.is_element() {
+                return Err(self.at(part).says("expected a parameter: `$x = 1`"));
+            } else {
+                // A comment is room for as many characters, so that places stay right.
+                let comment = &self.document.input_text()[part.range()];
+                source.extend(comment.chars().map(|own| if own == '\n' { own } else { ' ' }));
+            }
+        }
         let moved = |at: At| At { line: begin.line + at.line - 1, column: at.column };
         let misplaced =
             |trouble: Trouble| moved(At { line: trouble.line, column: trouble.column }).says(trouble.message);
-        let tokens = tokens(source).map_err(misplaced)?;
+        let tokens = tokens(&source).map_err(misplaced)?;
         let mut next = 0;
         while let Kind::Variable(name) = &tokens[next].kind {
             if tokens.get(next + 1).is_none_or(|token| token.kind != Kind::Mark("=")) {
                 return Err(moved(tokens[next].at).says(format!("expected `${name} = …`")));
+            }
+            if let Some(Kind::Text(text)) = tokens.get(next + 2).map(|token| &token.kind) {
+                self.draft.say(name, text, moved(tokens[next].at));
+                next += 3;
+                continue;
             }
             let mut reader = Reader { tokens: &tokens, next: next + 2, scope: &*self.scope };
             let values = reader.values().map_err(misplaced)?;
@@ -141,29 +158,26 @@ impl<'d> Xml<'d, '_, '_> {
     fn processor(&mut self, own: Element<'d>) -> Result<(), Trouble> {
         let name = self.text(own, "name")?;
         let at = self.at_attribute(own, "scheduling");
-        let (mut copies, scheduling) = (self.copies(own)?, own.attribute("scheduling").unwrap_or("fcfs"));
-        let scheduling = match scheduling {
+        let copies = self.copies(own)?;
+        let scheduling = match own.attribute("scheduling").unwrap_or("fcfs") {
             "fcfs" => Scheduling::Fcfs,
             "ps" => Scheduling::Sharing,
             "hol" => Scheduling::HeadOfLine,
             "pp" | "pri" => Scheduling::Preemptive,
             "rand" => Scheduling::Random,
-            "inf" => {
-                copies = Copies::Infinite;
-                Scheduling::Fcfs
-            }
+            "inf" => Scheduling::Fcfs,
             other => {
                 return Err(at.says(format!(
                     "scheduling `{other}` of processors is not supported; there are fcfs, ps, hol, pp, rand and inf"
                 )));
             }
         };
-        self.replicas(own)?;
+        let replicas = self.replicas(own, "replication")?;
         let speed = self.number(own, "speed-factor", 1.0)?;
         if speed == 0.0 || speed.is_infinite() {
             return Err(self.at_attribute(own, "speed-factor").says("a speed is above 0, and a number"));
         }
-        self.draft.processors.push(Processor { name: name.clone(), scheduling, copies, speed });
+        self.draft.processors.push(Processor { name: name.clone(), scheduling, copies, speed, replicas });
         for child in elements(own) {
             match child.tag_name().name() {
                 "task" => self.task(child, &name)?,
@@ -177,54 +191,63 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(())
     }
 
+    /// How many; where there are as many as are needed the number does not matter.
     fn copies(&self, own: Element<'d>) -> Result<Copies, Trouble> {
         let count = self.number(own, "multiplicity", 1.0)?;
+        if own.attribute("scheduling") == Some("inf") {
+            return Ok(Copies::Infinite);
+        }
         copies(count).ok_or_else(|| {
             self.at_attribute(own, "multiplicity")
                 .says(format!("there cannot be {count} of it: a whole number from 1 on, or `inf`"))
         })
     }
 
-    fn replicas(&self, own: Element<'d>) -> Result<(), Trouble> {
-        if self.number(own, "replication", 1.0)? == 1.0 {
-            return Ok(());
-        }
-        Err(self.at_attribute(own, "replication").says(
-            "replicas are not supported; write out the copies, or `multiplicity` for those that share a queue",
-        ))
+    fn replicas(&self, own: Element<'d>, name: &str) -> Result<u32, Trouble> {
+        limits::replicas(self.number(own, name, 1.0)?, self.at_attribute(own, name))
+    }
+
+    /// How many replicas of a task ask how many of another.
+    fn fan(&mut self, own: Element<'d>, task: &Name) -> Result<(), Trouble> {
+        let count = self.replicas(own, "value")?;
+        self.draft.fans.push(if own.tag_name().name() == "fan-in" {
+            Fan { from: self.text(own, "source")?, to: task.clone(), which: Which::In, count }
+        } else {
+            Fan { from: task.clone(), to: self.text(own, "dest")?, which: Which::Out, count }
+        });
+        Ok(())
+    }
+
+    /// What changes no number of the model.
+    fn aside(&mut self, own: Element<'d>, what: &str) {
+        let line = self.at(own).line;
+        self.draft.notes.push(format!("line {line}: `{what}` is left aside"));
     }
 
     fn task(&mut self, own: Element<'d>, processor: &Name) -> Result<(), Trouble> {
         let at = self.at_attribute(own, "scheduling");
         let mut task = Task {
-            name: self.text(own, "name")?,
-            client: false,
-            queue: Scheduling::Fcfs,
             copies: self.copies(own)?,
+            replicas: self.replicas(own, "replication")?,
             think: self.number(own, "think-time", 0.0)?,
             priority: self.number(own, "priority", 0.0)? as i32,
             queue_limit: self
                 .own_number(own, "queue-limit")?
                 .map(|(value, at)| Ok((limits::queue(value, at)?, at)))
                 .transpose()?,
-            processor: processor.clone(),
-            entries: Vec::new(),
-            activities: Vec::new(),
-            links: Vec::new(),
-            replies: Vec::new(),
+            ..Task::new(self.text(own, "name")?, processor.clone())
         };
         match own.attribute("scheduling").unwrap_or("fcfs") {
             "ref" => task.client = true,
             "fcfs" | "n" => {}
             "pri" | "hol" => task.queue = Scheduling::HeadOfLine,
-            "inf" => task.copies = Copies::Infinite,
+            "inf" => {}
             other => {
                 return Err(at.says(format!(
                     "scheduling `{other}` of tasks is not supported; there are ref, fcfs, hol and inf"
                 )));
             }
         }
-        self.replicas(own)?;
         if self.number(own, "queue-length", 0.0)? != 0.0 {
             return Err(self
                 .at_attribute(own, "queue-length")
@@ -234,7 +257,12 @@ impl<'d> Xml<'d, '_, '_> {
             match child.tag_name().name() {
                 "entry" => self.entry(child, &mut task)?,
                 "task-activities" => self.activities(child, &mut task)?,
-                "result-task" | "service-time-distribution" | "service" => {}
+                "fan-in" | "fan-out" => {
+                    let name = task.name.clone();
+                    self.fan(child, &name)?;
+                }
+                "result-task" => {}
+                name @ ("service-time-distribution" | "service") => self.aside(child, name),
                 other => return Err(self.at(child).says(format!("`{other}` of a task is not supported"))),
             }
         }
@@ -250,6 +278,10 @@ impl<'d> Xml<'d, '_, '_> {
             }
         }
         entry.arrivals = self.number(own, "open-arrival-rate", 0.0)?;
+        entry.priority = self.number(own, "priority", 0.0)? as i32;
+        for child in named(own, "service-time-distribution") {
+            self.aside(child, "service-time-distribution");
+        }
         for child in named(own, "forwarding") {
             entry.forwards.push((self.text(child, "dest")?, self.number(child, "prob", 1.0)?));
         }
@@ -265,7 +297,7 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(())
     }
 
-    fn activity(&self, own: Element<'d>) -> Result<Activity, Trouble> {
+    fn activity(&mut self, own: Element<'d>) -> Result<Activity, Trouble> {
         let order = match own.attribute("call-order").unwrap_or("STOCHASTIC") {
             order if order.eq_ignore_ascii_case("stochastic") => Order::Stochastic,
             order if order.eq_ignore_ascii_case("deterministic") => Order::Deterministic,
@@ -285,10 +317,17 @@ impl<'d> Xml<'d, '_, '_> {
             order,
             calls: Vec::new(),
         };
+        if own.attribute("max-service-time").is_some_and(|time| time.trim().parse() != Ok(0.0)) {
+            self.aside(own, "max-service-time");
+        }
         for child in elements(own) {
             let waits = match child.tag_name().name() {
                 "synch-call" => true,
                 "asynch-call" => false,
+                name @ "service-time-distribution" => {
+                    self.aside(child, name);
+                    continue;
+                }
                 _ => continue,
             };
             let count = self.number(child, "calls-mean", 1.0)?;
@@ -369,7 +408,8 @@ impl<'d> Xml<'d, '_, '_> {
                         task.replies.push((self.text(reply, "name")?, vec![entry.clone()]));
                     }
                 }
-                "result-activity" | "result-join-delay" | "service-time-distribution" => {}
+                "result-activity" | "result-join-delay" => {}
+                name @ "service-time-distribution" => self.aside(child, name),
                 other => {
                     return Err(self.at(child).says(format!("`{other}` of activities is not supported")));
                 }

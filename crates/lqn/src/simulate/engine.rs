@@ -15,6 +15,7 @@ use super::station::{Station, Wish};
 use super::tally::Tally;
 use crate::Model;
 use agenda::{Agenda, Event};
+use graph::{Joins, Loops};
 use slab::Slab;
 
 mod agenda;
@@ -96,6 +97,8 @@ struct Request {
     outside: f64,
     /// Something that was done for it failed.
     failed: bool,
+    /// Rank of the task that asks.
+    rank: u16,
 }
 
 #[derive(Clone, Default)]
@@ -108,14 +111,8 @@ struct Thread {
     begun: f64,
     /// A call has failed.
     failed: bool,
-    /// Only of activity graphs with joins.
+    /// Only of activity graphs with joins, or with forks in loops.
     joins: Option<Box<Joins>>,
-}
-
-/// How many came to each join, by its number.
-#[derive(Clone, Default)]
-struct Joins {
-    came: Vec<(usize, u32)>,
 }
 
 #[derive(Clone, Default)]
@@ -130,12 +127,6 @@ struct Branch {
     left: Vec<u32>,
     /// Only in loops.
     loops: Option<Box<Loops>>,
-}
-
-/// Loops that a branch is in, by the activity before each.
-#[derive(Clone, Default)]
-struct Loops {
-    all: Vec<u32>,
 }
 
 /// A call whose answer is waited for: whom it asks, with what patience, its request and how often it tried again.
@@ -247,6 +238,7 @@ impl<'p> Engine<'p> {
                     origin: entry,
                     outside: self.now,
                     failed: false,
+                    rank: self.program.outside(),
                 };
                 let request = self.requests.add(request);
                 self.todo.push(Do::Come(request));
@@ -451,26 +443,26 @@ impl<'p> Engine<'p> {
     }
 
     fn call(&mut self, branch: u32, ask: Ask) {
-        let Ask { entry, waits, patience } = ask;
+        let Ask { entry, waits, patience, rank } = ask;
         if !waits {
             self.todo.push(Do::Piece(branch));
-            self.send(entry, NONE);
+            self.send(entry, NONE, rank);
             return;
         }
         if self.program.limited {
             self.waits_for(branch, Waiting { entry, patience, request: 0, tries: 0, until: 0 });
         }
         if patience == ENDLESS {
-            self.send(entry, branch);
+            self.send(entry, branch, rank);
         } else {
             self.ask(branch);
         }
     }
 
     /// A request goes to an entry, for a branch that waits.
-    fn send(&mut self, entry: u32, caller: u32) -> u32 {
+    fn send(&mut self, entry: u32, caller: u32, rank: u16) -> u32 {
         let request =
-            Request { entry, caller, came: self.now, origin: NONE, outside: self.now, failed: false };
+            Request { entry, caller, came: self.now, origin: NONE, outside: self.now, failed: false, rank };
         let request = self.requests.add(request);
         self.todo.push(Do::Come(request));
         request

@@ -1,5 +1,7 @@
 //! Percentiles of times of any size, in bounded memory: buckets that are 1/64 wider each octave.
 
+use std::borrow::Cow;
+
 /// Counts of times, to within 1.6 %.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Percentiles {
@@ -23,6 +25,18 @@ impl Percentiles {
         let place = (bits as i64 - (LEAST << BITS)).clamp(0, OCTAVES << BITS) as usize;
         self.counts[place] += 1;
         self.total += 1;
+    }
+
+    /// All together.
+    pub(super) fn of<'p>(mut those: impl Iterator<Item = &'p Self>) -> Cow<'p, Self> {
+        let Some(first) = those.next() else { return Cow::Owned(Self::default()) };
+        those.fold(Cow::Borrowed(first), |all, own| {
+            let mut all = all.into_owned();
+            all.counts.resize(all.counts.len().max(own.counts.len()), 0);
+            all.counts.iter_mut().zip(&own.counts).for_each(|(sum, count)| *sum += count);
+            all.total += own.total;
+            Cow::Owned(all)
+        })
     }
 
     /// The time below which this part of them is; `None` if there are none.

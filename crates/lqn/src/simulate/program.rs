@@ -13,6 +13,8 @@ pub(super) struct Program {
     pub(super) loops: Vec<Turns>,
     /// What callers do that are not answered; [`Ask::patience`] is a place in it.
     pub(super) patience: Vec<Patience>,
+    /// Priorities of tasks, each once; [`Crew::rank`] is a place in it.
+    pub(super) ranks: Vec<i32>,
     /// Can a call fail?
     pub(super) limited: bool,
 }
@@ -74,6 +76,8 @@ pub(super) struct Ask {
     pub(super) waits: bool,
     /// Place in [`Program::patience`]; [`ENDLESS`] for none.
     pub(super) patience: u32,
+    /// Rank of the task that asks.
+    pub(super) rank: u16,
 }
 
 /// No end of patience.
@@ -93,6 +97,7 @@ pub(super) struct Way {
     pub(super) task: usize,
     pub(super) start: usize,
     pub(super) arrivals: f64,
+    pub(super) priority: i32,
     /// Where it is forwarded, each with its probability added to those before it.
     pub(super) forwards: Vec<(f64, usize)>,
     pub(super) routing: Option<Routing>,
@@ -106,6 +111,8 @@ pub(super) struct Crew {
     pub(super) think: Option<f64>,
     pub(super) entries: Vec<usize>,
     pub(super) by_priority: bool,
+    /// Of its priority among those of all tasks.
+    pub(super) rank: u16,
     /// Requests that may wait.
     pub(super) queue_limit: usize,
 }
@@ -113,9 +120,13 @@ pub(super) struct Crew {
 impl Program {
     pub(super) fn new(model: &Model) -> Self {
         let (mut loops, mut patience) = (Vec::new(), Vec::new());
+        // What comes from outside has a priority of 0.
+        let mut ranks: Vec<i32> = model.tasks.iter().map(|task| task.priority).chain([0]).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
         let places = 0..model.activities.len();
         let mut activities: Vec<Step> =
-            places.map(|place| step(model, ActivityId(place), &mut loops, &mut patience)).collect();
+            places.map(|place| step(model, ActivityId(place), &ranks, &mut loops, &mut patience)).collect();
         let mut entries = Vec::new();
         for entry in &model.entries {
             let start = match &entry.body {
@@ -134,8 +145,8 @@ impl Program {
                 (sum, *to)
             });
             let forwards = forwards.collect();
-            let (arrivals, routing) = (entry.arrivals, entry.routing);
-            entries.push(Way { task: entry.task.0, start: start.0, arrivals, forwards, routing });
+            let (arrivals, priority, routing) = (entry.arrivals, entry.priority, entry.routing);
+            entries.push(Way { task: entry.task.0, start: start.0, arrivals, priority, forwards, routing });
         }
         let tasks = model.tasks.iter().map(|task| Crew {
             copies: match task.copies {
@@ -148,13 +159,31 @@ impl Program {
             },
             entries: task.entries.iter().map(|entry| entry.0).collect(),
             by_priority: task.role == Role::Server { queue: Scheduling::HeadOfLine },
+            rank: rank(&ranks, task.priority),
             queue_limit: task.queue_limit.map_or(usize::MAX, |limit| limit as usize),
         });
-        Self { activities, entries, tasks: tasks.collect(), loops, patience, limited: model.has_limits() }
+        let tasks = tasks.collect();
+        Self { activities, entries, tasks, loops, patience, ranks, limited: model.has_limits() }
+    }
+
+    /// The rank of what comes from outside.
+    pub(super) fn outside(&self) -> u16 {
+        rank(&self.ranks, 0)
     }
 }
 
-fn step(model: &Model, id: ActivityId, loops: &mut Vec<Turns>, patience: &mut Vec<Patience>) -> Step {
+/// The place of a priority among all; the highest share one where there are more than anybody has.
+fn rank(ranks: &[i32], priority: i32) -> u16 {
+    u16::try_from(ranks.partition_point(|own| *own < priority)).unwrap_or(u16::MAX)
+}
+
+fn step(
+    model: &Model,
+    id: ActivityId,
+    ranks: &[i32],
+    loops: &mut Vec<Turns>,
+    patience: &mut Vec<Patience>,
+) -> Step {
     let activity = &model.activities[id.0];
     let task = &model.tasks[activity.task.0];
     let total: f64 = activity.calls.iter().map(|call| call.count).sum();
@@ -164,7 +193,8 @@ fn step(model: &Model, id: ActivityId, loops: &mut Vec<Turns>, patience: &mut Ve
             patience.push(own);
             patience.len() as u32 - 1
         });
-        Ask { entry: call.entry.0 as u32, waits: call.waits, patience: own.unwrap_or(ENDLESS) }
+        let rank = rank(ranks, task.priority);
+        Ask { entry: call.entry.0 as u32, waits: call.waits, patience: own.unwrap_or(ENDLESS), rank }
     };
     let calls = if activity.calls.is_empty() {
         Calls::None

@@ -14,6 +14,8 @@ pub(super) struct Route {
     /// Entries, and their tasks.
     targets: Vec<(usize, usize)>,
     weights: Vec<f64>,
+    /// Are all weights the same? Then nothing is weighed, and draws are as they are without any.
+    equal: bool,
     turn: usize,
     /// Of weighted turns: what each is owed.
     credit: Vec<f64>,
@@ -32,9 +34,13 @@ impl Route {
             own
         });
         let weights: Vec<f64> = weights.collect();
+        let first = weights.first().copied().unwrap_or_default();
+        let equal = weights.iter().all(|own| (own - first).abs() <= 1e-9 * first)
+            || weights.iter().any(|own| *own <= 0.0);
         Self {
             policy: routing.policy,
             age: routing.age,
+            equal,
             targets: way.forwards.iter().map(|(_, entry)| (*entry, ways[*entry].task)).collect(),
             turn: 0,
             credit: vec![0.0; weights.len()],
@@ -65,9 +71,8 @@ impl Route {
             Policy::Weighted => self.weighted(),
             Policy::LeastLoaded => self.least(dice),
             Policy::PowerOfTwo => {
-                let one = dice.below(self.targets.len());
-                let other = (one + 1 + dice.below(self.targets.len().max(2) - 1)) % self.targets.len();
-                if self.seen[other] < self.seen[one] { other } else { one }
+                let [one, other] = self.two(dice);
+                if self.load(other) < self.load(one) { other } else { one }
             }
             Policy::Sticky => match session {
                 None => self.random(dice),
@@ -84,14 +89,37 @@ impl Route {
         self.targets[place].0
     }
 
+    /// What a target has to do for its weight, as a balancer compares members of different capacity.
+    fn load(&self, place: usize) -> f64 {
+        let seen = f64::from(self.seen[place]);
+        if self.equal { seen } else { seen / self.weights[place] }
+    }
+
     fn random(&self, dice: &mut Dice) -> usize {
-        let all: f64 = self.weights.iter().sum();
+        self.drawn(dice, None)
+    }
+
+    /// Any, in proportion to the weights, but not this one.
+    fn drawn(&self, dice: &mut Dice, but: Option<usize>) -> usize {
+        let others = || self.weights.iter().enumerate().filter(|(place, _)| Some(*place) != but);
+        let all: f64 = others().map(|(_, weight)| weight).sum();
         let mut drawn = dice.unit() * all;
-        let found = self.weights.iter().position(|weight| {
-            drawn -= weight;
+        let found = others().find(|(_, weight)| {
+            drawn -= *weight;
             drawn < 0.0
         });
-        found.unwrap_or(self.targets.len() - 1)
+        found.or_else(|| others().next_back()).map_or(0, |(place, _)| place)
+    }
+
+    /// Two of them, in proportion to the weights; the same one twice if there is no other.
+    fn two(&self, dice: &mut Dice) -> [usize; 2] {
+        if self.equal {
+            let one = dice.below(self.targets.len());
+            let other = (one + 1 + dice.below(self.targets.len().max(2) - 1)) % self.targets.len();
+            return [one, other];
+        }
+        let one = self.drawn(dice, None);
+        [one, self.drawn(dice, Some(one))]
     }
 
     /// Smooth turns: each is owed its weight, and who is owed most pays for all.
@@ -107,12 +135,23 @@ impl Route {
         best
     }
 
-    /// The least loaded; of several any.
+    /// The least loaded for its weight; of several any, in proportion to the weights.
     fn least(&self, dice: &mut Dice) -> usize {
-        let least = self.seen.iter().min().copied().unwrap_or(0);
-        let count = self.seen.iter().filter(|load| **load == least).count();
-        let which = if count > 1 { dice.below(count) } else { 0 };
-        let mut all = self.seen.iter().enumerate().filter(|(_, load)| **load == least);
-        all.nth(which).map_or(0, |(place, _)| place)
+        let loads = || (0..self.targets.len()).map(|place| self.load(place));
+        let least = loads().fold(f64::INFINITY, f64::min);
+        // Room for the rounding of a division.
+        let among = || loads().enumerate().filter(|(_, load)| *load <= least * (1.0 + 1e-12));
+        let count = among().count();
+        if self.equal || count < 2 {
+            let which = if count > 1 { dice.below(count) } else { 0 };
+            return among().nth(which).map_or(0, |(place, _)| place);
+        }
+        let all: f64 = among().map(|(place, _)| self.weights[place]).sum();
+        let mut drawn = dice.unit() * all;
+        let found = among().find(|(place, _)| {
+            drawn -= self.weights[*place];
+            drawn < 0.0
+        });
+        found.or_else(|| among().next_back()).map_or(0, |(place, _)| place)
     }
 }

@@ -102,7 +102,8 @@ fn piece(net: &Net<'_>, state: &State, place: usize, slot: usize) -> Span {
     }
 }
 
-fn activity(net: &Net<'_>, state: &State, place: usize, side: &Side) -> Span {
+/// How long an activity takes on one side of the answer.
+pub(super) fn activity(net: &Net<'_>, state: &State, place: usize, side: &Side) -> Span {
     let own = &net.model.activities[place];
     let piece = piece(net, state, place, side.work);
     let all: f64 = side.calls.iter().map(|(_, count, _)| count).sum();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::relief::{self, Relief};
 use super::visits::{self, Course};
-use crate::model::{Body, Copies, Model, Scheduling};
+use crate::model::{Activity, Body, Copies, Model, Role, Scheduling, Task};
 
 /// Rows at most: beyond, what is left is not followed, and the solution says that it did not converge.
 const MOST_ROWS: usize = 500_000;
@@ -164,6 +164,14 @@ impl<'m> Net<'m> {
             let task = model.entries[entry].task.0;
             net.stations[task].after |= net.courses[entry].iter().any(|part| part.after > 0.0);
         }
+        // Where all are alike, it is their order.
+        for station in net.stations.iter_mut().filter(|own| own.pool) {
+            let mut ranks = station.slots.iter().map(|slot| net.slots[*slot].priority);
+            let first = ranks.next();
+            if ranks.all(|own| Some(own) == first) {
+                station.rule = Rule::Fifo;
+            }
+        }
         net.bounds();
         net
     }
@@ -192,6 +200,11 @@ pub(super) fn many(copies: Copies) -> f64 {
     }
 }
 
+/// Does it serve by priority?
+pub(super) fn is_ranked(task: &Task) -> bool {
+    task.role == Role::Server { queue: Scheduling::HeadOfLine }
+}
+
 fn stations(model: &Model) -> Vec<Station> {
     let station = |servers, rule, pool| Station {
         servers,
@@ -202,11 +215,10 @@ fn stations(model: &Model) -> Vec<Station> {
         bounds: Vec::new(),
         most: f64::INFINITY,
     };
-    // Whose turn it is among those that wait for a thread changes who waits, and little of how long in the mean.
     let pools = model.tasks.iter().map(|task| {
         // A client is nobody's server.
         let threads = if task.is_client() { f64::INFINITY } else { many(task.copies) };
-        station(threads, Rule::Fifo, true)
+        station(threads, if is_ranked(task) { Rule::HeadOfLine } else { Rule::Fifo }, true)
     });
     let processors = model.processors.iter().map(|processor| {
         let rule = match processor.scheduling {
@@ -315,7 +327,7 @@ impl Builder<'_, '_> {
             return *row;
         }
         let task = self.net.model.entries[entry].task.0;
-        let queue = self.slot(task, origin, holder, 0);
+        let queue = self.slot(task, origin, holder, self.rank(entry, origin, holder));
         let place = self.net.rows.len();
         self.net.rows.push(Row {
             entry,
@@ -328,6 +340,26 @@ impl Builder<'_, '_> {
         });
         self.rows.insert((entry, origin, holder), place);
         place
+    }
+
+    /// Whose turn it is at a task that goes by priority: by that of who asks and of what is asked for.
+    fn rank(&self, entry: usize, origin: usize, holder: usize) -> i32 {
+        let model = self.net.model;
+        let own = &model.entries[entry];
+        if self.net.stations[own.task.0].rule != Rule::HeadOfLine {
+            return 0;
+        }
+        let asks = match self.net.origins[origin] {
+            _ if holder != NOBODY => model.tasks[holder].priority,
+            // Of several that do not wait, the one that comes first.
+            Origin::Sent(to) => {
+                let sends = |own: &&Activity| own.calls.iter().any(|call| !call.waits && call.entry.0 == to);
+                let senders = model.activities.iter().filter(sends);
+                senders.map(|own| model.tasks[own.task.0].priority).max().unwrap_or(0)
+            }
+            _ => 0,
+        };
+        asks.saturating_add(own.priority)
     }
 
     /// Works out what a row does.

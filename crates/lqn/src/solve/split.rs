@@ -2,11 +2,11 @@
 //!
 //! Chance, weights and sessions give each its share; turns give all the same. These are exact as rates. Who goes by loads
 //! gives each what it can do: the least loaded in proportion to how fast targets are (its threads or its cores, whichever are
-//! fewer, times its speed over its demand), of any two the less loaded all the same. That waiting is then less than by
-//! chance, is up to [`relief`](super::relief).
+//! fewer, times its speed over its demand), of any two the less loaded its share, by which two are drawn. That waiting is then
+//! less than by chance, is up to [`relief`](super::relief).
 //!
-//! Of targets that are alike that is exact. Of others it is where all are busy; with less to do each gets the closer to the
-//! same the more often several are idle. That formulas leave out ([`are_alike`]).
+//! Of targets that are alike that is exact. Of others it is where all are busy; with less to do each gets the closer to its
+//! weight the more often several are idle. That formulas leave out ([`are_alike`]).
 
 use std::borrow::Cow;
 
@@ -19,8 +19,8 @@ pub(super) fn split(model: &Model) -> Cow<'_, Model> {
     for (place, entry) in model.entries.iter().enumerate() {
         let Some(routing) = entry.routing else { continue };
         let parts: Vec<f64> = match routing.policy {
-            Policy::Random | Policy::Weighted | Policy::Sticky => continue,
-            Policy::RoundRobin | Policy::PowerOfTwo => vec![1.0; entry.forwards.len()],
+            Policy::Random | Policy::Weighted | Policy::Sticky | Policy::PowerOfTwo => continue,
+            Policy::RoundRobin => vec![1.0; entry.forwards.len()],
             Policy::LeastLoaded => entry.forwards.iter().map(|(to, _)| speed(model, *to)).collect(),
         };
         let all: f64 = parts.iter().sum();
@@ -69,11 +69,13 @@ impl Target {
     }
 }
 
-/// Are all alike to whom this entry forwards?
+/// Are all alike to whom this entry forwards, and is each to get as much as any other?
 pub(super) fn are_alike(model: &Model, entry: &Entry) -> bool {
-    let mut targets = entry.forwards.iter().map(|(to, _)| Target::of(model, *to));
-    let Some(first) = targets.next() else { return true };
+    let mut targets = entry.forwards.iter().map(|(to, share)| (Target::of(model, *to), *share));
+    let Some((first, part)) = targets.next() else { return true };
     let same =
         |one: f64, other: f64| one == other || (one - other).abs() <= 1e-9 * one.abs().max(other.abs());
-    targets.all(|own| same(own.servers, first.servers) && same(own.service, first.service))
+    targets.all(|(own, share)| {
+        same(own.servers, first.servers) && same(own.service, first.service) && same(share, part)
+    })
 }

@@ -1,6 +1,6 @@
 //! What results of a model look like in LQNX: the numbers of [`Findings`] under the names of the schema.
 
-use crate::model::{ActivityId, Body, EntryId, Model, TaskId};
+use crate::model::{ActivityId, Body, Call, EntryId, Model, Next, TaskId};
 use crate::{Estimate, Findings};
 
 /// A model's results.
@@ -9,6 +9,11 @@ pub(super) struct Results<'m> {
     found: &'m Findings,
     /// Calls and forwards that lead to each entry.
     asked: Vec<u32>,
+    /// Where each activity's calls stand in [`Findings::calls`], and what each entry forwards.
+    called: Vec<usize>,
+    forwarded: Vec<usize>,
+    /// Of each activity of a graph, how many entries lead to it.
+    shared: Vec<u32>,
 }
 
 /// Attributes: means, and halves of intervals where there are any.
@@ -45,7 +50,20 @@ impl<'m> Results<'m> {
         for (to, _) in model.entries.iter().flat_map(|entry| &entry.forwards) {
             asked[to.0] += 1;
         }
-        Self { model, found, asked }
+        let mut shared = vec![0; model.activities.len()];
+        for entry in &model.entries {
+            if let Body::Graph(start) = entry.body {
+                reached(model, start).into_iter().for_each(|own| shared[own.0] += 1);
+            }
+        }
+        let mut count = 0;
+        let mut places = |own: usize| {
+            count += own;
+            count - own
+        };
+        let called = model.activities.iter().map(|own| places(own.calls.len())).collect();
+        let forwarded = model.entries.iter().map(|own| places(own.forwards.len())).collect();
+        Self { model, found, asked, called, forwarded, shared }
     }
 
     /// Cores in use; not divided by how many there are.
@@ -58,13 +76,28 @@ impl<'m> Results<'m> {
         let own = &self.found.tasks[id.0];
         let work = self.model.activities.iter().enumerate().filter(|(_, activity)| activity.task == id);
         let work = work.map(|(place, _)| self.work(ActivityId(place))).collect::<Option<Vec<_>>>();
-        Shown::default()
-            .with("throughput", own.throughput)
-            .with("utilization", own.busy)
-            .and("proc-utilization", work.map(sum))
+        let shown = Shown::default().with("throughput", own.throughput).with("utilization", own.busy);
+        let phases = ["phase1-utilization", "phase2-utilization", "phase3-utilization"];
+        let shown = phases.into_iter().enumerate().fold(shown, |shown, (number, name)| {
+            // The first alone is all there is.
+            shown.and(name, self.phase(id, number).filter(|_| self.phase(id, 1).is_some()))
+        });
+        shown.and("proc-utilization", work.map(sum))
     }
 
-    /// Service times of phases stand with the phases; of a graph, that until the answer stands here.
+    /// Threads that are at the phase of this number, from 0 on; none if no entry has it, or one has a graph.
+    fn phase(&self, id: TaskId, number: usize) -> Option<Estimate> {
+        let mut parts = Vec::new();
+        for entry in &self.model.tasks[id.0].entries {
+            let Body::Phases(phases) = &self.model.entries[entry.0].body else { return None };
+            if let Some(phase) = phases.get(number) {
+                parts.push(self.time(*phase)?);
+            }
+        }
+        (!parts.is_empty()).then(|| sum(parts))
+    }
+
+    /// Service times of phases stand with the phases; of a graph they stand here: until the answer, and after it.
     pub(super) fn entry(&self, id: EntryId) -> Shown {
         let own = &self.found.entries[id.0];
         let entry = &self.model.entries[id.0];
@@ -77,11 +110,26 @@ impl<'m> Results<'m> {
                 let work = phases.iter().map(|phase| self.work(*phase)).collect::<Option<Vec<_>>>();
                 shown = shown.and("utilization", time.map(sum)).and("proc-utilization", work.map(sum));
             }
-            Body::Graph(_) => {
+            Body::Graph(start) => {
+                let found = &self.found.tasks[entry.task.0];
                 let only = task.entries.len() == 1;
-                let response = self.found.tasks[entry.task.0].response.filter(|_| only);
+                let work = reached(self.model, *start).into_iter();
+                let work = work.map(|own| self.work(own).filter(|_| self.shared[own.0] == 1));
+                shown = shown
+                    .and("utilization", Some(found.busy).filter(|_| only))
+                    .and("proc-utilization", work.collect::<Option<Vec<_>>>().map(sum));
+                let response = found.response.filter(|_| only);
                 let service = if task.is_client() { response } else { Some(own.service) };
                 shown = shown.and("phase1-service-time", service);
+                // What a thread is held for beyond the answer.
+                let rate = own.throughput.mean;
+                if only && !task.is_client() && rate > 0.0 {
+                    let after = found.busy.mean / rate - own.service.mean;
+                    let after = Estimate { mean: after, half_width: 0.0 };
+                    let room =
+                        1e-6 * own.service.mean + found.busy.half_width / rate + own.service.half_width;
+                    shown = shown.and("phase2-service-time", Some(after).filter(|own| own.mean > room));
+                }
             }
         }
         // By its name a time to wait, in all tools the whole time until the answer.
@@ -95,30 +143,17 @@ impl<'m> Results<'m> {
             Body::Phases(phases) => phases.first()?,
             Body::Graph(start) => start,
         };
-        let known = self.found.activities.get(start.0).map(|activity| activity.throughput);
-        known.or_else(|| Some(self.found.tasks[entry.task.0].throughput))
+        self.found.activities.get(start.0).map(|activity| activity.throughput)
     }
 
     /// Of a phase its whole time, with that at the processor and in calls.
     pub(super) fn activity(&self, id: ActivityId) -> Shown {
         let own = self.found.activities.get(id.0);
         Shown::default()
-            .and("service-time", own.map(|own| own.service).or_else(|| self.first_phase(id)))
+            .and("service-time", own.map(|own| own.service))
             .and("throughput", own.map(|own| own.throughput))
             .and("utilization", self.time(id))
             .and("proc-utilization", self.work(id))
-    }
-
-    /// Where activities were not counted each: a first phase takes as long as its entry until it answers.
-    fn first_phase(&self, id: ActivityId) -> Option<Estimate> {
-        let begins = |body: &Body| matches!(body, Body::Phases(phases) if phases.first() == Some(&id));
-        let place = self.model.entries.iter().position(|entry| begins(&entry.body))?;
-        let task = &self.model.tasks[self.model.entries[place].task.0];
-        if task.is_client() {
-            let only = task.entries.len() == 1;
-            return self.found.tasks[self.model.entries[place].task.0].response.filter(|_| only);
-        }
-        Some(self.found.entries[place].service)
     }
 
     /// Threads that are at it, in the mean.
@@ -135,14 +170,69 @@ impl<'m> Results<'m> {
         Some(Estimate { mean: own.throughput.mean * activity.demand / speed, half_width: 0.0 })
     }
 
-    /// Is it known how long a call of this entry waits? The time is known for the entry, over all who ask for it.
-    pub(super) fn has_call(&self, to: EntryId) -> bool {
-        self.asked[to.0] == 1 && self.model.entries[to.0].arrivals == 0.0
+    /// How long a call waits for a thread. One that nobody waits for has the whole time until its answer there, as requests
+    /// from outside have in their `open-wait-time`.
+    pub(super) fn call(&self, from: ActivityId, number: usize) -> Option<Shown> {
+        let Call { entry: to, waits, .. } = *self.model.activities[from.0].calls.get(number)?;
+        let known = self.found.calls.get(self.called[from.0] + number);
+        let waiting = if waits {
+            self.waiting(to).or_else(|| known.map(|own| own.waiting))
+        } else {
+            self.answering(to).or_else(|| known.map(|own| own.response))
+        };
+        Some(Shown::default().with("waiting", waiting?))
     }
 
-    pub(super) fn call(&self, to: EntryId) -> Shown {
-        Shown::default().with("waiting", self.found.entries[to.0].waiting)
+    /// How long what an entry forwards waits for a thread.
+    pub(super) fn forward(&self, from: EntryId, number: usize) -> Option<Shown> {
+        let (to, _) = *self.model.entries[from.0].forwards.get(number)?;
+        let known = self.found.calls.get(self.forwarded[from.0] + number);
+        let waiting = self.waiting(to).or_else(|| known.map(|own| own.waiting));
+        Some(Shown::default().with("waiting", waiting?))
     }
+
+    /// Of an entry, over all who ask for it: of one that only one asks for that one's.
+    fn waiting(&self, to: EntryId) -> Option<Estimate> {
+        let only = self.asked[to.0] == 1 && self.model.entries[to.0].arrivals == 0.0;
+        only.then(|| self.found.entries[to.0].waiting)
+    }
+
+    /// The same until it has answered; if it forwards, who knows when that is.
+    fn answering(&self, to: EntryId) -> Option<Estimate> {
+        let (waiting, service) = (self.waiting(to)?, self.found.entries[to.0].service);
+        let whole = Estimate {
+            mean: waiting.mean + service.mean,
+            half_width: waiting.half_width + service.half_width,
+        };
+        self.model.entries[to.0].forwards.is_empty().then_some(whole)
+    }
+}
+
+/// Activities of a graph that begins with this one, each once.
+fn reached(model: &Model, start: ActivityId) -> Vec<ActivityId> {
+    let mut all = Vec::new();
+    let mut seen = vec![false; model.activities.len()];
+    let mut open = vec![start];
+    while let Some(own) = open.pop() {
+        if std::mem::replace(&mut seen[own.0], true) {
+            continue;
+        }
+        all.push(own);
+        let mut next = &model.activities[own.0].next;
+        while let Next::Join { then, .. } = next {
+            next = then;
+        }
+        match next {
+            Next::End | Next::Join { .. } => {}
+            Next::Or(ways) => open.extend(ways.iter().map(|(_, to)| *to)),
+            Next::And(ways) => open.extend(ways),
+            Next::Loop { bodies, exit } => {
+                open.extend(bodies.iter().map(|(_, to)| *to));
+                open.extend(exit);
+            }
+        }
+    }
+    all
 }
 
 /// Without an interval: those of parts do not add up.

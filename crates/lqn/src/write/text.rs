@@ -25,6 +25,13 @@ pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
     for task in &model.tasks {
         let _ = writeln!(out, "  t {}", self::task(model, task)?);
     }
+    for (from, to) in super::replicated(model) {
+        let pair = format!("{} {}", word(&model.tasks[from.0].name)?, word(&model.tasks[to.0].name)?);
+        let fans = [("O", model.fan_out(from, to)), ("I", model.fan_in(from, to))];
+        for (letter, count) in fans.into_iter().filter(|(_, count)| *count != 1) {
+            let _ = writeln!(out, "  {letter} {pair} {count}");
+        }
+    }
     out += "-1\nE 0\n";
     for entry in &model.entries {
         self::entry(&mut out, model, entry)?;
@@ -66,6 +73,9 @@ fn processor(own: &Processor) -> Result<String, Unwritable> {
         Copies::Infinite if letter == "i" => {}
         Copies::Infinite => out += " i",
     }
+    if own.replicas > 1 {
+        let _ = write!(out, " r {}", own.replicas);
+    }
     if own.speed != 1.0 {
         let _ = write!(out, " R {}", number(own.speed));
     }
@@ -99,6 +109,9 @@ fn task(model: &Model, own: &Task) -> Result<String, Unwritable> {
         Copies::Infinite if letter == "i" => {}
         Copies::Infinite => out += " i",
     }
+    if own.replicas > 1 {
+        let _ = write!(out, " r {}", own.replicas);
+    }
     Ok(out)
 }
 
@@ -106,6 +119,9 @@ fn entry(out: &mut String, model: &Model, own: &Entry) -> Result<(), Unwritable>
     let name = word(&own.name)?;
     if own.arrivals > 0.0 {
         let _ = writeln!(out, "  a {name} {}", number(own.arrivals));
+    }
+    if own.priority != 0 {
+        let _ = writeln!(out, "  p {name} {}", own.priority);
     }
     match &own.body {
         Body::Graph(start) => {

@@ -17,6 +17,7 @@ use crate::model::{
 pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -> Result<String, Unwritable> {
     let mut writer = Writer {
         model,
+        fans: fans(model),
         results: found.map(|(found, _)| Results::of(model, found)),
         out: "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned(),
         depth: 0,
@@ -60,9 +61,29 @@ pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -
 
 struct Writer<'m> {
     model: &'m Model,
+    /// Of each task how many replicas it asks, and is asked by.
+    fans: BTreeMap<TaskId, Vec<Fan>>,
     results: Option<Results<'m>>,
     out: String,
     depth: usize,
+}
+
+/// An element.
+type Fan = (&'static str, [(&'static str, String); 2]);
+
+fn fans(model: &Model) -> BTreeMap<TaskId, Vec<Fan>> {
+    let mut fans: BTreeMap<TaskId, Vec<Fan>> = BTreeMap::new();
+    let mut say = |of: TaskId, name, whom, other: TaskId, count: u32| {
+        if count != 1 {
+            let fan = [(whom, model.tasks[other.0].name.clone()), ("value", count.to_string())];
+            fans.entry(of).or_default().push((name, fan));
+        }
+    };
+    for (from, to) in super::replicated(model) {
+        say(from, "fan-out", "dest", to, model.fan_out(from, to));
+        say(to, "fan-in", "source", from, model.fan_in(from, to));
+    }
+    fans
 }
 
 type Attributes = [(&'static str, String)];
@@ -92,7 +113,12 @@ impl Writer<'_> {
 
     /// Results of something, if there are any: means, and in an element of their own halves of intervals.
     fn shown(&mut self, name: &str, shown: impl FnOnce(&Results<'_>) -> Shown) {
-        let Some(shown) = self.results.as_ref().map(shown) else { return };
+        if let Some(shown) = self.results.as_ref().map(shown) {
+            self.result(name, &shown);
+        }
+    }
+
+    fn result(&mut self, name: &str, shown: &Shown) {
         if shown.means.is_empty() {
             return;
         }
@@ -115,6 +141,7 @@ impl Writer<'_> {
         let word = scheduling(own);
         let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
         attributes.extend(multiplicity(own.copies, word));
+        attributes.extend(replication(own.replicas));
         if own.speed != 1.0 {
             attributes.push(("speed-factor", own.speed.to_string()));
         }
@@ -139,6 +166,7 @@ impl Writer<'_> {
         };
         let mut attributes = vec![("name", own.name.clone()), ("scheduling", word.to_owned())];
         attributes.extend(multiplicity(own.copies, word));
+        attributes.extend(replication(own.replicas));
         if let Role::Client { think } = own.role
             && think > 0.0
         {
@@ -150,6 +178,9 @@ impl Writer<'_> {
         attributes.extend(own.queue_limit.map(|limit| ("plimsoll:queue-limit", limit.to_string())));
         self.open("task", &attributes);
         self.shown("result-task", |results| results.task(id));
+        for (name, fan) in self.fans.remove(&id).unwrap_or_default() {
+            self.leaf(name, &fan);
+        }
         for entry in &own.entries {
             self.entry(*entry);
         }
@@ -165,11 +196,16 @@ impl Writer<'_> {
         if own.arrivals > 0.0 {
             attributes.push(("open-arrival-rate", own.arrivals.to_string()));
         }
+        if own.priority != 0 {
+            attributes.push(("priority", own.priority.to_string()));
+        }
         self.open("entry", &attributes);
         self.shown("result-entry", |results| results.entry(id));
-        for (to, share) in &own.forwards {
+        for (number, (to, share)) in own.forwards.iter().enumerate() {
             let to = self.model.entries[to.0].name.clone();
-            self.leaf("forwarding", &[("dest", to), ("prob", share.to_string())]);
+            let attributes = [("dest", to), ("prob", share.to_string())];
+            let shown = self.results.as_ref().and_then(|results| results.forward(id, number));
+            self.call("forwarding", &attributes, shown);
         }
         if let Body::Phases(phases) = &own.body {
             self.open("entry-phase-activities", &[]);
@@ -202,22 +238,25 @@ impl Writer<'_> {
         }
         self.open("activity", &attributes);
         self.shown("result-activity", |results| results.activity(id));
-        for call in &own.calls {
+        for (number, call) in own.calls.iter().enumerate() {
             let name = if call.waits { "synch-call" } else { "asynch-call" };
             let to = self.model.entries[call.entry.0].name.clone();
             let mut attributes = vec![("dest", to), ("calls-mean", call.count.to_string())];
             if let Some(patience) = call.patience {
                 attributes.extend(patient(patience));
             }
-            if self.results.as_ref().is_some_and(|results| results.has_call(call.entry)) {
-                self.open(name, &attributes);
-                self.shown("result-call", |results| results.call(call.entry));
-                self.close(name);
-            } else {
-                self.leaf(name, &attributes);
-            }
+            let shown = self.results.as_ref().and_then(|results| results.call(id, number));
+            self.call(name, &attributes, shown);
         }
         self.close("activity");
+    }
+
+    /// A call or a forward, with how long it waits where that is known.
+    fn call(&mut self, name: &str, attributes: &Attributes, shown: Option<Shown>) {
+        let Some(shown) = shown else { return self.leaf(name, attributes) };
+        self.open(name, attributes);
+        self.result("result-call", &shown);
+        self.close(name);
     }
 
     fn activities(&mut self, id: TaskId) -> Result<(), Unwritable> {
@@ -322,6 +361,10 @@ fn patient(own: Patience) -> Vec<(&'static str, String)> {
         all.push(("plimsoll:backoff", own.backoff.to_string()));
     }
     all
+}
+
+fn replication(replicas: u32) -> Option<(&'static str, String)> {
+    (replicas > 1).then(|| ("replication", replicas.to_string()))
 }
 
 /// How many; what is scheduled as infinite says so by that.

@@ -42,12 +42,15 @@ pub(crate) fn described(model: &Model) -> BTreeSet<String> {
     }
     for own in &model.tasks {
         let entries: Vec<&str> = own.entries.iter().map(|id| model.entries[id.0].name.as_str()).collect();
+        let fans = own.fan_out.iter().map(|(to, count)| (&model.tasks[to.0].name, count));
+        let fans: BTreeSet<_> = fans.collect();
         all.insert(format!(
-            "task {} {:?} on {} {:?} {} {:?} {entries:?}",
+            "task {} {:?} on {} {:?} {} {fans:?} {} {:?} {entries:?}",
             own.name,
             own.role,
             model.processors[own.processor.0].name,
             own.copies,
+            own.replicas,
             own.priority,
             own.queue_limit
         ));
@@ -61,7 +64,10 @@ pub(crate) fn described(model: &Model) -> BTreeSet<String> {
             }
             Body::Graph(start) => format!("graph from {}", model.activities[start.0].name),
         };
-        all.insert(format!("entry {} {:?} {forwards:?} {:?} {body}", own.name, own.arrivals, own.routing));
+        all.insert(format!(
+            "entry {} {:?} {} {forwards:?} {:?} {body}",
+            own.name, own.arrivals, own.priority, own.routing
+        ));
     }
     for place in 0..model.activities.len() {
         all.insert(activity(model, ActivityId(place)));

@@ -59,6 +59,7 @@ impl Ruled {
         now: Time,
     ) -> Self {
         let mut analyzer = Analyzer::new(settings.spec.clone(), now);
+        analyzer.fill(settings.max_rate, now);
         let mut records = BTreeMap::new();
         let first = publication(&mut analyzer, &mut records, &settings, cores, now);
         let first = first.unwrap_or_else(|| Published {
@@ -94,6 +95,7 @@ impl Ruled {
     pub(crate) fn update(&mut self, settings: Arc<GroupSettings>, cores: usize, now: Time) {
         self.rest.wake();
         self.analyzer.update(settings.spec.clone(), now);
+        self.analyzer.fill(settings.max_rate, now);
         self.ids = ids(&self.analyzer);
         self.hosts = Hosts::new(&self.analyzer, &settings);
         (self.settings, self.given) = (Arc::clone(&settings), settings);
@@ -203,6 +205,26 @@ impl Ruled {
         rest
     }
 }
+
+impl Ruled {
+    /// Lets its members be given what they may be by now, if there is a limit on how many a second that is, and calls as many of those that
+    /// wait. For how long not again.
+    pub(super) fn fill(&mut self, now: Time) -> Duration {
+        if self.settings.max_rate.is_none() {
+            return UNRATED;
+        }
+        let room = self.analyzer.fill(self.settings.max_rate, now);
+        let waiting = u32::try_from(self.group.room.waiting()).unwrap_or(u32::MAX);
+        (0..room.min(waiting)).for_each(|_| self.group.room.ring());
+        RATED
+    }
+}
+
+/// How often members are let have more, where there is a limit on their requests a second.
+const RATED: Duration = Duration::from_millis(10);
+
+/// How often it is looked whether there is one.
+const UNRATED: Duration = Duration::from_secs(1);
 
 /// A group at rest that begins to have traffic is noticed so soon.
 const UNWATCHED: Duration = Duration::from_secs(1);

@@ -188,7 +188,7 @@ fn escape(
     let tried = [member.id];
     // Not the bits that said that it goes.
     let chance = mix(chance);
-    let there = plan.target(chance, &tried).and_then(|place| pool.admit_to(view, place, now));
+    let there = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now));
     let there = there.or_else(|| match pool.admit_by(Rc::clone(view), key, chance, now, &tried) {
         Admission::Trip(trip) => Some(trip),
         Admission::Full | Admission::Shed | Admission::Nobody => None,

@@ -18,6 +18,16 @@ use crate::{Binding, Rebind};
 /// Where a client is sent.
 pub(super) struct Location(pub(super) Vec<u8>);
 
+impl Location {
+    /// The same resource behind another base URL; `None` if the request is not of a resource (`OPTIONS *`).
+    pub(super) fn at(base: &str, asked: &Asked) -> Option<Self> {
+        // The request line for the member: what stands between its spaces.
+        let target = asked.out.split(|byte| *byte == b' ').nth(1);
+        let target = target.filter(|target| target.starts_with(b"/"))?;
+        Some(Self([base.as_bytes(), target].concat()))
+    }
+}
+
 impl<S: Stream> Session<S> {
     /// What [`admit::at_once`](crate::admit::at_once) does, for a client connection that is bound; `Err` where the client
     /// is to ask a member itself. Out of line, so that requests of other connections do not carry it.
@@ -48,8 +58,11 @@ impl<S: Stream> Session<S> {
             && tried.is_empty()
         {
             trip = match (rebind, bond.is_bound()) {
-                (Rebind::Close, false) => admit::returning(&self.core, pool, &view, now),
-                (Rebind::Agent, _) | (_, false) => None,
+                // It may be one that was sent away, by us or by a member's side-car: not back there.
+                (Rebind::Close | Rebind::Redirect | Rebind::Agent, false) => {
+                    admit::returning(&self.core, pool, &view, now)
+                }
+                (Rebind::Agent, true) | (Rebind::Silent, false) => None,
                 (_, true) if !bond.leaves(&view, self.core.chance(), now) => None,
                 (Rebind::Close, true) => {
                     asked.keep_alive = false;
@@ -116,7 +129,5 @@ fn location(trip: &Trip, view: &View, asked: &Asked) -> Option<Location> {
     let published = &view.published;
     let name = &published.plan.members()[trip.place()].name;
     let public = published.settings.public.get(name).filter(|_| !asked.streamed)?;
-    // The request line for the member: what stands between its spaces.
-    let target = asked.out.split(|byte| *byte == b' ').nth(1).filter(|target| target.starts_with(b"/"))?;
-    Some(Location([public.as_bytes(), target].concat()))
+    Location::at(public, asked)
 }

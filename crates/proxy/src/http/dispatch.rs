@@ -41,7 +41,7 @@ enum Known {
 }
 
 /// How an attempt to have a request answered ended.
-enum Outcome {
+pub(super) enum Outcome {
     Answered(End),
     /// Answer it ourselves.
     Reject(Reason),
@@ -95,6 +95,9 @@ impl<S: Stream> Session<S> {
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
         pool.deposit(asked.begun);
         if let Some(side_car) = &pool.group.side_car {
+            if let Some(outcome) = self.sent_away(side_car, asked) {
+                return outcome;
+            }
             asked.metered = Metered::begin(side_car, true, asked.begun);
             if !asked.metered.refusal().is_empty() {
                 return Outcome::Reject(Reason::Shed);

@@ -382,7 +382,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.unchunk
                 && head.body != Body::UntilClose
                 && !self.session.ending()
-                && !self.session.sheds();
+                && !self.session.sheds(self.asked);
             if let Some(value) = head.report {
                 self.hear(head.status, value);
             }

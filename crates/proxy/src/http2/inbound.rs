@@ -202,6 +202,10 @@ impl Stream for Inbound {
         self.guest.leave();
     }
 
+    fn shed(&self) -> bool {
+        self.guest.shed()
+    }
+
     fn call(&self) -> Option<&Call> {
         self.call.as_ref()
     }

@@ -53,6 +53,8 @@ struct Hub {
     forwards: Forwards,
     /// Is the connection to go, once what is under way has ended?
     leave: Cell<bool>,
+    /// In a side-car: is that because of an alert?
+    shed: Cell<bool>,
     /// That of the connection's task.
     waker: RefCell<Option<Waker>>,
 }
@@ -82,6 +84,11 @@ impl Guest {
     pub(super) fn leave(&self) {
         self.0.leave.set(true);
         self.0.wake();
+    }
+
+    /// Is the connection to go because of an alert?
+    pub(super) fn shed(&self) -> bool {
+        self.0.shed.get()
     }
 
     pub(super) fn answered(&self) {
@@ -119,8 +126,8 @@ pub(crate) fn serve<S: Stream + 'static>(
         let waker = RefCell::default();
         let client = Client::new(&peer, scheme);
         let forwards = Forwards::new(&client.text, scheme);
-        let (streams, leave) = (Cell::new(0), Cell::new(false));
-        let hub = Rc::new(Hub { scheme, watch, streams, client, forwards, leave, waker });
+        let (streams, leave, shed) = (Cell::new(0), Cell::new(false), Cell::new(false));
+        let hub = Rc::new(Hub { scheme, watch, streams, client, forwards, leave, shed, waker });
         // Sessions are connections, not streams.
         let bond = http::bond(&listener);
         let heed = Heed::begin(listener.pool().group.side_car.as_ref());
@@ -359,6 +366,7 @@ impl<S: Stream> Serving<S> {
         let core = &self.core;
         if self.heed.goes(|| core.chance()) {
             self.hub.leave.set(true);
+            self.hub.shed.set(true);
         }
         let guest = Guest::enter(&self.hub);
         let request = Reader::new(text, framing, body);

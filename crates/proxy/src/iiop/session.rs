@@ -300,7 +300,8 @@ impl Session {
                 return true;
             }
             if kind != Ask::Locate {
-                let refuse = view.published.settings.side_car.is_some_and(|settings| settings.refuse);
+                let refuse =
+                    view.published.settings.side_car.as_ref().is_some_and(|settings| settings.refuse);
                 call.metered = Metered::begin(side_car, refuse, self.core.now());
                 if !call.metered.refusal().is_empty() {
                     call.refuse(Reason::Shed);

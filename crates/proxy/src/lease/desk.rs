@@ -170,7 +170,7 @@ impl Desk {
         };
         if members.iter().any(|member| member.shed.share > 0.0)
             && !strategy.reads_key
-            && let Some(place) = plan.plan.target(ask.chance, tried).filter(|place| begin(*place))
+            && let Some(place) = plan.plan.target(ask.chance, tried, ask.now).filter(|place| begin(*place))
         {
             return Found::Place(place);
         }

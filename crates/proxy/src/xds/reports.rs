@@ -171,8 +171,7 @@ impl Ledger {
             let Some(mut held) = held else { continue };
             let latency = held.count(&sum, self.core, over);
             if let Some(latency) = latency.filter(|_| alone && planned.is_some()) {
-                let plan = &published.plan;
-                (plan.strategy().observe)(plan.knobs(), &held.record.vitals, latency, false, now);
+                published.plan.learn(&held.record.vitals, latency, false, now);
             }
             if !sum.values.is_empty() {
                 pool.group.pass_on(Arc::clone(&key.1), sum.values);

@@ -87,7 +87,18 @@ fn balancer(server: &Server, threads: usize) -> (Engine, SocketAddr) {
 
 /// One that asks requests how urgent they are, in this header.
 fn asking(server: &Server, threads: usize, priority: Option<&str>) -> (Engine, SocketAddr) {
-    let group = by(GroupSettings { queue: 0, ..group(&[server.address]) }, "adaptive");
+    choosing(server, threads, priority, ("adaptive", None))
+}
+
+/// One with this strategy, and admission if that is said.
+fn choosing(
+    server: &Server,
+    threads: usize,
+    priority: Option<&str>,
+    (strategy, admission): (&str, Option<bool>),
+) -> (Engine, SocketAddr) {
+    let mut group = by(GroupSettings { queue: 0, ..group(&[server.address]) }, strategy);
+    group.spec.admission = admission;
     let priority = priority.map(Into::into);
     let mut settings = settings(ListenerSettings { priority, ..listener(Protocol::Http) }, group);
     settings.threads = threads;
@@ -143,9 +154,10 @@ async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
 #[tokio::test]
 async fn a_short_burst_waits_and_is_not_refused() {
     within(async {
-        for threads in [1, 2] {
+        let on = ("least_connections", Some(true));
+        for (threads, rules) in [(1, ("adaptive", None)), (2, ("adaptive", None)), (1, on), (2, on)] {
             let server = Server::start(1000).await;
-            let (engine, address) = balancer(&server, threads);
+            let (engine, address) = choosing(&server, threads, None, rules);
             learn(address, 24).await;
             let mut asked = fill(&server, address).await;
             // As many as come free within two sojourns, which is how long one may wait.
@@ -158,6 +170,11 @@ async fn a_short_burst_waits_and_is_not_refused() {
                 "it would wait in vain, and nobody asked how urgent it is"
             );
             assert_eq!(server.running.load(Relaxed), 3, "the server has what it can work on");
+            let explained = engine.explain("g").unwrap().members.remove(0);
+            let why = "has the 3 requests that it can work on, by what it says; ";
+            assert!(!explained.eligible && explained.why.starts_with(why), "{}", explained.why);
+            let limit = explained.figures.iter().find(|figure| figure.name == "limit");
+            assert_eq!(limit.map(|figure| figure.value), Some(3.0));
             server.gate.send_replace(true);
             for asked in asked {
                 assert_eq!(asked.await.unwrap(), 200);
@@ -165,6 +182,27 @@ async fn a_short_burst_waits_and_is_not_refused() {
             let status = status(&engine);
             assert_eq!((status.queued, status.waits.count, status.rejected["shed"]), (0, 6, 1));
             assert!(status.waits.sum > 0.0 && status.waits.sum < 12.1, "{:?}", status.waits);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_admission_nobody_is_told_that_it_is_too_much() {
+    within(async {
+        for rules in [("adaptive", Some(false)), ("least_connections", None)] {
+            let server = Server::start(100).await;
+            let (engine, address) = choosing(&server, 1, None, rules);
+            learn(address, 8).await;
+            let mut asked = fill(&server, address).await;
+            asked.extend((0..6).map(|_| ask(address)));
+            server.has(9).await;
+            let explained = engine.explain("g").unwrap().members.remove(0);
+            assert!(explained.eligible && explained.figures.iter().all(|figure| figure.name != "limit"));
+            server.gate.send_replace(true);
+            for asked in asked {
+                assert_eq!(asked.await.unwrap(), 200);
+            }
         }
     })
     .await;

@@ -19,6 +19,7 @@ mod proxy_protocol;
 mod rig;
 mod second;
 mod side_car;
+mod side_car_away;
 mod straight;
 mod succession;
 mod tcp;

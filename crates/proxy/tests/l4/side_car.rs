@@ -19,7 +19,8 @@ fn side_car(protocol: Protocol, server: SocketAddr, side_car: SideCarSettings) -
     start_with(settings)
 }
 
-const PLAIN: SideCarSettings = SideCarSettings { refuse: false, shed_idle: None, shares_host: false };
+const PLAIN: SideCarSettings =
+    SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
 
 /// An http server with so many processors, which its requests share; each needs 20 ms of one on average.
 async fn server(processors: f64) -> SocketAddr {

@@ -104,6 +104,16 @@ fn what_is_of_the_lottery_is_refused_though_its_tag_is_right() {
 }
 
 #[test]
+fn what_is_sealed_with_a_key_for_clients_is_refused() {
+    let client = Key::of(crate::rfs::Role::Client, 8, &[8; 32]);
+    let farewell = Datagram { from: "10.0.0.1:7946".parse().unwrap(), life: 1, seq: 1, says: Says::Farewell };
+    let mut bytes = Vec::new();
+    farewell.encode(&Keys::new(client.clone()), &mut bytes).unwrap();
+    let both = keys().also(client).unwrap();
+    assert_eq!(Datagram::decode(&both, &bytes), Err(Refused::Misused));
+}
+
+#[test]
 fn short_names_and_numbers_are_of_one_form() {
     for number in [0, 1, 127, 128, 16_383, 16_384, u32::MAX] {
         let mut out = Vec::new();

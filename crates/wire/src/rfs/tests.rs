@@ -4,6 +4,7 @@ mod laws;
 mod limits;
 mod malformed;
 mod replay;
+mod roles;
 mod tables;
 
 use super::*;

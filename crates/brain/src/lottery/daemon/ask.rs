@@ -26,7 +26,8 @@ use crate::lottery::message::{Answer, FURTHER, Further, Message, Mode, Request, 
 /// What of a request is needed to answer it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    pub(super) from: SocketAddr,
+    /// Who asks, and how it is answered.
+    back: To,
     id: u64,
     service: u32,
     attempt: u8,
@@ -43,7 +44,7 @@ pub(super) struct Drawn {
 }
 
 impl Daemon {
-    pub(super) fn requested(&mut self, now: Time, from: SocketAddr, request: &Request) {
+    pub(super) fn requested(&mut self, now: Time, from: SocketAddr, back: To, request: &Request) {
         if !self.sources.admit(now, from.ip(), 1) {
             self.statistics.limited += 1;
             return;
@@ -52,7 +53,7 @@ impl Daemon {
             return;
         }
         let Request { id, service, attempt, mode, client_time, room, .. } = *request;
-        let asked = Asked { from, id, service, attempt, mode, client_time, room };
+        let asked = Asked { back, id, service, attempt, mode, client_time, room };
         if self.repeat(now, &asked, &request.avoid) {
             return;
         }
@@ -303,7 +304,7 @@ impl Daemon {
             further: further.filter_map(endpoint_of).collect(),
             room: asked.room,
         };
-        self.send(To::Address(asked.from), Message::Answer(answer));
+        self.send(asked.back, Message::Answer(answer));
     }
 
     /// A commit of `by` came: the step follows from how long that took.

@@ -97,9 +97,7 @@ impl Daemon {
         }
         match self.table.hear(now, report) {
             News::Stranger => {
-                if self.fetched.is_none_or(|fetched| now.since(fetched.at) >= FETCH) {
-                    self.fetch(now, from, 0);
-                }
+                self.inquire(now, from);
                 return;
             }
             News::Old => {
@@ -124,8 +122,18 @@ impl Daemon {
         if member == self.config.member || known {
             return;
         }
-        if self.fetched.is_none_or(|fetched| now.since(fetched.at) >= FETCH) {
-            self.fetch(now, address, 0);
+        self.inquire(now, address);
+    }
+
+    /// Asks a daemon who is there, unless another is asked, or it was asked too often: it may not even be one.
+    fn inquire(&mut self, now: Time, daemon: SocketAddr) {
+        if self.fetched.is_some_and(|fetched| now.since(fetched.at) < FETCH) {
+            return;
+        }
+        if self.strangers.admit(now, daemon.ip(), 1) {
+            self.fetch(now, daemon, 0);
+        } else {
+            self.statistics.limited += 1;
         }
     }
 
@@ -174,7 +182,7 @@ impl Daemon {
         self.recent.push_back((id, 0));
     }
 
-    pub(super) fn asked_for_table(&mut self, now: Time, from: SocketAddr, fetch: Fetch) {
+    pub(super) fn asked_for_table(&mut self, now: Time, from: SocketAddr, back: To, fetch: Fetch) {
         if fetch.generation == self.table.generation {
             return;
         }
@@ -183,12 +191,12 @@ impl Daemon {
             return;
         }
         if let Some(part) = self.table.part(fetch) {
-            self.send(To::Address(from), Message::Table(part));
+            self.send(back, Message::Table(part));
         }
     }
 
     /// One who takes no part wants to know who is drawn. While it gathers who is there it cannot say.
-    pub(super) fn looked_at(&mut self, now: Time, from: SocketAddr, look: Look) {
+    pub(super) fn looked_at(&mut self, now: Time, from: SocketAddr, back: To, look: Look) {
         if matches!(self.state, Standing::Joining | Standing::Leaving) {
             return;
         }
@@ -197,7 +205,7 @@ impl Daemon {
             return;
         }
         if let Some(part) = self.table.places(now, look) {
-            self.send(To::Address(from), Message::Drum(part));
+            self.send(back, Message::Drum(part));
         }
     }
 
@@ -222,8 +230,7 @@ impl Daemon {
 
     fn fetch(&mut self, now: Time, from: SocketAddr, part: u16) {
         self.fetches += 1;
-        // Apart from the bits that spread reports, which come from small numbers.
-        let id = mix(self.config.seed ^ mix(!self.fetches));
+        let id = self.config.secret.hash(&self.fetches.to_be_bytes());
         self.fetched = Some(Fetched { from, at: now, id, part });
         let generation = self.table.generation;
         self.send(To::Address(from), Message::Fetch(Fetch { id, generation, part }));

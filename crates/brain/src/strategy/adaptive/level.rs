@@ -1,16 +1,22 @@
 //! Where a request goes when no slot is held: water filling.
 //!
-//! With requests on their way to the fleet that are not seen yet, what is the most even way to add them? Fill
-//! every member up to one level of cost, such that they are all used up; the share of each member in that is
-//! the chance with which it gets this one (Goren, Vargaftik and Moses, Stochastic coordination in heterogeneous
-//! load balancing systems, PODC 2021, with costs that bend at a knee). Many balancers that see the same old
-//! news then still spread as one would that saw all.
+//! What is the most even way to add one request? Fill every member up to one level of cost, such that the request is used up; the
+//! share of each member in that is the chance with which it gets this one (Goren, Vargaftik and Moses, Stochastic
+//! coordination in heterogeneous load balancing systems, PODC 2021, with costs that bend at a knee).
+//!
+//! In their paper as much is poured as all balancers send before they hear anything new, because all of them look at the same
+//! report: that is what keeps them from meeting at the same member, and the older the report the more of a draw by capacity it is.
+//! Here it is [`POURED`], one request, however old what is known is. A member's word comes with the answer to a request of this
+//! balancer's and is known to no other, and what was sent there since is counted on top: there is no moment at which all see the
+//! same member as the emptiest. What grows old is not followed but fades to what the member has in the mean. Only with `[fleet]`
+//! several know the same word, which is then as old as a report of theirs; more is not poured for that either (where members say
+//! nothing that was tried, and was no better: `fleet/company.rs`). Reports of monitors are no views here at all.
 
-use super::{queue, scorn, unsaid, view};
+use super::{scorn, unsaid};
 use crate::hash::unit;
 use crate::meter::limit;
 use crate::strategy::Left;
-use crate::{Ask, Member, mix};
+use crate::{Ask, Plan, mix};
 
 /// What came of it.
 pub(super) enum Draw {
@@ -35,7 +41,8 @@ struct Vessel {
 }
 
 /// Draws one of the members that are `left`. `fleet` is the share of requests that fail with all.
-pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
+pub(super) fn draw(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
+    let members = plan.members();
     let mut chance = ask.chance;
     let mut full = false;
     for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
@@ -44,13 +51,13 @@ pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) ->
         let (mut spoke, mut knees, mut works) = (0, 0.0, 0.0);
         for index in sample(members.len(), chance) {
             let member = &members[index];
-            let Some(view) = view(member, ask.now) else { continue };
+            let Some(view) = member.view(ask.now) else { continue };
             let knee = f64::from(view.reading.knee);
             spoke += 1;
             knees += knee;
             works += f64::from(view.reading.work);
-            let queue = queue(member, &view, ask.now);
-            if queue >= f64::from(limit(knee)) {
+            let queue = member.queue(&view, ask.now);
+            if plan.admission() && queue >= f64::from(limit(knee)) {
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
@@ -65,7 +72,11 @@ pub(super) fn draw(members: &[Member], ask: &Ask, fleet: f64, left: Left<'_>) ->
             let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
             for index in sample(members.len(), chance) {
                 let member = &members[index];
-                if view(member, ask.now).is_none() && left(member) {
+                if member.view(ask.now).is_none() && left(member) {
+                    if member.vitals.crowded() {
+                        full = true;
+                        continue;
+                    }
                     let queue = member.everywhere();
                     let seen = member.vitals.blended().map(|latency| f64::from(latency) * 1e-9);
                     let floor = seen.unwrap_or(work).max(work) * scorn(member, fleet);
@@ -139,7 +150,7 @@ const SAMPLE: usize = 16;
 /// Times that others are looked at when all of one sample are full.
 const SAMPLES: usize = 4;
 
-/// Requests that are poured: this one.
+/// Requests that are poured: this one, whatever the age of what is known.
 const POURED: f64 = 1.0;
 
 /// Halvings of the interval that the level lies in: to one part in ten thousand.

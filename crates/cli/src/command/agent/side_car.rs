@@ -5,7 +5,8 @@
 //! would be too much. Of several servers on this host each has a listener and a meter, and one more meter counts what
 //! they do together; the thread is the same for all, so that nothing has to be waited for. Ten times in a second what it sees is told to the agent, which reports it as it does all
 //! numbers. Alerts of balancers are passed on to it: connections then go at the boundary of a request, or when they
-//! have been quiet for a while. Clients of a CORBA server are sent to its group then.
+//! have been quiet for a while. Clients of a CORBA server are sent to its group then, and so are those of http if it is known
+//! where that is.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,7 +25,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use crate::command::{Exit, Failure};
-use crate::config::{self, ListenAddress, Machine, MemberAddress, Problems, look_up};
+use crate::config::{self, ListenAddress, Machine, MemberAddress, Problems, PublicUrl, look_up};
 use crate::limits;
 
 /// Name of the group, if there is only one.
@@ -43,12 +44,37 @@ pub(super) struct Place {
     protocol: Protocol,
     listen: SocketAddr,
     server: MemberAddress,
+    /// Where clients reach its group (http).
+    home: Option<PublicUrl>,
+}
+
+/// Places with the URLs of their groups: one that holds for all of http, or one for each of them, in order.
+pub(super) fn at_home(mut places: Vec<Place>, urls: &[PublicUrl]) -> Result<Vec<Place>, Failure> {
+    let count = places.iter().filter(|place| place.protocol == Protocol::Http).count();
+    let wrong = |what: String| Err(Failure::new(Exit::Usage, what));
+    match urls.len() {
+        0 => return Ok(places),
+        _ if count == 0 => return wrong("--group-url is about http, and no --side-car is".to_owned()),
+        1 => {}
+        given if given == count => {}
+        given => {
+            return wrong(format!(
+                "--group-url is given {given} times and there are {count} --side-car of http: give it once for \
+                 all, or once for each"
+            ));
+        }
+    }
+    let http = places.iter_mut().filter(|place| place.protocol == Protocol::Http);
+    for (place, url) in http.zip(urls.iter().cycle()) {
+        place.home = Some(url.clone());
+    }
+    Ok(places)
 }
 
 impl Place {
     /// Before a CORBA server.
     pub(super) fn iiop(listen: SocketAddr, server: MemberAddress) -> Self {
-        Self { protocol: Protocol::Iiop, listen, server }
+        Self { protocol: Protocol::Iiop, listen, server, home: None }
     }
 
     fn protocol(&self) -> &'static str {
@@ -74,7 +100,7 @@ impl FromStr for Place {
             listen.parse().map_err(|why| format!("the address `{listen}` {why}; {expected}"))?;
         let server: MemberAddress =
             server.parse().map_err(|why| format!("the server `{server}` {why}; {expected}"))?;
-        Ok(Self { protocol, listen, server })
+        Ok(Self { protocol, listen, server, home: None })
     }
 }
 
@@ -112,7 +138,7 @@ impl SideCar {
         refuse: bool,
         shed_idle: Option<Duration>,
     ) -> Result<Self, Failure> {
-        let manner = SideCarSettings { refuse, shed_idle, shares_host: false };
+        let manner = SideCarSettings { refuse, shed_idle, shares_host: false, home: None };
         let carried = Carried { places, manner, object: None, former: Vec::new(), home: None };
         let settings = carried.settings().map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
         let engine = Engine::start(settings).map_err(Failure::failed)?;
@@ -270,7 +296,8 @@ impl Carried {
             let group = Arc::make_mut(group);
             let works = place.protocol != Protocol::Tcp || self.manner.refuse;
             let shares_host = works && self.places.len() > 1;
-            group.side_car = Some(SideCarSettings { shares_host, ..self.manner });
+            let home = place.home.as_ref().map(|home| home.0.as_str().into());
+            group.side_car = Some(SideCarSettings { shares_host, home, ..self.manner });
             let Some(iiop) = &mut group.iiop else { continue };
             // The server has many objects, which the side-car knows nothing of.
             iiop.key = None;
@@ -347,6 +374,26 @@ mod tests {
             let said = text.parse::<Place>().unwrap_err();
             assert!(said.contains(why) && said.contains("expected [http:|tcp:]ADDRESS=SERVER"), "{said}");
         }
+    }
+
+    #[test]
+    fn groups_are_at_one_url_or_each_at_its_own() {
+        let places = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Place>>();
+        let urls =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<PublicUrl>>();
+        let homes = |at: &[&str], given: &[&str]| {
+            let places = at_home(places(at), &urls(given)).map_err(|failure| failure.line().to_owned())?;
+            Ok::<_, String>(places.into_iter().map(|place| Some(place.home?.0)).collect::<Vec<_>>())
+        };
+        let [one, tcp, other] = ["127.0.0.1:80=x:1", "tcp:127.0.0.1:81=x:2", "127.0.0.1:82=x:3"];
+        let url = |name: &str| Some(format!("http://{name}"));
+        assert_eq!(homes(&[one, tcp], &[]), Ok(vec![None, None]));
+        assert_eq!(homes(&[one, tcp, other], &["http://a"]), Ok(vec![url("a"), None, url("a")]));
+        assert_eq!(homes(&[one, tcp, other], &["http://a", "http://b"]), Ok(vec![url("a"), None, url("b")]));
+        let refused = |at: &[&str], given: &[&str]| homes(at, given).unwrap_err();
+        let said = refused(&[one, tcp], &["http://a", "http://b"]);
+        assert!(said.contains("given 2 times and there are 1"), "{said}");
+        assert!(refused(&[tcp], &["http://a"]).contains("is about http"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use plimsoll_admin::{
 use plimsoll_agent::Told;
 use plimsoll_brain::lottery::{Share, Standing, UNKNOWN, View, code};
 use plimsoll_cluster::lottery::{Lottery, Settings, Statistics};
+use plimsoll_wire::rfs::Role;
 use tokio::sync::{mpsc, oneshot};
 
 use super::feed::FRESH;
@@ -130,6 +131,8 @@ pub(super) async fn attend(
                 drop(reply.send(seen.map(|(_, view)| keys(force, &view))));
             }
             Asked::Drain(drain, reply) => {
+                let what = if drain { "draining: clients are sent to others" } else { "taking part again" };
+                tracing::info!("{what}");
                 lottery.drain(drain).await;
                 drop(reply.send(Ok(())));
             }
@@ -154,11 +157,12 @@ pub(super) async fn attend(
 }
 
 fn keys(force: &Settings, view: &View) -> KeyRing {
-    let keys: Vec<u32> = force.keys.ids().collect();
+    let keys: Vec<u32> = force.keys.ids_of(Role::Daemon).collect();
     KeyRing {
         member: force.member,
         sealing: keys.first().copied().unwrap_or_default(),
         keys,
+        client_keys: force.keys.ids_of(Role::Client).collect(),
         others: view.members.iter().map(|other| other.member).collect(),
     }
 }
@@ -171,7 +175,7 @@ fn status(
     view: &View,
 ) -> DaemonStatus {
     let lots = &statistics.lots;
-    let KeyRing { sealing, keys, .. } = keys(force, view);
+    let KeyRing { sealing, keys, client_keys, .. } = keys(force, view);
     let own = view.services.iter().filter_map(|own| {
         let service = force.services.iter().find(|service| service.id == own.share.service)?;
         let Part { capacity, weight, load, in_flight, .. } = part(&own.share);
@@ -203,6 +207,7 @@ fn status(
         queued: lots.queued as u64,
         sealing_key: sealing,
         keys,
+        client_keys,
         counts: counts(statistics),
         duplicate_share: share(lots.duplicates, lots.won),
         digest_disagreement: share(lots.members_differ as u64, lots.members_heard as u64),
@@ -230,6 +235,8 @@ fn counts(statistics: &Statistics) -> Counts {
         unknown_key: statistics.unknown_key,
         malformed: statistics.malformed,
         replayed: statistics.replayed,
+        misused: statistics.misused,
+        implausible: statistics.implausible,
     }
 }
 

@@ -50,6 +50,10 @@ pub(super) struct Flags {
     /// Where programs tell numbers (POST /v1/report), and /load and /metrics show what is known
     #[arg(long, value_name = "ADDRESS")]
     status: Option<String>,
+
+    /// Where its owner drains it, changes its keys and more: a unix socket, mode 0600 (unix:/run/plimsoll-lottery.sock)
+    #[arg(long, value_name = "ADDRESS")]
+    control: Option<String>,
 }
 
 impl Flags {
@@ -82,6 +86,9 @@ impl Flags {
         }
         let peers: Vec<String> = self.peers.iter().map(|peer| quoted(peer)).collect();
         line("peers", &format!("[{}]", peers.join(", ")));
+        if let Some(control) = &self.control {
+            line("admin.control", &quoted(control));
+        }
         for service in &self.service {
             text += &table(service)?;
         }

@@ -6,13 +6,14 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use plimsoll_cluster::lottery::incarnation;
-use plimsoll_wire::rfs::{Keys, SECRET};
+use plimsoll_wire::rfs::{Keys, Role, SECRET};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::super::{Exit, Failure};
 
 /// What a file of keys begins with.
-pub(super) const HEAD: &str = "# number, secret; the first line seals, all of them open\n";
+pub(super) const HEAD: &str =
+    "# number, secret; the first line seals, all of them open; `client` behind those for clients\n";
 
 /// The keys of a file; makes it if there is none and `may` says that it may be made. A daemon that is to join others cannot do so with a
 /// key of its own: where their file was lost, another one would cut it off without a word.
@@ -54,16 +55,20 @@ pub(super) fn open(path: &Path, may: bool) -> Result<Keys, Failure> {
     read(path)
 }
 
-/// The keys of a file.
+/// The keys of a file, one of which is for daemons.
 ///
 /// # Errors
 /// It cannot be read, or has something else in it.
-pub(in crate::command) fn read(path: &Path) -> Result<Keys, Failure> {
+pub(super) fn read(path: &Path) -> Result<Keys, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, format_args!("{}: {why}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| {
         usage(format!("cannot be read: {error}; it is the file that `plimsoll lottery --keys` made"))
     })?;
-    text.parse().map_err(|bad: plimsoll_wire::rfs::BadKeys| usage(bad.to_string()))
+    let keys: Keys = text.parse().map_err(|bad: plimsoll_wire::rfs::BadKeys| usage(bad.to_string()))?;
+    if keys.role() == Role::Client {
+        return Err(usage("its keys are for clients, with which nobody is a daemon".into()));
+    }
+    Ok(keys)
 }
 
 /// Makes a file with a key whose number is that of the second, so that a newer one has a greater number. It appears whole

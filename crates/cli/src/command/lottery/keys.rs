@@ -4,6 +4,9 @@
 //! the old ones count no more. At each step every host opens what every other seals. Between two steps there is a pause, in
 //! which clients read their own files of keys and what is under way arrives. A change that broke off is begun anew: what it left behind
 //! is accepted by some hosts and sent with by none, or known to all.
+//!
+//! Keys for clients are changed in the same steps, apart from the others. No daemon sends with one of its own accord: it answers with the
+//! one that it was asked with. Who sends with the new one are the clients whose files are changed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,9 +14,9 @@ use std::process::ExitCode;
 use std::thread::sleep;
 
 use clap::Subcommand;
-use plimsoll_admin::{KeyRing, KeyStep};
+use plimsoll_admin::{KeyRing, KeyStep, Whose};
 use plimsoll_cluster::lottery::incarnation;
-use plimsoll_wire::rfs::MOST_KEYS;
+use plimsoll_wire::rfs::{MOST_KEYS, Role};
 use serde_json::{Value, json};
 
 use super::super::{Exit, Failure, Globals};
@@ -49,6 +52,10 @@ struct Show {
 /// --file.
 #[derive(clap::Args, Debug)]
 struct Rotate {
+    /// Change the key for clients, who may only ask with it, and leave those for daemons as they are. The first one is made, too
+    #[arg(long)]
+    clients: bool,
+
     /// Take the steps in this file of keys as well, such as that of clients of this host
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
@@ -79,7 +86,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 fn shown(ring: &KeyRing) -> String {
     let others: Vec<String> = ring.keys.iter().skip(1).map(u32::to_string).collect();
     let also = if others.is_empty() { String::new() } else { format!(", accepts {}", others.join(", ")) };
-    format!("member {}: sends with {}{also}\n", ring.member, ring.sealing)
+    format!("member {}: sends with {}{also}{}\n", ring.member, ring.sealing, clients(&ring.client_keys))
+}
+
+/// Keys for clients, if there are any.
+pub(super) fn clients(keys: &[u32]) -> String {
+    let keys: Vec<String> = keys.iter().map(u32::to_string).collect();
+    if keys.is_empty() { String::new() } else { format!(", for clients {}", keys.join(", ")) }
 }
 
 fn rotate(args: &Rotate, globals: &Globals) -> Result<ExitCode, Failure> {
@@ -87,7 +100,9 @@ fn rotate(args: &Rotate, globals: &Globals) -> Result<ExitCode, Failure> {
         Some(hosts) => hosts,
         None => vec![args.at.own()?],
     };
-    let change = Change { hosts: &hosts, files: &args.file, globals };
+    let whose = if args.clients { Whose::Client } else { Whose::Daemon };
+    let change = Change { hosts: &hosts, files: &args.file, whose, globals };
+    change.suit()?;
     let rings = change.look()?;
     fit(&hosts, &rings, args.partial)?;
     change.clear(&rings)?;
@@ -101,13 +116,13 @@ fn rotate(args: &Rotate, globals: &Globals) -> Result<ExitCode, Failure> {
         .and_then(|digits| digits.parse().map_err(std::io::Error::other))
         .map_err(|error| Failure::failed(format_args!("no new key: {error}")))?;
     let again = "no host sends with the new key yet; say it again when all hosts answer";
-    change.step(&KeyStep::Accept(id, secret), &format!("key {id} is accepted"), again)?;
+    change.step(&KeyStep::Accept(id, secret, whose), &format!("key {id} is accepted"), again)?;
     sleep(args.settle.0);
     let again = "some send with the new key, which all accept; say it again when all hosts answer";
     let rings = change.step(&KeyStep::Seal(id), &format!("key {id} is sent with"), again)?;
     sleep(args.settle.0);
     let old: BTreeSet<u32> =
-        rings.iter().flat_map(|ring| &ring.keys).copied().filter(|key| *key != id).collect();
+        rings.iter().flat_map(|ring| change.of(ring)).copied().filter(|key| *key != id).collect();
     let mut rings = rings;
     for key in old {
         let again = "all send with the new key; say it again, and what was left is forgotten then";
@@ -123,10 +138,32 @@ fn rotate(args: &Rotate, globals: &Globals) -> Result<ExitCode, Failure> {
 struct Change<'c> {
     hosts: &'c [Balancer],
     files: &'c [PathBuf],
+    whose: Whose,
     globals: &'c Globals,
 }
 
 impl Change<'_> {
+    /// Those of the kind that is changed, that which is sent with first.
+    fn of<'r>(&self, ring: &'r KeyRing) -> &'r [u32] {
+        match self.whose {
+            Whose::Daemon => &ring.keys,
+            Whose::Client => &ring.client_keys,
+        }
+    }
+
+    /// Looks that no client that has none gets a key for daemons.
+    fn suit(&self) -> Result<(), Failure> {
+        for file in self.files.iter().filter(|_| self.whose == Whose::Daemon) {
+            if ring::whose(file).map_err(Failure::failed)?.role() == Role::Client {
+                return Err(Failure::failed(format_args!(
+                    "{} has keys for clients only: change these by --clients; nothing was changed",
+                    file.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// What keys all have.
     fn look(&self) -> Result<Vec<KeyRing>, Failure> {
         let rings = control::all(self.hosts, |host| -> Result<KeyRing, Failure> {
@@ -162,9 +199,10 @@ impl Change<'_> {
 
     /// Forgets what a change that broke off left, where there is no room for a further key.
     fn clear(&self, rings: &[KeyRing]) -> Result<(), Failure> {
-        let sealing: BTreeSet<u32> = rings.iter().map(|ring| ring.sealing).collect();
-        for (host, ring) in self.hosts.iter().zip(rings).filter(|(_, ring)| ring.keys.len() >= MOST_KEYS) {
-            for id in ring.keys.iter().filter(|id| !sealing.contains(id)) {
+        let sealing: BTreeSet<u32> = rings.iter().filter_map(|ring| self.of(ring).first()).copied().collect();
+        let full = |ring: &KeyRing| self.of(ring).len() >= MOST_KEYS;
+        for (host, ring) in self.hosts.iter().zip(rings).filter(|(_, ring)| full(ring)) {
+            for id in self.of(ring).iter().filter(|id| !sealing.contains(id)) {
                 Peer::daemon(host).post("/v1/keys/retire", &json!({"id": id}))?;
                 self.globals.say(&format!("{host}: key {id}, which nobody sends with, is forgotten\n"));
             }
@@ -204,7 +242,9 @@ fn unreachable<T>(outcome: &Result<T, Failure>) -> bool {
 
 fn request(step: &KeyStep) -> (&'static str, Value) {
     match step {
-        KeyStep::Accept(id, secret) => ("/v1/keys/accept", json!({"id": id, "secret": secret.digits()})),
+        KeyStep::Accept(id, secret, whose) => {
+            ("/v1/keys/accept", json!({"id": id, "secret": secret.digits(), "role": whose}))
+        }
         KeyStep::Seal(id) => ("/v1/keys/seal", json!({"id": id})),
         KeyStep::Retire(id) => ("/v1/keys/retire", json!({"id": id})),
     }
@@ -242,7 +282,8 @@ fn fit(hosts: &[Balancer], rings: &[KeyRing], partial: bool) -> Result<(), Failu
 
 /// A number greater than all that are known: what the draw depends on comes from the key with the lowest.
 fn next(rings: &[KeyRing]) -> Option<u32> {
-    let most = rings.iter().flat_map(|ring| &ring.keys).copied().max().unwrap_or(0);
+    let all = rings.iter().flat_map(|ring| ring.keys.iter().chain(&ring.client_keys));
+    let most = all.copied().max().unwrap_or(0);
     Some(incarnation().max(most.checked_add(1)?))
 }
 
@@ -251,7 +292,13 @@ mod tests {
     use super::*;
 
     fn ring(member: u16, keys: &[u32], others: &[u16]) -> KeyRing {
-        KeyRing { member, sealing: keys[0], keys: keys.to_vec(), others: others.to_vec() }
+        KeyRing {
+            member,
+            sealing: keys[0],
+            keys: keys.to_vec(),
+            client_keys: vec![5],
+            others: others.to_vec(),
+        }
     }
 
     #[test]
@@ -274,5 +321,7 @@ mod tests {
         assert!(next(&[ring(1, &[7, 9], &[])]).unwrap() >= incarnation() - 1);
         assert_eq!(next(&[ring(1, &[4_294_967_000], &[])]), Some(4_294_967_001));
         assert_eq!(next(&[ring(1, &[7, u32::MAX], &[])]), None);
+        let theirs = KeyRing { client_keys: vec![4_294_967_001], ..ring(1, &[4_294_967_000], &[]) };
+        assert_eq!(next(&[theirs]), Some(4_294_967_002), "no two have the same");
     }
 }

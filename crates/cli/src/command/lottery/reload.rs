@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use plimsoll_cluster::lottery::{Service, Settings};
-use plimsoll_wire::rfs::Keys;
+use plimsoll_wire::rfs::{Keys, Role};
 
 use super::{Args, key};
 use crate::config::{self, ControlTable, LotteryFile, Severity};
@@ -67,8 +67,11 @@ pub(super) fn tell(changes: &[String]) {
 
 fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     let mut changes = Vec::new();
-    if ids(&before.keys) != ids(&after.keys) {
-        changes.push(format!("~ keys: {} -> {}", ids(&before.keys), ids(&after.keys)));
+    for (what, role) in [("keys", Role::Daemon), ("keys for clients", Role::Client)] {
+        let [before, after] = [before, after].map(|settings| ids(&settings.keys, role));
+        if before != after {
+            changes.push(format!("~ {what}: {before} -> {after}"));
+        }
     }
     for service in &after.services {
         match before.services.iter().find(|old| old.id == service.id) {
@@ -111,6 +114,7 @@ fn service_differences(before: &Service, after: &Service, changes: &mut Vec<Stri
 }
 
 /// The numbers of keys, that of the one that seals first.
-fn ids(keys: &Keys) -> String {
-    keys.ids().map(|id| id.to_string()).collect::<Vec<_>>().join(", ")
+fn ids(keys: &Keys, role: Role) -> String {
+    let ids: Vec<String> = keys.ids_of(role).map(|id| id.to_string()).collect();
+    if ids.is_empty() { "none".into() } else { ids.join(", ") }
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
-use plimsoll_admin::KeyStep;
+use plimsoll_admin::{KeyStep, Whose};
 use plimsoll_wire::rfs::{Keys, MOST_KEYS};
 
 use super::key::HEAD;
@@ -34,34 +34,52 @@ pub(super) fn step(path: &Path, step: &KeyStep) -> Result<Keys, String> {
     Ok(keys)
 }
 
-/// Numbers and secrets, that of the key that seals first.
-type Lines = Vec<(u32, String)>;
+/// Whose keys there are in a file.
+///
+/// # Errors
+/// It cannot be read, or has something else in it.
+pub(super) fn whose(path: &Path) -> Result<Keys, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    text.parse().map_err(|why| format!("{}: {why}", path.display()))
+}
+
+/// Numbers, secrets and whom they are for; the first of its kind seals.
+type Lines = Vec<(u32, String, Whose)>;
 
 fn lines(text: &str) -> Lines {
     let line = |line: &str| {
         let mut words = line.split('#').next()?.split_ascii_whitespace();
-        Some((words.next()?.parse().ok()?, words.next()?.to_ascii_lowercase()))
+        let (id, secret) = (words.next()?.parse().ok()?, words.next()?.to_ascii_lowercase());
+        // There is no other word, or it would be no file of keys.
+        Some((id, secret, if words.next().is_some() { Whose::Client } else { Whose::Daemon }))
     };
     text.trim_start_matches('\u{feff}').lines().filter_map(line).collect()
 }
 
 fn take(keys: &mut Lines, step: &KeyStep) -> Result<(), String> {
-    let place = |keys: &Lines, id: u32| keys.iter().position(|(known, _)| *known == id);
+    let place = |keys: &Lines, id: u32| keys.iter().position(|(known, ..)| *known == id);
+    let first = |keys: &Lines, whose| keys.iter().position(|(.., of)| *of == whose);
     match step {
-        KeyStep::Accept(id, secret) => match place(keys, *id) {
-            Some(place) if keys[place].1 == secret.digits() => {}
+        KeyStep::Accept(id, secret, whose) => match place(keys, *id) {
+            Some(place) if keys[place].1 == secret.digits() && keys[place].2 == *whose => {}
             Some(_) => return Err(format!("there is another key with the number {id}")),
-            None if keys.len() >= MOST_KEYS => {
+            None if keys.iter().filter(|(.., of)| of == whose).count() >= MOST_KEYS => {
                 return Err(format!("there are {MOST_KEYS} keys already: retire one"));
             }
-            None => keys.push((*id, secret.digits().to_owned())),
+            None => keys.push((*id, secret.digits().to_owned(), *whose)),
         },
         KeyStep::Seal(id) => match place(keys, *id) {
-            Some(place) => keys[..=place].rotate_right(1),
+            // Before all others of its kind, which keep their order.
+            Some(place) => {
+                let first = first(keys, keys[place].2).unwrap_or(place);
+                keys[first..=place].rotate_right(1);
+            }
             None => return Err(format!("there is no key with the number {id}")),
         },
         KeyStep::Retire(id) => match place(keys, *id) {
-            Some(0) => return Err(format!("key {id} is the one that is sent with")),
+            Some(place) if first(keys, keys[place].2) == Some(place) => {
+                return Err(format!("key {id} is the one that is sent with"));
+            }
             Some(place) => drop(keys.remove(place)),
             None => {}
         },
@@ -71,9 +89,10 @@ fn take(keys: &mut Lines, step: &KeyStep) -> Result<(), String> {
 
 fn written(keys: &Lines) -> String {
     let mut text = HEAD.to_owned();
-    for (id, secret) in keys {
+    for (id, secret, whose) in keys {
+        let role = if *whose == Whose::Client { " client" } else { "" };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{id} {secret}");
+        let _ = writeln!(text, "{id} {secret}{role}");
     }
     text
 }
@@ -111,6 +130,8 @@ fn lock(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_wire::rfs::Role;
+
     use super::*;
 
     fn secret(digit: char) -> plimsoll_admin::Secret {
@@ -123,7 +144,7 @@ mod tests {
         fs::write(&path, format!("# ours\n7 {} # old\n", "A".repeat(64))).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let ids = |what: &KeyStep| step(&path, what).map(|keys| keys.ids().collect::<Vec<_>>());
-        let accept = KeyStep::Accept(9, secret('b'));
+        let accept = KeyStep::Accept(9, secret('b'), Whose::Daemon);
         for (what, now) in [
             (&accept, vec![7, 9]),
             (&accept, vec![7, 9]),
@@ -131,8 +152,8 @@ mod tests {
             (&KeyStep::Seal(9), vec![9, 7]),
             (&KeyStep::Retire(7), vec![9]),
             (&KeyStep::Retire(7), vec![9]),
-            (&KeyStep::Accept(10, secret('c')), vec![9, 10]),
-            (&KeyStep::Accept(11, secret('d')), vec![9, 10, 11]),
+            (&KeyStep::Accept(10, secret('c'), Whose::Daemon), vec![9, 10]),
+            (&KeyStep::Accept(11, secret('d'), Whose::Daemon), vec![9, 10, 11]),
             (&KeyStep::Seal(11), vec![11, 9, 10]),
         ] {
             assert_eq!(ids(what), Ok(now), "{what:?}");
@@ -140,8 +161,8 @@ mod tests {
         }
         let before = fs::read_to_string(&path).unwrap();
         for (what, why) in [
-            (KeyStep::Accept(9, secret('e')), "another key with the number 9"),
-            (KeyStep::Accept(12, secret('e')), "there are 3 keys already"),
+            (KeyStep::Accept(9, secret('e'), Whose::Daemon), "another key with the number 9"),
+            (KeyStep::Accept(12, secret('e'), Whose::Daemon), "there are 3 keys already"),
             (KeyStep::Seal(12), "there is no key with the number 12"),
             (KeyStep::Retire(11), "is the one that is sent with"),
         ] {
@@ -151,5 +172,40 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), before);
         fs::remove_file(&path).unwrap();
         assert!(ids(&accept).unwrap_err().contains("plimsoll-ring"));
+    }
+
+    #[test]
+    fn keys_for_clients_are_changed_apart_from_those_for_daemons() {
+        let path = std::env::temp_dir().join(format!("plimsoll-ring-both-{}", std::process::id()));
+        fs::write(&path, format!("7 {}\n", "a".repeat(64))).unwrap();
+        let accept = |id, digit| KeyStep::Accept(id, secret(digit), Whose::Client);
+        let ids = |what: &KeyStep| {
+            let keys = step(&path, what)?;
+            Ok::<_, String>([Role::Daemon, Role::Client].map(|role| keys.ids_of(role).collect::<Vec<_>>()))
+        };
+        for (what, daemons, clients) in [
+            (accept(8, 'b'), vec![7], vec![8]),
+            (accept(9, 'c'), vec![7], vec![8, 9]),
+            (KeyStep::Accept(10, secret('d'), Whose::Daemon), vec![7, 10], vec![8, 9]),
+            (KeyStep::Seal(9), vec![7, 10], vec![9, 8]),
+            (KeyStep::Seal(10), vec![10, 7], vec![9, 8]),
+            (KeyStep::Retire(8), vec![10, 7], vec![9]),
+            (KeyStep::Retire(7), vec![10], vec![9]),
+            (KeyStep::Accept(11, secret('e'), Whose::Daemon), vec![10, 11], vec![9]),
+            (KeyStep::Accept(12, secret('f'), Whose::Daemon), vec![10, 11, 12], vec![9]),
+            (accept(13, '1'), vec![10, 11, 12], vec![9, 13]),
+        ] {
+            assert_eq!(ids(&what), Ok([daemons, clients]), "{what:?}");
+        }
+        for (what, why) in [
+            (accept(10, 'd'), "another key with the number 10"),
+            (accept(14, 'd'), "the secret of one for daemons"),
+            (KeyStep::Retire(9), "is the one that is sent with"),
+            (KeyStep::Accept(15, secret('2'), Whose::Daemon), "there are 3 keys already"),
+        ] {
+            let said = ids(&what).unwrap_err();
+            assert!(said.contains(why) && !said.contains("ddd"), "{said}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 }

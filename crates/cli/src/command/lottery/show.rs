@@ -105,7 +105,11 @@ fn render(status: &DaemonStatus, color: bool) -> String {
     let others: Vec<String> = status.keys.iter().skip(1).map(u32::to_string).collect();
     let also =
         if others.is_empty() { String::new() } else { format!(", also accepted: {}", others.join(", ")) };
-    out += &format!("sends with key {}{also}\n", status.sealing_key);
+    out += &format!(
+        "sends with key {}{also}{}\n",
+        status.sealing_key,
+        super::keys::clients(&status.client_keys)
+    );
     out
 }
 
@@ -151,6 +155,7 @@ mod tests {
             queued: 5,
             sealing_key: 9,
             keys: vec![9, 8],
+            client_keys: vec![5],
             counts: Counts { referred: 1200, won: 200, duplicates: 1, ..Counts::default() },
             duplicate_share: 0.005,
             digest_disagreement: 1.0,
@@ -167,7 +172,7 @@ mod tests {
         ◌       2  10.0.0.2:7447  suspect         0  knows something else
         1200 referred, 200 won, 0 turned away; 1 duplicate (0.50 %); 2 pending
         digests differ at 100 % of the members; commit delay 1.20ms, step 20.0ms, own lag 0µs
-        sends with key 9, also accepted: 8
+        sends with key 9, also accepted: 8, for clients 5
         ");
         status.services[0].ready = false;
         assert!(!well(&status));

@@ -139,7 +139,7 @@ fn missed(goals: &[Goal], tried: &Tried) -> String {
         Some(Missed::Stuck(why)) => why.to_string(),
         Some(Missed::Grows(entry)) => format!("more comes to {entry} than can be served"),
         Some(Missed::Unseen(name)) => {
-            format!("nothing of {name} came to an end in what was simulated (--events)")
+            format!("nothing of {name} came to an end in what was simulated (--budget, --events)")
         }
         Some(Missed::Goal(place, line)) => {
             let (metric, name, value) = (line.metric, &line.name, short(line.value.mean));

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use plimsoll_lqn::model::{Patience, Policy, Routing};
 
 use crate::command::{Exit, Failure, Globals};
-use crate::config::{self, Group, Member};
+use crate::config::{self, Binding, Config, Group, Member, Protocol};
 use crate::talk::{Output, write};
 
 /// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn or toml)
@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let name = config::name_of(&args.file);
     let mut groups: Vec<&Group> = Vec::new();
     for group in &file.config.groups {
-        let served = file.config.listeners.iter().any(|listener| listener.group == group.name);
+        let served = file.config.listeners.iter().any(|listener| listener.leads_to(&group.name));
         if group.members.is_empty() {
             globals.say(&format!("group {} is left out: its members are drawn or found\n", group.name));
         } else if served {
@@ -43,8 +43,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         return Err(Failure::failed(format_args!("{name}: no group has members and a listener")));
     }
     for group in &groups {
-        if let (_, Some(instead)) = routing(group) {
-            globals.say(&format!("group {}: {} is taken for {instead}\n", group.name, group.strategy.name()));
+        for note in notes(group, &file.config) {
+            globals.say(&format!("group {}: {note}\n", group.name));
         }
     }
     let threads = file.config.threads;
@@ -65,6 +65,49 @@ fn routing(group: &Group) -> (Routing, Option<&'static str>) {
     )
 }
 
+/// Where the model of a group is not what the balancer does.
+fn notes(group: &Group, config: &Config) -> Vec<String> {
+    let strategy = group.strategy.name();
+    let mut all = Vec::new();
+    if let (_, Some(instead)) = routing(group) {
+        all.push(format!("{strategy} is taken for {instead}"));
+    }
+    let knobs = group.strategy.find().map(|(_, knobs)| knobs);
+    let drawn = knobs.and_then(|knobs| knobs.0.first().copied()).filter(|_| strategy == "least_request");
+    if let Some(drawn) = drawn.filter(|drawn| *drawn > 2.0 && group.members.len() > 2) {
+        all.push(format!("{strategy} draws {drawn} members, the model's power_of_two draws 2"));
+    }
+    let mut tables = group.members.iter().map(Member::table);
+    if group.max_connections.is_some() || tables.any(|own| own.max_connections.is_some()) {
+        let (queue, time) = (group.queue, group.queue_timeout);
+        all.push(match queue {
+            0 => "what finds every member at its max_connections is refused (queue = 0); in the model it waits at a member"
+                .to_owned(),
+            _ => format!(
+                "{queue} requests wait for room at the balancer, each for at most {time}; in the model any number waits at the \
+                 members, without end"
+            ),
+        });
+    }
+    let listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name));
+    for listener in listeners {
+        if listener.protocol == Protocol::Xds {
+            all.push(format!(
+                "clients of the xds listener at {} go to members by themselves; in the model they pass the balancer",
+                listener.address
+            ));
+        }
+        let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
+        if binding != Binding::PerRequest || listener.affinity.is_some() {
+            all.push(format!(
+                "clients of the listener at {} keep their member; the model chooses one for each request",
+                listener.address
+            ));
+        }
+    }
+    all
+}
+
 /// The same by a strategy's name; `age`: seconds between two reports of loads, 0 without them.
 pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>) {
     let now = |policy| Routing { policy, age: 0.0 };
@@ -77,8 +120,10 @@ pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>
         "rendezvous" | "maglev" => (now(Policy::Sticky), Some("sticky")),
         "least_request" => (now(Policy::PowerOfTwo), None),
         "peak_ewma" | "prequal" => (now(Policy::PowerOfTwo), Some("power_of_two")),
+        // Whoever has too much is relieved later, of sessions that a model does not have.
+        "load_average" => (now(Policy::Random), Some("random, of which nothing is shed")),
         // Loads come with reports.
-        "least_loaded" | "load_average" | "load_minimum" | "minimum_dispersion" => (
+        "least_loaded" | "load_minimum" | "minimum_dispersion" => (
             Routing { policy: Policy::LeastLoaded, age },
             (age > 0.0).then_some("least_loaded with loads as old as reports"),
         ),

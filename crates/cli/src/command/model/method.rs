@@ -1,8 +1,11 @@
 //! The ways to find out what a model does. A way is a line here.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use plimsoll_lqn::{Effort, Findings, Model, Stuck, simulate, solve};
+use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use plimsoll_lqn::{Effort, Findings, Model, Stuck, plan, simulate, solve};
+
+use super::plan::{ENDLESS, PRECISION, budget, simulated};
 use super::{part, print};
 use crate::command::Globals;
 
@@ -14,16 +17,22 @@ pub(super) struct Method {
     what: &'static str,
     /// By formulas, which leave some things out?
     formulas: bool,
-    solve: fn(&Model, &Effort) -> Result<Findings, Stuck>,
+    solve: fn(&Model, &How) -> Result<Findings, Stuck>,
 }
 
 /// All ways; the first is taken where none is named.
 pub(super) const ALL: &[Method] = &[
     Method {
+        name: PLAN,
+        what: "Simulated for --budget on each core and solved, each number weighed from both",
+        formulas: false,
+        solve: planned,
+    },
+    Method {
         name: "simulate",
         what: "Events are drawn; numbers have intervals",
         formulas: false,
-        solve: simulate,
+        solve: |model, how| simulate(model, &how.effort(0.01, 2_000_000)),
     },
     Method {
         name: "solve",
@@ -32,6 +41,8 @@ pub(super) const ALL: &[Method] = &[
         solve: |model, _| Ok(solve(model).0),
     },
 ];
+
+const PLAN: &str = "plan";
 
 /// How a model is solved.
 #[derive(clap::Args, Debug)]
@@ -44,19 +55,29 @@ pub(super) struct How {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
-    /// Of simulations: end when every throughput and response time is known to this part of it to either side
-    #[arg(long, value_name = "PART", default_value_t = 0.01, value_parser = part)]
-    precision: f64,
+    /// Of simulations: end when every throughput and response time is known to this part of it to either side; 0.01, of a
+    /// plan 0.001
+    #[arg(long, value_name = "PART", value_parser = part)]
+    precision: Option<f64>,
 
-    /// Of simulations: end after about so many events at the latest
-    #[arg(long, value_name = "NUMBER", default_value_t = 2_000_000)]
-    events: u64,
+    /// Of simulations: end after about so many events at the latest; 2000000, of a plan as many as its budget allows
+    #[arg(long, value_name = "NUMBER")]
+    events: Option<u64>,
+
+    /// Of plans: simulate for so long on each core
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = budget)]
+    budget: Duration,
 }
 
 impl How {
     /// By the method that was named.
     pub(super) fn solve(&self, model: &Model) -> Result<Findings, Stuck> {
         self.by(self.method, model)
+    }
+
+    /// Is it by simulation and formulas together?
+    pub(super) fn plans(&self) -> bool {
+        self.method.name == PLAN
     }
 
     /// What it leaves out of these models, each once; said, too.
@@ -70,9 +91,22 @@ impl How {
 
     /// By this one.
     pub(super) fn by(&self, method: &Method, model: &Model) -> Result<Findings, Stuck> {
-        let effort = Effort { seed: self.seed, events: self.events, precision: self.precision };
-        (method.solve)(model, &effort)
+        (method.solve)(model, self)
     }
+
+    fn effort(&self, precision: f64, events: u64) -> Effort {
+        Effort {
+            seed: self.seed,
+            events: self.events.unwrap_or(events),
+            precision: self.precision.unwrap_or(precision),
+        }
+    }
+}
+
+fn planned(model: &Model, how: &How) -> Result<Findings, Stuck> {
+    let (runs, stuck) = simulated(model, &how.effort(PRECISION, ENDLESS), how.budget);
+    // What cannot be simulated is nothing that formulas know better.
+    stuck.map_or_else(|| Ok(plan(model, &runs).findings), Err)
 }
 
 fn parser() -> impl TypedValueParser<Value = &'static Method> {

@@ -28,7 +28,7 @@ pub(super) struct Args {
     budget: Duration,
 
     /// End before, when every throughput and response time is known to this part of it to either side
-    #[arg(long, value_name = "PART", default_value_t = 0.001, value_parser = part)]
+    #[arg(long, value_name = "PART", default_value_t = PRECISION, value_parser = part)]
     precision: f64,
 
     /// Of the first core's simulation; the others count on from it
@@ -36,10 +36,16 @@ pub(super) struct Args {
     seed: u64,
 }
 
+/// Events of a plan's simulations, which end by time.
+pub(super) const ENDLESS: u64 = u64::MAX / 4;
+/// Precision at which they end before.
+pub(super) const PRECISION: f64 = 0.001;
+
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let (runs, stuck) = simulated(&model, args, cores);
+    let effort = Effort { seed: args.seed, events: ENDLESS, precision: args.precision };
+    let cores = cores();
+    let (runs, stuck) = simulated(&model, &effort, args.budget);
     let found = plan(&model, &runs);
     let json = json!({
         "schema": 1,
@@ -90,23 +96,23 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// `50ms`
-fn budget(text: &str) -> Result<Duration, String> {
+pub(super) fn budget(text: &str) -> Result<Duration, String> {
     text.parse::<TimeSpan>().map(|span| span.0)
 }
 
-/// A run on each core, and why one came to no end.
-fn simulated(model: &Model, args: &Args, cores: usize) -> (Vec<Findings>, Option<Stuck>) {
-    let until = Instant::now() + args.budget;
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A run on each core, for so long, and why one came to no end. The effort's seed is that of the first.
+pub(super) fn simulated(model: &Model, effort: &Effort, budget: Duration) -> (Vec<Findings>, Option<Stuck>) {
+    let until = Instant::now() + budget;
     let one = |core: usize| {
-        let effort = Effort {
-            seed: args.seed.wrapping_add(core as u64),
-            events: u64::MAX / 4,
-            precision: args.precision,
-        };
+        let effort = Effort { seed: effort.seed.wrapping_add(core as u64), ..*effort };
         simulate_while(model, &effort, &mut || Instant::now() < until)
     };
     let results: Vec<Result<Findings, Stuck>> = thread::scope(|scope| {
-        let others: Vec<_> = (1..cores).map(|core| scope.spawn(move || one(core))).collect();
+        let others: Vec<_> = (1..cores()).map(|core| scope.spawn(move || one(core))).collect();
         let first = one(0);
         // A thread that cannot be joined has no numbers.
         std::iter::once(first).chain(others.into_iter().filter_map(|other| other.join().ok())).collect()

@@ -45,7 +45,7 @@ pub(super) fn unseen(found: &Findings, globals: &Globals) -> bool {
     for name in &found.unseen {
         globals.insist(&format!(
             "warning: nothing of `{name}` came to an end in the {} of the model's time that was simulated: its response time \
-             is not known; give more --events\n",
+             is not known; give more --events, a plan a longer --budget\n",
             short(found.time)
         ));
     }

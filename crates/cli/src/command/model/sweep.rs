@@ -4,9 +4,6 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use plimsoll_bench::plot::{self, Chart, Series};
 use plimsoll_lqn::ask::bottleneck::resources;
@@ -17,6 +14,7 @@ use plimsoll_lqn::{Findings, Model, Stuck};
 use serde_json::{Map, Value, json};
 
 use super::method::How;
+use super::points::{Course, Found, find};
 use super::{Text, quoted, short};
 use crate::command::{Exit, Failure, Globals};
 use crate::control::text::{Cell, Tone, table};
@@ -25,7 +23,8 @@ use crate::talk::{Output, write};
 /// Solve a model for many values of its numbers
 ///
 /// Every combination of values is a point; all points are drawn alike (the same seed), so that their differences are those
-/// of the models. Without --set, the values that stand in the model are taken ($n = [1, 2, 4]).
+/// of the models. Without --set, the values that stand in the model are taken ($n = [1, 2, 4]). Of up to 20 points each has a
+/// plan; of more five are simulated, and correct the formulas at all others, which have no percentiles then.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// A model, LQNX or .lqn; - for standard input
@@ -72,7 +71,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let all = points(&axes);
     let all =
         all.ok_or_else(|| Failure::new(Exit::Usage, format_args!("these are more than {MOST} points")))?;
-    let points = solve(&text, &axes, all, &args.how, globals)?;
+    let (points, anchors) = solve(&text, &axes, all, args, globals)?;
     let stuck: Vec<&Point> = points.iter().filter(|point| point.found.is_err()).collect();
     if let Some(Point { values, found: Err(why) }) = stuck.first() {
         let at = at(&axes, values);
@@ -85,6 +84,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
             points.len()
         ));
     }
+    if !anchors.is_empty() {
+        let places: Vec<String> = anchors.iter().map(|place| at(&axes, &points[*place].values)).collect();
+        globals.say(&format!(
+            "simulated at {}, which corrects the formulas at the others; percentiles: --method simulate\n",
+            places.join("; ")
+        ));
+    }
     let models = points.iter().filter_map(|point| Some(&point.found.as_ref().ok()?.0));
     let left_out = args.how.left_out(models, globals);
     let unseen =
@@ -92,7 +98,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let mut unseen = unseen.peekable();
     if let Some(Point { values, found: Ok((_, found)) }) = unseen.peek().copied() {
         globals.insist(&format!(
-            "warning: at {} of {} points nothing came to an end in what was simulated of some (give more --events); the first, \
+            "warning: at {} of {} points nothing came to an end in what was simulated of some (give more --events, a plan a longer --budget); the first, \
              {}: {}\n",
             unseen.count(),
             points.len(),
@@ -105,8 +111,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Output::Svg => write(&chart(&axes, &points, &args.metric, &text.name).svg())?,
         _ => {
             let shown: Vec<Value> = points.iter().map(|point| document(&axes, point)).collect();
-            let json =
-                json!({ "schema": 1, "method": args.how.method.name, "points": shown, "left_out": left_out });
+            let json = json!({
+                "schema": 1,
+                "method": args.how.method.name,
+                "anchors": anchors.iter().map(|place| named(&axes, &points[*place].values)).collect::<Vec<_>>(),
+                "points": shown,
+                "left_out": left_out,
+            });
             globals.show(&json, || render(&axes, &points, globals.color()))?;
         }
     }
@@ -129,49 +140,27 @@ fn at(axes: &[Axis], values: &[f64]) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// All points, on all cores. A model that cannot be made of the text with these values ends it.
+/// All points, and which of them correct the others. A model that cannot be made of the text with these values ends it.
 fn solve(
     text: &Text,
     axes: &[Axis],
     all: Vec<Vec<f64>>,
-    how: &How,
+    args: &Args,
     globals: &Globals,
-) -> Result<Vec<Point>, Failure> {
+) -> Result<(Vec<Point>, Vec<usize>), Failure> {
     let models = all.iter().map(|values| {
         let set: Vec<_> = axes.iter().map(|axis| axis.name.clone()).zip(values.iter().copied()).collect();
         text.read(&set).map(|read| read.model)
     });
     let models = models.collect::<Result<Vec<Model>, Failure>>()?;
-    let count = models.len();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let found: Mutex<Vec<Option<Result<Findings, Stuck>>>> = Mutex::new(vec![None; count]);
-    let told = Mutex::new(Instant::now());
-    let work = || {
-        loop {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            let Some(model) = models.get(place) else { return };
-            let own = how.solve(model);
-            if let Ok(mut found) = found.lock() {
-                found[place] = Some(own);
-            }
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            if let Ok(mut told) = told.lock()
-                && told.elapsed() > Duration::from_secs(2)
-            {
-                *told = Instant::now();
-                globals.say(&format!("{done} of {count} points\n"));
-            }
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count);
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
-    let found = found.into_inner().unwrap_or_default();
-    let points = all.into_iter().zip(models).zip(found);
-    Ok(points
-        .filter_map(|((values, model), found)| {
-            Some(Point { values, found: found?.map(|found| (model, found)) })
-        })
-        .collect())
+    let course = Course::of(&axes.iter().map(|axis| axis.values.len()).collect::<Vec<_>>());
+    // A picture may be of what formulas do not know.
+    let each = globals.output == Output::Svg && args.metric.is_played();
+    let Found { of, anchors } = find(&models, &args.how, (!each).then_some(&course), globals);
+    let points = all.into_iter().zip(models).zip(of);
+    let points =
+        points.map(|((values, model), found)| Point { values, found: found.map(|found| (model, found)) });
+    Ok((points.collect(), anchors))
 }
 
 /// What is said of a point: of each client and of requests from outside, and what is busiest.
@@ -223,9 +212,12 @@ fn render(axes: &[Axis], points: &[Point], color: bool) -> String {
     table(&rows, color)
 }
 
+fn named(axes: &[Axis], values: &[f64]) -> Map<String, Value> {
+    axes.iter().zip(values).map(|(axis, value)| (axis.name.clone(), json!(value))).collect()
+}
+
 fn document(axes: &[Axis], point: &Point) -> Value {
-    let values: Map<String, Value> =
-        axes.iter().zip(&point.values).map(|(axis, value)| (axis.name.clone(), json!(value))).collect();
+    let values = named(axes, &point.values);
     match &point.found {
         Ok((model, found)) => {
             json!({ "values": values, "lines": lines(model, found), "unseen": found.unseen })

@@ -135,6 +135,8 @@ external_account = { id = "kid", key_file = "/TLS/eab.key" }
 name = "web"
 strategy = { least_request = { choices = 3 } }
 max_connections = 9
+max_rate = 50.5
+admission = true
 slow_start = "0s"
 when_all_down = "fail_open"
 queue = 5

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::{Buf, BufMut, TryGetError};
-use foca::{Header, Member, Message, State};
+use foca::{Codec as _, Header, Member, Message, State};
 
 use super::Node;
 
@@ -111,6 +111,34 @@ impl foca::Codec<Node> for Codec {
     }
 }
 
+/// What is to be known of something before it is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    /// The latest life that it says anything of.
+    pub(crate) latest: u32,
+    /// Who wants to be taken in, and so to be told who is there.
+    pub(crate) joins: Option<SocketAddr>,
+}
+
+/// What something is about; none if it cannot be understood.
+pub(super) fn about(mut said: &[u8]) -> Option<About> {
+    let Header { src, dst, message, .. } = Codec.decode_header(&mut said).ok()?;
+    let further = match message {
+        Message::PingReq { target: node, .. }
+        | Message::IndirectAck { target: node, .. }
+        | Message::IndirectPing { origin: node, .. }
+        | Message::ForwardedAck { origin: node, .. } => node.life,
+        _ => 0,
+    };
+    let mut latest = src.life.max(dst.life).max(further);
+    if said.has_remaining() {
+        for _ in 0..said.try_get_u16().ok()? {
+            latest = latest.max(Codec.decode_member(&mut said).ok()?.id().life);
+        }
+    }
+    Some(About { latest, joins: (message == Message::Announce).then_some(src.address) })
+}
+
 /// The bytes of the node that says something, which it begins with.
 pub(super) fn speaker(said: &[u8]) -> &[u8] {
     let len = if said.get(6) == Some(&4) { 13 } else { 25 };
@@ -152,7 +180,6 @@ fn read_node(buf: &mut impl Buf) -> Result<Node, Odd> {
 
 #[cfg(test)]
 mod tests {
-    use foca::Codec as _;
     use proptest::prelude::*;
 
     use super::*;
@@ -207,6 +234,32 @@ mod tests {
             let mut out = Vec::new();
             Codec.encode_member(&member, &mut out).unwrap();
             prop_assert_eq!(Codec.decode_member(&out[..]).unwrap(), member);
+        }
+
+        #[test]
+        fn the_latest_life_is_found_wherever_it_is(
+            src in node(), dst in node(), message in message(), news in proptest::collection::vec(node(), 0..5),
+            at in any::<usize>(),
+        ) {
+            let header = Header { src, src_incarnation: 0, dst, message: message.clone() };
+            let mut out = Vec::new();
+            Codec.encode_header(&header, &mut out).unwrap();
+            let silent = matches!(message, Message::Announce | Message::TurnUndead);
+            if !silent {
+                out.put_u16(news.len() as u16);
+                for node in &news {
+                    Codec.encode_member(&Member::new(*node, 0, State::Alive), &mut out).unwrap();
+                }
+            }
+            let told = if silent { &[][..] } else { &news[..] };
+            let found = about(&out).unwrap();
+            let mut all = [src, dst].into_iter().chain(told.iter().copied());
+            prop_assert!(all.all(|node| node.life <= found.latest));
+            let joins = (message == Message::Announce).then_some(src.address);
+            prop_assert_eq!(found.joins, joins);
+            // Whatever is cut off, it is not taken for less than it is.
+            let short = &out[..at % out.len()];
+            prop_assert!(about(short).is_none_or(|short| short.latest <= found.latest));
         }
 
         #[test]

@@ -73,7 +73,11 @@ impl Parser<'_, '_> {
                 activities[place].calls.push(Call::new(to, count, letter == "y"));
             }
             _ => {
+                self.number("a time")?;
                 while self.is_number() || self.is_mark(":") {
+                    self.next += 1;
+                }
+                if ["log", "linear", "sqrt"].iter().any(|kind| self.is_word(kind)) {
                     self.next += 1;
                 }
                 draft.notes.push(format!("line {}: `{letter}` of an activity is left aside", at.line));

@@ -63,7 +63,7 @@ impl Engine<'_> {
             return;
         }
         if let Some(joins) = &mut own.joins {
-            joins.came.clear();
+            joins.clear();
         }
         let (task, entry, begun) = (own.task as usize, own.entry as usize, own.begun);
         // A graph that answers nowhere answers when it is over.

@@ -19,7 +19,10 @@ impl Engine<'_> {
     /// A branch makes the call that it has patience for.
     pub(super) fn ask(&mut self, branch: u32) {
         let asked = self.asked[branch as usize];
-        let request = self.send(asked.entry, branch);
+        let thread = self.branches.all[branch as usize].thread;
+        let task = self.threads.all[thread as usize].task;
+        let rank = self.program.tasks[task as usize].rank;
+        let request = self.send(asked.entry, branch, rank);
         let timeout = self.program.patience[asked.patience as usize].timeout;
         let until = if timeout.is_finite() { self.at(self.now + timeout, Event::GiveUp(branch)) } else { 0 };
         let own = &mut self.asked[branch as usize];

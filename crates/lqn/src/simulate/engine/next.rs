@@ -44,12 +44,12 @@ impl Engine<'_> {
         if !self.program.tasks[task].by_priority || queue.len() < 2 {
             return queue.pop_front();
         }
-        let rank = |request: &u32| match self.requests.all[*request as usize].caller {
-            NONE => i32::MIN,
-            caller => {
-                let activity = self.branches.all[caller as usize].activity;
-                self.program.activities[activity as usize].priority
-            }
+        let program = self.program;
+        // The priority of who asks, and that of what is asked for.
+        let rank = |request: &u32| {
+            let own = &self.requests.all[*request as usize];
+            let asks = program.ranks.get(own.rank as usize).copied().unwrap_or(i32::MAX);
+            asks.saturating_add(program.entries[own.entry as usize].priority)
         };
         let best = queue.iter().map(rank).max()?;
         let place = queue.iter().position(|request| rank(request) == best)?;

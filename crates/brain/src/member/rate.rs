@@ -1,0 +1,135 @@
+//! How many requests a second a member is given: a token bucket that the slow path fills, so that a choice reads one number and
+//! no clock.
+//!
+//! What a tenth of a second comes to may be saved up, and one request always: of a rate of 50 a second no second sees more than 55,
+//! and one of a request in ten seconds lets one through as soon as it is due. Choices on several cores at the same moment may
+//! take the last token twice; it is missing from the next filling then.
+
+use super::Vitals;
+use crate::Time;
+
+/// What one member may be given yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Bucket {
+    /// Requests; below 0 for what was taken twice.
+    tokens: f64,
+    /// As of when, and requests begun by then; `None` before the first filling.
+    filled: Option<(Time, u32)>,
+    /// Requests a second from here, if they are limited.
+    rate: Option<f64>,
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { tokens: 1.0, filled: None, rate: None }
+    }
+}
+
+impl Bucket {
+    /// Fills it by what `rate` requests a second come to since the last time, or this balancer's part of them; without a rate the
+    /// member may be given as many as come. How many it may be given now.
+    pub(crate) fn fill(&mut self, vitals: &Vitals, rate: Option<f64>, now: Time) -> u32 {
+        let Some(rate) = rate else {
+            *self = Self::default();
+            vitals.unlimited();
+            return u32::MAX;
+        };
+        let rate = rate * vitals.portion();
+        let begun = vitals.begun();
+        if let Some((at, before)) = self.filled {
+            self.tokens += rate * now.since(at).as_secs_f64() - f64::from(begun.wrapping_sub(before));
+        }
+        self.tokens = self.tokens.min((rate * SAVED).max(1.0));
+        (self.filled, self.rate) = (Some((now, begun)), Some(rate));
+        let whole = self.tokens.max(0.0) as u32;
+        vitals.allow_until(begun.wrapping_add(whole));
+        whole
+    }
+
+    /// Requests a second that the member is given from here at most; `None` for any number.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+}
+
+/// Seconds of the rate that may be saved up.
+const SAVED: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    /// Requests that get through in so many ticks if as many come as there is room for, in every tick at most `come`.
+    fn through(bucket: &mut Bucket, vitals: &Vitals, rate: f64, from: Time, ticks: u32, come: u32) -> u32 {
+        let mut begun = 0;
+        for tick in 0..ticks {
+            bucket.fill(vitals, Some(rate), from + TICK * tick);
+            for _ in 0..come {
+                if !vitals.spent() {
+                    vitals.begin();
+                    vitals.end();
+                    begun += 1;
+                }
+            }
+        }
+        begun
+    }
+
+    #[test]
+    fn a_second_sees_what_the_rate_comes_to_and_a_tenth_of_it_at_most() {
+        for rate in [0.5, 3.0, 50.0, 2500.0] {
+            let (mut bucket, vitals) = (Bucket::default(), Vitals::default());
+            // Nobody came for a minute.
+            through(&mut bucket, &vitals, rate, Time(0), 6000, 0);
+            let first = through(&mut bucket, &vitals, rate, Time(0) + TICK * 6000, 100, 1000);
+            let most = rate + (0.1 * rate).max(1.0) + 1.0;
+            assert!(f64::from(first) <= most && f64::from(first) >= rate.floor(), "{first} of {rate}");
+            let long = through(&mut bucket, &vitals, rate, Time(0) + TICK * 6100, 6000, 1000);
+            assert!(
+                (f64::from(long) / (60.0 * rate) - 1.0).abs() < 0.04,
+                "{long} of {rate} a second in a minute"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_taken_twice_is_missing_later() {
+        let (mut bucket, vitals) = (Bucket::default(), Vitals::default());
+        assert_eq!(bucket.fill(&vitals, Some(10.0), Time(0)), 1);
+        vitals.begin();
+        vitals.begin();
+        assert!(vitals.spent());
+        assert_eq!(bucket.fill(&vitals, Some(10.0), Time(0) + Duration::from_millis(100)), 0);
+        assert!(vitals.spent());
+        assert_eq!(bucket.fill(&vitals, Some(10.0), Time(0) + Duration::from_millis(200)), 1);
+        assert!(!vitals.spent());
+    }
+
+    #[test]
+    fn counts_that_begin_again_and_rates_that_end_do_no_harm() {
+        let (mut bucket, vitals) = (Bucket::default(), Vitals::begun_before(u32::MAX));
+        bucket.fill(&vitals, Some(20.0), Time(0));
+        assert!(!vitals.spent());
+        vitals.begin();
+        assert!(vitals.spent() && vitals.begun() == 0);
+        assert_eq!(bucket.fill(&vitals, Some(20.0), Time(0) + Duration::from_millis(100)), 2);
+        assert!(!vitals.spent());
+        assert_eq!(bucket.fill(&vitals, None, Time(0) + Duration::from_secs(1)), u32::MAX);
+        for _ in 0..9 {
+            vitals.begin();
+        }
+        assert!(!vitals.spent());
+    }
+
+    #[test]
+    fn a_part_of_it_is_a_part() {
+        let (mut bucket, vitals) = (Bucket::default(), Vitals::default());
+        vitals.allot(Some(0.25));
+        let through = through(&mut bucket, &vitals, 100.0, Time(0), 1000, 100);
+        assert!((250..=254).contains(&through), "{through}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Has a member room for one more, by what is known of it?
+//!
+//! One that says with its answers how many requests it can work on at once (its knee) has room below that and twice the square
+//! root of it: what queues there then keeps it busy through what comes by chance, and more would only wait (square-root
+//! staffing, Halfin and Whitt 1981). One that says nothing has room below its ceiling, if one was found for it (`ceiling`).
+
+use core::time::Duration;
+
+use super::Member;
+use super::heard::View;
+use crate::Time;
+use crate::meter::limit;
+
+impl Member {
+    /// What the member last said, if that still means something.
+    pub(crate) fn view(&self, now: Time) -> Option<View> {
+        let view = self.vitals.heard.view()?;
+        let unheard = self.vitals.begun().wrapping_sub(view.begun);
+        // Answers that came without a word since: nobody speaks for this member any more.
+        let silent = unheard.saturating_sub(self.in_flight()) > SILENT;
+        (!silent && now.since(view.at) <= STALE).then_some(view)
+    }
+
+    /// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as
+    /// a request takes, and what was sent to it since.
+    pub(crate) fn queue(&self, view: &View, now: Time) -> f64 {
+        let age = now.since(view.at).as_secs_f64();
+        let mean = f64::from(view.reading.mean_in_flight);
+        let fades = libm::exp(-age / f64::from(view.reading.sojourn));
+        let had = mean + (f64::from(view.reading.in_flight) - mean) * fades;
+        let sent = f64::from(self.vitals.begun().wrapping_sub(view.begun));
+        (had + sent).max(f64::from(self.in_flight()))
+    }
+
+    /// Has it as much to do as it can work on: by its knee, where it says that; else by the limit that was found for it?
+    pub(crate) fn busy(&self, now: Time) -> bool {
+        match self.view(now) {
+            Some(said) => self.queue(&said, now) >= f64::from(limit(f64::from(said.reading.knee))),
+            None => self.vitals.crowded(),
+        }
+    }
+
+    /// How many requests it may have by the same; `None` for any number.
+    pub(crate) fn most(&self, now: Time) -> Option<u32> {
+        match self.view(now) {
+            Some(said) => Some(limit(f64::from(said.reading.knee))),
+            None => self.vitals.ceiling(),
+        }
+    }
+}
+
+/// Answers without a reading after which what the member said before is forgotten.
+const SILENT: u32 = 16;
+
+/// Time after which what a member said is forgotten.
+const STALE: Duration = Duration::from_secs(10);

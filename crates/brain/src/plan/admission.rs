@@ -1,0 +1,193 @@
+//! Admission: no member gets more than it can work on, by what is known of it (`member/room.rs`), and members that say nothing do
+//! not get more together than was found to be too much for them (`analyzer/watch.rs`). What finds no room waits or is refused:
+//! it would only slow down those that are there.
+//!
+//! `adaptive` looks for room as it chooses. For every other strategy it is held against what the strategy chose, and against
+//! those that are left if that has no room, so that a strategy need not know of it. Where admission is off, which is usual for
+//! them, that costs a request the look at one flag.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::{Choice, Plan};
+use crate::{Ask, Hand, Member, MemberId, Time};
+
+impl Plan {
+    /// Says whether members get no more than they can work on; without this it is as usual with the strategy.
+    pub fn admitting(self, admission: bool) -> Self {
+        Self { admission, guarded: admission && !self.strategy.limits, ..self }
+    }
+
+    /// Do members get no more than they can work on?
+    pub fn admission(&self) -> bool {
+        self.admission
+    }
+
+    /// Has the member at this place as much to do as it can work on, by what is known of it? False where that is not asked.
+    pub fn busy(&self, index: usize, now: Time) -> bool {
+        self.admission && self.members.get(index).is_some_and(|member| member.busy(now))
+    }
+
+    /// Why a member gets nothing more at the moment though it is below its limit of connections, for people; `None` if it does.
+    pub fn refuses(&self, member: &Member, now: Time) -> Option<String> {
+        if !self.admission {
+            return None;
+        }
+        let says = member.view(now);
+        if member.busy(now) {
+            let most = member.most(now).unwrap_or_default();
+            return Some(match says {
+                Some(_) => format!("has the {most} requests that it can work on, by what it says"),
+                None => {
+                    format!("has the {most} requests from here that it can work on, by what is seen of it")
+                }
+            });
+        }
+        // Of `adaptive` only where no member says anything.
+        let silent =
+            says.is_none() && (self.guarded || !self.members.iter().any(|member| member.view(now).is_some()));
+        (silent && self.crowded()).then(|| {
+            let most = self.most.load(Relaxed);
+            format!("the group has the {most} requests from here that it can work on, by what is seen of it")
+        })
+    }
+
+    /// What the strategy does not say of a member's room, for people.
+    pub(super) fn figures_of_room(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
+        let mut figures = Vec::new();
+        if self.guarded {
+            let said = member.view(now);
+            figures.extend(said.map(|said| ("knee", f64::from(said.reading.knee))));
+            figures.extend(member.most(now).map(|most| ("limit", f64::from(most))));
+            figures.extend(said.map(|said| ("queue", member.queue(&said, now))));
+        }
+        figures
+    }
+
+    /// Have all members together as many requests from here as they may have? Never where a strategy gives members that have much to do
+    /// as much as the others: the few that are too weak for that then have nearly all that the group may have, and the others idle.
+    /// (In `tests/admission` round robin refused three requests in four for it.)
+    pub(crate) fn crowded(&self) -> bool {
+        let most = self.most.load(Relaxed);
+        most != 0 && self.strategy.heeds_load && self.sampled(|member| member.vitals.in_flight_here()) >= most
+    }
+
+    /// Is a member to get nothing more, where the plan sees to that?
+    pub(super) fn barred(&self, member: &Member, now: Time) -> bool {
+        is_barred(member, self.crowded(), now)
+    }
+
+    /// What the strategy prefers among those left, when its first choice cannot be had.
+    #[cold]
+    pub(super) fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
+        let below = |member: &Member| !member.full() && !tried.contains(&member.id);
+        let crowded = self.guarded && self.crowded();
+        let left = |member: &Member| below(member) && !(self.guarded && is_barred(member, crowded, ask.now));
+        match (self.strategy.second)(self, hand, ask, &left) {
+            Some(index) => Choice::Member(index),
+            None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
+            None if self.members.iter().any(below) => Choice::Shed,
+            None => Choice::Full,
+        }
+    }
+}
+
+/// Is a member to get nothing more? `crowded`: those that say nothing have as many together as they may have.
+fn is_barred(member: &Member, crowded: bool, now: Time) -> bool {
+    member.busy(now) || (crowded && member.view(now).is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use core::sync::atomic::AtomicU32;
+    use core::time::Duration;
+
+    use super::*;
+    use crate::plan::tests::members;
+    use crate::{Knobs, Strategy, mix, strategy};
+
+    fn plan(strategy: &'static Strategy, count: usize) -> Plan {
+        let members = members(&[1.0; 8][..count]);
+        Plan::new(strategy, Knobs::defaults(strategy), members).admitting(true)
+    }
+
+    /// Chooses until nobody has room; how many each got, and what the last one was told.
+    fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
+        let mut hand = Hand::default();
+        for turn in 0..100 {
+            let ask = Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1) };
+            match plan.choose(&mut hand, &ask, &[]) {
+                Choice::Member(index) => plan.members()[index].vitals.begin(),
+                none => return (plan.members().iter().map(Member::in_flight).collect(), none),
+            };
+        }
+        panic!("{}: there is no end", plan.strategy().name)
+    }
+
+    #[test]
+    fn who_says_nothing_gets_no_more_than_was_found_to_be_enough() {
+        for strategy in strategy::ALL {
+            let plan = plan(strategy, 3);
+            for (member, ceiling) in plan.members().iter().zip([2, 5, 3]) {
+                member.vitals.allow(ceiling);
+            }
+            let (got, told) = fill(&plan);
+            assert_eq!((&got[..], told), (&[2, 5, 3][..], Choice::Shed), "{}", strategy.name);
+            let why = plan.refuses(&plan.members()[0], Time(1)).expect("it is at its ceiling");
+            assert_eq!(why, "has the 2 requests from here that it can work on, by what is seen of it");
+        }
+    }
+
+    #[test]
+    fn all_together_get_no_more_than_was_found_to_be_enough() {
+        for strategy in strategy::ALL.iter().filter(|strategy| strategy.heeds_load) {
+            let plan = plan(strategy, 4).limited(Arc::new(AtomicU32::new(7)));
+            let (got, told) = fill(&plan);
+            assert_eq!((got.iter().sum(), told), (7_u32, Choice::Shed), "{}", strategy.name);
+            let why = plan.refuses(&plan.members()[0], Time(1)).expect("there are enough");
+            assert!(why.starts_with("the group has the 7 requests from here"), "{why}");
+        }
+        let even = plan(strategy::find("round_robin").expect("it is there"), 4);
+        let even = even.limited(Arc::new(AtomicU32::new(7)));
+        even.members().iter().for_each(|member| member.vitals.allow(5));
+        assert_eq!(fill(&even).0, [5; 4], "a weak member would have it all");
+    }
+
+    #[test]
+    fn a_limit_of_connections_is_told_from_that() {
+        for strategy in strategy::ALL {
+            let mut members = members(&[1.0; 3]);
+            members.iter_mut().for_each(|member| member.limit = 2);
+            let plan = Plan::new(strategy, Knobs::defaults(strategy), members).admitting(true);
+            assert_eq!(fill(&plan), (Vec::from([2, 2, 2]), Choice::Full), "{}", strategy.name);
+            plan.members().iter().for_each(|member| member.vitals.allow(2));
+            assert_eq!(fill(&plan).1, Choice::Full, "{}", strategy.name);
+        }
+    }
+
+    #[test]
+    fn what_limits_are_found_by_is_kept() {
+        let millisecond = Duration::from_millis(1);
+        for strategy in strategy::ALL {
+            for admission in [false, true] {
+                let plan = plan(strategy, 1).admitting(admission);
+                let vitals = &plan.members()[0].vitals;
+                plan.observe(&mut Hand::default(), vitals, millisecond, false, Time(1));
+                let kept = vitals.blended().is_some();
+                assert_eq!(kept, admission || strategy.reads_latency, "{}", strategy.name);
+                let mut hand = Hand::default();
+                let reading =
+                    crate::meter::Reading { knee: 3.0, work: 0.1, sojourn: 0.1, ..Default::default() };
+                plan.hear(&mut hand, 0, &reading, Time(1));
+                plan.observe(&mut hand, vitals, millisecond, false, Time(1));
+                let heard = vitals.heard.view().is_some();
+                assert!(heard || !admission, "{}", strategy.name);
+                let waits = !plan.pace(&hand).sojourn.is_zero();
+                assert!(waits || !admission, "{}: nobody would wait for room", strategy.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Admission under strategies that know nothing of it, in a fleet in virtual time: three tenths more come than can be served, and
+//! members work on for clients that have gone. Without it a fifth of the requests and more are answered after the second that their
+//! clients wait, or never; with it what is too much is refused, and what can be served is.
+
+#![expect(clippy::print_stdout, reason = "what was measured")]
+
+#[expect(dead_code, unused_imports, reason = "other tests use the rest of it")]
+mod farm;
+
+use farm::ours::Ours;
+use farm::{Setting, run};
+
+/// What came of a run.
+struct Row {
+    /// Answers in time, as a share of what the members can do.
+    goodput: f64,
+    /// Per cent of the requests that were answered within five times the work that they are, were refused, and were given up.
+    in_time: f64,
+    shed: f64,
+    late: f64,
+}
+
+fn measure(name: &'static str, setting: &Setting) -> Row {
+    let mut policy = Ours::new(name, setting.balancers, setting.members, setting.seed);
+    let outcome = run(setting, &mut policy);
+    let row = Row {
+        goodput: outcome.good as f64 / outcome.seconds / outcome.capacity,
+        in_time: outcome.share(outcome.in_time),
+        shed: outcome.share(outcome.shed),
+        late: outcome.share(outcome.failed),
+    };
+    println!(
+        "{name:32} N {:2} load {:4} silent {:2}  goodput {:.3}  in time {:5.1} %  shed {:5.2} %  late {:5.2} %  p99 {:6.1} ms",
+        setting.balancers,
+        setting.load,
+        setting.silent,
+        row.goodput,
+        row.in_time,
+        row.shed,
+        row.late,
+        outcome.quantile(0.99),
+    );
+    row
+}
+
+/// Twenty members, of each ten so many that say nothing.
+fn fleet(balancers: usize, silent: usize, load: f64) -> Setting {
+    Setting {
+        balancers,
+        members: 20,
+        warmup: 6.0,
+        measured: 8.0,
+        ignore_cancel: true,
+        silent,
+        ..Setting::at(load, 1)
+    }
+}
+
+#[test]
+fn members_that_say_nothing_serve_what_they_can_where_strategies_go_by_load() {
+    let over = fleet(20, 10, 1.3);
+    for (name, with) in
+        [("least_connections", "least_connections, admission"), ("least_request", "least_request, admission")]
+    {
+        let (off, on) = (measure(name, &over), measure(with, &over));
+        assert!(on.goodput >= 0.9 && on.late <= 3.0, "{name}: {:.3}, {:.2} % late", on.goodput, on.late);
+        assert!((15.0..30.0).contains(&on.shed), "{name}: {:.2} % refused", on.shed);
+        assert!(off.late >= 15.0 && off.shed == 0.0, "{name} without: {:.2} % late", off.late);
+        assert!(on.in_time >= 3.0 * off.in_time, "{name}: {:.1} % in time, {:.1} %", on.in_time, off.in_time);
+    }
+    let calm = measure("least_connections, admission", &fleet(20, 10, 0.75));
+    assert_eq!(calm.shed, 0.0, "nothing is refused below the capacity");
+}
+
+/// Those that give weak members as much as strong ones have members that are full beside others that idle: what finds no room goes there.
+#[test]
+fn members_that_say_nothing_serve_more_where_strategies_do_not() {
+    let (over, calm) = (fleet(20, 10, 1.3), fleet(20, 10, 0.75));
+    let (off, on) = (measure("round_robin", &over), measure("round_robin, admission", &over));
+    assert!(on.goodput >= 0.9 && off.goodput < 0.85, "{:.3}, {:.3} without", on.goodput, off.goodput);
+    assert!(on.late < off.late / 3.0, "{:.2} % late, {:.2} % without", on.late, off.late);
+    let (off, on) = (measure("round_robin", &calm), measure("round_robin, admission", &calm));
+    assert!(on.goodput > off.goodput && on.shed < 0.05, "{:.3}, {:.3} without", on.goodput, off.goodput);
+}
+
+/// Members do not refuse by themselves here: the balancer alone keeps to their limits.
+#[test]
+fn members_that_speak_are_sent_no_more_than_they_say() {
+    let over = fleet(1, 0, 1.3);
+    let (off, on) = (measure("least_connections", &over), measure("least_connections, admission", &over));
+    assert!(on.goodput >= 0.9 && on.late <= 0.1, "{:.3}, {:.2} % late", on.goodput, on.late);
+    assert!(off.late >= 15.0, "{:.2} % late without", off.late);
+    assert!(on.in_time >= 3.0 * off.in_time, "{:.1} % in time, {:.1} %", on.in_time, off.in_time);
+}
+
+/// What members that speak have no room for does not go to those that say nothing without end.
+#[test]
+fn adaptive_buries_nobody_that_says_nothing_beside_others_that_speak() {
+    for balancers in [1, 20] {
+        let over = Setting { guarded: true, ..fleet(balancers, 5, 1.3) };
+        let row = measure("adaptive", &over);
+        assert!(row.goodput >= 0.9 && row.late <= 5.0, "{:.3}, {:.2} % late", row.goodput, row.late);
+    }
+}

@@ -1,0 +1,161 @@
+//! What others cannot do to a client or a daemon, though they have a key or have heard all that was said.
+
+use plimsoll_brain::lottery::{
+    Client, ClientConfig, Config, Daemon, Fetch, Key, Listed, Look, Message, Mode, Picked, Report, Share,
+    Standing, Table, To, code,
+};
+use plimsoll_brain::{Time, mix};
+
+use super::checks::{address, client};
+use super::rules::{SERVICE, daemon, listed, millis, refer, report, request, sent};
+
+/// What [`mix`] makes `bits` of: whoever sees its outcome knows what went in.
+fn unmixed(bits: u64) -> u64 {
+    let inverse =
+        |odd: u64| (0..6).fold(odd, |by, _| by.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(by))));
+    let unshifted = |bits: u64, by: u32| (0..64 / by + 1).fold(bits, |known, _| bits ^ (known >> by));
+    let bits = unshifted(bits, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    let bits = unshifted(bits, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    // What it adds first.
+    unshifted(bits, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
+}
+
+fn ids(secret: [u8; 16]) -> Vec<u64> {
+    let mut client = Client::new(ClientConfig::new(Key::new(secret)));
+    client.learn([(1, address(0))]);
+    let asked = (0..100).map(|_| match client.pick(Time(0), SERVICE, b"") {
+        Picked::Asked(id) => id,
+        other => panic!("{other:?}"),
+    });
+    asked.collect()
+}
+
+#[test]
+fn who_has_seen_ids_cannot_tell_the_next() {
+    for bits in [0, 1, 7, u64::MAX, 0x5a5a] {
+        assert_eq!(unmixed(mix(bits)), bits);
+    }
+    let seen = ids([7; 16]);
+    // One that counted what it did and mixed that with a secret, by which all others would be known.
+    for first in 1..4_u64 {
+        let secret = unmixed(seen[0]) ^ mix(first);
+        let foretold: Vec<u64> = (0..400_u64).map(|turn| mix(secret ^ mix(turn))).collect();
+        assert!(seen[1..].iter().all(|id| !foretold.contains(id)));
+    }
+    // Simulations come out the same, and of 16 secret bytes each counts.
+    assert_eq!(seen, ids([7; 16]));
+    for at in 0..16 {
+        let mut other = [7; 16];
+        other[at] = 8;
+        assert!(ids(other).iter().all(|id| !seen.contains(id)));
+    }
+}
+
+#[test]
+fn what_a_daemon_asks_cannot_be_foretold_either() {
+    let fetched = |secret: u8| -> Vec<u64> {
+        let Listed { member, incarnation, address: own, offers } = listed(0);
+        let mut config = Config::new(member, incarnation, own, offers, Key::new([3; 16]));
+        config.secret = Key::new([secret; 16]);
+        let mut one = Daemon::new(config, Time(0));
+        let asked = (1..6_u64).map(|second| {
+            one.handle(millis(second * 1000), address(3), report(3, second as u32, Standing::Up, 4.0));
+            let fetch = sent(&mut one).into_iter().find_map(|(_, message)| match message {
+                Message::Fetch(Fetch { id, .. }) => Some(id),
+                _ => None,
+            });
+            fetch.expect("it asks who that is")
+        });
+        asked.collect()
+    };
+    let seen = fetched(1);
+    for first in 1..4_u64 {
+        let secret = unmixed(seen[0]) ^ mix(!first);
+        assert!((0..100_u64).all(|turn| !seen[1..].contains(&mix(secret ^ mix(!turn)))));
+    }
+    // The cluster's key alone, which all daemons have, does not say what one of them asks.
+    assert!(fetched(2).iter().all(|id| !seen.contains(id)));
+}
+
+#[test]
+fn who_says_that_it_wants_everything_gets_four_times_its_share() {
+    let mut one = daemon(0, 3);
+    let says = |weight, capacity, seq| {
+        let services = vec![Share { service: SERVICE, capacity, weight, load: 0, in_flight: 0 }];
+        let (member, incarnation, state) = (2, 1, Standing::Up);
+        Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids: vec![] })
+    };
+    let wins = |daemon: &mut Daemon, from: u64| {
+        (from..from + 3000).filter(|id| refer(daemon, millis(710), mix(*id)).member == 2).count()
+    };
+    // Beside one with its capacity and one that has only come: 16 of 16 + 4 + 4 / 20.
+    one.handle(millis(702), address(1), says(u16::MAX, 4, 2));
+    let most = wins(&mut one, 0);
+    assert!((2270..2480).contains(&most), "{most} of 3000");
+    let mut same = one.clone();
+    same.handle(millis(703), address(1), says(code::of(16.0), 4, 3));
+    assert_eq!(wins(&mut same, 10_000), wins(&mut one, 10_000), "it is what the idlest may say");
+    // As little as one that is loaded and has only come: 4 / 80 of 4 / 80 + 4 + 4 / 20.
+    one.handle(millis(704), address(1), says(1, 4, 4));
+    let least = wins(&mut one, 20_000);
+    assert!((10..70).contains(&least), "{least} of 3000");
+    // Of what cannot do anything nothing is wanted.
+    one.handle(millis(705), address(1), says(u16::MAX, 0, 5));
+    assert!(!one.draws(2, SERVICE));
+}
+
+#[test]
+fn strangers_of_one_source_have_a_daemon_ask_only_so_often() {
+    let mut one = daemon(0, 2);
+    let mut asked = [0; 2];
+    for turn in 0..10_000_u64 {
+        // A report of a stranger each millisecond, and now and then one of another source. What is asked is answered at once, by
+        // somebody who knows of nobody: the next may be asked.
+        let who = if turn % 1000 == 999 { 60 } else { 50 };
+        let now = millis(701 + turn);
+        one.handle(now, address(who), report(100 + turn as usize % 500, turn as u32, Standing::Up, 4.0));
+        for (to, message) in sent(&mut one) {
+            if let (To::Address(to), Message::Fetch(Fetch { id, part, .. })) = (to, &message) {
+                asked[usize::from(to == address(60))] += 1;
+                let table = Table { id: *id, generation: 1, part: *part, parts: 1, members: vec![] };
+                one.handle(now, to, Message::Table(table));
+            }
+        }
+        if one.poll_timeout().is_some_and(|due| due <= now) {
+            one.handle_timeout(now);
+        }
+    }
+    // Four a second, and eight at once.
+    assert!((40..=49).contains(&asked[0]), "{asked:?}");
+    assert_eq!(asked[1], 10, "another source is none the worse");
+    assert!(one.statistics(millis(10_701)).limited > 9000);
+}
+
+#[test]
+fn who_asks_with_a_key_for_clients_is_answered_by_that() {
+    let mut one = daemon(0, 3);
+    let from = client(7);
+    let back = To::Asker(from, 9);
+    let fetch = Message::Fetch(Fetch { id: 5, generation: 0, part: 0 });
+    let look = Message::Look(Look { id: 6, service: SERVICE, part: 0 });
+    for asks in [Message::Request(request(4, Mode::Referral)), fetch, look] {
+        for (key, to) in [(Some(9), back), (None, To::Address(from))] {
+            one.handle_by(millis(701), from, key, asks.clone());
+            let said: Vec<To> = sent(&mut one).into_iter().map(|(to, _)| to).collect();
+            assert_eq!(said, [to], "{asks:?}");
+        }
+    }
+    // Also one that waits on the ladder, and whoever asked first.
+    let mut id = 0;
+    while one.statistics(millis(702)).waiting == 0 {
+        id += 1;
+        one.handle_by(millis(702), from, Some(9), Message::Request(request(mix(id), Mode::Lottery)));
+        sent(&mut one);
+    }
+    while one.statistics(millis(702)).waiting > 0 {
+        let due = one.poll_timeout().expect("its turn");
+        one.handle_timeout(due);
+    }
+    let answers = sent(&mut one).into_iter().filter(|(_, message)| matches!(message, Message::Answer(_)));
+    assert_eq!(answers.map(|(to, _)| to).collect::<Vec<_>>(), [back]);
+}

@@ -1,0 +1,154 @@
+//! Many models of one shape at once: what is found of all points of a sweep.
+//!
+//! A plan of few points is one of each. Of many only some are simulated, and by what factor the formulas are off there
+//! corrects all others. Where formulas say nothing of a point, because they leave out what is in it or do not settle,
+//! it has a plan of its own.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use plimsoll_lqn::{Findings, Model, Stuck, anchored_sweep, anchors, is_sure, solve};
+
+use super::method::How;
+use crate::command::Globals;
+
+/// Points of which a plan simulates each: with the usual budget a second in all.
+const EACH: usize = 20;
+
+/// What was found.
+pub(super) struct Found {
+    /// Of each model.
+    pub(super) of: Vec<Result<Findings, Stuck>>,
+    /// Places of those whose simulations correct the others.
+    pub(super) anchors: Vec<usize>,
+}
+
+/// Where models stand in a sweep.
+pub(super) struct Course {
+    /// Of each model, how far it is along the axis with the most values.
+    pub(super) along: Vec<usize>,
+    /// Places of those that lie along that axis and are in the middle of all others.
+    pub(super) middle: Vec<usize>,
+}
+
+impl Course {
+    /// Of a sweep over axes with so many values, the last of which changes first.
+    pub(super) fn of(lengths: &[usize]) -> Self {
+        let long = (0..lengths.len()).max_by_key(|axis| lengths[*axis]).unwrap_or_default();
+        let after = |axis: usize| -> usize { lengths[axis + 1..].iter().product() };
+        let at = |place: usize, axis: usize| place / after(axis) % lengths[axis];
+        let all = lengths.iter().product();
+        let central = |place: &usize| {
+            (0..lengths.len()).all(|axis| axis == long || at(*place, axis) == lengths[axis] / 2)
+        };
+        Self {
+            along: (0..all).map(|place| at(place, long)).collect(),
+            middle: (0..all).filter(central).collect(),
+        }
+    }
+}
+
+/// What is found of these models. Who needs what only a simulation knows gives no course, and has each of them simulated.
+pub(super) fn find(models: &[Model], how: &How, course: Option<&Course>, globals: &Globals) -> Found {
+    let told = Told::new(models.len(), globals);
+    if !how.plans() {
+        let one = |model: &Model| {
+            let own = how.solve(model);
+            told.one_more();
+            own
+        };
+        return Found { of: on_all_cores(models, &one), anchors: Vec::new() };
+    }
+    let course = course.filter(|_| models.len() > EACH);
+    let (mut known, anchors) = course.and_then(|course| anchored(models, how, course)).unwrap_or_default();
+    known.resize(models.len(), None);
+    // A plan takes all cores by itself.
+    let of = models.iter().zip(known).map(|(model, known)| {
+        let own = known.map_or_else(|| how.solve(model), Ok);
+        told.one_more();
+        own
+    });
+    Found { of: of.collect(), anchors }
+}
+
+/// Of all points of which formulas say something: what they say, corrected by simulations in the middle of the sweep; none if
+/// there are no such points, or they cannot be simulated.
+fn anchored(models: &[Model], how: &How, course: &Course) -> Option<(Vec<Option<Findings>>, Vec<usize>)> {
+    let solved = on_all_cores(models, &|model: &Model| {
+        let (found, convergence) = solve(model);
+        (found, is_sure(model, &convergence))
+    });
+    let (solved, sure): (Vec<Findings>, Vec<bool>) = solved.into_iter().unzip();
+    let line: Vec<usize> = course.middle.iter().copied().filter(|place| sure[*place]).collect();
+    let first = models.get(*line.first()?)?;
+    let shape =
+        |own: &Model| [own.tasks.len(), own.entries.len(), own.processors.len(), own.activities.len()];
+    let alike = |place: &usize| shape(&models[*place]) == shape(first);
+    let line: Vec<usize> = line.into_iter().filter(alike).collect();
+    let places = anchors(&line.iter().map(|place| &solved[*place]).collect::<Vec<_>>());
+    let places: Vec<usize> = places.into_iter().map(|place| line[place]).collect();
+    let runs = places.iter().map(|place| Some((*place, how.solve(&models[*place]).ok()?)));
+    let runs = runs.collect::<Option<Vec<_>>>()?;
+    let corrected = anchored_sweep(models, &solved, &course.along, &runs).into_iter().zip(sure).enumerate();
+    let known = corrected.map(|(place, (own, sure))| (sure && alike(&place)).then_some(own));
+    Some((known.collect(), places))
+}
+
+/// On all cores, in the order of the models.
+fn on_all_cores<T: Send>(models: &[Model], one: &(impl Fn(&Model) -> T + Sync)) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let found: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(models.len()));
+    let work = || {
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(model) = models.get(place) else { return };
+            let own = one(model);
+            if let Ok(mut found) = found.lock() {
+                found.push((place, own));
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(models.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let mut found = found.into_inner().unwrap_or_default();
+    found.sort_by_key(|(place, _)| *place);
+    found.into_iter().map(|(_, own)| own).collect()
+}
+
+/// Says every two seconds how many are done.
+struct Told<'g> {
+    all: usize,
+    done: AtomicUsize,
+    last: Mutex<Instant>,
+    globals: &'g Globals,
+}
+
+impl<'g> Told<'g> {
+    fn new(all: usize, globals: &'g Globals) -> Self {
+        Self { all, done: AtomicUsize::new(0), last: Mutex::new(Instant::now()), globals }
+    }
+
+    fn one_more(&self) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if let Ok(mut last) = self.last.lock()
+            && last.elapsed() > Duration::from_secs(2)
+        {
+            *last = Instant::now();
+            self.globals.say(&format!("{done} of {} points\n", self.all));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_is_corrected_along_its_longest_axis() {
+        let course = Course::of(&[2, 4, 3]);
+        assert_eq!(course.middle, [13, 16, 19, 22]);
+        assert_eq!(course.along[..12], [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+        assert_eq!(Course::of(&[3]).middle, [0, 1, 2]);
+    }
+}

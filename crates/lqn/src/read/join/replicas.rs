@@ -1,0 +1,139 @@
+//! How many replicas of a task ask how many of another: fan-out and fan-in.
+//!
+//! Where a task with r replicas asks one with s, and each asks o of them, each of those is asked by i with r * o = s * i. A
+//! fan-out that nobody gives follows from the fan-in, or is 1; a fan-in that nobody gives follows.
+
+use std::collections::HashMap;
+
+use super::super::draft::{self, Fan, Which};
+use super::super::{At, Trouble};
+use super::MOST;
+use crate::Model;
+use crate::model::TaskId;
+
+/// What is given of two tasks, and where.
+#[derive(Clone, Copy, Default)]
+struct Given {
+    out: Option<(u32, At)>,
+    inwards: Option<(u32, At)>,
+}
+
+/// Works out fan-outs, and sees to it that the replicas of a model hold together and are not too many.
+pub(super) fn join(model: &mut Model, tasks: &[draft::Task], fans: &[Fan]) -> Result<(), Trouble> {
+    let given = given(model, fans)?;
+    for (own, task) in tasks.iter().zip(&model.tasks) {
+        let processor = &model.processors[task.processor.0];
+        if !task.replicas.is_multiple_of(processor.replicas) {
+            return Err(own.name.at.says(format!(
+                "there are {} replicas of `{}`, and {} of its processor `{}`, which can have no part of them each",
+                task.replicas, task.name, processor.replicas, processor.name
+            )));
+        }
+    }
+    let mut fan_outs = vec![Vec::new(); tasks.len()];
+    for (from, to) in model.pairs() {
+        let at = tasks[from.0].name.at;
+        let out = out(model, (from, to), given.get(&(from, to)).copied().unwrap_or_default(), at)?;
+        if out != 1 {
+            fan_outs[from.0].push((to, out));
+        }
+    }
+    for (task, fan_out) in model.tasks.iter_mut().zip(fan_outs) {
+        task.fan_out = fan_out;
+    }
+    forwards(model, tasks)?;
+    size(model, tasks)
+}
+
+/// By the tasks that they are about.
+fn given(model: &Model, fans: &[Fan]) -> Result<HashMap<(TaskId, TaskId), Given>, Trouble> {
+    let places: HashMap<&str, TaskId> =
+        model.tasks.iter().enumerate().map(|(place, task)| (task.name.as_str(), TaskId(place))).collect();
+    let mut given: HashMap<(TaskId, TaskId), Given> = HashMap::new();
+    for fan in fans {
+        let place = |name: &draft::Name| {
+            let found = places.get(name.text.as_str()).copied();
+            found.ok_or_else(|| name.at.says(format!("no task `{}`", name.text)))
+        };
+        let pair = (place(&fan.from)?, place(&fan.to)?);
+        let (own, at) = match fan.which {
+            Which::In => (&mut given.entry(pair).or_default().inwards, fan.from.at),
+            Which::Out => (&mut given.entry(pair).or_default().out, fan.to.at),
+        };
+        if own.is_some_and(|(count, _)| count != fan.count) {
+            let (from, to) = (&fan.from.text, &fan.to.text);
+            return Err(at.says(format!("two fans from `{from}` to `{to}` that are not the same")));
+        }
+        *own = Some((fan.count, at));
+    }
+    Ok(given)
+}
+
+/// The fan-out from a task to another that it asks.
+fn out(model: &Model, pair: (TaskId, TaskId), given: Given, at: At) -> Result<u32, Trouble> {
+    let (from, to) = (&model.tasks[pair.0.0], &model.tasks[pair.1.0]);
+    let at = given.out.or(given.inwards).map_or(at, |(_, at)| at);
+    let (here, there) = (u64::from(from.replicas), u64::from(to.replicas));
+    let mut out = given.out.map(|(count, _)| u64::from(count));
+    let mut inwards = given.inwards.map(|(count, _)| u64::from(count));
+    if let (None, Some(count)) = (out, inwards)
+        && (there * count).is_multiple_of(here)
+    {
+        out = Some(there * count / here);
+    }
+    let out = out.unwrap_or(1);
+    if inwards.is_none() && (here * out).is_multiple_of(there) {
+        inwards = Some(here * out / there);
+    }
+    if inwards.is_none_or(|inwards| here * out != there * inwards) {
+        let inwards = inwards.unwrap_or(1);
+        return Err(at.says(format!(
+            "{here} replicas of `{}` that ask {out} each, and {there} of `{}` that are asked by {inwards} each, do not fit: \
+             {here} * fan-out is {there} * fan-in",
+            from.name, to.name
+        )));
+    }
+    match u32::try_from(out) {
+        Ok(count) if out <= there => Ok(count),
+        _ => Err(at.says(format!(
+            "each of `{}` asks {out} replicas of `{}`, of which there are {there}",
+            from.name, to.name
+        ))),
+    }
+}
+
+/// A request is forwarded to one.
+fn forwards(model: &Model, tasks: &[draft::Task]) -> Result<(), Trouble> {
+    for entry in &model.entries {
+        for (to, _) in &entry.forwards {
+            let to = model.entries[to.0].task;
+            let out = model.fan_out(entry.task, to);
+            if out > 1 {
+                return Err(tasks[entry.task.0].name.at.says(format!(
+                    "`{}` forwards to `{}`: a request goes to one replica of it, not to {out}",
+                    entry.name, model.tasks[to.0].name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Written out, there is not too much of anything.
+fn size(model: &Model, tasks: &[draft::Task]) -> Result<(), Trouble> {
+    let of = |task: TaskId| model.tasks[task.0].replicas as usize;
+    let processors = model.processors.iter().map(|own| own.replicas as usize).sum::<usize>();
+    let entries = model.entries.iter().map(|own| of(own.task)).sum::<usize>();
+    let calls = model.activities.iter().map(|own| {
+        let fans = own.calls.iter().map(|call| model.fan_out(own.task, model.entries[call.entry.0].task));
+        of(own.task) * (1 + fans.map(|fan| fan as usize).sum::<usize>())
+    });
+    let most = processors.max(entries).max(calls.sum());
+    let replicated = tasks.iter().find(|task| task.replicas > 1);
+    match replicated {
+        Some(task) if most > MOST => {
+            Err(task.name.at.says(format!("with all replicas the model has more than {MOST} of something")))
+        }
+        _ => Ok(()),
+    }
+}

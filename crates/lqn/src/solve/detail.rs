@@ -1,0 +1,99 @@
+//! What is known of each phase, activity and call, which is more than of entries: a mean over all on whose behalf it is
+//! done.
+
+use super::net::{Net, Origin};
+use super::{State, elapsed, think};
+use crate::simulate::{ActivityFinding, CallFinding, Estimate};
+
+/// So many per unit of time, with the sums of two times of theirs.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    rate: f64,
+    first: f64,
+    second: f64,
+}
+
+impl Sum {
+    fn add(&mut self, rate: f64, first: f64, second: f64) {
+        self.rate += rate;
+        self.first += rate * first;
+        self.second += rate * second;
+    }
+
+    fn each(self, sum: f64) -> Estimate {
+        sure(if self.rate > 0.0 { sum / self.rate } else { 0.0 })
+    }
+}
+
+fn sure(mean: f64) -> Estimate {
+    Estimate { mean: if mean.is_finite() { mean } else { 0.0 }, half_width: 0.0 }
+}
+
+/// Of all activities, and of all calls: those of each activity, then what each entry forwards.
+pub(super) fn details(net: &Net<'_>, state: &State) -> (Vec<ActivityFinding>, Vec<CallFinding>) {
+    let model = net.model;
+    let mut done = vec![Sum::default(); model.activities.len()];
+    let mut count = 0;
+    let mut places = |own: usize| {
+        count += own;
+        count - own
+    };
+    let called: Vec<usize> = model.activities.iter().map(|own| places(own.calls.len())).collect();
+    let forwarded: Vec<usize> = model.entries.iter().map(|own| places(own.forwards.len())).collect();
+    let mut asked = vec![Sum::default(); count];
+    for (row, rate) in net.rows.iter().zip(&state.rates) {
+        if *rate <= 0.0 {
+            continue;
+        }
+        let longer = longer(net, state, row.task, row.origin);
+        let mut ask = |place: usize, rate: f64, to: usize| {
+            let wait = state.slots[net.rows[to].queue].wait;
+            asked[place].add(rate, wait, state.times[to].response.mean);
+        };
+        for step in &row.steps {
+            for side in step.sides.iter().filter(|side| side.times > 0.0) {
+                let span = elapsed::activity(net, state, step.activity, side);
+                done[step.activity].add(rate * side.times, longer * span.mean, 0.0);
+                for (place, (to, count, _)) in side.calls.iter().enumerate() {
+                    ask(called[step.activity] + place, rate * side.times * count, *to);
+                }
+            }
+        }
+        // Rows have none of those to which nothing goes.
+        let some = model.entries[row.entry].forwards.iter().enumerate().filter(|(_, (_, part))| *part > 0.0);
+        for ((place, _), (to, part)) in some.zip(&row.forwards) {
+            ask(forwarded[row.entry] + place, rate * part, *to);
+        }
+    }
+    let activities = model.activities.iter().zip(&done).map(|(own, sum)| ActivityFinding {
+        name: own.name.clone(),
+        throughput: sure(sum.rate),
+        service: sum.each(sum.first),
+    });
+    let name = |to: usize| model.entries[to].name.clone();
+    let calls = model
+        .activities
+        .iter()
+        .flat_map(|own| own.calls.iter().map(|call| (own.name.clone(), name(call.entry.0))));
+    let forwards = model
+        .entries
+        .iter()
+        .flat_map(|own| own.forwards.iter().map(|(to, _)| (own.name.clone(), name(to.0))));
+    let calls = calls.chain(forwards).zip(&asked).map(|((from, to), sum)| CallFinding {
+        from,
+        to,
+        waiting: sum.each(sum.first),
+        response: sum.each(sum.second),
+    });
+    (activities.collect(), calls.collect())
+}
+
+/// By what factor a client's round is longer than the sum of its parts, as throughputs were lowered to what can be.
+fn longer(net: &Net<'_>, state: &State, task: usize, origin: usize) -> f64 {
+    if net.origins[origin] != Origin::Client(task) {
+        return 1.0;
+    }
+    let (throughput, parts) = (state.throughputs[origin], state.response(net, origin));
+    let whole = net.active[task] / throughput - think(net.model, task);
+    if whole > parts && parts > 0.0 && whole.is_finite() { whole / parts } else { 1.0 }
+}

@@ -1,0 +1,131 @@
+//! In a side-car: which clients go when a balancer finds the server overloaded, and what they are told.
+//!
+//! Whether a connection goes is drawn once for each alert ([`Heed`](crate::metered::Heed)). Its client is sent where it
+//! came from: to the same resource of the group, by 307, whatever the method, as nothing of the request has been passed on.
+//! It would come back here if its connection were only closed, where it was sent to this server's own address.
+//!
+//! Closing, with the answer, is what is left where there is no URL of the group, for calls of gRPC, whose clients do not
+//! follow but look up anew where the group is, and for those who ask for a resource of the group itself: they came through a
+//! balancer, which has to choose anew, and would be sent in a circle.
+//!
+//! A WebSocket's client does not follow either, and once it is through there is no boundary to close at. It gets 503 with
+//! `Retry-After`, and a balancer that is between hears that there is no room, and takes it to another member.
+//!
+//! With HTTP/2 a connection draws with the next stream that begins; that one and those that still come before the client has
+//! heard that the connection goes (GOAWAY) are answered so, those before it as ever.
+
+use std::sync::Arc;
+
+use super::bound::Location;
+use super::dispatch::Outcome;
+use super::{Asked, Session, Stream};
+use crate::metered::{Metered, SideCar};
+use crate::reason::Reason;
+
+impl<S: Stream> Session<S> {
+    /// Is this request's client to go now, instead of being served? Those that go with their answer are not meant.
+    #[inline]
+    pub(super) fn sent_away(&mut self, side_car: &Arc<SideCar>, asked: &mut Asked) -> Option<Outcome> {
+        let due = if self.stream.shared() { self.stream.shed() } else { self.heed.news() };
+        if due { self.send_away(side_car, asked) } else { None }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_away(&mut self, side_car: &SideCar, asked: &mut Asked) -> Option<Outcome> {
+        let home = self.home(asked);
+        if home.is_none() && !asked.upgrade {
+            return None;
+        }
+        let core = &self.core;
+        // The connection of a stream has drawn.
+        if !self.stream.shared() && !self.heed.goes(|| core.chance()) {
+            return None;
+        }
+        asked.keep_alive = false;
+        Some(match home {
+            Some(location) => Outcome::Redirected(location),
+            None => {
+                asked.metered = Metered::unwanted(side_car);
+                Outcome::Reject(Reason::Shed)
+            }
+        })
+    }
+
+    /// Is an answer the last of its connection, because the server behind this side-car has too many? To be asked with each.
+    #[inline]
+    pub(super) fn sheds(&mut self, asked: &Asked) -> bool {
+        self.heed.news() && self.goes_with_answer(asked)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn goes_with_answer(&mut self, asked: &Asked) -> bool {
+        // The connection of a stream draws with the next one; who follows to the group goes with the next request.
+        if self.stream.shared() || self.home(asked).is_some() {
+            return false;
+        }
+        let core = &self.core;
+        self.heed.goes(|| core.chance())
+    }
+
+    /// The same resource of the group, if the client can be sent there and has not asked for just that.
+    fn home(&self, asked: &Asked) -> Option<Location> {
+        let home = asked.view.published.settings.side_car.as_ref()?.home.as_deref()?;
+        let follows = self.stream.call().is_none() && !asked.upgrade && !names(home, &asked.out);
+        if follows { Location::at(home, asked) } else { None }
+    }
+}
+
+/// Does a request's head name the host of this base URL?
+fn names(base: &str, head: &[u8]) -> bool {
+    let (authority, port) = match base.strip_prefix("https://") {
+        Some(authority) => (authority, ":443"),
+        None => (base.strip_prefix("http://").unwrap_or(base), ":80"),
+    };
+    // One that is usual may be left out on either side.
+    let bare = |host: &str| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
+    host(head).is_some_and(|host| bare(&host) == bare(authority))
+}
+
+/// The field `Host` of a head that was judged before.
+fn host(head: &[u8]) -> Option<String> {
+    let lines = head.split(|byte| *byte == b'\n').skip(1).map(|line| line.trim_ascii());
+    let host = lines.take_while(|line| !line.is_empty()).find_map(|line| {
+        let (name, value) = line.split_at(line.iter().position(|byte| *byte == b':')?);
+        name.eq_ignore_ascii_case(b"host").then(|| value.get(1..))?.map(<[u8]>::trim_ascii)
+    });
+    Some(String::from_utf8_lossy(host?).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_names_the_host_of_a_url_or_another_one() {
+        let head =
+            |host: &str| format!("GET /Host: HTTP/1.1\r\nx: y\r\nhOst:\t{host} \r\n\r\nHost: body\r\n");
+        for (base, host) in [
+            ("http://lb.example", "lb.example"),
+            ("http://lb.example", "LB.example:80"),
+            ("http://lb.example:80", "lb.example"),
+            ("https://lb.example", "lb.example:443"),
+            ("https://lb.example:8443", "lb.example:8443"),
+            ("http://[::1]", "[::1]:80"),
+        ] {
+            assert!(names(base, head(host).as_bytes()), "{base} {host}");
+        }
+        for (base, host) in [
+            ("http://lb.example", "one.example"),
+            ("http://lb.example:8080", "lb.example"),
+            ("http://lb.example", "lb.example:8080"),
+            ("https://lb.example", "lb.example:80"),
+            ("http://body", "lb.example"),
+            ("http://lb.example", ""),
+        ] {
+            assert!(!names(base, head(host).as_bytes()), "{base} {host}");
+        }
+        assert!(!names("http://x", b"GET / HTTP/1.0\r\n\r\nHost: x\r\n") && !names("http://x", b""));
+    }
+}

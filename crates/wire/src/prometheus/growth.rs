@@ -1,0 +1,77 @@
+//! How much a counter has grown that is on a page in many series: as Prometheus' `rate()` has it, series by series.
+//!
+//! A series that went back has begun again at 0: what it has now is its growth. One that was not on the page before
+//! counts from now on, whatever it has. Sums would tell neither: of two workers one that starts again takes away what it
+//! had, and the other's whole count would look like growth.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use plimsoll_brain::hash;
+
+use super::Sample;
+
+/// Most series of one page that should be followed.
+pub const SERIES: usize = 10_000;
+
+/// The series of a counter as they were when its page was last seen: 16 bytes for each, whatever its labels are.
+#[derive(Debug, Default)]
+pub struct Growth {
+    /// By a hash of the labels as they stand on the page.
+    series: HashMap<u64, f64>,
+    /// Was there a page before?
+    seen: bool,
+}
+
+impl Growth {
+    /// By how much all series together have grown since the page before, finite and never negative; `None` for the first
+    /// one. Values that are infinite or no numbers are left out, and so are series beyond `most`.
+    pub fn take<'a>(&mut self, samples: impl IntoIterator<Item = Sample<'a>>, most: usize) -> Option<f64> {
+        let mut next = HashMap::with_capacity(self.series.len());
+        let mut grown = 0.0;
+        let sound = samples.into_iter().filter(|sample| sample.value.is_finite());
+        for Sample { labels, value, .. } in sound.take(most) {
+            let key = hash(labels.as_bytes());
+            // A series that stands there twice is one.
+            let Entry::Vacant(free) = next.entry(key) else { continue };
+            free.insert(value);
+            if let Some(before) = self.series.get(&key) {
+                grown += if value < *before { value } else { value - before };
+            }
+        }
+        self.series = next;
+        let known = std::mem::replace(&mut self.seen, true);
+        known.then_some(grown.max(0.0)).filter(|grown| grown.is_finite())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    #[test]
+    fn each_series_grows_for_itself() {
+        let mut growth = Growth::default();
+        let mut page = |page: &str| growth.take(samples(page), 10);
+        assert_eq!(page("a{w=\"1\"} 1e9\na{w=\"2\"} 5e8\n"), None);
+        assert_eq!(page("a{w=\"1\"} 1000000100\na{w=\"2\"} 500000050\n"), Some(150.0));
+        assert_eq!(page("a{w=\"1\"} 1000000200\na{w=\"2\"} 7\n"), Some(107.0), "one began again");
+        assert_eq!(page("a{w=\"1\"} 1000000200\na{w=\"3\"} 1e8\n"), Some(0.0), "one is gone, one is new");
+        assert_eq!(page("a{w=\"3\"} 100000004\na{w=\"2\"} 9\n"), Some(4.0), "one is back, and as new");
+        assert_eq!(page("a{w=\"3\"} NaN\na{w=\"2\"} 10\na{w=\"2\"} 99\n"), Some(1.0));
+        assert_eq!(page("a{w=\"2\"} -5\n"), Some(0.0), "no counter");
+        assert_eq!(page(""), Some(0.0));
+        page("a -1.7e308\n");
+        assert_eq!(page("a 1.7e308\n"), None, "nothing rather than what is infinite");
+    }
+
+    #[test]
+    fn series_are_bounded() {
+        let page = |add: u32| (0..20).map(|n| format!("a{{n=\"{n}\"}} {}\n", n + add)).collect::<String>();
+        let mut growth = Growth::default();
+        assert_eq!(growth.take(samples(&page(0)), 5), None);
+        assert_eq!(growth.take(samples(&page(1)), 5), Some(5.0));
+        assert_eq!(growth.series.len(), 5);
+    }
+}

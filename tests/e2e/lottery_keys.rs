@@ -1,0 +1,97 @@
+//! Clients of a lottery with keys of their own: they are served as before, and pass for no daemon.
+
+use std::net::UdpSocket;
+
+use plimsoll_wire::rfs::{Commit, Encode as _, Keys, Report, Role, Standing};
+
+use crate::lottery::{Cluster, got};
+use crate::stage::{Balancer, Folder, Run, until};
+
+/// A cluster of two and the file `clients`, which has nothing but the clients' key.
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::new("127.0.0.1");
+    let clients = format!("9 {} client\n", "b".repeat(64));
+    cluster.folder.write("keys", format!("7 {}\n{clients}", "a".repeat(64)));
+    cluster.folder.write("clients", clients);
+    for server in ["web=127.0.0.1:1", "web=127.0.0.1:2"] {
+        cluster.join(&["--service", server, "--slow-start", "0s"]);
+    }
+    cluster.wait();
+    cluster
+}
+
+#[test]
+fn a_client_with_a_key_for_clients_picks_and_follows() {
+    let cluster = cluster();
+    let daemons = cluster.addresses(&[0, 1]);
+    let pick = |keys: &str, more: &[&str]| {
+        let args = ["pick", "web", "--daemon", &daemons, "--keys", keys, "-n", "100"];
+        Run::plimsoll(&[&args, more].concat(), cluster.folder.path())
+    };
+    // One daemon is asked, or all are; and with a file of both kinds it is as before.
+    for (keys, more) in [("clients", &[][..]), ("clients", &["--lottery"]), ("keys", &[])] {
+        until("both are picked", || {
+            let run = pick(keys, more);
+            assert_eq!(run.code, Some(0), "{keys}: {}{}", run.out, run.err);
+            ["127.0.0.1:1", "127.0.0.1:2"].iter().all(|server| run.out.contains(server))
+        });
+    }
+    // A balancer that follows them.
+    let folder = Folder::new();
+    folder.write("clients", cluster.folder.read("clients"));
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+         lottery = {{ service = \"web\", daemons = [\"{}\"], keys = \"clients\" }}\n",
+        cluster.daemons[0].address
+    );
+    let balancer = Balancer::start_in(folder, &text);
+    until("it has both", || balancer.group("web")["members"].as_array().unwrap().len() == 2);
+    // Nobody has said anything that he may not.
+    for daemon in &cluster.daemons {
+        for count in ["lottery_misused", "lottery_forged", "lottery_unknown_key", "lottery_unsent"] {
+            assert_eq!(daemon.number(count), Some(0.0), "{count}");
+        }
+    }
+    // With it nobody is a daemon.
+    let args = ["lottery", "-m", "3", "-l", "127.0.0.1:0", "-k", "clients"];
+    let run = Run::plimsoll(&args, cluster.folder.path());
+    assert!(run.code == Some(2) && run.err.contains("are for clients"), "{:?} {}", run.code, run.err);
+}
+
+#[test]
+fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
+    let cluster = cluster();
+    until("both are picked", || cluster.picks(&[0], &["-n", "100"]).len() == 2);
+    let daemon = &cluster.daemons[0];
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(daemon.address).unwrap();
+    let now = this_second();
+    let leaving = |keys: &Keys| {
+        let (state, services, ids) = (Standing::Leaving, vec![], vec![]);
+        let report = Report { member: 2, incarnation: now, seq: 1 << 30, state, digest: 0, services, ids };
+        let mut out = Vec::new();
+        report.encode(keys, &mut out).unwrap();
+        out
+    };
+    let clients: Keys = cluster.folder.read("clients").parse().unwrap();
+    assert_eq!(clients.role(), Role::Client);
+    let mut commit = Vec::new();
+    Commit { member: 2, incarnation: now, ids: vec![1] }.encode(&clients, &mut commit).unwrap();
+    for datagram in [leaving(&clients), commit] {
+        socket.send(&datagram).unwrap();
+    }
+    until("they are dropped and counted", || daemon.number("lottery_misused") == Some(2.0));
+    assert_eq!(daemon.number("lottery_members"), Some(1.0));
+    assert!(got(&cluster.picks(&[0], &["-n", "200"]), "127.0.0.1:2") > 20, "it serves on");
+    // With a key for daemons it would have been believed.
+    let daemons: Keys = cluster.folder.read("keys").parse().unwrap();
+    socket.send(&leaving(&daemons)).unwrap();
+    until("it is gone", || got(&cluster.picks(&[0], &["-n", "100"]), "127.0.0.1:2") == 0);
+    assert_eq!(daemon.number("lottery_misused"), Some(2.0));
+}
+
+/// Seconds since 1970.
+fn this_second() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    u32::try_from(since.as_secs()).unwrap()
+}

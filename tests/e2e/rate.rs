@@ -1,0 +1,60 @@
+//! Requests a second that members are given at most.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::fleet::Fleet;
+use crate::stage::{Balancer, Load, Member, get, until, web};
+
+/// Requests a second that a member ended, by the balancers in front of it, over some seconds in which more come.
+fn rate<'b>(balancers: impl Iterator<Item = &'b Balancer> + Clone, member: SocketAddr) -> f64 {
+    let ended = || -> u64 {
+        balancers.clone().map(|balancer| balancer.member(member)["requests"].as_u64().unwrap()).sum()
+    };
+    // Those of the first moment were saved up.
+    let (before, begun) = (ended(), Instant::now());
+    std::thread::sleep(Duration::from_secs(4));
+    let (after, passed) = (ended(), begun.elapsed());
+    (after - before) as f64 / passed.as_secs_f64()
+}
+
+#[test]
+fn members_are_given_so_many_a_second_and_the_rest_waits_or_is_refused() {
+    let members = Member::several(2, &[]);
+    let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
+    let limited = web(&addresses, "strategy = \"least_request\"\nmax_rate = 40\nqueue = 20\n");
+    let balancer = Balancer::start(&limited);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    let load = Load::start(balancer.address(), "GET", 250.0);
+    until("the queue is full", || balancer.rejected("queue_full") > 20);
+    for member in &addresses {
+        let rate = rate(std::iter::once(&balancer), *member);
+        assert!((28.0..=44.5).contains(&rate), "{rate}");
+        assert_eq!(balancer.member(*member)["max_rate"].as_f64(), Some(40.0));
+    }
+    until("it is said why", || balancer.run(&["explain", "group", "web"]).out.contains("(max_rate)"));
+    balancer.reload(&web(&addresses, "strategy = \"least_request\"\n"));
+    until("there is no limit any more", || rate(std::iter::once(&balancer), addresses[0]) > 70.0);
+    drop(load.stop());
+}
+
+#[test]
+fn a_rate_holds_for_all_balancers_together() {
+    let member = Member::start(&[]);
+    let rest = "strategy = \"least_connections\"\nmax_rate = 100\nqueue = 1000\nqueue_timeout = \"20s\"\n";
+    let fleet = Fleet::start(3, &[member.address], "", rest);
+    let each = || (0..3).map(|one| fleet.one(one));
+    let part = |one: usize| fleet.one(one).member(member.address)["max_rate"].as_f64().unwrap();
+    let first = Load::start(fleet.one(0).address(), "GET", 150.0);
+    until("who asks has most of it", || part(0) > 80.0 && part(1) < 12.0);
+    let only = rate(each(), member.address);
+    assert!((70.0..=110.0).contains(&only), "{only}");
+    let others = [1, 2].map(|one| Load::start(fleet.one(one).address(), "GET", 80.0));
+    until("all have some of it", || (0..3).all(|one| part(one) > 15.0));
+    let together = rate(each(), member.address);
+    assert!((80.0..=110.0).contains(&together), "{together}");
+    // They are asked one after the other.
+    let parts: f64 = (0..3).map(part).sum();
+    assert!((85.0..=115.0).contains(&parts), "{parts}");
+    drop((first.stop(), others.map(Load::stop)));
+}
