@@ -163,11 +163,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:134:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-      134 | send_proxy = "v1"
+    warning: plimsoll.toml:135:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      135 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:175:8: no listener sends clients to group `sticky`
-      175 | name = "sticky"
+    warning: plimsoll.toml:176:8: no listener sends clients to group `sticky`
+      176 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
