@@ -371,6 +371,7 @@ impl Analyzer {
         self.plans += 1;
         let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members)
             .admitting(self.spec.admits())
+            .aiming(self.spec.objective)
             .numbered(self.plans)
             .limited(self.crowd.most.clone())
             .among(self.company.clone());

@@ -55,6 +55,7 @@
 //!     slow_start: std::time::Duration::ZERO,
 //!     when_all_down: WhenAllDown::Reject,
 //!     admission: None,
+//!     objective: None,
 //! };
 //! let mut analyzer = Analyzer::new(spec, Time(0));
 //! let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");

@@ -15,6 +15,10 @@
 //!   not is told so quickly, and there is still somebody there when a place comes free. A newcomer takes the place of
 //!   the oldest. It ends with an interval in which nobody was turned away.
 //!
+//! Where it is known within what time clients want their answers, the patient wait for as long as theirs can still come in time,
+//! whether that is more or less than so, and a burst is what they would be through with in that time; none wait where it is
+//! too late already. Haste is as it is.
+//!
 //! A newcomer that finds room does not look whether others wait: they were told of every place that came free.
 
 use alloc::collections::VecDeque;
@@ -33,10 +37,20 @@ pub struct Pace {
     pub sojourn: Duration,
     /// Requests in flight with them, from here.
     pub in_flight: u32,
+    /// How long one may wait and still have its answer in time, where that is known. In haste it is no reason to wait longer than
+    /// else.
+    pub wait: Option<Duration>,
+}
+
+impl Pace {
+    /// Of requests that take `sojourn` with the members, where answers are wanted within `objective`.
+    pub fn new(sojourn: Duration, in_flight: u32, objective: Option<Duration>) -> Self {
+        Self { sojourn, in_flight, wait: objective.map(|objective| objective.saturating_sub(sojourn)) }
+    }
 }
 
 /// Who waits, and with what to tell them (`T`: a waker, a number). It belongs to one group; what it keeps is bounded
-/// by the requests in flight.
+/// by the requests in flight, and by how many of them end while one may wait.
 #[derive(Clone, Debug)]
 pub struct Line<T> {
     /// In the order in which they came.
@@ -175,13 +189,20 @@ impl<T> Line<T> {
 
     /// How long one that comes now may wait.
     pub fn patience(&self) -> Duration {
-        self.pace.sojourn.mul_f64(if self.hurried { HASTE } else { PATIENCE })
+        let Pace { sojourn, wait, .. } = self.pace;
+        match wait {
+            // Nobody knows when a place comes free.
+            _ if sojourn.is_zero() => Duration::ZERO,
+            None => sojourn.mul_f64(if self.hurried { HASTE } else { PATIENCE }),
+            Some(wait) if self.hurried => wait.min(sojourn.mul_f64(HASTE)),
+            Some(wait) => wait,
+        }
     }
 
     /// How many places come free for these within the patience of one that comes now; at least one, if nobody goes before
     /// them.
     fn room(&self) -> usize {
-        let sojourns = if self.hurried { HASTE } else { PATIENCE };
+        let sojourns = self.patience().as_secs_f64() / self.pace.sojourn.as_secs_f64().max(1e-9);
         let free = (libm::ceil(f64::from(self.pace.in_flight) * sojourns) as usize).max(1);
         free.saturating_sub(self.ahead)
     }
@@ -190,12 +211,18 @@ impl<T> Line<T> {
         self.pace = Pace { sojourn: pace.sojourn.min(LONGEST), ..pace };
     }
 
+    /// What is longer than a burst: it would be over once all that may wait were served.
+    fn interval(&self) -> Duration {
+        let usual = self.pace.sojourn.mul_f64(INTERVAL);
+        if self.hurried { usual } else { usual.max(self.patience().mul_f64(INTERVAL / PATIENCE)) }
+    }
+
     /// Changes the mood, if it is time.
     fn judge(&mut self, now: Time) {
         if !self.hurried && self.waiters.is_empty() {
             self.since = now;
         }
-        if now.since(self.since) >= self.pace.sojourn.mul_f64(INTERVAL) && !self.pace.sojourn.is_zero() {
+        if now.since(self.since) >= self.interval() && !self.pace.sojourn.is_zero() {
             self.hurried = !self.hurried;
             self.since = now;
         }
@@ -232,7 +259,7 @@ mod tests {
     use super::*;
 
     const SOJOURN: Duration = Duration::from_millis(80);
-    const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8 };
+    const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
 
     fn at(sojourns: f64) -> Time {
         Time(1) + SOJOURN.mul_f64(sojourns)
@@ -302,7 +329,7 @@ mod tests {
         assert!(line.enter(1, idle, at(0.0), at(0.0)).is_none());
         let unknown = Pace { sojourn: Duration::ZERO, ..PACE };
         assert!(Line::default().enter(0, unknown, at(0.0), at(0.0)).is_none(), "nobody knows for how long");
-        let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX };
+        let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX, wait: None };
         let until = Line::default().enter(0, endless, Time(0), Time(0)).unwrap().until;
         assert_eq!(until, Time(2_000_000_000));
     }

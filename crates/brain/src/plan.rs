@@ -68,6 +68,8 @@ pub struct Plan {
     admission: bool,
     /// The same where the strategy does not see to it itself.
     guarded: bool,
+    /// Within what time clients want their answers.
+    objective: Option<Duration>,
     /// Requests that all members together may have from here, where a limit is in force; else 0.
     most: Arc<AtomicU32>,
     /// What is known of other balancers.
@@ -91,6 +93,7 @@ impl Plan {
             suspect: f64::INFINITY,
             admission: false,
             guarded: false,
+            objective: None,
             most: Arc::default(),
             company: Arc::default(),
         };
@@ -100,7 +103,7 @@ impl Plan {
     /// The same rules over no members.
     pub fn bare(&self) -> Self {
         let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new()).admitting(self.admission);
-        Self { suspect: self.suspect, count: self.count, ..plan }
+        Self { suspect: self.suspect, count: self.count, objective: self.objective, ..plan }
     }
 
     /// Gives it a number that no other plan of its group has.
@@ -185,14 +188,22 @@ impl Plan {
     /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {
-        Pace { sojourn: hand.sojourn(), in_flight: self.sampled(Member::in_flight) }
+        match self.objective {
+            Some(_) => self.pace_seen(hand),
+            None => self.pace_said(hand),
+        }
     }
 
-    /// The same where requests say how urgent they are. Members that say nothing leave [`Plan::pace`] without a time, and
-    /// nobody waits; here what their requests took lately stands in for it, where that is kept.
+    /// By what members say of themselves.
+    fn pace_said(&self, hand: &Hand) -> Pace {
+        Pace::new(hand.sojourn(), self.sampled(Member::in_flight), self.objective)
+    }
+
+    /// The same where requests say how urgent they are, or are wanted within some time. Members that say nothing leave
+    /// [`Plan::pace`] without a time, and nobody waits; here what their requests took lately stands in for it, where that is kept.
     #[cold]
     pub fn pace_seen(&self, hand: &Hand) -> Pace {
-        let pace = self.pace(hand);
+        let pace = self.pace_said(hand);
         if !pace.sojourn.is_zero() || !(self.guarded || self.strategy.reads_latency) {
             return pace;
         }
@@ -200,7 +211,7 @@ impl Plan {
         let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.blended());
         let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
-        Pace { sojourn, ..pace }
+        Pace::new(sojourn, pace.in_flight, self.objective)
     }
 
     /// The sum of a count of the members; where there are many, by a sample of them.

@@ -193,6 +193,19 @@ fn fleets(effort: Effort) {
     }
 }
 
+/// So many balancers that most have nothing with the members most of the time, and learn nothing of them by answers: they neither
+/// refuse what there is room for, nor send so much on the off chance that it were too much.
+fn strangers(effort: Effort) {
+    let counts: &[usize] = if effort.seeds > 2 { &[60, 200, 500] } else { &[200] };
+    for balancers in counts {
+        let setting = |load| Setting { balancers: *balancers, members: 20, ignore_cancel: true, ..at(load) };
+        let row = measure("adaptive", &setting(0.9), effort);
+        assert!(row.shed <= 2.0 && row.failed <= 0.5, "{balancers} balancers: {:.2} %, {:.2} %", row.shed, row.failed);
+        let over = measure("adaptive", &setting(1.3), effort);
+        assert!(over.goodput >= 0.9, "{balancers} balancers: {:.3}", over.goodput);
+    }
+}
+
 /// F1 to F3: one member of 40 fails at once what it gets, another runs at a tenth of its speed.
 fn faults(effort: Effort) {
     let loads: &[f64] = if effort.seeds > 2 { &LOADS } else { &[0.75] };
@@ -369,6 +382,11 @@ fn few_and_many_balancers() {
 }
 
 #[test]
+fn more_balancers_than_requests() {
+    strangers(SHORT);
+}
+
+#[test]
 fn members_that_fail_and_members_that_crawl() {
     faults(SHORT);
 }
@@ -400,6 +418,8 @@ fn long_form() {
     latency(LONG);
     println!("L7");
     fleets(LONG);
+    println!("more balancers than requests");
+    strangers(LONG);
     println!("F1 to F3");
     faults(LONG);
     println!("O1, O2, C1");

@@ -74,6 +74,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
         slow_start: Duration::from_millis(slow_start),
         when_all_down: if open { WhenAllDown::FailOpen } else { WhenAllDown::Reject },
         admission: None,
+        objective: None,
     })
 }
 

@@ -35,6 +35,7 @@ fn spec(strategy: &str, capacities: &[f64]) -> GroupSpec {
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
         admission: None,
+        objective: None,
     }
 }
 

@@ -283,6 +283,7 @@ fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
         admission: None,
+        objective: None,
     }
 }
 

@@ -301,6 +301,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
             slow_start: Duration::from_secs(5),
             when_all_down: WhenAllDown::Reject,
             admission: None,
+            objective: None,
         };
         for seed in SEEDS {
             let mut analyzer = Box::new(Analyzer::new(spec.clone(), Time(0)));

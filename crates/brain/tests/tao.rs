@@ -45,6 +45,7 @@ impl Group {
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
             admission: None,
+            objective: None,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
         analyzer.set_on_demand(true, Time(0));

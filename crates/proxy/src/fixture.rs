@@ -50,6 +50,7 @@ pub(crate) fn ruled(
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
         admission: None,
+        objective: None,
     };
     let minute = Duration::from_secs(60);
     let settings = Arc::new(GroupSettings {

@@ -29,6 +29,9 @@ pub struct GroupSpec {
     /// Does no member get more than it can work on, by what is known of it, so that what finds no room waits or is refused? `None`
     /// for what is usual with the strategy ([`Strategy::limits`]).
     pub admission: Option<bool>,
+    /// Within what time clients want their answers, where admission is on; `None` for as long as it takes where nobody waits for
+    /// room beyond a few times as long as a request takes.
+    pub objective: Option<Duration>,
 }
 
 impl GroupSpec {

@@ -152,6 +152,7 @@ mod tests {
             slow_start: Duration::from_secs(10),
             when_all_down: WhenAllDown::Reject,
             admission: None,
+            objective: None,
             health: Some(HealthSpec { rise: 2, fall: 3 }),
             outlier: Some(OutlierSpec {
                 false_alarm: 1e-6,

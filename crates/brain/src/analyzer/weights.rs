@@ -87,6 +87,7 @@ mod tests {
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
             admission: None,
+            objective: None,
         }
     }
 

@@ -46,6 +46,7 @@ fn spec(names: &str) -> GroupSpec {
         slow_start: Duration::ZERO,
         when_all_down: WhenAllDown::Reject,
         admission: None,
+        objective: None,
     }
 }
 

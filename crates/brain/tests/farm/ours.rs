@@ -78,6 +78,10 @@ fn spread(index: usize, count: usize) -> u64 {
 
 impl Balancer {
     fn new(name: &str, members: usize, seed: u64, dice: &mut Dice) -> Self {
+        let (name, objective) = match name.strip_suffix(" ms").and_then(|name| name.rsplit_once(", within ")) {
+            Some((name, millis)) => (name, Some(Duration::from_millis(millis.parse().expect("a number")))),
+            None => (name, None),
+        };
         let (name, admission) = match name.strip_suffix(", admission") {
             Some(name) => (name, Some(true)),
             None => (name, None),
@@ -112,6 +116,7 @@ impl Balancer {
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
             admission,
+            objective,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
         let plan = analyzer.plan(Time(0)).expect("the first plan");

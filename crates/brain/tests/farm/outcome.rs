@@ -85,6 +85,11 @@ impl Outcome {
         self.latencies.get((q * last as f64) as usize).copied().unwrap_or(f64::NAN) * 1e3
     }
 
+    /// Per cent of all requests that were answered within so many milliseconds.
+    pub(crate) fn within(&self, millis: f64) -> f64 {
+        self.share(self.latencies.partition_point(|latency| *latency < millis / 1e3) as u64)
+    }
+
     /// Quantile of the milliseconds until a refusal.
     pub(crate) fn refusal(&self, q: f64) -> f64 {
         let last = self.refusals.len().saturating_sub(1);

@@ -43,6 +43,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
             slow_start: Duration::ZERO,
             when_all_down: WhenAllDown::Reject,
             admission: None,
+            objective: None,
         },
         probe: None,
         key: Key::Client,

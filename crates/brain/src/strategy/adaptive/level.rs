@@ -42,6 +42,14 @@ struct Vessel {
 
 /// Draws one of the members that are `left`. `fleet` is the share of requests that fail with all.
 pub(super) fn draw(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
+    match draw_below(plan, ask, fleet, left, plan.admission()) {
+        Draw::Full if plan.blind() => draw_below(plan, ask, fleet, left, false),
+        drawn => drawn,
+    }
+}
+
+/// The same; `limits`: of those that have room.
+fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) -> Draw {
     let members = plan.members();
     let mut chance = ask.chance;
     let mut full = false;
@@ -57,7 +65,7 @@ pub(super) fn draw(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
             knees += knee;
             works += f64::from(view.reading.work);
             let queue = member.queue(&view, ask.now);
-            if plan.admission() && queue >= f64::from(limit(knee)) {
+            if limits && queue >= f64::from(limit(knee)) {
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);

@@ -1,0 +1,79 @@
+//! Answers that are wanted within some time, in a fleet in virtual time.
+
+#![expect(clippy::print_stdout, reason = "what was measured")]
+
+#[expect(dead_code, reason = "other tests use the rest of it")]
+mod farm;
+
+use farm::ours::Ours;
+use farm::{Outcome, Setting, run};
+
+fn measure(name: &'static str, setting: &Setting, millis: f64) -> Outcome {
+    let mut policy = Ours::new(name, setting.balancers, setting.members, setting.seed);
+    let outcome = run(setting, &mut policy);
+    println!(
+        "{name:34} N {:2} load {:4} silent {:2}  within {millis} ms {:5.2} %  shed {:5.2} %  late {:5.2} %  p50 {:6.1} p99 {:6.1} ms  refused after p50 {:5.1} p99 {:5.1} ms",
+        setting.balancers,
+        setting.load,
+        setting.silent,
+        outcome.within(millis),
+        outcome.share(outcome.shed),
+        outcome.share(outcome.failed),
+        outcome.quantile(0.5),
+        outcome.quantile(0.99),
+        outcome.refusal(0.5),
+        outcome.refusal(0.99),
+    );
+    outcome
+}
+
+/// Members that refuse what is too much for them, of each ten so many that say nothing.
+fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
+    Setting {
+        balancers,
+        members: 20,
+        warmup: 12.0,
+        measured: 8.0,
+        guarded: true,
+        ignore_cancel: true,
+        silent,
+        ..Setting::at(load, 1)
+    }
+}
+
+/// Just below the capacity all are busy at times. Who has time waits that out.
+#[test]
+fn who_has_time_is_refused_nothing_that_can_be_served() {
+    let setting = fleet(1, 0.95, 0);
+    let (usual, patient) =
+        (measure("adaptive", &setting, 300.0), measure("adaptive, within 300 ms", &setting, 300.0));
+    assert!(usual.share(usual.shed) > 0.1, "there is nothing to mend");
+    assert_eq!(patient.shed, 0);
+    assert!(patient.within(300.0) > usual.within(300.0));
+    // A little more than can be served, and nothing is known of the members but what is seen.
+    let setting = fleet(1, 1.05, 10);
+    let (usual, patient) =
+        (measure("adaptive", &setting, 900.0), measure("adaptive, within 900 ms", &setting, 900.0));
+    assert!(patient.shed < usual.shed && patient.share(patient.failed) < 0.5);
+    assert!(patient.within(900.0) > usual.within(900.0));
+}
+
+/// Far above it nobody is the better off for waiting, and nothing is lost by it.
+#[test]
+fn what_can_be_served_is_however_long_others_wait() {
+    let setting = fleet(20, 1.3, 0);
+    let usual = measure("adaptive", &setting, 300.0);
+    let patient = measure("adaptive, within 300 ms", &setting, 300.0);
+    assert!(patient.within(300.0) >= usual.within(300.0) - 2.0);
+    assert!(patient.quantile(0.99) <= 300.0 && patient.refusal(0.99) <= 300.0);
+}
+
+/// Whoever has no time to wait is told at once, and members get no fewer for it.
+#[test]
+fn who_has_no_time_waits_for_nothing() {
+    let setting = fleet(1, 1.3, 0);
+    let usual = measure("adaptive", &setting, 10.0);
+    let hasty = measure("adaptive, within 10 ms", &setting, 10.0);
+    assert!(hasty.refusal(0.99) <= 3.0 && usual.refusal(0.99) > 5.0, "{:.1} ms", hasty.refusal(0.99));
+    assert!(hasty.share(hasty.shed) <= usual.share(usual.shed) + 2.0);
+}
