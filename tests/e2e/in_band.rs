@@ -1,5 +1,7 @@
 //! Members that say with each answer how loaded they are: what comes of it, and what clients see of it.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::stage::{Balancer, Script, get, until, web};
@@ -69,6 +71,23 @@ fn where_nobody_has_room_a_request_is_shed() {
     assert_eq!((answer.status, answer.field("plimsoll-reason")), (503, Some("shed")));
     assert!(answer.field("retry-after").is_some());
     assert_eq!(balancer.group("web")["rejected"]["shed"], 1);
+}
+
+/// Members say that a request takes 90 ms with them.
+#[test]
+fn who_finds_no_room_waits_for_as_long_as_there_is_time() {
+    let full = [saying("503 Busy", FULL, ""), saying("503 Busy", FULL, "")];
+    let waited = |objective: &str| {
+        let balancer = Balancer::start(&web(&[full[0].address, full[1].address], objective));
+        let begun = Instant::now();
+        let answer = get(balancer.address(), "/");
+        assert_eq!((answer.status, answer.field("plimsoll-reason")), (503, Some("shed")));
+        (begun.elapsed(), balancer.metric("plimsoll_queue_wait_seconds_count{group=\"web\"}"))
+    };
+    let (patient, waits) = waited("objective = \"1s\"\n");
+    assert!(waits == 1.0 && patient >= Duration::from_millis(900), "{patient:?}");
+    let (_, waits) = waited("objective = \"80ms\"\n");
+    assert_eq!(waits, 0.0, "it would be too late");
 }
 
 #[test]

@@ -365,6 +365,31 @@ mod tests {
     }
 
     #[test]
+    fn where_there_is_time_it_is_taken() {
+        let aim = |sojourns: f64| Pace::new(SOJOURN, 8, Some(SOJOURN.mul_f64(sojourns)));
+        let mut line = Line::default();
+        let found = (0..1000).filter(|who| line.enter(*who, aim(11.0), at(0.0), at(0.0)).is_some()).count();
+        assert_eq!(found, 80, "ten sojourns with eight places in each");
+        assert_eq!((gone(&mut line, 9.99).len(), gone(&mut line, 10.01).len()), (0, 80));
+        // What all of those that wait are through with is a burst, and four times that is none.
+        let mut line = Line::default();
+        let mut last = line.enter(0, aim(11.0), at(0.0), at(0.0)).unwrap();
+        let mut now = 0.0;
+        while !line.hurried() {
+            now += 0.5;
+            let next = line.enter(1, aim(11.0), at(now), at(now)).unwrap();
+            line.leave(last, true, at(now));
+            last = next;
+        }
+        assert!((40.0..42.0).contains(&now), "after {now} sojourns");
+        assert!(last.until <= at(now + 10.0) && line.patience() <= SOJOURN.mul_f64(HASTE));
+        // Where the answer would come too late anyway nobody waits, and where nobody knows how long it takes.
+        assert_eq!(Line::default().enter(0, aim(0.9), at(0.0), at(0.0)), None);
+        let unknown = Pace::new(Duration::ZERO, 8, Some(SOJOURN));
+        assert_eq!(Line::default().enter(0, unknown, at(0.0), at(0.0)), None);
+    }
+
+    #[test]
     fn it_takes_its_time_again_when_all_were_served_for_a_while() {
         let (mut line, last, mut now) = hurried();
         line.leave(last, true, at(now));

@@ -200,7 +200,12 @@ fn strangers(effort: Effort) {
     for balancers in counts {
         let setting = |load| Setting { balancers: *balancers, members: 20, ignore_cancel: true, ..at(load) };
         let row = measure("adaptive", &setting(0.9), effort);
-        assert!(row.shed <= 2.0 && row.failed <= 0.5, "{balancers} balancers: {:.2} %, {:.2} %", row.shed, row.failed);
+        assert!(
+            row.shed <= 2.0 && row.failed <= 0.5,
+            "{balancers} balancers: {:.2} %, {:.2} %",
+            row.shed,
+            row.failed
+        );
         let over = measure("adaptive", &setting(1.3), effort);
         assert!(over.goodput >= 0.9, "{balancers} balancers: {:.3}", over.goodput);
     }

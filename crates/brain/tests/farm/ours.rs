@@ -78,7 +78,8 @@ fn spread(index: usize, count: usize) -> u64 {
 
 impl Balancer {
     fn new(name: &str, members: usize, seed: u64, dice: &mut Dice) -> Self {
-        let (name, objective) = match name.strip_suffix(" ms").and_then(|name| name.rsplit_once(", within ")) {
+        let (name, objective) = match name.strip_suffix(" ms").and_then(|name| name.rsplit_once(", within "))
+        {
             Some((name, millis)) => (name, Some(Duration::from_millis(millis.parse().expect("a number")))),
             None => (name, None),
         };

@@ -13,7 +13,7 @@ use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
     Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    discover, door, fleet, hand_over, health, scaler, store, suggest, tls, trace, xds,
+    discover, door, fleet, group, hand_over, health, scaler, store, suggest, tls, trace, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -298,13 +298,7 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
             let hint = "say where members' load comes from, such as { source = \"push\", metric = \"cpu\" }";
             found.push(Problem::warning(spot.key("strategy").value(), message).hint(hint));
         }
-        if spot.has("key") && !strategy.reads_key {
-            let readers = plimsoll_brain::strategy::ALL.iter().filter(|strategy| strategy.reads_key);
-            let readers: Vec<&str> = readers.map(|strategy| strategy.name).collect();
-            let message = format!("`key` has no effect: strategy `{}` does not hash", strategy.name);
-            let hint = format!("strategies that do: {}", readers.join(", "));
-            found.push(Problem::warning(spot.name("key"), message).hint(hint));
-        }
+        group::check(group, strategy, spot, found);
     } else if !spot.broken("strategy") && group.lottery.is_none() {
         let message = format!("unknown strategy {}", quoted(group.strategy.name()));
         found.push(Problem::error(spot.key("strategy").value(), message));

@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::place::Spot;
+use super::problem::Problem;
 use super::root::{count, millis, one};
 use super::{
     Discover, HandOver, Iiop, Key, LogPath, MemberAddress, MemberLocation, MemberTls, Monitor, Name,
@@ -56,6 +58,13 @@ pub(crate) struct Group {
     /// the strategy `adaptive`, `false` for the others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) admission: Option<bool>,
+
+    /// Within what time clients want their answers. Where no member has room a request waits for as long as its answer can still be
+    /// expected by then, and is refused at once if it cannot. It says nothing where `admission` is off. Default: it waits for up to
+    /// twice as long as requests take.
+    #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) objective: Option<TimeSpan>,
 
     /// What sticks to one member, for strategies that hash: `client` (its IP address), `path`,
     /// `header:NAME`, `cookie:NAME`. Where a header or cookie is missing, the client's address stands in.
@@ -417,6 +426,26 @@ pub(crate) struct Retry {
 impl Default for Retry {
     fn default() -> Self {
         Self { attempts: 2, budget: 0.2, min_per_second: 10.0 }
+    }
+}
+
+/// What the strategy makes of keys beside it.
+pub(super) fn check(
+    group: &Group,
+    strategy: &plimsoll_brain::Strategy,
+    spot: &Spot,
+    found: &mut Vec<Problem>,
+) {
+    if spot.has("key") && !strategy.reads_key {
+        let readers = plimsoll_brain::strategy::ALL.iter().filter(|strategy| strategy.reads_key);
+        let readers: Vec<&str> = readers.map(|strategy| strategy.name).collect();
+        let message = format!("`key` has no effect: strategy `{}` does not hash", strategy.name);
+        let hint = format!("strategies that do: {}", readers.join(", "));
+        found.push(Problem::warning(spot.name("key"), message).hint(hint));
+    }
+    if spot.has("objective") && !group.admission.unwrap_or(strategy.limits) {
+        let message = "`objective` has no effect: nobody waits for room without `admission`";
+        found.push(Problem::warning(spot.name("objective"), message).hint("add admission = true"));
     }
 }
 

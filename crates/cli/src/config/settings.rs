@@ -365,6 +365,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
             WhenAllDown::FailOpen => brain::WhenAllDown::FailOpen,
         },
         admission: group.admission,
+        objective: group.objective.map(|objective| objective.0),
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,

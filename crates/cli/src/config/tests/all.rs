@@ -137,6 +137,7 @@ strategy = { least_request = { choices = 3 } }
 max_connections = 9
 max_rate = 50.5
 admission = true
+objective = "301ms"
 slow_start = "0s"
 when_all_down = "fail_open"
 queue = 5
