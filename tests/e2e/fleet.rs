@@ -58,6 +58,11 @@ impl Fleet {
         self.balancers[number].as_ref().unwrap()
     }
 
+    /// kill -9.
+    pub(crate) fn kill(&mut self, number: usize) {
+        self.balancers[number].take().unwrap().process.kill();
+    }
+
     /// How many others one sees.
     fn up(&self, number: usize) -> usize {
         let run = self.one(number).run(&["fleet", "-o", "json"]);
@@ -152,8 +157,7 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
         get(fleet.one(1).address(), "/");
     }
     assert_eq!(fleet.one(1).member(slow.script.address)["requests"], 0);
-    let mut first = fleet.balancers[0].take().unwrap();
-    first.process.kill();
+    fleet.kill(0);
     let other = fleet.one(1);
     until("what it had is gone with it", || {
         other.member(slow.script.address)["in_flight_elsewhere"].as_f64() == Some(0.0)
@@ -256,7 +260,7 @@ fn whoever_checked_may_die_and_others_check() {
     let rest = "[group.health]\nhttp = \"/healthz\"\ninterval = \"200ms\"\n";
     let mut fleet = Fleet::start(2, &[member.script.address], "", rest);
     until("it is up", || (0..2).all(|one| fleet.one(one).member(member.script.address)["state"] == "up"));
-    fleet.balancers[0].take().unwrap().process.kill();
+    fleet.kill(0);
     let checks = || member.checks.load(SeqCst);
     let before = checks();
     until("it is checked", || checks() >= before + 10);

@@ -46,6 +46,18 @@ fn hook() -> (Script, Asked, Arc<AtomicBool>) {
     (hook, asked, done)
 }
 
+/// A hook has five seconds at most, and what is looked at meanwhile may take longer on a busy machine. Then the hook was given up,
+/// which is an event, and nothing is said of the rest: of three times, one must do. `attempt` is false for that.
+#[track_caller]
+fn in_time(attempt: impl FnMut() -> bool) {
+    assert!(std::iter::repeat_with(attempt).take(3).any(|done| done), "the hook was given up three times");
+}
+
+/// Was a hook given up because it took too long?
+fn given_up(balancer: &Balancer) -> bool {
+    told(balancer, &["handed_over"]).iter().any(|(_, why)| why.contains("no answer in"))
+}
+
 /// Events of these kinds, in order, with their reasons.
 fn told(balancer: &Balancer, wanted: &[&str]) -> Vec<(String, String)> {
     let events = balancer.run(&["events", "-o", "json"]).out;
@@ -87,25 +99,33 @@ fn overload(balancer: &Balancer, members: &[Member]) -> Option<f64> {
 
 #[test]
 fn sessions_stay_until_their_state_has_been_handed_over() {
+    in_time(sessions_stay);
+}
+
+fn sessions_stay() -> bool {
     let members = Member::several(2, &[]);
     let (hook, asked, done) = hook();
     let balancer = balancer(&members, &format!("http://{}/hand-over", hook.address), "5s");
     let [old, new] = [0, 1].map(|which: usize| members[which].address.to_string());
     let mut wire = Wire::connect(balancer.address());
     assert_eq!(who(&mut wire), old);
-    thread::scope(|scope| {
+    let (meanwhile, state) = thread::scope(|scope| {
         let drained = scope.spawn(|| balancer.run(&["drain", &old, "--wait"]));
         until("the hook is asked", || !asked.lock().unwrap().is_empty());
         // Nothing waits for it meanwhile.
-        for _ in 0..5 {
-            assert_eq!(who(&mut wire), old);
-        }
-        assert_eq!(who(&mut Wire::connect(balancer.address())), old);
-        assert_eq!(balancer.member(members[0].address)["state"], "up");
+        let mut meanwhile: Vec<String> = (0..5).map(|_| who(&mut wire)).collect();
+        meanwhile.push(who(&mut Wire::connect(balancer.address())));
+        let state = balancer.member(members[0].address)["state"].clone();
         done.store(true, Ordering::SeqCst);
         let drained = drained.join().unwrap();
         assert_eq!(drained.code, Some(0), "{}", drained.err);
+        (meanwhile, state)
     });
+    if given_up(&balancer) {
+        return false;
+    }
+    assert!(meanwhile.iter().all(|who| *who == old), "{meanwhile:?}");
+    assert_eq!(state, "up");
     assert_eq!(who(&mut wire), new);
     let expected = json!({"group": "web", "member": old, "share": 1, "epoch": 1, "reason": "drain"});
     assert_eq!(*asked.lock().unwrap(), [("POST /hand-over HTTP/1.1".to_owned(), expected)]);
@@ -116,6 +136,7 @@ fn sessions_stay_until_their_state_has_been_handed_over() {
     assert_eq!(balancer.run(&["drain", &old]).code, Some(0));
     assert_eq!(asked.lock().unwrap().len(), 1);
     assert_eq!(balancer.group("web")["hand_overs"], 1);
+    true
 }
 
 #[test]
@@ -145,6 +166,10 @@ fn a_hook_that_is_down_or_hangs_keeps_no_member_in_service() {
 
 #[test]
 fn an_alert_is_told_of_once_before_the_first_session_goes() {
+    in_time(an_alert_is_told_of);
+}
+
+fn an_alert_is_told_of() -> bool {
     let members = Member::several(2, &[]);
     let (hook, asked, done) = hook();
     let url = format!("http://{}/hand-over?of={{member}}", hook.address);
@@ -155,9 +180,14 @@ fn an_alert_is_told_of_once_before_the_first_session_goes() {
         asks() > 0
     });
     // Reports that come meanwhile ask nobody to go, and nobody waits.
-    assert_eq!((overload(&balancer, &members), overload(&balancer, &members)), (None, None));
-    assert_eq!((gone(&mut clients, &members), asks()), (0, 1));
+    let said = (overload(&balancer, &members), overload(&balancer, &members));
+    let meanwhile = (gone(&mut clients, &members), asks());
     let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+    if given_up(&balancer) {
+        done.store(true, Ordering::SeqCst);
+        return false;
+    }
+    assert_eq!((said, meanwhile), ((None, None), (0, 1)));
     assert_eq!(explained["members"][0]["alert"]["held"], true, "{explained}");
     done.store(true, Ordering::SeqCst);
     until("sessions go", || {
@@ -179,6 +209,7 @@ fn an_alert_is_told_of_once_before_the_first_session_goes() {
     let expected =
         json!({"group": "web", "member": old, "share": body["share"], "epoch": 1, "reason": "alert"});
     assert_eq!(body, expected);
+    true
 }
 
 #[test]

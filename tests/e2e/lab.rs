@@ -190,13 +190,17 @@ fn what_left_late_is_run_again_and_not_counted() {
     let mut lab = Process::start(&binary(), &["lab", "run", "late.toml", "--quick"], folder.path());
     let point = folder.join("plimsoll-lab/late-quick/points/001-balancer=plimsoll");
     until("the repetition begins", || point.join("m1.log").exists());
-    // The generator is in this process. It stands still in every part of the first time, not in the third.
-    for _ in 0..8 {
+    // The generator is in this process. It stands still again and again until what it measured is run again, which begins with an
+    // empty folder; from there on it is let alone.
+    let mark = point.join("first");
+    fs::write(&mark, "").unwrap();
+    until("the repetition is run again", || {
         lab.signal(Signal::STOP);
         thread::sleep(Duration::from_millis(200));
         lab.signal(Signal::CONT);
         thread::sleep(Duration::from_millis(300));
-    }
+        !mark.exists()
+    });
     lab.end();
     let outcome = &json(&point.join("point.json"))["outcome"];
     assert!(outcome["again"].as_u64() >= Some(1), "{outcome}");

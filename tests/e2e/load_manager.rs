@@ -89,10 +89,15 @@ fn one_dead_and_one_hung_monitor_delay_no_other() {
     hung.process.signal(Signal::STOP);
     balancer.process.line("the load monitor of dead gives no loads");
     balancer.process.line("the load monitor of hung gives no loads");
-    let (begun, before) = (Instant::now(), well.count("asked"));
-    until("asked ten times more", || well.count("asked") >= before + 10);
-    // One after the other, each round would wait two seconds for the one that hangs.
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    // One after the other, each round would wait two seconds for the one that hangs: ten would take twenty, each time. The machine
+    // may be busy with other tests: the best of three.
+    let mut times = Vec::new();
+    while times.len() < 3 && !times.iter().any(|time| *time < Duration::from_secs(8)) {
+        let (begun, before) = (Instant::now(), well.count("asked"));
+        until("asked ten times more", || well.count("asked") >= before + 10);
+        times.push(begun.elapsed());
+    }
+    assert!(times.iter().any(|time| *time < Duration::from_secs(8)), "{times:?}");
     // One that hangs is asked again when it goes on.
     let asked = hung.count("asked");
     hung.process.signal(Signal::CONT);

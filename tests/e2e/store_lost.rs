@@ -36,6 +36,13 @@ fn doubt(balancer: &Balancer) -> Option<String> {
     balancer.status()["store"]["doubt"].as_str().map(str::to_owned)
 }
 
+/// Whether the store can be used and whether what it has lost is not believed, as metrics have it.
+fn measured(balancer: &Balancer, etcd: &Etcd) -> (f64, f64) {
+    let label = format!("{{store=\"etcd http://127.0.0.1:{} /plimsoll/\"}}", etcd.port());
+    let one = |name: &str| balancer.metric(&format!("plimsoll_store_{name}{label}"));
+    (one("up"), one("doubted"))
+}
+
 /// The state of a member of the group `web`; nothing if there is none.
 fn state(balancer: &Balancer, member: SocketAddr) -> String {
     let status: Value = serde_json::from_str(&get(balancer.admin(), "/status").text()).unwrap();
@@ -71,6 +78,7 @@ fn groups_and_listeners_that_vanish_stay_until_others_are_pushed() {
     told(&balancer, &["config", "push", "shared.toml"]);
     until("the shared listener", || listeners(&balancer) == 1);
     assert_eq!((served(&balancer), doubt(&balancer)), (200, None));
+    assert_eq!(measured(&balancer, &etcd), (1.0, 0.0));
     let reloads = || events(&balancer, "reloaded").len();
     let before = reloads();
     etcd.ctl(&["del", "/plimsoll/config"]);
@@ -78,6 +86,7 @@ fn groups_and_listeners_that_vanish_stay_until_others_are_pushed() {
     let why = events(&balancer, "store_lost").remove(0);
     assert!(why.contains("stay in force") && why.contains("plimsoll config push FILE"), "{why}");
     assert!(doubt(&balancer).is_some_and(|doubt| why.ends_with(&doubt)));
+    assert_eq!(measured(&balancer, &etcd), (1.0, 1.0), "it can be used, and is not believed");
     // It can be used, and something else in it changes nothing of that.
     let name = member.address.to_string();
     told(&balancer, &["drain", &name]);
@@ -92,6 +101,7 @@ fn groups_and_listeners_that_vanish_stay_until_others_are_pushed() {
     // The same is pushed: all is as it was.
     told(&balancer, &["config", "push", "shared.toml"]);
     until("it is believed", || doubt(&balancer).is_none());
+    assert_eq!(measured(&balancer, &etcd), (1.0, 0.0));
     until("that is told", || events(&balancer, "store_recovered").len() == 1);
     assert_eq!(served(&balancer), 200);
     // Whoever means that there are none says so.
@@ -140,6 +150,7 @@ fn an_etcd_that_is_wiped_ends_nothing() {
             ("draining".into(), "up".into(), 1)
         );
         assert_eq!(state(balancer, alive), "up");
+        assert_eq!(measured(balancer, &etcd), (1.0, 1.0));
         until("it is an event, too", || {
             events(balancer, "store_lost").iter().any(|why| why.contains("stay in force"))
         });
@@ -158,6 +169,7 @@ fn an_etcd_that_is_wiped_ends_nothing() {
     told(&one, &["disable", "member", &b.to_string()]);
     for balancer in both {
         until("it is believed", || doubt(balancer).is_none());
+        assert_eq!(measured(balancer, &etcd), (1.0, 0.0));
         becomes(balancer, b, "disabled");
         assert_eq!((state(balancer, a), listeners(balancer)), ("draining".into(), 1));
     }

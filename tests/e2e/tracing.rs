@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use rustix::process::Signal;
@@ -20,6 +21,8 @@ struct Collector {
     orders: ChildStdin,
     port: u16,
     lines: Arc<Mutex<Vec<Value>>>,
+    /// How often it has confirmed what it was told.
+    confirmed: Arc<AtomicUsize>,
 }
 
 impl Collector {
@@ -32,15 +35,23 @@ impl Collector {
         let port = said.next().unwrap().parse().unwrap();
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
+        let confirmed = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&confirmed);
         std::thread::spawn(move || {
-            said.for_each(|line| kept.lock().unwrap().push(serde_json::from_str(&line).unwrap()));
+            said.for_each(|line| match line.strip_prefix("answer ") {
+                Some(_) => drop(count.fetch_add(1, SeqCst)),
+                None => kept.lock().unwrap().push(serde_json::from_str(&line).unwrap()),
+            });
         });
-        Self { child, orders, port, lines }
+        Self { child, orders, port, lines, confirmed }
     }
 
-    /// Answers so from now on.
+    /// Answers so from now on: whatever comes after this returns.
+    #[track_caller]
     fn answer(&mut self, status: u16) {
+        let before = self.confirmed.load(SeqCst);
         writeln!(self.orders, "answer {status}").unwrap();
+        until("it is confirmed", || self.confirmed.load(SeqCst) > before);
     }
 
     /// The spans of a file that has it.
@@ -268,7 +279,7 @@ fn a_collector_that_is_away_costs_spans_and_no_requests() {
     let member = Member::start(&[]);
     // One that refuses nothing, however slow the machine is.
     let text = web(&[member.address], "strategy = \"least_connections\"\n");
-    let balancer = Balancer::start(&(text + &collector.table("sample = 1.0\ntimeout = \"1s\"")));
+    let balancer = Balancer::start(&(text + &collector.table("sample = 1.0\ntimeout = \"20s\"")));
     // Put off, and sent again.
     collector.answer(503);
     told(balancer.address(), "/later", &[]);
@@ -280,6 +291,8 @@ fn a_collector_that_is_away_costs_spans_and_no_requests() {
     told(balancer.address(), "/unwanted", &[]);
     let dropped = || balancer.metric("plimsoll_spans_dropped_total");
     until("they are dropped", || dropped() == 2.0);
+    let warned = |text: &str| balancer.process.lines().iter().filter(|line| line.contains(text)).count();
+    until("that is told", || warned("cannot send spans to") == 2);
     collector.answer(503);
     let mut load = crate::stage::Load::start(balancer.address(), "GET", 1000.0);
     until("more than may wait are dropped", || {
@@ -287,7 +300,6 @@ fn a_collector_that_is_away_costs_spans_and_no_requests() {
         dropped() > 100.0
     });
     load.stop_unharmed();
-    let warned = |text: &str| balancer.process.lines().iter().filter(|line| line.contains(text)).count();
     assert_eq!(warned("cannot send spans to"), 2, "once for each time that it began");
     assert_eq!(balancer.metric("plimsoll_spans_exported_total"), 2.0);
 }

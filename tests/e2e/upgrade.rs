@@ -441,11 +441,12 @@ fn an_upgrade_during_an_upgrade_is_refused() {
     let member = Member::start(&[]);
     let mut line = Line::start(&web(&[member.address], ""));
     let folder = Folder::new();
-    let hangs = program(&folder, "hangs", ": > started; exec sleep 60");
+    // It ends when it is told to.
+    let hangs = program(&folder, "hangs", ": > started; until [ -e over ]; do sleep 0.05; done; exit 7");
     let place = line.balancer.folder().path().to_owned();
-    let started = place.join("started");
+    let (started, over) = (place.join("started"), place.join("over"));
     let first = thread::spawn(move || {
-        Run::plimsoll(&["upgrade", "--binary", hangs.to_str().unwrap(), "--timeout", "3s"], &place)
+        Run::plimsoll(&["upgrade", "--binary", hangs.to_str().unwrap(), "--timeout", "10m"], &place)
     });
     until("the first has begun", || started.exists());
     let second = line.balancer.run(&["upgrade"]);
@@ -453,7 +454,9 @@ fn an_upgrade_during_an_upgrade_is_refused() {
     assert!(second.err.contains("an upgrade or another command is under way"), "{}", second.err);
     line.balancer.process.signal(Signal::USR2);
     line.balancer.process.line("an upgrade is under way: wait for its end");
+    std::fs::write(over, "").unwrap();
     let first = first.join().unwrap();
-    assert!(first.code == Some(2) && first.err.contains("not ready within 3 s"), "{}", first.err);
+    let why = "it ended before it was ready: exit code 7";
+    assert!(first.code == Some(2) && first.err.contains(why), "{}", first.err);
     line.upgrade();
 }

@@ -2,7 +2,7 @@
 down here once more. A field that is not among them is an error.
 
 Prints its port first, then a line of JSON for each span. A line `answer STATUS` on standard input has all requests from then on answered
-so; with another status than 200 nothing of them is printed."""
+so, which is confirmed by the same line; with another status than 200 nothing of them is printed."""
 
 import json
 import sys
@@ -151,6 +151,8 @@ def main():
     print(server.server_address[1], flush=True)
     for line in sys.stdin:
         answer = int(line.split()[1])
+        with printing:
+            print(line.strip(), flush=True)
 
 
 main()

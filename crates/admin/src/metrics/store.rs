@@ -14,6 +14,12 @@ pub(super) fn store(page: &mut Page, store: Option<&StoreStatus>) {
     };
     let up = f64::from(u8::from(store.error.is_none()));
     one("plimsoll_store_up", Kind::Gauge, "1 if the store can be used, 0 if not.", up);
+    one(
+        "plimsoll_store_doubted",
+        Kind::Gauge,
+        "1 while what the store has lost is not believed and stays in force, 0 if there is nothing of that.",
+        f64::from(u8::from(store.doubt.is_some())),
+    );
     one("plimsoll_store_revision", Kind::Gauge, "The last change that is known here.", store.revision as f64);
     one("plimsoll_store_entries", Kind::Gauge, "How much is kept.", store.entries as f64);
     one(

@@ -54,6 +54,10 @@ impl Analyzer {
                 entry.recall(past, checks, outside, now);
             }
         }
+        // What members said to that process is as good: the first request of each core goes by it already.
+        if self.entries.iter().any(|entry| entry.vitals.heard.view().is_some()) {
+            self.company.spoke();
+        }
         self.index();
         self.bound_ejections();
         for place in 0..self.entries.len() {
@@ -131,7 +135,8 @@ mod tests {
 
     use super::*;
     use crate::analyzer::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, WhenAllDown};
-    use crate::{Knobs, MemberId, strategy};
+    use crate::meter::Reading;
+    use crate::{Ask, Choice, Hand, Knobs, MemberId, strategy};
 
     const NAMES: [&str; 4] = ["a:1", "b:1", "c:1", "d:1"];
 
@@ -244,6 +249,31 @@ mod tests {
         assert_eq!((reports.last.at, reports.period()), (at(3), Duration::from_secs(1)));
         assert!(reports.say(at(14)).is_none(), "it is as old as it was");
         assert_eq!(states(&after), [State::Up; 4], "checks that are gone bar nobody");
+    }
+
+    #[test]
+    fn the_first_choice_goes_by_what_members_said_before() {
+        let adaptive = strategy::find("adaptive").unwrap();
+        let group =
+            || GroupSpec { strategy: adaptive, knobs: Knobs::defaults(adaptive), health: None, ..group() };
+        let before = Analyzer::new(group(), at(0));
+        let reading = |work: f32| Reading { knee: 1.0, work, sojourn: work, ..Reading::default() };
+        for (place, entry) in before.entries.iter().enumerate() {
+            // The last one is by far the fastest.
+            let work = if place == 3 { 0.001 } else { 0.1 };
+            entry.vitals.heard.take(&reading(work), 0, at(1));
+        }
+        let first = |left: &BTreeMap<String, String>, seed: u64| {
+            let plan = taken(left, group(), at(2)).plan(at(2)).unwrap();
+            // A core that has heard nothing.
+            let ask = Ask { now: at(2), chance: crate::mix(seed), ..Ask::default() };
+            plan.choose(&mut Hand::new(crate::mix(!seed)), &ask, &[])
+        };
+        let told = left(&before);
+        assert!((0..100).all(|seed| first(&told, seed) == Choice::Member(3)));
+        // Who knows nothing begins anywhere.
+        let nothing = BTreeMap::new();
+        assert!((0..100).any(|seed| first(&nothing, seed) != Choice::Member(3)));
     }
 
     #[test]

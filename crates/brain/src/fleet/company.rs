@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 pub struct Company {
     /// Others that are heard of; 0 for a balancer that is alone.
     others: AtomicU32,
-    /// Is there a member of which others have heard something that it said of itself?
+    /// Is there a member of which others, or the process before this one, have heard something that it said of itself?
     speaks: AtomicU32,
 }
 
@@ -36,7 +36,7 @@ impl Company {
         f64::from(self.others.load(Relaxed)) + 1.0
     }
 
-    /// A member spoke to another balancer, who passed it on.
+    /// A member spoke to another balancer, or to the process before this one, who passed it on.
     pub(crate) fn spoke(&self) {
         if self.speaks.load(Relaxed) == 0 {
             self.speaks.store(1, Relaxed);

@@ -53,7 +53,7 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
 
 fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
-    // What a member said to another balancer is as good.
+    // What a member said to another balancer, or to the process before this one, is as good.
     if !hand.heard && !plan.spoken() {
         return quiet::choose(plan, hand, left);
     }

@@ -1,0 +1,154 @@
+//! What was learned of members outlives `plimsoll upgrade`: all figures by which strategies judge them are the same at once
+//! afterwards, and the first requests of the new process go by them. A balancer that is new finds out by asking.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::stage::{Balancer, Load, Member, Script, get, until, web};
+use crate::upgrade::Line;
+
+/// The figures by which the strategy judges a member.
+type Figures = BTreeMap<String, f64>;
+
+#[track_caller]
+fn figures(balancer: &Balancer, member: SocketAddr) -> Figures {
+    let explained = balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+    let member =
+        explained["members"].as_array().unwrap().iter().find(|one| one["name"] == member.to_string());
+    let figures = member.unwrap()["figures"].as_array().unwrap().iter();
+    figures.map(|one| (one["name"].as_str().unwrap().to_owned(), one["value"].as_f64().unwrap())).collect()
+}
+
+/// Several figures of a member.
+#[track_caller]
+fn these<const COUNT: usize>(balancer: &Balancer, member: SocketAddr, names: [&str; COUNT]) -> [f64; COUNT] {
+    let figures = figures(balancer, member);
+    names.map(|name| *figures.get(name).unwrap_or_else(|| panic!("no {name} in {figures:?}")))
+}
+
+fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
+    balancer.member(member)["requests"].as_u64().unwrap()
+}
+
+/// Requests one after the other, each on a connection of its own; how many of them each member had.
+#[track_caller]
+fn asked<const COUNT: usize>(
+    balancer: &Balancer,
+    members: [SocketAddr; COUNT],
+    times: usize,
+) -> [u64; COUNT] {
+    let all = || members.map(|member| requests(balancer, member));
+    let before = all();
+    for _ in 0..times {
+        assert_eq!(get(balancer.address(), "/").status, 200);
+    }
+    let sum = |counts: [u64; COUNT]| counts.iter().sum::<u64>();
+    until("all are counted", || sum(all()) >= sum(before) + times as u64);
+    let after = all();
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+#[test]
+fn what_members_said_of_themselves_is_known_to_the_next_process() {
+    // As busy as they are, each knows its knee: the slow one is the first of the list.
+    let slow = Member::start(&["--meter", "--service", "const:40ms", "--workers", "2"]);
+    let fast = Member::start(&["--meter", "--service", "const:4ms", "--workers", "4"]);
+    let members = [slow.address, fast.address];
+    let text = "threads = 2\n".to_owned() + &web(&members, "");
+    let mut line = Line::start(&text);
+    let mut load = Load::start(line.balancer.address(), "GET", 200.0);
+    until("both have said how long their work is", || {
+        load.more(50);
+        members.iter().all(|member| figures(&line.balancer, *member).contains_key("work_ms"))
+    });
+    load.more(400);
+    load.stop_unharmed();
+    let idle = || members.iter().all(|member| line.balancer.member(*member)["in_flight"] == 0);
+    until("nothing is in flight", idle);
+    // Those that do not change while nobody asks.
+    const SAID: [&str; 5] = ["knee", "work_ms", "sojourn_ms", "mean_in_flight", "limit"];
+    let said = |line: &Line| members.map(|member| these(&line.balancer, member, SAID));
+    let rest = |line: &Line| {
+        let of = |member| these(&line.balancer, member, ["suspicion", "failing_at_least", "latency_ms"]);
+        members.map(of)
+    };
+    let age = |line: &Line| members.map(|member| these(&line.balancer, member, ["heard_ms_ago"])[0]);
+    let before = (said(&line), rest(&line), age(&line));
+    let [of_slow, of_fast] = before.0.map(|said| said[1]);
+    assert!(of_slow > 4.0 * of_fast, "work, ms: {of_slow} {of_fast}");
+    // Twice: what one took over the next one is given, too.
+    for _ in 0..2 {
+        line.upgrade();
+        let after = (said(&line), rest(&line), age(&line));
+        assert_eq!((after.0, after.1), (before.0, before.1));
+        // They are as old as they are.
+        assert!(after.2.iter().zip(before.2).all(|(after, before)| *after > before), "{after:?} {before:?}");
+    }
+    // The first requests, whichever thread they come to: nobody asks the slow one while the fast one has nothing to do.
+    assert_eq!(asked(&line.balancer, members, 20), [0, 20]);
+    let new = Balancer::start(&text);
+    let [slow, _] = asked(&new, members, 20);
+    assert!(slow > 0, "who knows nothing has to ask");
+}
+
+#[test]
+fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
+    let slow = Member::start(&["--service", "const:100ms"]);
+    let fast = Member::start(&["--service", "const:2ms"]);
+    let members = [slow.address, fast.address];
+    // What is seen lasts longer than the test.
+    let text = web(&members, "strategy = { peak_ewma = { decay = 3600 } }\n");
+    let mut line = Line::start(&text);
+    let latency = |balancer: &Balancer| {
+        members.map(|member| figures(balancer, member).get("latency_estimate_seconds").copied())
+    };
+    until("both are known", || {
+        get(line.balancer.address(), "/");
+        latency(&line.balancer).iter().all(Option::is_some)
+    });
+    let before = latency(&line.balancer).map(Option::unwrap);
+    assert!(before[0] > 4.0 * before[1], "{before:?}");
+    line.upgrade();
+    let after = latency(&line.balancer).map(Option::unwrap);
+    // It fades, by a thousandth in 3.6 s.
+    for (after, before) in after.iter().zip(before) {
+        assert!(*after <= before * 1.001 && *after > before * 0.95, "{after} {before}");
+    }
+    assert_eq!(asked(&line.balancer, members, 20), [0, 20]);
+    // A member of which nothing is known is asked once at least.
+    let new = Balancer::start(&text);
+    until("it asks the slow one", || asked(&new, members, 5)[0] > 0);
+}
+
+#[test]
+fn weights_out_of_reports_are_known_to_the_next_process() {
+    let saying = |report: &str| {
+        Script::answering(format!(
+            "HTTP/1.1 200 OK\r\nEndpoint-Load-Metrics: {report}\r\nContent-Length: 0\r\n\r\n"
+        ))
+    };
+    let weak = saying("TEXT rps_fractional=100, cpu_utilization=0.8");
+    let strong = saying("TEXT rps_fractional=100, cpu_utilization=0.2");
+    let members = [weak.address, strong.address];
+    // Reports count three seconds after the first of them: one that has to begin anew gives each as many until then. One thread
+    // has one round.
+    let rest = "strategy = { weighted_round_robin = { blackout = 3 } }\n";
+    let text = "threads = 1\n".to_owned() + &web(&members, rest);
+    let mut line = Line::start(&text);
+    const SAID: [&str; 3] = ["share", "requests_per_second", "utilization"];
+    let share = |line: &Line| members.map(|member| figures(&line.balancer, member)["share"]);
+    assert_eq!(share(&line), [0.5, 0.5]);
+    until("reports give weights", || {
+        asked(&line.balancer, members, 5);
+        share(&line).iter().zip([0.2, 0.8]).all(|(share, wanted): (&f64, f64)| (share - wanted).abs() < 1e-9)
+    });
+    let said = |line: &Line| members.map(|member| these(&line.balancer, member, SAID));
+    let before = said(&line);
+    for _ in 0..2 {
+        line.upgrade();
+        // Nobody has said anything to this process yet.
+        assert_eq!(said(&line), before);
+    }
+    let first = asked(&line.balancer, members, 20);
+    assert!(first[1].abs_diff(16) <= 1, "{first:?}");
+}
