@@ -77,6 +77,11 @@ impl<T> Asker<T> {
         self.client.failed(self.now(), member);
     }
 
+    /// Requests that were given two members.
+    pub(crate) fn answered_twice(&self) -> u64 {
+        self.client.answered_twice()
+    }
+
     /// Takes what has come and does what is due. Whether more may have come than was taken.
     pub(crate) fn process(&mut self) -> bool {
         let now = self.now();

@@ -12,6 +12,8 @@
 //! A member that failed is avoided for five seconds: it is listed in requests, and its answers are not used again. An answer with a
 //! ttl is used again for so long.
 
+mod past;
+
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -20,6 +22,7 @@ use core::time::Duration;
 use super::message::{Answer, Fetch, Listed, Message, Mode, Request, Status, Table, To};
 use super::sip::Key;
 use crate::Time;
+use past::Past;
 
 /// What a client is told when it starts.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +92,7 @@ pub struct Client {
     turn: u64,
     outbox: VecDeque<(To, Message)>,
     outcomes: VecDeque<Outcome>,
+    past: Past,
 }
 
 /// A part of a table that was asked for.
@@ -167,6 +171,7 @@ impl Client {
             turn: 0,
             outbox: VecDeque::new(),
             outcomes: VecDeque::new(),
+            past: Past::default(),
         }
     }
 
@@ -260,6 +265,11 @@ impl Client {
         self.open.len()
     }
 
+    /// Requests that were given two members: a later answer named another one than the first, which is the one that counts.
+    pub fn answered_twice(&self) -> u64 {
+        self.past.twice
+    }
+
     fn again(&mut self, now: Time, id: u64) {
         let Some(open) = self.open.get_mut(&id) else { return };
         open.attempt = open.attempt.saturating_add(1);
@@ -347,7 +357,12 @@ impl Client {
         if let Some(known) = self.daemons.iter_mut().find(|known| known.address == from) {
             (known.silent, known.until) = (0, now);
         }
-        let Some(open) = self.open.get(&answer.id) else { return };
+        let Some(open) = self.open.get(&answer.id) else {
+            if answer.status == Status::Ok {
+                self.past.again(answer.id, answer.member);
+            }
+            return;
+        };
         if open.service != answer.service || (answer.status == Status::Ok && answer.endpoint.is_none()) {
             return;
         }
@@ -381,6 +396,7 @@ impl Client {
             return;
         }
         self.close(answer.id);
+        self.past.first(answer.id, answer.member);
         if answer.ttl > 0 && (self.cache.len() < SERVICES || self.cache.contains_key(&answer.service)) {
             let until = now + Duration::from_millis(u64::from(answer.ttl));
             self.cache.insert(answer.service, (answer.clone(), until));
