@@ -51,15 +51,16 @@ fn seeds(range: Range<u64>) -> Vec<u64> {
 }
 
 /// One daemon is asked and answers for the winner.
-fn referral(daemons: usize, seconds: f64, seed: u64) {
-    let setting = Setting { measured: seconds, ..Setting::base(daemons, Mode::Referral, seed) };
-    run("referral", &setting, |outcome| {
+fn referral(daemons: usize, unicast: bool, seconds: f64, seed: u64) {
+    let setting = Setting { measured: seconds, unicast, ..Setting::base(daemons, Mode::Referral, seed) };
+    run(if unicast { "unicast" } else { "referral" }, &setting, |outcome| {
         // No member hears of a referral but by the client's coming, and that comes once. Where the first daemon was slow
         // and a second one was asked, which may know other loads, the client has two names and uses the first.
         assert_eq!(outcome.begun_twice, 0);
         assert!(outcome.percent(outcome.received_twice) < 0.01, "clients that got two names");
+        assert_eq!(outcome.counted_twice, outcome.received_twice, "the clients know of each");
         assert_eq!(outcome.unanswered, 0);
-        assert!(outcome.per_request(outcome.packets) <= 2.1, "packets, reports included");
+        assert!(outcome.per_request(outcome.packets) <= 2.1, "requests, answers, reports and commits");
         assert!(outcome.cv() <= 10.0, "imbalance");
     });
 }
@@ -73,13 +74,13 @@ fn lottery(daemons: usize, seconds: f64, seed: u64) -> Outcome {
 }
 
 /// What goes wrong with ten daemons, from the sixth second to the twelfth.
-fn faults(mode: Mode, seed: u64) {
+fn faults(mode: Mode, unicast: bool, seed: u64) {
     let (at, until, who) = (6.0, 12.0, 1);
     let during = |outcome: &Outcome, who: usize, seconds: Range<usize>| -> f64 {
         let count = seconds.len() as f64;
         outcome.seconds[seconds].iter().map(|second| f64::from(second[who])).sum::<f64>() / count
     };
-    let base = Setting::base(10, mode, seed);
+    let base = Setting { unicast, ..Setting::base(10, mode, seed) };
     let with = |name: &str, fault: Fault, check: &dyn Fn(&Outcome)| {
         let setting = Setting { faults: vec![fault], ..base.clone() };
         run(name, &setting, |outcome| {
@@ -118,13 +119,13 @@ fn faults(mode: Mode, seed: u64) {
 
 /// A member that was away for ten seconds: what it gets in each of the first seconds, over its usual rate. In the first it is at most
 /// 1.1 times that, surely: by the upper end of an interval over the seeds. In those that follow no more is shown.
-fn comes_back(daemons: usize, mode: Mode, load: f64, seeds: &[u64]) {
+fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: &[u64]) {
     const WATCHED: usize = 12;
     let mut ratios: [Vec<f64>; WATCHED] = Default::default();
     for seed in seeds {
         let faults = vec![Fault::Crash { who: 2, at: 12.0, back: 22.0 }];
         let base = Setting::base(daemons, mode, *seed);
-        let setting = Setting { measured: 30.5, even: true, load, faults, ..base };
+        let setting = Setting { measured: 30.5, even: true, load, unicast, faults, ..base };
         let outcome = run("return", &setting, |outcome| assert_eq!(outcome.unanswered, 0));
         let usual = outcome.seconds[4..12].iter().map(|second| f64::from(second[2])).sum::<f64>() / 8.0;
         for (ratios, second) in ratios.iter_mut().zip(&outcome.seconds[22..]) {
@@ -132,7 +133,7 @@ fn comes_back(daemons: usize, mode: Mode, load: f64, seeds: &[u64]) {
         }
     }
     let times = ratios.each_ref().map(|ratios| mean_and_error(ratios));
-    println!("return     {daemons:>3} {mode:?} at {load}: {times:.2?}");
+    println!("return     {daemons:>3} {mode:?}, unicast {unicast}, at {load}: {times:.2?}");
     let (first, error) = times[0];
     assert!(first > 0.0 && first + 2.0 * error <= 1.1, "in its first second: {times:.2?}");
     assert!(times.iter().all(|(mean, error)| mean - 2.0 * error <= 1.1), "{times:.2?}");
@@ -166,6 +167,7 @@ fn chaos(daemons: usize, measured: f64, seed: u64) {
         stamps: dice.unit() < 0.5,
         even: dice.unit() < 0.5,
         clients: 1 + dice.below(20),
+        unicast: Dice::new(seed, 97).below(2) == 0,
         ..Setting::base(daemons, mode, seed)
     };
     // Of ten daemons up to four meet something, of a hundred up to thirteen.
@@ -199,7 +201,16 @@ fn crowd(seed: u64, most: usize) -> usize {
 fn a_referral_is_one_answer_and_two_packets() {
     for seed in seeds(1..2) {
         for (daemons, seconds) in [(3, 16.0), (10, 8.0), (30, 4.0), (100, 2.0)] {
-            referral(daemons, seconds, seed);
+            referral(daemons, false, seconds, seed);
+        }
+    }
+}
+
+#[test]
+fn nor_are_there_more_without_multicast() {
+    for seed in seeds(1..2) {
+        for (daemons, seconds) in [(3, 32.0), (10, 16.0), (30, 8.0), (100, 4.0)] {
+            referral(daemons, true, seconds, seed);
         }
     }
 }
@@ -243,19 +254,19 @@ fn losses_do_not_lengthen_the_step() {
 #[test]
 fn no_fault_leaves_a_client_without_a_member() {
     for seed in seeds(1..2) {
-        for mode in [Mode::Referral, Mode::Lottery] {
-            faults(mode, seed);
+        for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
+            faults(mode, unicast, seed);
         }
     }
 }
 
 #[test]
 fn a_member_that_comes_back_is_not_overrun() {
-    for (daemons, mode, count) in
-        [(3, Mode::Referral, 8), (5, Mode::Lottery, 4), (10, Mode::Referral, 4), (30, Mode::Referral, 3)]
-    {
-        comes_back(daemons, mode, 0.7, &seeds(1..1 + count));
+    for (daemons, count) in [(3, 8), (10, 4), (30, 3)] {
+        comes_back(daemons, Mode::Referral, false, 0.7, &seeds(1..1 + count));
+        comes_back(daemons, Mode::Referral, true, 0.7, &seeds(1..1 + count));
     }
+    comes_back(5, Mode::Lottery, false, 0.7, &seeds(1..5));
 }
 
 #[test]
@@ -285,7 +296,8 @@ fn a_run_can_be_replayed() {
 fn long() {
     for seed in seeds(1..5) {
         for daemons in [3, 10, 30, 100] {
-            referral(daemons, 16.0, seed);
+            referral(daemons, false, 16.0, seed);
+            referral(daemons, true, 16.0, seed);
         }
     }
     for daemons in [3, 10, 30, 100] {
@@ -301,15 +313,16 @@ fn long() {
         assert!(percent <= 0.4);
     }
     for load in [0.48, 0.64, 0.72] {
-        for mode in [Mode::Referral, Mode::Lottery] {
+        for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
             for daemons in [3, 5, 10, 30] {
-                comes_back(daemons, mode, load, &seeds(1..9));
+                comes_back(daemons, mode, unicast, load, &seeds(1..9));
             }
         }
     }
     for seed in seeds(1..9) {
-        faults(Mode::Referral, seed);
-        faults(Mode::Lottery, seed);
+        for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
+            faults(mode, unicast, seed);
+        }
     }
 }
 

@@ -81,6 +81,7 @@ impl Desk {
         config.ttl = millis(settings.ttl);
         config.slow_start = settings.slow_start;
         config.forget = Some(FORGET);
+        config.multicast = settings.multicast.is_some();
         (config.rate, config.burst) = (settings.rate, burst(settings.rate));
         let mut daemon = Daemon::new(config, Time(0));
         for service in settings.services.iter().filter(|service| service.check.is_some()) {
@@ -136,6 +137,7 @@ impl Desk {
         let mut message = opened.message()?;
         let believed = match &mut message {
             Message::Report(report) => {
+                report.heard.retain(|said| self.plausible(said.member, said.incarnation));
                 self.plausible(report.member, report.incarnation) && self.fresh(from, report)
             }
             Message::Table(Table { members, .. }) => {

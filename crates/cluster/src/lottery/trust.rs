@@ -110,7 +110,7 @@ fn report(member: u16, incarnation: u32, seq: u32) -> Message {
     let services =
         vec![Share { service: SERVICE, capacity: 4, weight: code::of(4.0), load: 0, in_flight: 0 }];
     let (state, ids) = (Standing::Up, vec![]);
-    Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids })
+    Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids, heard: vec![] })
 }
 
 /// What node `own` says to be taken in by member 1.

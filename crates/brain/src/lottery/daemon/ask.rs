@@ -54,6 +54,10 @@ impl Daemon {
         }
         let Request { id, service, attempt, mode, client_time, room, .. } = *request;
         let asked = Asked { back, id, service, attempt, mode, client_time, room };
+        self.spread.answered();
+        if mode == Mode::Lottery && attempt == 0 {
+            self.spread.climbed(now);
+        }
         if self.repeat(now, &asked, &request.avoid) {
             return;
         }

@@ -25,6 +25,7 @@ impl World {
         let mut config = Config::new(member, incarnation, address, offers, Key::new(*b"key of the tests"));
         config.memory = 1 << 13;
         config.seed ^= seed;
+        config.multicast = !self.setting.unicast;
         node.daemon = Some(Daemon::new(config, now));
         for other in 0..self.nodes.len() {
             if other != who {
