@@ -184,6 +184,7 @@ impl Lottery {
     /// An address or a group is not to be had, or the system gives no thread.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let socket = Socket::bind(settings.listen, settings.multicast)?;
+        socket.stamp();
         let address = socket.address();
         let (incarnation, services) = (settings.incarnation, settings.services.clone());
         let (orders, inbox) = mpsc::channel(ORDERS);

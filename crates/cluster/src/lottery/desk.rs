@@ -115,6 +115,11 @@ impl Desk {
         }
     }
 
+    /// What comes next has waited for so long since it arrived.
+    pub(super) fn late(&mut self, now: Time, waited: Duration) {
+        self.daemon.note_lag(now, waited);
+    }
+
     /// A datagram came.
     pub(super) fn take(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
         self.statistics.received += 1;
