@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::Time;
@@ -387,7 +388,7 @@ fn offers(services: &[Service]) -> Vec<Offer> {
         service: service.id,
         capacity: service.capacity,
         endpoint: service.server,
-        info: [].into(),
+        info: Arc::clone(&service.info),
     };
     services.iter().map(offer).collect()
 }
