@@ -111,7 +111,16 @@ fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
     let now = this_second();
     let leaving = |keys: &Keys| {
         let (state, services, ids) = (Standing::Leaving, vec![], vec![]);
-        let report = Report { member: 2, incarnation: now, seq: 1 << 30, state, digest: 0, services, ids, heard: vec![] };
+        let report = Report {
+            member: 2,
+            incarnation: now,
+            seq: 1 << 30,
+            state,
+            digest: 0,
+            services,
+            ids,
+            heard: vec![],
+        };
         let mut out = Vec::new();
         report.encode(keys, &mut out).unwrap();
         out

@@ -90,6 +90,7 @@ fn settings(keys: &Keys) -> Settings {
             id: SERVICE,
             server: ([127, 0, 0, 1], 80).into(),
             capacity: 100,
+            info: [].into(),
             check: None,
         }],
         ttl: Duration::ZERO,

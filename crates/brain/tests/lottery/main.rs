@@ -11,6 +11,7 @@ mod checks;
 #[path = "../dice/mod.rs"]
 mod dice;
 mod floods;
+mod hearsay;
 mod rules;
 mod server;
 mod setting;
