@@ -175,6 +175,8 @@ pub struct Daemon {
     strangers: Sources,
     delays: Delays,
     lag: Lag,
+    /// When the shell said last how long what is handled has waited, and how long.
+    waited: (Time, Duration),
     pending: BTreeMap<u64, Pending>,
     due: BTreeSet<(Time, u64)>,
     repeats: VecDeque<Repeat>,
@@ -256,6 +258,7 @@ impl Daemon {
             strangers: Sources::new(config.key, STRANGERS, 2 * STRANGERS),
             delays: Delays::default(),
             lag: Lag::default(),
+            waited: (now, Duration::ZERO),
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
             repeats: VecDeque::new(),
@@ -322,10 +325,11 @@ impl Daemon {
         Some(next)
     }
 
-    /// How long what is handled now has waited since it arrived, if the shell can tell (a receive timestamp). A daemon that is
-    /// late lets others answer first, who have probably done so already.
+    /// How long what is handled next, at `now`, has waited since it arrived, if the shell can tell (a receive timestamp). A daemon that is
+    /// late lets others answer first, who have probably done so already, or leaves it to them.
     pub fn note_lag(&mut self, now: Time, lag: Duration) {
         self.lag.note(now, lag);
+        self.waited = (now, lag);
     }
 
     /// The load of a service: in thousandths of what the server can do, and requests that it works on. To be told again each

@@ -115,6 +115,16 @@ fn faults(mode: Mode, unicast: bool, seed: u64) {
             assert!((0.3..1.2).contains(&more), "it takes {more} of what it took");
         });
     }
+    for until in [at + 1.0, at + 2.0, at + 7.0] {
+        let setting = Setting { faults: vec![Fault::Stop { who: 3, at, until }], ..base.clone() };
+        run("stop", &setting, |outcome| {
+            assert_eq!((outcome.unanswered, outcome.left_over), (0, 0), "unanswered");
+            assert!(outcome.percent(outcome.duplicates) <= 0.4, "it answers what others have answered");
+            let again = until as usize;
+            let more = during(outcome, 3, again..again + 2) / during(outcome, 3, 4..6);
+            assert!(more < 1.2, "when it goes on it takes {more} of what it took");
+        });
+    }
     with("partition", Fault::Partition { split: 4, at, until }, &|_| {});
 }
 
@@ -176,11 +186,12 @@ fn chaos(daemons: usize, measured: f64, seed: u64) {
         let who = dice.below(daemons);
         let at = dice.between(2.0, 6.0);
         let until = at + dice.between(0.1, (measured - 8.0).min(5.0));
-        setting.faults.push(match dice.below(5) {
+        setting.faults.push(match dice.below(6) {
             0 => Fault::Crash { who, at, back: until },
             1 => Fault::Lag { who, at, until },
             2 => Fault::Partition { split: dice.below(daemons), at, until },
             3 => Fault::Drain { who, at, until },
+            4 => Fault::Stop { who, at, until },
             _ => Fault::Slow { who, at, until },
         });
     }

@@ -227,12 +227,38 @@ fn the_winner_answers_and_commits_twice_and_the_second_waits_for_that() {
 fn a_daemon_that_is_late_lets_others_go_first() {
     let id = won_by(3, 0, 0);
     let mut late = daemon(0, 3);
-    late.note_lag(millis(701), Duration::from_millis(300));
+    late.note_lag(millis(701), Duration::from_millis(20));
     assert_eq!(ask(&mut late, millis(701), request(id, Mode::Lottery)), None);
     assert_eq!((late.statistics(millis(701)).doubted, late.statistics(millis(701)).waiting), (1, 1));
     // If nobody does, it does.
     late.handle_timeout(millis(741));
     assert!(sent(&mut late).iter().any(|(_, message)| matches!(message, Message::Answer(_))));
+}
+
+#[test]
+fn what_is_read_long_after_it_came_is_left_to_others_if_there_are_any() {
+    for (others, asked) in [(3, None), (1, Some(1))] {
+        for mode in [Mode::Lottery, Mode::Referral] {
+            let mut late = daemon(0, others);
+            late.note_lag(millis(701), Duration::from_millis(300));
+            let answer = ask(&mut late, millis(701), request(1, mode));
+            assert_eq!(answer.map(|answer| answer.member), asked, "{mode:?}, {others}");
+            assert_eq!(late.statistics(millis(701)).waiting, 0);
+            // What came a moment ago is answered, and what all were asked a little later.
+            late.note_lag(millis(702), Duration::ZERO);
+            assert!(ask(&mut late, millis(702), request(2, Mode::Referral)).is_some());
+        }
+    }
+    // Two seconds without a word of others say nothing while these are not read.
+    let mut late = daemon(0, 3);
+    late.note_lag(millis(2700), Duration::from_secs(2));
+    late.handle_timeout(millis(2700));
+    sent(&mut late);
+    late.note_lag(millis(2701), Duration::ZERO);
+    let members = (0..50).filter(|id| refer(&mut late, millis(2701), mix(*id)).member == 1).count();
+    assert!(members < 40, "it refers to others, too: {members} of 50 to itself");
+    let alone = (0..50).filter(|id| refer(&mut daemon(0, 3), millis(2701), mix(*id)).member == 1).count();
+    assert_eq!(alone, 50, "as one does that was not late");
 }
 
 #[test]

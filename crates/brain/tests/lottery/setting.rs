@@ -41,6 +41,8 @@ pub(crate) enum Fault {
     Crash { who: usize, at: f64, back: f64 },
     /// A daemon does nothing for 0.3 s of each second, and then has much to read.
     Lag { who: usize, at: f64, until: f64 },
+    /// A daemon is stopped, and goes on with what has come meanwhile; its server works on.
+    Stop { who: usize, at: f64, until: f64 },
     /// The first `split` daemons and every second client hear nothing of the others.
     Partition { split: usize, at: f64, until: f64 },
     /// An operator drains a member.

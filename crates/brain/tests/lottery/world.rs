@@ -46,6 +46,8 @@ enum Event {
     },
     Stall(usize, u64),
     Resume(usize),
+    /// In this life a daemon begins anew.
+    Anew(usize, u64, u32),
 }
 
 struct Timed {
@@ -164,6 +166,7 @@ impl World {
                 Fault::Crash { at, back, .. } => (at, back),
                 Fault::Leave { at, .. } => (at, f64::INFINITY),
                 Fault::Lag { at, until, .. }
+                | Fault::Stop { at, until, .. }
                 | Fault::Partition { at, until, .. }
                 | Fault::Drain { at, until, .. }
                 | Fault::Slow { at, until, .. } => (at, until),
@@ -271,6 +274,11 @@ impl World {
                 }
             }
             Event::Resume(who) => self.resume(who),
+            Event::Anew(who, life, incarnation) => {
+                if self.nodes[who].life == life && self.nodes[who].incarnation == incarnation {
+                    self.anew(who);
+                }
+            }
         }
     }
 

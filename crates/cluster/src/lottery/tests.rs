@@ -134,7 +134,7 @@ fn who_reads_late_lets_others_answer_first() {
     let before = lots.won;
     desk.late(now, Duration::from_secs(2));
     let lots = ask(&mut desk, 50..100);
-    assert_eq!((lots.won, lots.doubted), (before, 50), "{lots:?}");
+    assert_eq!((lots.won, lots.doubted, lots.waiting), (before, 50, 0), "{lots:?}");
 }
 
 #[tokio::test]

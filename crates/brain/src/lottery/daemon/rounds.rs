@@ -50,9 +50,14 @@ impl Daemon {
             self.next_report = now;
         }
         if now >= self.next_report {
-            self.table.sweep(now, self.config.forget);
+            self.table.sweep(self.read(now), self.config.forget);
             self.report(now);
         }
+    }
+
+    /// Up to when it has read what came. Whoever said nothing since may have said it, and it was not read yet.
+    pub(super) fn read(&self, now: Time) -> Time {
+        now - self.lag.now(now)
     }
 
     /// Sends a report; from now on it draws with what it says there.
@@ -244,7 +249,7 @@ impl Daemon {
             self.statistics.limited += 1;
             return;
         }
-        if let Some(part) = self.table.places(now, look) {
+        if let Some(part) = self.table.places(self.read(now), look) {
             self.send(back, Message::Drum(part));
         }
     }
