@@ -323,8 +323,12 @@ mod tests {
         socket.stamp();
         let (to, from) = (socket.register().unwrap(), std::net::UdpSocket::bind(listen).unwrap());
         let (address, mut inbox) = (to.one.local_addr().unwrap(), Inbox::stamped());
+        // The kernel begins to stamp a moment after it was told to; until then a datagram counts as one that came when it was read.
         // The same room twice: the kernel writes into it how much of it was used.
-        for _ in 0..2 {
+        let (mut rounds, mut seen) = (0, 0);
+        while seen < 2 {
+            rounds += 1;
+            assert!(rounds < 100, "nothing is stamped");
             let before = std::time::Instant::now();
             for _ in 0..3 {
                 from.send_to(b"x", address).unwrap();
@@ -338,10 +342,9 @@ mod tests {
             }
             // A clock that is adjusted while this runs may be off by a thousandth.
             let (least, most) = (Duration::from_millis(29), before.elapsed() + late);
-            for waited in waits {
-                let waited = waited.unwrap();
-                assert!((least..=most).contains(&waited), "{waited:?}");
-            }
+            let waits: Vec<Duration> = waits.into_iter().map(Option::unwrap).collect();
+            assert!(waits.iter().all(|waited| *waited <= most), "{waits:?}");
+            seen += u32::from(waits.iter().all(|waited| *waited >= least));
         }
     }
 }
