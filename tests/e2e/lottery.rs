@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_wire::rfs::{
     Encode as _, Key, Keys, Message, Mode, Report, Request, SECRET, Standing, Status, service_id,
@@ -177,6 +177,58 @@ fn a_daemon_that_dies_costs_no_client_an_error() {
 }
 
 #[test]
+fn a_daemon_that_stood_still_lets_others_answer_first() {
+    let servers = [1, 2, 3].map(|port| format!("web=127.0.0.1:{port}"));
+    let cluster = Cluster::start("127.0.0.1", &servers.each_ref().map(String::as_str));
+    let ask = || cluster.picks(&[0, 1, 2], &["--lottery", "-n", "100"]);
+    until("each answers", || ask().len() == 3);
+    let stopped = &cluster.daemons[2];
+    let number = |name: &str| stopped.number(name).unwrap();
+    // Numbers are told now and then: what is seen is of after this.
+    let counted = || {
+        let before = number("lottery_received");
+        until("it has told what it counted", || number("lottery_received") > before);
+    };
+    counted();
+    let (won, received) = (number("lottery_won"), number("lottery_received"));
+    stopped.process.signal(Signal::STOP);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) {
+        // Where neither answered in time one of them may refer to it: its server runs.
+        assert!(got(&ask(), "127.0.0.1:3") <= 10);
+    }
+    stopped.process.signal(Signal::CONT);
+    // Requests have waited for it in its socket, as many as the kernel keeps, and behind each what the others said of it.
+    until("it has read them", || number("lottery_received") - received >= 100.0);
+    let mut after = 0;
+    until("it answers again", || {
+        let picks = got(&ask(), "127.0.0.1:3");
+        after += picks;
+        picks > 0
+    });
+    counted();
+    // A third of all was its own when it was asked. For what it answered now nobody waits any more.
+    let late = number("lottery_won") - won - after as f64;
+    assert!(late <= 5.0, "{late}");
+}
+
+#[test]
+fn what_a_service_says_comes_with_each_answer() {
+    let cluster = Cluster::start("127.0.0.1", &["web=127.0.0.1:1,info=zone=a", "web=127.0.0.1:2"]);
+    until("both are picked", || {
+        let run = cluster.pick(&[0, 1], &["-n", "50", "-o", "json"]);
+        assert_eq!(run.code, Some(0), "{}{}", run.out, run.err);
+        let picks = run.json()["picks"].as_array().unwrap().clone();
+        let says = |pick: &Value| match pick["address"].as_str().unwrap() {
+            "127.0.0.1:1" => "zone=a",
+            _ => "",
+        };
+        assert!(picks.iter().all(|pick| pick["info"] == says(pick)), "{picks:?}");
+        ["127.0.0.1:1", "127.0.0.1:2"].iter().all(|one| picks.iter().any(|pick| pick["address"] == *one))
+    });
+}
+
+#[test]
 fn who_leaves_gets_nothing() {
     let mut cluster = Cluster::start("127.0.0.1", &["web=127.0.0.1:1", "web=127.0.0.1:2"]);
     until("each serves", || cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
@@ -255,7 +307,8 @@ fn what_is_forged_or_sent_again_is_dropped_and_counted() {
         let mut out = Vec::new();
         let (services, ids) = (Vec::new(), Vec::new());
         let state = Standing::Up;
-        let report = Report { member: 9, incarnation: 1, seq: 5, state, digest: 0, services, ids };
+        let report =
+            Report { member: 9, incarnation: 1, seq: 5, state, digest: 0, services, ids, heard: vec![] };
         report.encode(keys, &mut out).unwrap();
         out
     };

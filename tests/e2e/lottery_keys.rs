@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 
 use plimsoll_wire::rfs::{Commit, Encode as _, Keys, Report, Role, Standing};
+use rustix::process::Signal;
 
 use crate::lottery::{Cluster, got};
 use crate::stage::{Balancer, Folder, Run, until};
@@ -59,6 +60,48 @@ fn a_client_with_a_key_for_clients_picks_and_follows() {
 }
 
 #[test]
+fn a_balancer_that_follows_reads_keys_again_that_change() {
+    let cluster = cluster();
+    let keys = cluster.folder.join("clients");
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+         lottery = {{ service = \"web\", daemons = [\"{}\", \"{}\"], keys = \"{}\" }}\n",
+        cluster.daemons[0].address,
+        cluster.daemons[1].address,
+        keys.display()
+    );
+    let balancer = Balancer::start_in(Folder::new(), &text);
+    let members = || balancer.group("web")["members"].as_array().unwrap().len();
+    until("it has both", || members() == 2);
+    // Another key: at first beside the old one, then alone.
+    let (daemons, old) = (format!("7 {}\n", "a".repeat(64)), format!("9 {} client\n", "b".repeat(64)));
+    let new = format!("10 {} client\n", "c".repeat(64));
+    cluster.folder.write("keys", format!("{daemons}{old}{new}"));
+    for daemon in &cluster.daemons {
+        daemon.process.signal(Signal::HUP);
+    }
+    cluster.folder.write("new", &new);
+    let takes = |keys: &str, one: &usize| {
+        let daemon = cluster.addresses(&[*one]);
+        let args = ["pick", "web", "--daemon", &daemon, "--keys", keys];
+        Run::plimsoll(&args, cluster.folder.path()).code == Some(0)
+    };
+    until("both keys count", || [0, 1].iter().all(|one| takes("new", one)));
+    cluster.folder.write("clients", &new);
+    balancer.process.line("read again: [10]");
+    cluster.folder.write("keys", format!("{daemons}{new}"));
+    cluster.folder.write("old", &old);
+    for daemon in &cluster.daemons {
+        daemon.process.signal(Signal::HUP);
+    }
+    until("the old one does not", || [0, 1].iter().all(|one| !takes("old", one)));
+    // It goes on to follow, and never lost sight of them.
+    cluster.daemons[1].process.signal(Signal::TERM);
+    until("it has one", || members() == 1);
+    assert!(balancer.process.lines().iter().all(|line| !line.contains("no daemon of the lottery answers")));
+}
+
+#[test]
 fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
     let cluster = cluster();
     until("both are picked", || cluster.picks(&[0], &["-n", "100"]).len() == 2);
@@ -68,7 +111,16 @@ fn who_says_with_a_key_for_clients_that_a_daemon_leaves_changes_nothing() {
     let now = this_second();
     let leaving = |keys: &Keys| {
         let (state, services, ids) = (Standing::Leaving, vec![], vec![]);
-        let report = Report { member: 2, incarnation: now, seq: 1 << 30, state, digest: 0, services, ids };
+        let report = Report {
+            member: 2,
+            incarnation: now,
+            seq: 1 << 30,
+            state,
+            digest: 0,
+            services,
+            ids,
+            heard: vec![],
+        };
         let mut out = Vec::new();
         report.encode(keys, &mut out).unwrap();
         out

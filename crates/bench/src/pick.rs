@@ -59,4 +59,7 @@ pub trait Picker: Debug + Send {
 
     /// A member that was picked could not be reached: not that one again for a while.
     fn failed(&mut self, member: u16);
+
+    /// Requests so far that were given two members: whoever was picked first was given out, and then another was named.
+    fn answered_twice(&self) -> u64;
 }

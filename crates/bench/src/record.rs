@@ -117,6 +117,8 @@ pub struct Record {
     pub lateness: Latencies,
     /// From when it was asked where a request goes to when that was told; of those for which a member was picked.
     pub picks: Latencies,
+    /// Requests for which two members were named, one after the other.
+    pub picked_twice: u64,
     /// By the member that said it answered.
     pub members: BTreeMap<Arc<str>, Tally>,
     /// CPU time of the generator's thread, in user code and in the kernel.
@@ -151,6 +153,7 @@ impl Record {
             service: Latencies::new(),
             lateness: Latencies::new(),
             picks: Latencies::new(),
+            picked_twice: 0,
             members: BTreeMap::new(),
             cpu: Duration::ZERO,
         }
@@ -192,6 +195,7 @@ impl Record {
         self.service.add(&other.service);
         self.lateness.add(&other.lateness);
         self.picks.add(&other.picks);
+        self.picked_twice += other.picked_twice;
         for (name, tally) in &other.members {
             self.members.entry(name.clone()).or_default().add(tally);
         }

@@ -23,13 +23,14 @@ mod message;
 mod pace;
 mod sip;
 mod sources;
+mod spread;
 mod table;
 
 pub use client::{Client, ClientConfig, Outcome, Picked};
 pub use daemon::{Change, Config, Daemon, Other, Own, Statistics, View};
 pub use message::{
-    Answer, Commit, DRUM, Drum, FURTHER, Fetch, Further, IDS, Listed, Look, Message, Mode, Offer, PART,
-    Place, Report, Request, SERVICES, Share, Standing, Status, Table, To, UNKNOWN,
+    Answer, Commit, DRUM, Drum, FURTHER, Fetch, Further, Hearsay, IDS, Listed, Look, Message, Mode, Offer,
+    PART, Place, REPORT, Report, Request, SERVICES, Share, Standing, Status, Table, To, UNKNOWN,
 };
 pub use pace::REFERRAL;
 pub use sip::Key;

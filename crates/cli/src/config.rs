@@ -73,7 +73,7 @@ pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
 pub(crate) use lottery::{DEFAULT_LOTTERY_FILE, LotteryFile, read_lottery, read_lottery_text};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{
-    CookieName, Domain, HeaderName, HostName, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl,
+    CookieName, Domain, HeaderName, HostName, Info, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl,
     ServiceName,
 };
 pub(crate) use outlier::Outlier;

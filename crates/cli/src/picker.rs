@@ -56,4 +56,8 @@ impl Picker for Lottery {
     fn failed(&mut self, member: u16) {
         self.client.failed(member);
     }
+
+    fn answered_twice(&self) -> u64 {
+        self.client.answered_twice()
+    }
 }

@@ -17,6 +17,9 @@ use crate::{OpenError, Pick, Settings, Unserved};
 /// What came of one that asked, with its tag.
 pub(crate) type Ended<T> = (T, Result<Pick, Unserved>);
 
+/// Attempts with one daemon at a time before all are asked one by one.
+const ALONE: u8 = 4;
+
 #[derive(Debug)]
 pub(crate) struct Asker<T> {
     client: brain::Client,
@@ -42,6 +45,10 @@ impl<T> Asker<T> {
         let sockets = Arc::new(Sockets::open(settings.interface)?);
         let mut config = ClientConfig::new(brain::Key::new(secret()));
         (config.mode, config.attempts) = (settings.mode, settings.attempts.max(1));
+        if settings.multicast.is_none() {
+            // To ask all takes a packet for each.
+            config.alone = ALONE;
+        }
         let mut client = brain::Client::new(config);
         client.begin_with(settings.daemons);
         let asker = Self {
@@ -75,6 +82,11 @@ impl<T> Asker<T> {
     /// A member failed: not that one again for a while.
     pub(crate) fn failed(&mut self, member: u16) {
         self.client.failed(self.now(), member);
+    }
+
+    /// Requests that were given two members.
+    pub(crate) fn answered_twice(&self) -> u64 {
+        self.client.answered_twice()
     }
 
     /// Takes what has come and does what is due. Whether more may have come than was taken.

@@ -111,6 +111,12 @@ impl Client {
         self.lock().asker.failed(member);
     }
 
+    /// Requests, since it was opened, for which a second answer named another member than the first, which was given out. That comes
+    /// of daemons that know different loads, where more than one of them was asked.
+    pub fn answered_twice(&self) -> u64 {
+        self.lock().asker.answered_twice()
+    }
+
     /// Asks, and does not wait: what comes of it is [`next`](Self::next)'s one day, with `tag`.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ pub enum KeySource {
 
 /// The keys that are valid now.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub struct Ring {
     keys: Keys,
     file: Option<Watched>,
 }
@@ -51,9 +51,11 @@ const LOOK: Duration = Duration::from_secs(1);
 const MOST: u64 = 1 << 16;
 
 impl Ring {
+    /// The keys of a source as they are.
+    ///
     /// # Errors
     /// The file cannot be read, or has something else in it.
-    pub(crate) fn open(source: KeySource, now: Instant) -> Result<Self, OpenError> {
+    pub fn open(source: KeySource, now: Instant) -> Result<Self, OpenError> {
         match source {
             KeySource::Fixed(keys) => Ok(Self { keys, file: None }),
             KeySource::File(path) => {
@@ -67,15 +69,16 @@ impl Ring {
         }
     }
 
-    pub(crate) fn keys(&self) -> &Keys {
+    /// The keys.
+    pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Reads them again if the file has changed.
-    pub(crate) fn look(&mut self, now: Instant) {
-        let Some(file) = &mut self.file else { return };
+    /// Reads them again if the file has changed; looks once a second at most. Has it been read again?
+    pub fn look(&mut self, now: Instant) -> bool {
+        let Some(file) = &mut self.file else { return false };
         if now.duration_since(file.looked) < LOOK {
-            return;
+            return false;
         }
         file.looked = now;
         let stamp = stamp(&file.path);
@@ -84,7 +87,9 @@ impl Ring {
             && let Ok(keys) = read(&file.path)
         {
             (self.keys, file.stamp) = (keys, stamp);
+            return true;
         }
+        false
     }
 }
 
@@ -131,17 +136,17 @@ mod tests {
         let ids = |ring: &Ring| ring.keys().ids().collect::<Vec<_>>();
         // Of another length: the clock of a file system may be slow.
         fs::write(&file.0, line(1) + &line(2)).unwrap();
-        ring.look(begin + LOOK / 2);
+        assert!(!ring.look(begin + LOOK / 2));
         assert_eq!(ids(&ring), [1], "too early to look");
-        ring.look(after(1));
+        assert!(ring.look(after(1)) && !ring.look(after(1) + LOOK));
         assert_eq!(ids(&ring), [1, 2]);
         fs::write(&file.0, "2 5a5a").unwrap();
-        ring.look(after(2));
+        assert!(!ring.look(after(3)));
         assert_eq!(ids(&ring), [1, 2], "half written");
         fs::remove_file(&file.0).unwrap();
-        ring.look(after(3));
+        assert!(!ring.look(after(4)));
         fs::write(&file.0, line(22)).unwrap();
-        ring.look(after(4));
+        assert!(ring.look(after(5)));
         assert_eq!(ids(&ring), [22]);
         fs::remove_file(&file.0).unwrap();
         let Err(OpenError::Keys { why, .. }) = Ring::open(KeySource::File(path), begin) else { panic!() };

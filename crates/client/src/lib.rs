@@ -36,7 +36,7 @@ use std::net::SocketAddr;
 #[cfg(feature = "tokio")]
 pub use async_client::AsyncClient;
 pub use client::Client;
-pub use keys::KeySource;
+pub use keys::{KeySource, Ring};
 pub use lease::{Lease, LeaseError, Wish};
 pub use plimsoll_brain::lottery::Mode;
 pub use plimsoll_wire::rfs::{Keys, MOST_INFO};

@@ -90,6 +90,7 @@ fn settings(keys: &Keys) -> Settings {
             id: SERVICE,
             server: ([127, 0, 0, 1], 80).into(),
             capacity: 100,
+            info: [].into(),
             check: None,
         }],
         ttl: Duration::ZERO,
@@ -128,7 +129,8 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) {
             let weight = 128 + (mix(sent) % 64) as u16;
             let share = Share { service: SERVICE, capacity: 100, weight, load: 500, in_flight: 3 };
             let (state, services, ids) = (Standing::Up, vec![share], vec![mix(sent); 20]);
-            let report = Report { member, incarnation: 1, seq, state, digest: 1, services, ids };
+            let report =
+                Report { member, incarnation: 1, seq, state, digest: 1, services, ids, heard: vec![] };
             out.clear();
             report.encode(keys, &mut out).unwrap();
             socket.send_to(&out, daemon).unwrap();

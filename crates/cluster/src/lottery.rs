@@ -49,6 +49,19 @@ use socket::Socket;
 /// Most services of a daemon: that many can be told of in one datagram, wherever their servers are.
 pub const SERVICES: usize = 40;
 
+/// Most bytes that a service says to its clients: so many have room in the answer to the shortest request.
+pub const INFO: usize = 48;
+
+/// Bytes that services with infos of these lengths take in the table by which daemons know one another, wherever their servers are,
+/// and how many there may be.
+pub fn table_bytes(infos: impl Iterator<Item = usize>) -> (usize, usize) {
+    (TOLD + infos.map(|info| TOLD_SERVICE + info).sum::<usize>(), brain::PART)
+}
+
+/// Bytes of a member without a service in that table, and of a service without an info, where all addresses are of IPv6.
+const TOLD: usize = 26;
+const TOLD_SERVICE: usize = 27;
+
 /// What a daemon is to do. Nothing in here can be wrong but that its addresses are not to be had.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -87,6 +100,8 @@ pub struct Service {
     pub server: SocketAddr,
     /// What it can do beside the others, in any unit; 0 for nothing.
     pub capacity: u16,
+    /// Goes with each answer that names it; at most [`INFO`] bytes.
+    pub info: Arc<[u8]>,
     /// Whether it is there. Without a check it always is.
     pub check: Option<Check>,
 }
@@ -184,6 +199,7 @@ impl Lottery {
     /// An address or a group is not to be had, or the system gives no thread.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let socket = Socket::bind(settings.listen, settings.multicast)?;
+        socket.stamp();
         let address = socket.address();
         let (incarnation, services) = (settings.incarnation, settings.services.clone());
         let (orders, inbox) = mpsc::channel(ORDERS);

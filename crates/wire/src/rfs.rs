@@ -29,8 +29,8 @@ pub use keys::{BadKeys, Key, Keys, MOST_KEYS, Opened, Role, SECRET};
 pub use message::{Encode, LEAST_ROOM};
 pub use option::CRITICAL;
 pub use plimsoll_brain::lottery::{
-    Answer, Commit, Drum, Fetch, Further, Listed, Look, Message, Mode, Offer, Place, Report, Request, Share,
-    Standing, Status, Table,
+    Answer, Commit, Drum, Fetch, Further, Hearsay, Listed, Look, Message, Mode, Offer, Place, Report,
+    Request, Share, Standing, Status, Table,
 };
 pub use replay::{Recent, Replay, Seen};
 pub use request::MOST_INFO;

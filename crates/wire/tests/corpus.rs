@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use laws::{ALL, Law, Verdict};
 
 /// Laws of what never comes in pieces: their corpora have no beginnings.
-const COMES_WHOLE: [&str; 5] = ["orca", "ior", "rfs", "rfs_sealed", "affinity"];
+const COMES_WHOLE: [&str; 6] = ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity"];
 
 /// Folders of laws that stand beside what they are about, which is no part of this crate: `crates/proxy/src/dns/law.rs`,
 /// `crates/cluster/src/lottery/law.rs`.

@@ -7,6 +7,8 @@ use super::point::Tick;
 /// gets this share of its usual requests again.
 const RETURN: f64 = 5.0;
 const USED: f64 = 0.05;
+/// Its first whole second of use lies within so many seconds from the beginning of the tick in which it begins.
+const FIRST: f64 = 2.0;
 /// It may take so long, in seconds, until it is used again; after that and its slow start its requests are counted
 /// for so long.
 const CHECKED: f64 = 10.0;
@@ -16,6 +18,8 @@ const COUNTED: f64 = 5.0;
 pub(super) struct Back {
     /// Greatest rate while it comes back.
     pub(super) surge: f64,
+    /// Greatest rate of the ticks in which its first whole second of use lies; 0 if it is not used any more.
+    pub(super) first: f64,
     /// Rate once that should be over; `None` if the run ended before.
     pub(super) regained: Option<f64>,
 }
@@ -45,13 +49,19 @@ pub(super) fn back(experiment: &Experiment, mode: Mode, timeline: &[Tick]) -> Op
     let slow_start = experiment.balancer.slow_start.map_or(0.0, |span| span.0.as_secs_f64());
     // The balancer may take its time: the first seconds are those in which it is used again.
     let after = || rates.iter().filter(|(end, ..)| *end > seconds(start));
-    let used = after().find(|(_, _, rate)| *rate >= USED * usual).map_or(0.0, |(_, begin, _)| *begin);
-    let watched = after().filter(|(_, begin, _)| *begin < used + slow_start + RETURN);
-    let most = watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max);
+    let used = after().find(|(_, _, rate)| *rate >= USED * usual).map(|(_, begin, _)| *begin);
+    // Within so many seconds, from when it is used again.
+    let most = |from: f64, seconds: f64| {
+        let watched = after().filter(|(_, begin, _)| *begin >= from && *begin < from + seconds);
+        watched.map(|(_, _, rate)| *rate).fold(0.0, f64::max)
+    };
+    let (surge, first) =
+        used.map_or((0.0, 0.0), |used| (most(used, slow_start + RETURN), most(used, FIRST - 0.1)));
     let from = seconds(start) + slow_start + CHECKED;
     let long_enough = rates.last().is_some_and(|(end, ..)| *end >= from + COUNTED - 0.5);
     let regained = mean(&|end, begin| begin >= from - 0.1 && end <= from + COUNTED + 0.5);
-    Some(Back { surge: most / usual, regained: regained.filter(|_| long_enough).map(|rate| rate / usual) })
+    let (surge, first) = (surge / usual, first / usual);
+    Some(Back { surge, first, regained: regained.filter(|_| long_enough).map(|rate| rate / usual) })
 }
 
 #[cfg(test)]
@@ -99,6 +109,15 @@ mod tests {
         slow.balancer.slow_start = Some(crate::lab::experiment::Span(Duration::from_secs(3)));
         let late = timeline(&[900, 100, 100, 100, 0, 0, 10, 50, 100, 100, 100, 400]);
         assert_eq!(back(&slow, Mode::Full, &late).unwrap().surge, 4.0);
+    }
+
+    #[test]
+    fn the_first_second_is_that_in_which_it_is_used_again() {
+        let first = |arrivals: &[u64]| back(&faulty(), Mode::Full, &timeline(arrivals)).unwrap().first;
+        // A tick of which it had only the end, and the one after that.
+        assert_eq!(first(&[900, 100, 110, 90, 0, 0, 0, 30, 320, 100]), 3.2);
+        assert_eq!(first(&[900, 100, 110, 90, 0, 0, 0, 30, 40, 500]), 0.4);
+        assert_eq!(first(&[900, 100, 100, 100, 0, 0, 0, 0, 0]), 0.0);
     }
 
     #[test]

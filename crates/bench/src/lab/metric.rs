@@ -44,6 +44,8 @@ pub enum Metric {
     PickP99,
     /// Share of the daemons' answers that another daemon gave as well: of a request with two answers both.
     Duplicates,
+    /// Share of the requests for which the client was told two members, one after the other.
+    TwoMembers,
     /// Time within which 39 of 40 commits of a winner reach the other daemons; the longest that one of them measured.
     CommitDelay,
     /// Processor time of the daemons for an answer; seconds for a million of them.
@@ -60,6 +62,8 @@ pub enum Metric {
     /// Greatest rate of arrivals at a member that was started again, from when it is used again until five
     /// seconds beyond its slow start, over its usual rate before it was killed.
     Surge,
+    /// Its rate of arrivals in the first second in which it is used again, over its usual rate.
+    FirstSecond,
     /// Its rate of arrivals from ten seconds and the slow start after it was started again, for five seconds, over
     /// its usual rate.
     Regained,
@@ -117,6 +121,7 @@ impl Metric {
             Self::Pick => "pick",
             Self::PickP99 => "pick_p99",
             Self::Duplicates => "duplicates",
+            Self::TwoMembers => "two_members",
             Self::CommitDelay => "commit_delay",
             Self::DaemonCpu => "daemon_cpu",
             Self::DaemonBusy => "daemon_busy",
@@ -124,6 +129,7 @@ impl Metric {
             Self::Dispersion => "dispersion",
             Self::Swing => "swing",
             Self::Surge => "surge",
+            Self::FirstSecond => "first_second",
             Self::Regained => "regained",
             Self::Moves => "moves",
             Self::Moved => "moved",
@@ -163,6 +169,7 @@ impl Metric {
             Self::Pick => "time of a pick (s)",
             Self::PickP99 => "p99 time of a pick (s)",
             Self::Duplicates => "answers given twice / answers",
+            Self::TwoMembers => "requests given two members / requests",
             Self::CommitDelay => "delay of commits (s)",
             Self::DaemonCpu => "processor time of an answer (µs)",
             Self::DaemonBusy => "daemons' processor time (cores)",
@@ -170,6 +177,7 @@ impl Metric {
             Self::Dispersion => "dispersion of arrivals over members",
             Self::Swing => "swing of the parts of arrivals",
             Self::Surge => "arrivals after return / usual",
+            Self::FirstSecond => "arrivals in the first second / usual",
             Self::Regained => "arrivals regained / usual",
             Self::Moves => "moves per session and minute",
             Self::Moved => "moves per session",

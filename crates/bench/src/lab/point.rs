@@ -321,6 +321,7 @@ fn once(
             }
         };
         put(Metric::Surge, back.surge);
+        put(Metric::FirstSecond, back.first);
         if let Some(regained) = back.regained {
             put(Metric::Regained, regained);
         }
@@ -425,6 +426,7 @@ fn keep(
     if all.picks.count() > 0 {
         put(Metric::Pick, all.picks.mean().as_secs_f64());
         put(Metric::PickP99, all.picks.quantile(0.99).as_secs_f64());
+        put(Metric::TwoMembers, all.picked_twice as f64 / all.picks.count() as f64);
     }
     if let Some((before, after)) = seen.drawn {
         let answers = after.answers - before.answers;

@@ -23,11 +23,13 @@ pub(super) struct Picks<S> {
     tag: u64,
     /// By their routes.
     members: Vec<Picked>,
+    /// Requests with two members that are in the record.
+    twice: u64,
 }
 
 impl<S> Picks<S> {
     pub(super) fn new(picker: Box<dyn Picker>) -> Self {
-        Self { picker, open: HashMap::new(), tag: 0, members: Vec::new() }
+        Self { picker, open: HashMap::new(), tag: 0, members: Vec::new(), twice: 0 }
     }
 
     /// Readable when something is to be taken.
@@ -109,6 +111,9 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
     pub(super) fn take_picks(&mut self, record: &mut Record) {
         if let Some(picks) = &mut self.picks {
             picks.picker.process();
+            let twice = picks.picker.answered_twice();
+            record.picked_twice += twice.saturating_sub(picks.twice);
+            picks.twice = twice;
         }
         while let Some((asked, mut waiting, picked)) = self.picks.as_mut().and_then(Picks::next) {
             let (now, due) = (Instant::now(), waiting.due);

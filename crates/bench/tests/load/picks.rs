@@ -23,6 +23,8 @@ struct Rule {
     turn: usize,
     open: VecDeque<(Instant, u64, Option<Picked>)>,
     failed: Arc<Mutex<Vec<u16>>>,
+    /// Of how many that were asked for one is given a second member.
+    twice: Option<usize>,
     /// Never readable: it says by its times alone when to look.
     quiet: (UnixStream, UnixStream),
 }
@@ -32,7 +34,7 @@ impl Rule {
     fn new(members: &[Option<SocketAddr>], takes: Duration) -> Self {
         let quiet = UnixStream::pair().unwrap();
         let (members, open) = (members.to_vec(), VecDeque::new());
-        Self { members, takes, turn: 0, open, failed: Arc::default(), quiet }
+        Self { members, takes, turn: 0, open, failed: Arc::default(), twice: None, quiet }
     }
 }
 
@@ -69,6 +71,10 @@ impl Picker for Rule {
     fn failed(&mut self, member: u16) {
         self.failed.lock().unwrap().push(member);
     }
+
+    fn answered_twice(&self) -> u64 {
+        self.twice.map_or(0, |every| (self.turn / every) as u64)
+    }
 }
 
 /// Twenty requests in 200 ms, each on a new connection.
@@ -84,7 +90,9 @@ fn twenty(rule: Rule) -> Record {
 fn each_goes_to_whom_it_is_told_and_the_time_to_be_told_counts() {
     let servers = [server(OK, |now| now), server(OK, |now| now)];
     let (first, second) = (servers[0], servers[1]);
-    let record = twenty(Rule::new(&[Some(first), Some(second)], 30 * MS));
+    let rule = Rule { twice: Some(5), ..Rule::new(&[Some(first), Some(second)], 30 * MS) };
+    let record = twenty(rule);
+    assert_eq!(record.picked_twice, 4, "of twenty");
     assert_eq!((record.due, record.ok, record.failures()), (20, 20, 0), "{:?}", record.failed);
     assert_eq!(record.picks.count(), 20);
     assert!(record.picks.quantile(0.0) >= 30 * MS);

@@ -2,15 +2,17 @@
 //! [`poll_transmit`](Client::poll_transmit) gives, pass on what comes, and look at [`poll_outcome`](Client::poll_outcome).
 //!
 //! A request goes to one daemon, drawn from those known, which refers to the winner. If nothing comes within 20 ms or three
-//! round trips it goes to another; then to all by multicast, where the ladder answers even if most are dead; then, after
-//! longer and longer waits, to one and to all in turn. All attempts carry the same id, so that whoever answered answers
-//! again. The first answer that names a member ends it; later ones find nobody waiting.
+//! round trips it goes to the same once more, unless that was silent before; then (without multicast: after two others) to all, where
+//! the ladder answers even if most are dead; then, after longer and longer waits, to one and to all in turn. All attempts carry the
+//! same id, so that whoever answered answers again. The first answer that names a member ends it; later ones find nobody waiting.
 //!
 //! A daemon that says that there is nobody is not believed alone: another is asked at once, the same one if it is the only one, and
 //! the second that says so ends the request.
 //!
 //! A member that failed is avoided for five seconds: it is listed in requests, and its answers are not used again. An answer with a
 //! ttl is used again for so long.
+
+mod past;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -20,6 +22,7 @@ use core::time::Duration;
 use super::message::{Answer, Fetch, Listed, Message, Mode, Request, Status, Table, To};
 use super::sip::Key;
 use crate::Time;
+use past::Past;
 
 /// What a client is told when it starts.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,8 @@ pub struct ClientConfig {
     pub mode: Mode,
     /// Can it ask all? If not, it always asks one.
     pub multicast: bool,
+    /// Attempts with one daemon before all are asked, where one is asked first: the more, the more a packet to all costs.
+    pub alone: u8,
     /// The first wait for an answer at the least.
     pub patience: Duration,
     /// After so many attempts it gives up.
@@ -44,6 +49,7 @@ impl ClientConfig {
             secret,
             mode: Mode::Referral,
             multicast: true,
+            alone: 2,
             patience: Duration::from_millis(20),
             attempts: 8,
         }
@@ -89,6 +95,7 @@ pub struct Client {
     turn: u64,
     outbox: VecDeque<(To, Message)>,
     outcomes: VecDeque<Outcome>,
+    past: Past,
 }
 
 /// A part of a table that was asked for.
@@ -167,6 +174,7 @@ impl Client {
             turn: 0,
             outbox: VecDeque::new(),
             outcomes: VecDeque::new(),
+            past: Past::default(),
         }
     }
 
@@ -260,6 +268,11 @@ impl Client {
         self.open.len()
     }
 
+    /// Requests that were given two members: a later answer named another one than the first, which is the one that counts.
+    pub fn answered_twice(&self) -> u64 {
+        self.past.twice
+    }
+
     fn again(&mut self, now: Time, id: u64) {
         let Some(open) = self.open.get_mut(&id) else { return };
         open.attempt = open.attempt.saturating_add(1);
@@ -281,19 +294,24 @@ impl Client {
     fn ask(&mut self, now: Time, id: u64) {
         let bits = self.bits();
         let wait = self.wait();
+        let same = self.same(now, id);
         let Some(open) = self.open.get_mut(&id) else { return };
         let everyone = self.config.multicast
             && (self.daemons.is_empty()
                 || match self.config.mode {
                     // All but the fourth and every second one from there.
                     Mode::Lottery => open.attempt < 3 || open.attempt % 2 == 0,
-                    // The third, and every second one from there.
-                    Mode::Referral => open.attempt >= 2 && open.attempt % 2 == 0,
+                    // The third, or a later one, and every second one from there.
+                    Mode::Referral => {
+                        open.attempt.checked_sub(self.config.alone).is_some_and(|more| more % 2 == 0)
+                    }
                 });
         let avoided = |member: &u16| self.avoid.iter().any(|(other, _)| other == member);
         let (to, mode) = if everyone {
             open.asked = None;
             (To::Everyone, Mode::Lottery)
+        } else if let Some(same) = same {
+            (To::Address(same), Mode::Referral)
         } else {
             // Not the one asked last, nor one that is silent or beside a member that failed, if there is another.
             let good: Vec<SocketAddr> = self
@@ -343,11 +361,24 @@ impl Client {
         }
     }
 
+    /// The daemon that is to be asked again: once, the one that was asked first and said nothing, as it says the same if its answer
+    /// was lost or is late. Another one may know other loads, and name another member.
+    fn same(&self, now: Time, id: u64) -> Option<SocketAddr> {
+        let open = self.open.get(&id).filter(|open| open.attempt == 1 && open.refusals == 0)?;
+        let known = self.daemons.iter().find(|known| Some(known.address) == open.asked)?;
+        (known.until <= now).then_some(known.address)
+    }
+
     fn answered(&mut self, now: Time, from: SocketAddr, answer: Answer) {
         if let Some(known) = self.daemons.iter_mut().find(|known| known.address == from) {
             (known.silent, known.until) = (0, now);
         }
-        let Some(open) = self.open.get(&answer.id) else { return };
+        let Some(open) = self.open.get(&answer.id) else {
+            if answer.status == Status::Ok {
+                self.past.again(answer.id, answer.member);
+            }
+            return;
+        };
         if open.service != answer.service || (answer.status == Status::Ok && answer.endpoint.is_none()) {
             return;
         }
@@ -381,6 +412,7 @@ impl Client {
             return;
         }
         self.close(answer.id);
+        self.past.first(answer.id, answer.member);
         if answer.ttl > 0 && (self.cache.len() < SERVICES || self.cache.contains_key(&answer.service)) {
             let until = now + Duration::from_millis(u64::from(answer.ttl));
             self.cache.insert(answer.service, (answer.clone(), until));

@@ -25,6 +25,7 @@ use super::message::{Commit, IDS, Listed, Message, Offer, SERVICES, Standing, To
 use super::pace::{Delays, Lag, REFERRAL};
 use super::sip::Key;
 use super::sources::Sources;
+use super::spread::Spread;
 use super::table::Table;
 use crate::{Time, mix};
 
@@ -51,6 +52,8 @@ pub struct Config {
     pub secret: Key,
     /// Between two reports, give or take a tenth.
     pub interval: Duration,
+    /// Does one packet reach all? If not, reports go to as many as requests pay for, and pass on what others said.
+    pub multicast: bool,
     /// For how long it gathers who is there before it takes part.
     pub joining: Duration,
     /// Candidates of a request: up to [`CANDIDATES`].
@@ -86,6 +89,7 @@ impl Config {
             seed: mix(u64::from(member) << 32 ^ u64::from(incarnation)),
             secret: key,
             interval: Duration::from_millis(250),
+            multicast: true,
             joining: Duration::from_millis(600),
             candidates: 4,
             responders: 3,
@@ -164,12 +168,15 @@ pub struct Daemon {
     joined: Time,
     services: Vec<Local>,
     table: Table,
+    spread: Spread,
     memory: Memory,
     sources: Sources,
     /// Those who have a daemon ask who they are.
     strangers: Sources,
     delays: Delays,
     lag: Lag,
+    /// When the shell said last how long what is handled has waited, and how long.
+    waited: (Time, Duration),
     pending: BTreeMap<u64, Pending>,
     due: BTreeSet<(Time, u64)>,
     repeats: VecDeque<Repeat>,
@@ -244,12 +251,14 @@ impl Daemon {
             since: now,
             joined: now + config.joining,
             services: config.offers.iter().map(|offer| Local::new(offer, now)).collect(),
-            table: Table::new(config.member, config.interval),
+            table: Table::new(config.member, config.interval, !config.multicast),
+            spread: Spread::default(),
             memory: Memory::new(config.key, config.memory, config.remember),
             sources: Sources::new(config.key, config.rate, config.burst),
             strangers: Sources::new(config.key, STRANGERS, 2 * STRANGERS),
             delays: Delays::default(),
             lag: Lag::default(),
+            waited: (now, Duration::ZERO),
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
             repeats: VecDeque::new(),
@@ -316,10 +325,11 @@ impl Daemon {
         Some(next)
     }
 
-    /// How long what is handled now has waited since it arrived, if the shell can tell (a receive timestamp). A daemon that is
-    /// late lets others answer first, who have probably done so already.
+    /// How long what is handled next, at `now`, has waited since it arrived, if the shell can tell (a receive timestamp). A daemon that is
+    /// late lets others answer first, who have probably done so already, or leaves it to them.
     pub fn note_lag(&mut self, now: Time, lag: Duration) {
         self.lag.note(now, lag);
+        self.waited = (now, lag);
     }
 
     /// The load of a service: in thousandths of what the server can do, and requests that it works on. To be told again each
@@ -330,7 +340,8 @@ impl Daemon {
         local.gauge.note(now, load);
         local.in_flight = in_flight;
         let weight = local.weight(since, now, self.config.slow_start);
-        if self.state == Standing::Up && weight.abs_diff(local.sent) > STEP {
+        // A report that few hear is no quicker than the next.
+        if self.config.multicast && self.state == Standing::Up && weight.abs_diff(local.sent) > STEP {
             self.next_report = self.next_report.min(now.max(self.reported + interval / 4));
         }
     }

@@ -166,6 +166,41 @@ pub struct Report {
     pub services: Vec<Share>,
     /// Requests that it answered lately, at most [`IDS`].
     pub ids: Vec<u64>,
+    /// What others said of themselves last, as far as it heard: where not all hear each other's reports. All together at most
+    /// [`REPORT`] bytes with its own services and requests.
+    pub heard: Vec<Hearsay>,
+}
+
+impl Report {
+    /// Bytes left for what it heard of others.
+    pub fn room(&self) -> usize {
+        REPORT.saturating_sub(12 * self.services.len() + 8 * self.ids.len())
+    }
+}
+
+/// Most bytes of services, requests and hearsay in a report that has hearsay: what RFS/2 leaves of 1200 bytes (`docs/rfs2.md`, REPORT).
+pub const REPORT: usize = 1139;
+
+/// What a member said of itself, passed on by another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hearsay {
+    /// Who said so.
+    pub member: u16,
+    /// As in its [`Report`].
+    pub incarnation: u32,
+    /// As in its report.
+    pub seq: u32,
+    /// As in its report.
+    pub state: Standing,
+    /// As in its report.
+    pub services: Vec<Share>,
+}
+
+impl Hearsay {
+    /// Bytes that it takes in a report, as RFS/2 writes it.
+    pub fn bytes(&self) -> usize {
+        12 + 12 * self.services.len()
+    }
 }
 
 /// A load that is not known.

@@ -15,7 +15,7 @@ use super::daemon::Other;
 use super::draw::Entrant;
 use super::gauge;
 use super::message::{
-    self, DRUM, Drum, Fetch, Listed, Look, Offer, PART, Place, Report, SERVICES, Share, Standing,
+    self, DRUM, Drum, Fetch, Hearsay, Listed, Look, Offer, PART, Place, Report, SERVICES, Share, Standing,
 };
 use crate::{Time, hash, mix};
 
@@ -38,6 +38,8 @@ pub(super) struct Table {
     pub(super) generation: u32,
     prints: u64,
     interval: Duration,
+    /// Reports come by others, too, in their own time.
+    relayed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ struct Peer {
     /// Not down.
     up: bool,
     heard: Option<Heard>,
+    /// Life and number of its newest report. What is older is none, even when that is forgotten: others may go on telling it.
+    newest: (u32, u32),
     /// Its last digest was not ours.
     differs: bool,
     /// Of its description; 0 if it is down.
@@ -56,12 +60,14 @@ struct Peer {
 
 #[derive(Clone, Debug)]
 struct Heard {
-    incarnation: u32,
-    seq: u32,
     at: Time,
     state: Standing,
     services: Vec<Share>,
     hash: u64,
+    /// From one report to the next, smoothed.
+    gap: Duration,
+    /// How often it was passed on.
+    told: u32,
 }
 
 /// What a report was.
@@ -75,8 +81,9 @@ pub(super) enum News {
 }
 
 impl Table {
-    pub(super) fn new(me: u16, interval: Duration) -> Self {
+    pub(super) fn new(me: u16, interval: Duration, relayed: bool) -> Self {
         Self {
+            relayed,
             me,
             peers: BTreeMap::new(),
             drums: BTreeMap::new(),
@@ -103,7 +110,15 @@ impl Table {
             None => {
                 self.peers.insert(
                     member,
-                    Peer { listed, up: true, heard: None, differs: false, print: 0, quiet: None },
+                    Peer {
+                        listed,
+                        up: true,
+                        heard: None,
+                        newest: (0, 0),
+                        differs: false,
+                        print: 0,
+                        quiet: None,
+                    },
                 );
             }
         }
@@ -124,37 +139,70 @@ impl Table {
     }
 
     pub(super) fn hear(&mut self, now: Time, report: &Report) -> News {
-        let Some(peer) = self.peers.get_mut(&report.member) else { return News::Stranger };
-        let later = report.incarnation > peer.listed.incarnation;
-        if report.incarnation < peer.listed.incarnation || (!peer.up && !later) {
+        let Report { member, incarnation, seq, state, .. } = *report;
+        self.note(now, member, (incarnation, seq), state, &report.services)
+    }
+
+    /// The same of what another passes on.
+    pub(super) fn hear_of(&mut self, now: Time, said: &Hearsay) -> News {
+        let Hearsay { member, incarnation, seq, state, ref services } = *said;
+        self.note(now, member, (incarnation, seq), state, services)
+    }
+
+    fn note(&mut self, now: Time, member: u16, newest: (u32, u32), state: Standing, said: &[Share]) -> News {
+        let (incarnation, _) = newest;
+        let Some(peer) = self.peers.get_mut(&member) else { return News::Stranger };
+        let later = incarnation > peer.listed.incarnation;
+        let over = incarnation < peer.listed.incarnation || (!peer.up && !later);
+        if over || newest <= peer.newest {
             return News::Old;
         }
-        if peer
-            .heard
-            .as_ref()
-            .is_some_and(|heard| (report.incarnation, report.seq) <= (heard.incarnation, heard.seq))
-        {
-            return News::Old;
-        }
-        let hash = fingerprint(report);
+        let said = &said[..said.len().min(SERVICES)];
+        let hash = fingerprint(member, incarnation, state, said);
         let before = peer.heard.as_ref().map_or(0, |heard| heard.hash);
-        let services = report.services.iter().take(SERVICES).copied().collect();
-        let Report { incarnation, seq, state, .. } = *report;
-        peer.heard = Some(Heard { incarnation, seq, at: now, state, services, hash });
+        let gap =
+            peer.heard.as_ref().map_or(self.interval, |heard| (3 * heard.gap + now.since(heard.at)) / 4);
+        peer.newest = newest;
+        peer.heard = Some(Heard { at: now, state, services: said.to_vec(), hash, gap, told: 0 });
         self.digest ^= before ^ hash;
         if later {
             // It is back: what it offers is what it offered, until somebody says otherwise.
             peer.up = true;
             peer.listed.incarnation = incarnation;
-            self.changed(report.member);
+            self.changed(member);
         } else if state == Standing::Leaving {
             // As good as dead, and clients are to know.
             peer.up = false;
-            self.changed(report.member);
+            self.changed(member);
         } else if before != hash {
-            self.redraw(report.member);
+            self.redraw(member);
         }
         News::Fresh
+    }
+
+    /// What was heard of others, within so many bytes: what was passed on least first, and of that the latest.
+    pub(super) fn gossip(&mut self, now: Time, mut room: usize) -> Vec<Hearsay> {
+        let mut order: Vec<(u32, Duration, u16)> = self
+            .peers
+            .iter()
+            .filter(|(member, peer)| **member != self.me && peer.up)
+            .filter_map(|(member, peer)| {
+                peer.heard.as_ref().map(|heard| (heard.told, now.since(heard.at), *member))
+            })
+            .collect();
+        order.sort_unstable();
+        let mut said = Vec::new();
+        for (_, _, member) in order {
+            let Some(peer) = self.peers.get_mut(&member) else { continue };
+            let (Some(heard), (incarnation, seq)) = (&mut peer.heard, peer.newest) else { continue };
+            let (state, services) = (heard.state, heard.services.clone());
+            let hearsay = Hearsay { member, incarnation, seq, state, services };
+            let Some(left) = room.checked_sub(hearsay.bytes()) else { break };
+            room = left;
+            heard.told += 1;
+            said.push(hearsay);
+        }
+        said
     }
 
     /// Notes whether a member knows what we know. Call after [`hear`](Self::hear).
@@ -168,7 +216,7 @@ impl Table {
     /// Lets those go that have been quiet for too long; forgets those that nothing was heard of for `forget` after that.
     pub(super) fn sweep(&mut self, now: Time, forget: Option<Duration>) {
         let quiet = |peer: &Peer| {
-            peer.heard.as_ref().is_some_and(|heard| now.since(heard.at) > self.interval * SILENT)
+            peer.heard.as_ref().is_some_and(|heard| now.since(heard.at) > self.usual(heard) * SILENT)
         };
         let gone: Vec<u16> = self
             .peers
@@ -224,7 +272,12 @@ impl Table {
     /// Quiet for three reports, give or take the spread of their times.
     pub(super) fn suspect(&self, member: u16, now: Time) -> bool {
         let heard = self.peers.get(&member).and_then(|peer| peer.heard.as_ref());
-        member != self.me && heard.is_none_or(|heard| now.since(heard.at) > self.interval * 33 / 10)
+        member != self.me && heard.is_none_or(|heard| now.since(heard.at) > self.usual(heard) * 33 / 10)
+    }
+
+    /// How long one waits for the next report of a member: an interval, or as long as they take of late if they come by others.
+    fn usual(&self, heard: &Heard) -> Duration {
+        if self.relayed { self.interval.max(heard.gap) } else { self.interval }
     }
 
     pub(super) fn offer(&self, member: u16, service: u32) -> Option<&Offer> {
@@ -315,6 +368,12 @@ impl Table {
         others.map(|(_, peer)| peer.listed.address)
     }
 
+    /// The numbers of the same.
+    pub(super) fn others(&self) -> impl Iterator<Item = u16> {
+        let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
+        others.map(|(member, _)| *member)
+    }
+
     /// What was heard of a member counts no more.
     fn forget(&mut self, member: u16) {
         if let Some(heard) = self.peers.get_mut(&member).and_then(|peer| peer.heard.take()) {
@@ -351,7 +410,7 @@ impl Table {
         });
         let Some(peer) = self.peers.get(&member).filter(|peer| peer.up) else { return };
         let Some(heard) = &peer.heard else { return };
-        if heard.state != Standing::Up || heard.incarnation != peer.listed.incarnation {
+        if heard.state != Standing::Up || peer.newest.0 != peer.listed.incarnation {
             return;
         }
         for share in &heard.services {
@@ -380,14 +439,13 @@ fn weight(share: &Share) -> u16 {
 }
 
 /// Of what a report says of weights and states; 0 is nothing.
-fn fingerprint(report: &Report) -> u64 {
-    let mut state =
-        mix(u64::from(report.member) << 40 | u64::from(report.incarnation) << 8 | report.state as u64);
-    for share in report.services.iter().take(SERVICES) {
+fn fingerprint(member: u16, incarnation: u32, state: Standing, services: &[Share]) -> u64 {
+    let mut print = mix(u64::from(member) << 40 | u64::from(incarnation) << 8 | state as u64);
+    for share in services {
         let figures = u64::from(share.capacity) << 16 | u64::from(share.weight);
-        state = mix(state ^ u64::from(share.service) << 32 ^ figures);
+        print = mix(print ^ u64::from(share.service) << 32 ^ figures);
     }
-    state
+    print
 }
 
 fn description(listed: &Listed) -> u64 {

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use plimsoll_brain::Time;
-use plimsoll_brain::lottery::{Answer, DRUM, Daemon, FURTHER, IDS, Listed, Message, PART, Place, Status, To};
+use plimsoll_brain::lottery::{
+    Answer, DRUM, Daemon, FURTHER, Hearsay, IDS, Listed, Message, PART, Place, Status, To,
+};
 
 /// What was said so far.
 #[derive(Default)]
@@ -46,8 +48,13 @@ impl Checks {
             }
             Message::Report(report) => {
                 assert!(report.ids.len() <= IDS && report.member == who as u16 + 1);
+                let heard: usize = report.heard.iter().map(Hearsay::bytes).sum();
+                assert!(
+                    heard <= report.room() && report.heard.iter().all(|said| said.member != report.member)
+                );
                 let last = self.seq.insert((who, life), (report.incarnation, report.seq));
-                assert!(last.is_none_or(|last| last < (report.incarnation, report.seq)), "reports count up");
+                // The same one goes to several.
+                assert!(last.is_none_or(|last| last <= (report.incarnation, report.seq)), "reports count up");
             }
             Message::Commit(commit) => {
                 assert!(!commit.ids.is_empty() && commit.ids.len() <= IDS && commit.member == who as u16 + 1);

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use plimsoll_brain::lottery::{
-    Answer, Commit, Fetch, Listed, MEMBERS, Message, Mode, Offer, Report, Request, Share, Standing, Status,
-    Table, To,
+    Answer, Commit, Fetch, Hearsay, Listed, MEMBERS, Message, Mode, Offer, Report, Request, Share, Standing,
+    Status, Table, To,
 };
 
 use super::checks::{address, client, endpoint};
@@ -99,8 +99,25 @@ fn nonsense(dice: &mut Dice) -> Message {
             };
             let services = (0..dice.below(3) * many).map(|_| share(dice)).collect();
             let ids = (0..many as u64).map(|turn| id + turn).collect();
+            let heard = (0..dice.below(3) * many).map(|_| Hearsay {
+                member: dice.below(12) as u16,
+                incarnation: if dice.below(50) == 0 { dice.bits() as u32 } else { 1 },
+                seq: dice.bits() as u32 >> dice.below(32),
+                state: states[dice.below(5)],
+                services: (0..dice.below(3)).map(|_| share(dice)).collect(),
+            });
+            let heard = heard.collect();
             let (seq, state) = (dice.bits() as u32 >> dice.below(32), states[dice.below(5)]);
-            Message::Report(Report { member, incarnation, seq, state, digest: dice.bits(), services, ids })
+            Message::Report(Report {
+                member,
+                incarnation,
+                seq,
+                state,
+                digest: dice.bits(),
+                services,
+                ids,
+                heard,
+            })
         }
         5 => Message::Fetch(Fetch { id, generation: dice.bits() as u32, part: dice.below(3) as u16 }),
         6 => {

@@ -27,7 +27,7 @@ pub(crate) fn report(who: usize, seq: u32, state: Standing, weight: f64) -> Mess
     let share = Share { service: SERVICE, capacity: 4, weight: code::of(weight), load: 0, in_flight: 0 };
     let member = who as u16 + 1;
     let (services, ids) = (vec![share], vec![]);
-    Message::Report(Report { member, incarnation: 1, seq, state, digest: 0, services, ids })
+    Message::Report(Report { member, incarnation: 1, seq, state, digest: 0, services, ids, heard: vec![] })
 }
 
 /// Daemon `who` of `count`, which knows all others and is up since 700 ms.
@@ -227,12 +227,38 @@ fn the_winner_answers_and_commits_twice_and_the_second_waits_for_that() {
 fn a_daemon_that_is_late_lets_others_go_first() {
     let id = won_by(3, 0, 0);
     let mut late = daemon(0, 3);
-    late.note_lag(millis(701), Duration::from_millis(300));
+    late.note_lag(millis(701), Duration::from_millis(20));
     assert_eq!(ask(&mut late, millis(701), request(id, Mode::Lottery)), None);
     assert_eq!((late.statistics(millis(701)).doubted, late.statistics(millis(701)).waiting), (1, 1));
     // If nobody does, it does.
     late.handle_timeout(millis(741));
     assert!(sent(&mut late).iter().any(|(_, message)| matches!(message, Message::Answer(_))));
+}
+
+#[test]
+fn what_is_read_long_after_it_came_is_left_to_others_if_there_are_any() {
+    for (others, asked) in [(3, None), (1, Some(1))] {
+        for mode in [Mode::Lottery, Mode::Referral] {
+            let mut late = daemon(0, others);
+            late.note_lag(millis(701), Duration::from_millis(300));
+            let answer = ask(&mut late, millis(701), request(1, mode));
+            assert_eq!(answer.map(|answer| answer.member), asked, "{mode:?}, {others}");
+            assert_eq!(late.statistics(millis(701)).waiting, 0);
+            // What came a moment ago is answered, and what all were asked a little later.
+            late.note_lag(millis(702), Duration::ZERO);
+            assert!(ask(&mut late, millis(702), request(2, Mode::Referral)).is_some());
+        }
+    }
+    // Two seconds without a word of others say nothing while these are not read.
+    let mut late = daemon(0, 3);
+    late.note_lag(millis(2700), Duration::from_secs(2));
+    late.handle_timeout(millis(2700));
+    sent(&mut late);
+    late.note_lag(millis(2701), Duration::ZERO);
+    let members = (0..50).filter(|id| refer(&mut late, millis(2701), mix(*id)).member == 1).count();
+    assert!(members < 40, "it refers to others, too: {members} of 50 to itself");
+    let alone = (0..50).filter(|id| refer(&mut daemon(0, 3), millis(2701), mix(*id)).member == 1).count();
+    assert_eq!(alone, 50, "as one does that was not late");
 }
 
 #[test]
@@ -345,7 +371,7 @@ fn answer(request: &Request, now: Time, status: Status, ttl: u16) -> Message {
 }
 
 #[test]
-fn a_client_asks_one_then_another_then_all() {
+fn a_client_asks_one_twice_then_all_then_another() {
     let mut client = known();
     let Picked::Asked(id) = client.pick(Time(0), SERVICE, b"x") else { panic!() };
     let (mut times, mut tos) = (vec![], vec![]);
@@ -359,7 +385,8 @@ fn a_client_asks_one_then_another_then_all() {
         client.handle_timeout(due);
     }
     assert_eq!(times, [20, 40, 60, 100, 180, 340, 660, 1300]);
-    assert!(tos[0].0 != tos[1].0 && tos[0].1 == Mode::Referral && tos[1].1 == Mode::Referral);
+    assert!(tos[0] == tos[1] && tos[0].1 == Mode::Referral, "it says the same again");
+    assert!(tos[3].0 != tos[0].0);
     assert!(
         tos[2] == (To::Everyone, Mode::Lottery) && tos[3].1 == Mode::Referral && tos[4].0 == To::Everyone
     );

@@ -26,6 +26,8 @@ pub(crate) struct Setting {
     pub(crate) skew: bool,
     /// Do shells know how long a message has waited?
     pub(crate) stamps: bool,
+    /// Is there no multicast, so that what goes to all is a packet for each?
+    pub(crate) unicast: bool,
     /// Are all members alike?
     pub(crate) even: bool,
     pub(crate) faults: Vec<Fault>,
@@ -39,6 +41,8 @@ pub(crate) enum Fault {
     Crash { who: usize, at: f64, back: f64 },
     /// A daemon does nothing for 0.3 s of each second, and then has much to read.
     Lag { who: usize, at: f64, until: f64 },
+    /// A daemon is stopped, and goes on with what has come meanwhile; its server works on.
+    Stop { who: usize, at: f64, until: f64 },
     /// The first `split` daemons and every second client hear nothing of the others.
     Partition { split: usize, at: f64, until: f64 },
     /// An operator drains a member.
@@ -66,6 +70,7 @@ impl Setting {
             tail: 0.005,
             skew: true,
             stamps: true,
+            unicast: false,
             even: false,
             faults: Vec::new(),
             seed,
@@ -94,6 +99,8 @@ pub(crate) struct Outcome {
     pub(crate) packets: u64,
     pub(crate) received: u64,
     pub(crate) reports: u64,
+    /// Requests that were given two members, as the clients count them.
+    pub(crate) counted_twice: u64,
     /// Work begun over capacity, member by member.
     pub(crate) shares: Vec<f64>,
     /// Requests begun in each second, member by member.
@@ -112,7 +119,7 @@ impl Outcome {
         100.0 * count as f64 / self.requests.max(1) as f64
     }
 
-    /// Packets sent per request; a multicast is one.
+    /// Packets sent per request; a multicast is one where there is multicast.
     pub(crate) fn per_request(&self, count: u64) -> f64 {
         count as f64 / self.requests.max(1) as f64
     }

@@ -83,7 +83,16 @@ fn who_says_that_it_wants_everything_gets_four_times_its_share() {
     let says = |weight, capacity, seq| {
         let services = vec![Share { service: SERVICE, capacity, weight, load: 0, in_flight: 0 }];
         let (member, incarnation, state) = (2, 1, Standing::Up);
-        Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids: vec![] })
+        Message::Report(Report {
+            member,
+            incarnation,
+            seq,
+            state,
+            digest: 0,
+            services,
+            ids: vec![],
+            heard: vec![],
+        })
     };
     let wins = |daemon: &mut Daemon, from: u64| {
         (from..from + 3000).filter(|id| refer(daemon, millis(710), mix(*id)).member == 2).count()

@@ -46,6 +46,8 @@ enum Event {
     },
     Stall(usize, u64),
     Resume(usize),
+    /// In this life a daemon begins anew.
+    Anew(usize, u64, u32),
 }
 
 struct Timed {
@@ -131,6 +133,7 @@ impl World {
             let secret = u128::from(dice.bits()) << 64 | u128::from(dice.bits());
             let mut config = ClientConfig::new(Key::new(secret.to_be_bytes()));
             config.mode = setting.mode;
+            config.alone = if setting.unicast { 4 } else { config.alone };
             let mut client = Client::new(config);
             client.learn((0..setting.daemons).map(|who| (who as u16 + 1, address(who))));
             (client, f64::INFINITY)
@@ -163,6 +166,7 @@ impl World {
                 Fault::Crash { at, back, .. } => (at, back),
                 Fault::Leave { at, .. } => (at, f64::INFINITY),
                 Fault::Lag { at, until, .. }
+                | Fault::Stop { at, until, .. }
                 | Fault::Partition { at, until, .. }
                 | Fault::Drain { at, until, .. }
                 | Fault::Slow { at, until, .. } => (at, until),
@@ -193,6 +197,9 @@ impl World {
         };
         self.outcome.duplicates = twice(&self.checks.named);
         self.outcome.received_twice = twice(&self.checks.got);
+        self.outcome.counted_twice = self.clients.iter().map(|(client, _)| client.answered_twice()).sum();
+        // Of what nobody waited for any more they count none.
+        assert!(self.outcome.counted_twice <= self.outcome.received_twice);
         self.outcome.left_over += self.fates.values().filter(|fate| fate.born >= self.calm).count() as u64;
         let (mut heard, mut differ, mut steps, mut alive) = (0, 0, 0.0, 0.0);
         for who in 0..self.nodes.len() {
@@ -267,6 +274,11 @@ impl World {
                 }
             }
             Event::Resume(who) => self.resume(who),
+            Event::Anew(who, life, incarnation) => {
+                if self.nodes[who].life == life && self.nodes[who].incarnation == incarnation {
+                    self.anew(who);
+                }
+            }
         }
     }
 
@@ -406,12 +418,13 @@ impl World {
     fn transmit(&mut self, from: SocketAddr, to: To, message: Message) {
         let measured =
             self.now >= self.setting.warmup && self.now < self.setting.warmup + self.setting.measured;
-        self.outcome.packets += u64::from(measured);
         let message = Rc::new(message);
         let receivers: Vec<SocketAddr> = match to {
             To::Address(address) | To::Asker(address, _) => vec![address],
             To::Everyone => (0..self.nodes.len()).map(address).filter(|address| *address != from).collect(),
         };
+        let packets = if self.setting.unicast { receivers.len() } else { 1 };
+        self.outcome.packets += if measured { packets as u64 } else { 0 };
         for to in receivers {
             if self.network.unit() < self.setting.loss || self.cut(host(from), host(to)) {
                 continue;

@@ -174,7 +174,7 @@ pub(crate) struct Drawn {
     #[schemars(length(min = 1))]
     pub(crate) daemons: Vec<MemberAddress>,
 
-    /// File of the cluster's keys, as `plimsoll lottery` made it. It is read again when this file is.
+    /// File of the cluster's keys, as `plimsoll lottery` made it. It is read again when it changes.
     #[schemars(extend("examples" = ["/etc/plimsoll/lottery.keys"]))]
     pub(crate) keys: LogPath,
 }

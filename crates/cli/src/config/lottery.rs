@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::health;
 use super::place::Spot;
 use super::{
-    AdminListen, ControlTable, Formula, Health, Held, ListenAddress, LogPath, MemberAddress, Name, Problem,
-    Problems, ReadError, Source, TimeSpan, bytes_of, check, door, hold, titled,
+    AdminListen, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath, MemberAddress, Name,
+    Problem, Problems, ReadError, Source, TimeSpan, bytes_of, check, door, hold, titled,
 };
 
 /// Looked at by commands that talk to a daemon, if no other file is named.
@@ -99,6 +99,10 @@ pub(crate) struct Service {
     #[schemars(range(max = 65_535))]
     #[serde(default = "capacity")]
     pub(crate) capacity: u16,
+
+    /// Words for the applications of its clients, at most 48 bytes: they come with each answer that names this server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) info: Option<Info>,
 
     /// How loaded it is, as a share of what it can do: a number that sensors read or programs tell (such as `cpu`), or an
     /// expression over several. Without it shares follow the capacities alone.
@@ -195,6 +199,18 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
             format!("{} services, where {} are the most", lottery.services.len(), cluster::SERVICES);
         found.push(Problem::error(spots.key("service").value(), message).hint("start a second daemon"));
     }
+    let infos =
+        || lottery.services.iter().map(|service| service.info.as_ref().map_or(0, |info| info.0.len()));
+    let (bytes, room) = cluster::table_bytes(infos());
+    if lottery.services.len() <= cluster::SERVICES && bytes > room {
+        let last = lottery.services.iter().rposition(|service| service.info.is_some()).unwrap_or_default();
+        let message = format!(
+            "{} services and what they say to clients take {bytes} bytes, where {room} go into a datagram",
+            lottery.services.len()
+        );
+        let problem = Problem::error(spots.key("service").item(last).key("info").value(), message);
+        found.push(problem.hint("say less, or start a second daemon"));
+    }
     door::check(&lottery.admin.doors(), spots.key("admin"), found);
     let mut known: HashMap<u32, usize> = HashMap::new();
     for (index, service) in lottery.services.iter().enumerate() {
@@ -279,6 +295,7 @@ impl LotteryFile {
                 id: service.number(),
                 server: find(&service.server, spot)?,
                 capacity: service.capacity,
+                info: service.info.as_ref().map_or_else(|| [].into(), |info| info.0.as_bytes().into()),
                 check: service.health.as_ref().map(|health| check_of(health, &service.server)),
             })
         });
@@ -339,6 +356,29 @@ mod tests {
     }
 
     #[test]
+    fn what_services_say_to_clients_has_to_fit() {
+        let service = |number: usize, info: &str| {
+            format!("[[service]]\nname = \"s{number}\"\nserver = \"10.0.0.1:80\"\ninfo = \"{info}\"\n")
+        };
+        let services = |count: usize, len: usize| {
+            let all: String = (0..count).map(|number| service(number, &"x".repeat(len))).collect();
+            format!("{SHORT}{all}")
+        };
+        let read = |text: String| read_lottery_text("lottery.toml", text.into());
+        let file = read(services(15, 48)).expect("they fit");
+        let keys: Keys = format!("1 {}", "0".repeat(64)).parse().expect("a key");
+        let settings = file.settings(keys, super::super::look_up).expect("addresses");
+        assert_eq!(*settings.services[14].info, [b'x'; 48]);
+        let found = wrong(&services(16, 48));
+        assert!(
+            found.contains("16 services and what they say to clients take 1226 bytes, where 1155"),
+            "{found}"
+        );
+        let found = wrong(&services(1, 49));
+        assert!(found.contains("has 49 bytes, where 48 have room in an answer"), "{found}");
+    }
+
+    #[test]
     fn what_is_wrong_is_shown_where_it_is() {
         insta::assert_snapshot!(wrong(&format!(
             "{}peers = [\"10.0.0.2\"]\nmulticast = \"239.1.1.1:7447\"\n\
@@ -371,7 +411,7 @@ mod tests {
               |        ^^^^^ the first is here
         error: lottery.toml:15:1: unknown key `port` in [service]
            15 | port = 1
-              | ^^^^ allowed: capacity, health, id, load, name, server
+              | ^^^^ allowed: capacity, health, id, info, load, name, server
         7 errors
         "#);
     }

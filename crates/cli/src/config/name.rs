@@ -221,6 +221,38 @@ impl fmt::Display for ServiceName {
     }
 }
 
+/// What a service of the lottery says to its clients' applications: any words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Info(pub(crate) String);
+
+text! {
+    Info,
+    format: "plimsoll-info",
+    what: "words for clients",
+    example: "zone=a",
+}
+
+impl FromStr for Info {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let most = plimsoll_cluster::lottery::INFO;
+        if text.len() > most {
+            return Err(format!("has {} bytes, where {most} have room in an answer", text.len()));
+        }
+        if text.chars().any(char::is_control) {
+            return Err("has control characters".into());
+        }
+        Ok(Self(text.into()))
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// The Host header of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeHost(pub(crate) String);
@@ -413,6 +445,8 @@ mod tests {
         assert_eq!("header:".parse::<Key>().unwrap_err(), "names no header");
         assert!("".parse::<ServiceName>().is_ok() && "shop.Orders".parse::<ServiceName>().is_ok());
         assert!("a b".parse::<ServiceName>().is_err());
+        assert!("zone=a, rack 7 – ä".parse::<Info>().is_ok() && "é".repeat(24).parse::<Info>().is_ok());
+        assert!("é".repeat(25).parse::<Info>().is_err() && "a\nb".parse::<Info>().is_err());
         assert!("/healthz?x=1".parse::<ProbePath>().is_ok());
         for bad in ["", "healthz", "/a b", "/a\r\nX: y", "/ä"] {
             assert!(bad.parse::<ProbePath>().is_err(), "{bad}");

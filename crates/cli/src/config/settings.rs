@@ -52,8 +52,12 @@ pub(crate) struct Lottery {
     pub(crate) group: Arc<str>,
     /// Most requests, connections or flows at once at each member.
     pub(crate) limit: u32,
-    /// Where its members come from.
-    pub(crate) follow: cluster::lottery::FollowSettings,
+    /// Number of the service.
+    pub(crate) service: u32,
+    /// Daemons to begin with.
+    pub(crate) daemons: Vec<SocketAddr>,
+    /// The keys, and their file.
+    pub(crate) keys: (Keys, PathBuf),
 }
 
 /// Defaults that depend on the machine.
@@ -180,11 +184,9 @@ impl File {
                 Ok(keys) => lotteries.push(Lottery {
                     group: group.name.0.as_str().into(),
                     limit: group.max_connections.unwrap_or(u32::MAX),
-                    follow: cluster::lottery::FollowSettings {
-                        service: service_id(&drawn.service.0),
-                        daemons,
-                        keys,
-                    },
+                    service: service_id(&drawn.service.0),
+                    daemons,
+                    keys: (keys, path.clone()),
                 }),
                 Err(why) => {
                     let message = format!("cannot read the keys {}: {why}", path.display());

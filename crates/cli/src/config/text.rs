@@ -46,6 +46,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::trace::HeaderLine>(),
     format::<super::ProbePath>(),
     format::<super::ServiceName>(),
+    format::<super::Info>(),
     format::<super::ProbeHost>(),
     format::<super::PublicUrl>(),
     format::<super::LogPath>(),

@@ -28,7 +28,7 @@ pub(super) async fn serve(
     let mut version = None;
     loop {
         let now = local.now();
-        let more = inbox.receive(&socket, |_, bytes| desk.take(now, bytes)) == BATCH;
+        let more = inbox.receive(&socket, |_, _, bytes| desk.take(now, bytes)) == BATCH;
         while let Ok(notice) = notices.try_recv() {
             desk.notice(&notice, now);
         }

@@ -246,6 +246,46 @@ fn what_was_recorded_and_what_others_made_is_refused() {
 }
 
 #[test]
+fn whatever_one_who_has_the_key_says_nothing_breaks() {
+    use proptest::collection::vec;
+    use proptest::prelude::any;
+    use proptest::test_runner::{Config, TestRunner};
+
+    let mut world = World::new(2, 0);
+    world.run(2_000);
+    assert_eq!(world.states(0), up(&["lb2"]), "the other is known, and what it says is heard");
+    let world = std::cell::RefCell::new(world);
+    // Of the other balancer, as it is or in another life, or of one that nobody knows; of any kind, and then anything.
+    let said = (0_u8..3, 1_u32..4, 0_u8..5, vec(any::<u8>(), 0..300), vec(any::<u8>(), 0..40));
+    let mut runner = TestRunner::new(Config::with_cases(2_000));
+    let done = runner.run(&said, |(who, life, kind, body, more)| {
+        let mut world = world.borrow_mut();
+        world.now += MILLI;
+        world.count += 1;
+        let (now, count) = (Time(world.now), 1_000_000 + world.count as u32);
+        let mut bytes = vec![0x50, 0x46, 1, kind];
+        bytes.extend_from_slice(&life.to_be_bytes());
+        bytes.extend_from_slice(&count.to_be_bytes());
+        bytes.extend_from_slice(&[4, 0x1f, 0x0a, 10, 0, 0, who + 1]);
+        if kind == 2 {
+            // A name, and a section of a group that is there: words are what goes deepest.
+            bytes.extend_from_slice(&[1, b'x']);
+            bytes.extend_from_slice(&more);
+        }
+        bytes.extend_from_slice(&body);
+        settings(0).keys.seal(0, &mut bytes);
+        let node = world.nodes[0].as_mut().expect("it runs");
+        node.desk.take(now, &bytes);
+        let mut out = Outbox::default();
+        node.desk.wake(now, &[], &mut out);
+        let status = node.desk.status(now);
+        proptest::prop_assert!(status.refused <= status.received, "{status:?}");
+        Ok(())
+    });
+    done.unwrap();
+}
+
+#[test]
 fn another_process_goes_on_as_the_same_balancer() {
     let mut world = World::new(3, 0);
     world.run(3_000);

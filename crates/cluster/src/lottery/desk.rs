@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_brain::Time;
@@ -81,6 +82,7 @@ impl Desk {
         config.ttl = millis(settings.ttl);
         config.slow_start = settings.slow_start;
         config.forget = Some(FORGET);
+        config.multicast = settings.multicast.is_some();
         (config.rate, config.burst) = (settings.rate, burst(settings.rate));
         let mut daemon = Daemon::new(config, Time(0));
         for service in settings.services.iter().filter(|service| service.check.is_some()) {
@@ -114,6 +116,11 @@ impl Desk {
         }
     }
 
+    /// What comes next has waited for so long since it arrived.
+    pub(super) fn late(&mut self, now: Time, waited: Duration) {
+        self.daemon.note_lag(now, waited);
+    }
+
     /// A datagram came.
     pub(super) fn take(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
         self.statistics.received += 1;
@@ -136,6 +143,7 @@ impl Desk {
         let mut message = opened.message()?;
         let believed = match &mut message {
             Message::Report(report) => {
+                report.heard.retain(|said| self.plausible(said.member, said.incarnation));
                 self.plausible(report.member, report.incarnation) && self.fresh(from, report)
             }
             Message::Table(Table { members, .. }) => {
@@ -380,7 +388,7 @@ fn offers(services: &[Service]) -> Vec<Offer> {
         service: service.id,
         capacity: service.capacity,
         endpoint: service.server,
-        info: [].into(),
+        info: Arc::clone(&service.info),
     };
     services.iter().map(offer).collect()
 }

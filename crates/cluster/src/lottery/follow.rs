@@ -24,8 +24,8 @@ pub struct FollowSettings {
     pub service: u32,
     /// Daemons to begin with; those of its members are asked, too, once they are known.
     pub daemons: Vec<SocketAddr>,
-    /// Of the cluster.
-    pub keys: Keys,
+    /// Of the cluster, as they are at any time.
+    pub keys: watch::Receiver<Keys>,
 }
 
 /// A member that is drawn.
@@ -70,13 +70,18 @@ pub async fn follow(
     if four.is_none() && six.is_none() {
         return Err(io::Error::other("the system gives no socket"));
     }
-    let FollowSettings { service, daemons: told, keys } = settings;
+    let FollowSettings { service, daemons: told, keys: mut ring } = settings;
+    let keys = ring.borrow_and_update().clone();
     let mut eye = Eye { service, keys, four, six, daemons: told.clone() };
     let mut tick = interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut silent = 0;
     loop {
         tick.tick().await;
+        // Whoever changes them may have gone: then they stay.
+        if ring.has_changed().is_ok_and(|changed| changed) {
+            eye.keys = ring.borrow_and_update().clone();
+        }
         match eye.look().await {
             Some(places) => {
                 if silent >= SILENT {

@@ -3,7 +3,7 @@
 //! What has come is taken in batches until nothing is left; between two batches what is due is done and what is to be answered is
 //! answered, so that neither waits for more than a batch of the other.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use plimsoll_brain::Time;
 use tokio::net::UdpSocket;
@@ -18,13 +18,19 @@ use super::socket::{BATCH, Inbox, Sockets};
 pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Receiver<Order>) {
     let begin = Instant::now();
     let now = || Time(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let mut inbox = Inbox::new();
+    let mut inbox = Inbox::stamped();
     loop {
         let at = now();
         desk.wake(at);
-        let mut more = inbox.receive(&sockets.one, |from, bytes| desk.take(at, from, bytes)) == BATCH;
+        let mut take = |from, waited: Option<Duration>, bytes: &[u8]| {
+            if let Some(waited) = waited {
+                desk.late(at, waited);
+            }
+            desk.take(at, from, bytes);
+        };
+        let mut more = inbox.receive(&sockets.one, &mut take) == BATCH;
         if let Some(group) = &sockets.group {
-            more |= inbox.receive(group, |from, bytes| desk.take(at, from, bytes)) == BATCH;
+            more |= inbox.receive(group, &mut take) == BATCH;
         }
         desk.tend(at);
         desk.flush(&sockets.one);
@@ -40,7 +46,7 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
             continue;
         }
         desk.flush(&sockets.one);
-        let due = desk.due().map(|due| begin + std::time::Duration::from_nanos(due.0));
+        let due = desk.due().map(|due| begin + Duration::from_nanos(due.0));
         let due = due.unwrap_or_else(Instant::now);
         tokio::select! {
             _ = sockets.one.readable() => {}

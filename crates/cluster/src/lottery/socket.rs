@@ -1,14 +1,19 @@
 //! Datagrams, many with one system call: `recvmmsg` and `sendmmsg`.
 //!
 //! A daemon has one socket that it sends from and is reached at, and where there is multicast a second one that hears the group.
-//! Both are of the same family: a socket of IPv6 takes no IPv4, or members would be known by addresses that others cannot use.
+//! The kernel notes when each datagram came (`SO_TIMESTAMPNS`), so that who reads it late knows how late. Both are of the same family: a socket of IPv6 takes no IPv4, or members would be known by addresses that others cannot use.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nix::sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg};
+use nix::cmsg_space;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, setsockopt, sockopt,
+};
+use nix::sys::time::TimeSpec;
 use plimsoll_wire::rfs::LONGEST_REPORT;
 use rustix::io::Errno;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
@@ -70,6 +75,13 @@ impl Socket {
         one.set_nonblocking(true)?;
         let address = one.local_addr()?;
         Ok(Self { one, group: None, address })
+    }
+
+    /// Has the kernel note when datagrams come. One that does not is one that nobody knows to be late.
+    pub(crate) fn stamp(&self) {
+        for socket in [Some(&self.one), self.group.as_ref()].into_iter().flatten() {
+            let _ = setsockopt(socket, sockopt::ReceiveTimestampns, &true);
+        }
     }
 
     /// A copy of the one that it is reached at, for another process.
@@ -145,15 +157,29 @@ impl Inbox {
         Self { headers: MultiHeaders::preallocate(BATCH, None), buffers: vec![[0; SPACE]; BATCH] }
     }
 
+    /// For sockets whose datagrams are [stamped](Socket::stamp).
+    pub(crate) fn stamped() -> Self {
+        let space = cmsg_space!(TimeSpec);
+        Self { headers: MultiHeaders::preallocate(BATCH, Some(space)), ..Self::new() }
+    }
+
     /// Takes what is there, up to [`BATCH`] datagrams; how many. If that are fewer there was nothing left, and the socket is
-    /// readable again when more comes. Of one that is too long the beginning comes, and is too long still.
-    pub(crate) fn receive(&mut self, socket: &UdpSocket, mut each: impl FnMut(SocketAddr, &[u8])) -> usize {
+    /// readable again when more comes. Of one that is too long the beginning comes, and is too long still. Of each it says how long
+    /// it has waited since it came, where it was stamped.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &UdpSocket,
+        mut each: impl FnMut(SocketAddr, Option<Duration>, &[u8]),
+    ) -> usize {
         let Self { headers, buffers } = self;
         let mut parts: Vec<[IoSliceMut<'_>; 1]> =
             buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let (fd, slices, mut count) = (socket.as_raw_fd(), parts.iter_mut(), 0);
+        // The same for all of a batch.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let all = socket.try_io(Interest::READABLE, || {
             for message in recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)? {
+                let waited = waited(&message, now);
                 count += 1;
                 let from = message.address.and_then(|from| {
                     let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
@@ -161,7 +187,7 @@ impl Inbox {
                 });
                 // Nobody sends from no address, and an empty datagram has no part.
                 if let Some(from) = from {
-                    each(from, message.iovs().next().unwrap_or_default());
+                    each(from, waited, message.iovs().next().unwrap_or_default());
                 }
             }
             // To ask once more only to hear that there is nothing would cost as much as an answer.
@@ -171,6 +197,15 @@ impl Inbox {
         drop(all);
         count
     }
+}
+
+/// How long ago a datagram came, by the clock of this host, which may have been set meanwhile.
+fn waited(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<Duration> {
+    let stamp = message.cmsgs().ok()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
+        _ => None,
+    })?;
+    Some(now.saturating_sub(stamp))
 }
 
 /// What is to be sent, until it is.
@@ -269,8 +304,8 @@ mod tests {
             let (mut inbox, mut came) = (Inbox::new(), Vec::new());
             while came.len() < 101 {
                 to.one.readable().await.unwrap();
-                inbox.receive(&to.one, |sender, bytes| {
-                    assert_eq!(sender, from.one.local_addr().unwrap());
+                inbox.receive(&to.one, |sender, waited, bytes| {
+                    assert_eq!((sender, waited), (from.one.local_addr().unwrap(), None));
                     came.push(bytes.to_vec());
                 });
             }
@@ -278,6 +313,38 @@ mod tests {
                 assert_eq!(bytes, &vec![number as u8; number]);
             }
             assert_eq!(came[100].len(), SPACE, "what is too long is seen to be");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_late_is_known_to_be() {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = Socket::bind(listen, None).unwrap();
+        socket.stamp();
+        let (to, from) = (socket.register().unwrap(), std::net::UdpSocket::bind(listen).unwrap());
+        let (address, mut inbox) = (to.one.local_addr().unwrap(), Inbox::stamped());
+        // The kernel begins to stamp a moment after it was told to; until then a datagram counts as one that came when it was read.
+        // The same room twice: the kernel writes into it how much of it was used.
+        let (mut rounds, mut seen) = (0, 0);
+        while seen < 2 {
+            rounds += 1;
+            assert!(rounds < 100, "nothing is stamped");
+            let before = std::time::Instant::now();
+            for _ in 0..3 {
+                from.send_to(b"x", address).unwrap();
+            }
+            let late = before.elapsed();
+            std::thread::sleep(Duration::from_millis(30));
+            let mut waits = Vec::new();
+            while waits.len() < 3 {
+                to.one.readable().await.unwrap();
+                inbox.receive(&to.one, |_, waited, _| waits.push(waited));
+            }
+            // A clock that is adjusted while this runs may be off by a thousandth.
+            let (least, most) = (Duration::from_millis(29), before.elapsed() + late);
+            let waits: Vec<Duration> = waits.into_iter().map(Option::unwrap).collect();
+            assert!(waits.iter().all(|waited| *waited <= most), "{waits:?}");
+            seen += u32::from(waits.iter().all(|waited| *waited >= least));
         }
     }
 }

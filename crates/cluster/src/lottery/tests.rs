@@ -28,6 +28,7 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
         id: SERVICE,
         server: ([127, 0, 0, 1], member).into(),
         capacity: 1,
+        info: format!("member {member}").into_bytes().into(),
         check: None,
     };
     let settings = Settings {
@@ -65,6 +66,7 @@ async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
     let client = client(vec![two.address()]);
     let first = client.pick(SERVICE, b"").await.unwrap();
     assert_eq!(first.address, SocketAddr::from(([127, 0, 0, 1], first.member)));
+    assert_eq!(first.info, format!("member {}", first.member).as_bytes());
     for _ in 0..50 {
         // By chance alone it would be once in 2^50.
         assert_eq!(client.pick(SERVICE, b"").await.as_ref(), Ok(&first));
@@ -99,6 +101,43 @@ async fn where_nobody_is_nobody_is_found() {
     assert_eq!(client(vec![silent.local_addr().unwrap()]).pick(SERVICE, b"").await, Err(Unserved::Silence));
 }
 
+#[test]
+fn who_reads_late_lets_others_answer_first() {
+    use plimsoll_brain::lottery::{Message, Mode, Request};
+    use plimsoll_wire::rfs::Encode as _;
+    let mut desk = trust::desk();
+    let now = plimsoll_brain::Time(703_000_000);
+    let ask = |desk: &mut Desk, ids: std::ops::Range<u64>| {
+        for id in ids {
+            let id = plimsoll_brain::mix(id);
+            let request = Request {
+                id,
+                service: SERVICE,
+                attempt: 0,
+                mode: Mode::Lottery,
+                generation: 0,
+                client_time: 0,
+                avoid: vec![],
+                info: vec![],
+                room: 200,
+            };
+            let mut bytes = Vec::new();
+            Message::Request(request).encode(&keys(), &mut bytes).unwrap();
+            desk.take(now, ([10, 0, 9, 9], 9).into(), &bytes);
+        }
+        desk.letters();
+        trust::statistics(desk).lots
+    };
+    // Two are alike: of fifty about half are its own.
+    let lots = ask(&mut desk, 0..50);
+    assert!(lots.won > 10 && lots.doubted == 0, "{lots:?}");
+    // The others wait for the second.
+    let before = lots;
+    desk.late(now, Duration::from_secs(2));
+    let lots = ask(&mut desk, 50..100);
+    assert_eq!((lots.won, lots.doubted, lots.waiting), (before.won, 50, before.waiting), "{lots:?}");
+}
+
 #[tokio::test]
 async fn daemons_that_answer_little_know_one_another_still() {
     let one = rated(1, Vec::new(), 1);
@@ -111,4 +150,45 @@ async fn daemons_that_answer_little_know_one_another_still() {
         }
     };
     timeout(PATIENCE, both).await.unwrap();
+}
+
+#[test]
+fn the_longest_infos_fit_into_what_carries_them() {
+    use plimsoll_wire::rfs::{Answer, Encode as _, LEAST_ROOM, Listed, Offer, Status, Table};
+    let six = SocketAddr::from(([1; 8], 1));
+    let info: Arc<[u8]> = vec![b'x'; INFO].into();
+    let (none, endpoint, room) = (Vec::new(), Some(six), LEAST_ROOM);
+    let answer = Answer {
+        id: 1,
+        service: SERVICE,
+        status: Status::Ok,
+        rank: 0,
+        ttl: 0,
+        member: 1,
+        endpoint,
+        client_time: 0,
+        generation: 0,
+        info: Arc::clone(&info),
+        further: none,
+        room,
+    };
+    assert_eq!(answer.encode(&keys(), &mut Vec::new()), Ok(()));
+    // As many as are said to fit do, and one byte more does not.
+    let other = SocketAddr::from(([2; 8], 1));
+    let offer = |info: Arc<[u8]>| Offer { service: SERVICE, capacity: 1, endpoint: other, info };
+    let listed = |offers| Listed { member: 1, incarnation: 1, address: six, offers };
+    for services in [0, 1, 15, SERVICES] {
+        let infos = || std::iter::repeat_n(INFO.min(services), services);
+        let offers = infos().map(|len| offer(vec![b'x'; len].into())).collect();
+        assert_eq!(listed(offers).bytes(), table_bytes(infos()).0);
+    }
+    let most = table_bytes(std::iter::repeat_n(0, SERVICES));
+    assert!(most.0 <= most.1, "without infos any number that is allowed fits");
+    let member = listed(vec![offer(info); 15]);
+    let (bytes, room) = table_bytes(std::iter::repeat_n(INFO, 15));
+    assert_eq!((member.bytes(), bytes <= room), (bytes, true));
+    let table = Table { id: 1, generation: 1, part: 0, parts: 1, members: vec![member] };
+    assert_eq!(table.encode(&keys(), &mut Vec::new()), Ok(()));
+    let (bytes, room) = table_bytes(std::iter::repeat_n(INFO, 16));
+    assert!(bytes > room);
 }

@@ -38,6 +38,7 @@ fn settings() -> Settings {
         id: SERVICE,
         server: ([10, 0, 0, 1], 80).into(),
         capacity: 4,
+        info: [].into(),
         check: None,
     };
     Settings {
@@ -56,7 +57,7 @@ fn settings() -> Settings {
 }
 
 /// Member 1, which is up since 700 ms and knows member 2, which has reported.
-fn desk() -> Desk {
+pub(super) fn desk() -> Desk {
     let mut desk = Desk::new(&settings(), address(1), Secret::new([3; 16]));
     desk.take(millis(1), address(2), &sealed(&report(2, incarnation() - 9, 1), &daemons()));
     let fetched = asked(&mut desk).expect("it asks who that is");
@@ -96,7 +97,7 @@ fn seen(desk: &mut Desk) -> (Statistics, View) {
     shown.try_recv().unwrap()
 }
 
-fn statistics(desk: &mut Desk) -> Statistics {
+pub(super) fn statistics(desk: &mut Desk) -> Statistics {
     seen(desk).0
 }
 
@@ -110,7 +111,7 @@ fn report(member: u16, incarnation: u32, seq: u32) -> Message {
     let services =
         vec![Share { service: SERVICE, capacity: 4, weight: code::of(4.0), load: 0, in_flight: 0 }];
     let (state, ids) = (Standing::Up, vec![]);
-    Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids })
+    Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids, heard: vec![] })
 }
 
 /// What node `own` says to be taken in by member 1.

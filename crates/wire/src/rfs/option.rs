@@ -14,6 +14,9 @@ pub(super) const PAD: u16 = 0;
 /// In an ANSWER: who comes next, best first.
 pub(super) const FURTHER: u16 = 1;
 
+/// In a REPORT: what others said of themselves.
+pub(super) const HEARD: u16 = 2;
+
 /// Bytes of an option's type and length.
 pub(super) const HEAD: usize = 4;
 

@@ -7,6 +7,7 @@
 pub(crate) mod affinity;
 pub(crate) mod chunked;
 mod fields;
+pub(crate) mod fleet;
 pub(crate) mod giop;
 pub(crate) mod ior;
 pub(crate) mod orca;
@@ -50,6 +51,7 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "ior", check: ior::check },
     Law { name: "rfs", check: rfs::check },
     Law { name: "rfs_sealed", check: rfs_sealed::check },
+    Law { name: "fleet", check: fleet::check },
     Law { name: "affinity", check: affinity::check },
     Law { name: "xds", check: xds::check },
     Law { name: "trace_context", check: trace_context::check },

@@ -31,7 +31,8 @@ fn what_daemons_counted_is_for_each_of_their_answers() {
     let mut part = Record::new();
     (part.due, part.ok) = (100, 90);
     part.failed.insert(Failure::Unpicked, 10);
-    part.picked(Duration::from_millis(2));
+    (0..50).for_each(|_| part.picked(Duration::from_millis(2)));
+    part.picked_twice = 1;
     let before = Counts { answers: 1000.0, duplicates: 7.0, commit_delay: 0.0, cpu: 3.0 };
     let after = Counts { answers: 1200.0, duplicates: 8.0, commit_delay: 0.0005, cpu: 3.01 };
     let mut outcome = Outcome::default();
@@ -45,6 +46,7 @@ fn what_daemons_counted_is_for_each_of_their_answers() {
     near(Metric::CommitDelay, 0.0005);
     near(Metric::Unpicked, 0.1);
     near(Metric::Pick, 0.002);
+    near(Metric::TwoMembers, 0.02);
     assert!(!samples(Drive::Open(100.0), &Record::new()).contains_key(&Metric::Unpicked));
 }
 

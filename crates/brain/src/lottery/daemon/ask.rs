@@ -7,6 +7,9 @@
 //! slow distrusts itself first; Dadgar, Phillips, Currey, 2017). Without this, one of ten that stalls for 0.3 s in each
 //! second makes 1.8 % duplicates, with it 0.1 %.
 //!
+//! Nor does it hold others for silent while what they said waits to be read: one that was stopped for two seconds would find itself
+//! alone, and take everything.
+//!
 //! Winners by a hair answer at once too. That they should wait for a moment, lest another to which a report came later sees it
 //! the other way round, was tried and is not worth its wait: 0.12 % duplicates without, 0.10 % with it.
 //!
@@ -54,10 +57,15 @@ impl Daemon {
         }
         let Request { id, service, attempt, mode, client_time, room, .. } = *request;
         let asked = Asked { back, id, service, attempt, mode, client_time, room };
+        self.spread.answered();
+        if mode == Mode::Lottery && attempt == 0 {
+            self.spread.climbed(now);
+        }
         if self.repeat(now, &asked, &request.avoid) {
             return;
         }
         match mode {
+            Mode::Referral if self.stale(now) => self.statistics.doubted += 1,
             Mode::Referral => {
                 // It may wait on the ladder from an attempt before.
                 self.settle(id);
@@ -66,6 +74,13 @@ impl Daemon {
             Mode::Lottery if self.pending.contains_key(&id) => {}
             Mode::Lottery => self.climb(now, &asked, &request.avoid),
         }
+    }
+
+    /// Has what is handled now waited for so long that who asked has asked another, if there is one?
+    fn stale(&self, now: Time) -> bool {
+        let (at, waited) = self.waited;
+        let read = self.read(now);
+        at == now && waited >= LATE && self.table.others().any(|member| !self.table.suspect(member, read))
     }
 
     /// Answers as before, if it did and that still holds.
@@ -98,12 +113,13 @@ impl Daemon {
             return;
         }
         let me = self.config.member;
-        let place = drawn.ranking.places().iter().position(|place| !self.table.suspect(place.member, now));
+        let read = self.read(now);
+        let place = drawn.ranking.places().iter().position(|place| !self.table.suspect(place.member, read));
         let mut place = place.unwrap_or(0);
         // Who has answered it already is the one, whatever has changed since.
         let by = self.memory.find(now, asked.id).and_then(|record| record.by);
         if let Some(rank) =
-            by.and_then(|(by, _)| drawn.ranking.rank(by).filter(|_| !self.table.suspect(by, now)))
+            by.and_then(|(by, _)| drawn.ranking.rank(by).filter(|_| !self.table.suspect(by, read)))
         {
             place = rank;
         }
@@ -151,7 +167,8 @@ impl Daemon {
         if rank >= responders {
             return;
         }
-        let waited_for = |member: u16| member != me && !self.table.suspect(member, now);
+        let read = self.read(now);
+        let waited_for = |member: u16| member != me && !self.table.suspect(member, read);
         let mut before = places[..rank].iter().filter(|place| waited_for(place.member)).count() as u32;
         // Who answered before does so again.
         if let Some((by, _)) = by
@@ -166,6 +183,10 @@ impl Daemon {
         if others > 0 && self.lag.doubtful(now, step) {
             self.statistics.doubted += 1;
             wait = step * (responders as u32 + 1);
+            if self.lag.now(now) >= wait {
+                // Each of them has had its turn. Those who take this daemon for dead send it no commits: it would hear of none.
+                return;
+            }
         }
         if wait.is_zero() {
             self.win(now, asked, &drawn);
@@ -253,7 +274,7 @@ impl Daemon {
             _ => {
                 k = CANDIDATES;
                 let may = |entrant: &Entrant| {
-                    !avoid.contains(&entrant.member) && !self.table.suspect(entrant.member, now)
+                    !avoid.contains(&entrant.member) && !self.table.suspect(entrant.member, self.read(now))
                 };
                 rank(key, id, service, drum.clone().filter(may), k)
             }
@@ -316,6 +337,9 @@ impl Daemon {
 /// From a commit to its repetition: two fifths of the least step, as the next in rank may know of smaller delays than this
 /// daemon. (At two fifths of this daemon's own step, a third of the duplicates among 100 daemons came from that.)
 const AGAIN: Duration = Duration::from_micros(1600);
+
+/// Clients that are near ask another after 40 ms without an answer. What they are told after that would be a second name.
+const LATE: Duration = Duration::from_millis(100);
 
 /// From this attempt on more members take part.
 const WIDER: u8 = 2;

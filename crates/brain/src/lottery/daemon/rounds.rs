@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::Daemon;
 use crate::hash::unit;
 use crate::lottery::message::{
-    Commit, Fetch, IDS, Look, Message, Report, Share, Standing, Table, To, UNKNOWN,
+    Commit, Fetch, Hearsay, IDS, Look, Message, Report, Share, Standing, Table, To, UNKNOWN,
 };
 use crate::lottery::table::News;
 use crate::{Time, mix};
@@ -50,9 +50,14 @@ impl Daemon {
             self.next_report = now;
         }
         if now >= self.next_report {
-            self.table.sweep(now, self.config.forget);
+            self.table.sweep(self.read(now), self.config.forget);
             self.report(now);
         }
+    }
+
+    /// Up to when it has read what came. Whoever said nothing since may have said it, and it was not read yet.
+    pub(super) fn read(&self, now: Time) -> Time {
+        now - self.lag.now(now)
     }
 
     /// Sends a report; from now on it draws with what it says there.
@@ -75,15 +80,34 @@ impl Daemon {
         }
         self.recent.retain(|(_, listed)| *listed < LISTED);
         let (member, incarnation, seq) = (self.config.member, self.config.incarnation, self.seq);
-        let mut report = Report { member, incarnation, seq, state: self.state, digest: 0, services, ids };
+        let (state, heard) = (self.state, Vec::new());
+        let mut report = Report { member, incarnation, seq, state, digest: 0, services, ids, heard };
         self.table.hear(now, &report);
         report.digest = self.table.digest;
         self.statistics.reports += 1;
-        self.send(To::Everyone, Message::Report(report));
+        self.tell(now, report);
         self.reported = now;
         // Daemons that start together are not to report together.
         let spread = 0.9 + 0.2 * unit(mix(self.config.seed ^ mix(u64::from(seq))));
         self.next_report = now + self.config.interval.mul_f64(spread);
+    }
+
+    /// Sends a report: to all, or to those whose turn it is, with what was heard of others.
+    fn tell(&mut self, now: Time, mut report: Report) {
+        if self.config.multicast {
+            return self.send(To::Everyone, Message::Report(report));
+        }
+        let audience = self.spread.audience(now, &report, self.table.daemons().count());
+        // Also with what goes to all, as those who were away need it most.
+        report.heard = self.table.gossip(now, report.room());
+        let Some(count) = audience else { return self.send(To::Everyone, Message::Report(report)) };
+        for _ in 0..count {
+            let seed = self.config.seed;
+            let Some(member) = self.spread.next(seed, self.table.others()) else { return };
+            // One that has gone since the round began.
+            let Some(to) = self.table.listed(member).map(|listed| listed.address) else { continue };
+            self.send(To::Address(to), Message::Report(report.clone()));
+        }
     }
 
     /// Another reports.
@@ -96,6 +120,7 @@ impl Daemon {
             self.table.outdate(report.member, report.incarnation);
         }
         match self.table.hear(now, report) {
+            // It is not believed in what it says of others before it is known who it is.
             News::Stranger => {
                 self.inquire(now, from);
                 return;
@@ -106,12 +131,32 @@ impl Daemon {
             }
             News::Fresh => self.statistics.heard += 1,
         }
+        self.hearsay(now, from, &report.heard);
         self.table.compare(report.member, report.digest);
         for id in report.ids.iter().take(IDS) {
             // Ids of requests that did not come here are of no use: they are for everybody, and many.
             if self.memory.find(now, *id).is_some() {
                 self.answered(now, report.member, *id, false);
             }
+        }
+    }
+
+    /// What another passes on of what others said.
+    fn hearsay(&mut self, now: Time, from: SocketAddr, heard: &[Hearsay]) {
+        let mut strangers = false;
+        for said in heard.iter().filter(|said| said.member != self.config.member) {
+            if self.config.forget.is_some() {
+                self.table.outdate(said.member, said.incarnation);
+            }
+            match self.table.hear_of(now, said) {
+                News::Stranger => strangers = true,
+                News::Fresh => self.statistics.heard += 1,
+                // Most of what is passed on is known.
+                News::Old => {}
+            }
+        }
+        if strangers {
+            self.inquire(now, from);
         }
     }
 
@@ -204,7 +249,7 @@ impl Daemon {
             self.statistics.limited += 1;
             return;
         }
-        if let Some(part) = self.table.places(now, look) {
+        if let Some(part) = self.table.places(self.read(now), look) {
             self.send(back, Message::Drum(part));
         }
     }

@@ -57,6 +57,6 @@ impl Daemon {
                 in_flight: local.in_flight,
             },
         });
-        View { state: self.state, services: services.collect(), members: self.table.view(now) }
+        View { state: self.state, services: services.collect(), members: self.table.view(self.read(now)) }
     }
 }

@@ -25,6 +25,7 @@ impl World {
         let mut config = Config::new(member, incarnation, address, offers, Key::new(*b"key of the tests"));
         config.memory = 1 << 13;
         config.seed ^= seed;
+        config.multicast = !self.setting.unicast;
         node.daemon = Some(Daemon::new(config, now));
         for other in 0..self.nodes.len() {
             if other != who {
@@ -59,6 +60,24 @@ impl World {
                 let life = self.nodes[who].life;
                 self.after(0.0, Event::Stall(who, life));
             }
+            (Fault::Stop { who, at, until }, true) => {
+                self.nodes[who].stalled = self.nodes[who].daemon.is_some();
+                if until - at > 1.2 {
+                    let about = listed(who, &self.nodes[who]);
+                    self.rumour(&about, false, (0.8, 1.2), |_| true);
+                }
+            }
+            (Fault::Stop { who, at, until }, false) => {
+                if self.nodes[who].stalled {
+                    self.resume(who);
+                }
+                if until - at > 1.2 && self.nodes[who].daemon.is_some() {
+                    // It learns that it was thought dead, and begins anew, a moment later.
+                    self.nodes[who].incarnation += 1;
+                    let (life, incarnation) = (self.nodes[who].life, self.nodes[who].incarnation);
+                    self.after(0.2, Event::Anew(who, life, incarnation));
+                }
+            }
             (Fault::Drain { who, .. }, on) => self.call(who, false, |daemon, now| daemon.drain(now, on)),
             (Fault::Leave { who, .. }, true) => {
                 self.call(who, false, |daemon, now| daemon.leave(now));
@@ -75,15 +94,19 @@ impl World {
             (Fault::Partition { .. }, false) => {
                 self.split = None;
                 for who in 0..self.nodes.len() {
-                    // It learns that it was thought dead, and begins anew.
                     self.nodes[who].incarnation += 1;
-                    let incarnation = self.nodes[who].incarnation;
-                    self.call(who, false, |daemon, now| daemon.rejoin(now, incarnation));
-                    let about = listed(who, &self.nodes[who]);
-                    self.rumour(&about, true, (0.05, 0.2), |_| true);
+                    self.anew(who);
                 }
             }
         }
+    }
+
+    /// A daemon has learned that it was thought dead, and begins anew.
+    pub(super) fn anew(&mut self, who: usize) {
+        let incarnation = self.nodes[who].incarnation;
+        self.call(who, false, |daemon, now| daemon.rejoin(now, incarnation));
+        let about = listed(who, &self.nodes[who]);
+        self.rumour(&about, true, (0.05, 0.2), |_| true);
     }
 
     /// The membership protocol tells those that `hear` of it.

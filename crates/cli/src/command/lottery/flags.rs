@@ -110,11 +110,12 @@ fn table(service: &str) -> Result<String, String> {
             Some(("capacity", number)) if number.parse::<u16>().is_ok() => format!("capacity = {number}"),
             Some(("id", number)) if number.parse::<u32>().is_ok() => format!("id = {number}"),
             Some(("load", load)) => format!("load = {}", quoted(load)),
+            Some(("info", info)) => format!("info = {}", quoted(info)),
             Some(("health", "tcp")) => "health = { tcp = true }".to_owned(),
             Some(("health", path)) => format!("health = {{ http = {} }}", quoted(path)),
             _ => {
                 return Err(format!(
-                    "`{part}` says nothing of a service: there are capacity=0..65535, id=NUMBER, load=EXPRESSION and \
+                    "`{part}` says nothing of a service: there are capacity=0..65535, id=NUMBER, info=TEXT, load=EXPRESSION and \
                      health=/PATH or health=tcp"
                 ));
             }
@@ -153,12 +154,13 @@ mod tests {
 
     #[test]
     fn a_service_is_written_as_a_file_has_it() {
-        let text = table("web=10.0.0.1:80,capacity=4,health=/a\"b,load=cpu / 2").unwrap();
+        let text = table("web=10.0.0.1:80,capacity=4,info=zone=a,health=/a\"b,load=cpu / 2").unwrap();
         insta::assert_snapshot!(text, @r#"
         [[service]]
         name = "web"
         server = "10.0.0.1:80"
         capacity = 4
+        info = "zone=a"
         health = { http = '/a"b' }
         load = "cpu / 2"
         "#);

@@ -108,6 +108,9 @@ fn service_differences(before: &Service, after: &Service, changes: &mut Vec<Stri
     if before.capacity != after.capacity {
         changes.push(format!("~ service {name}: capacity {} -> {}", before.capacity, after.capacity));
     }
+    if before.info != after.info {
+        changes.push(format!("~ service {name}: info"));
+    }
     if format!("{:?}", before.check) != format!("{:?}", after.check) {
         changes.push(format!("~ service {name}: health"));
     }

@@ -1,12 +1,17 @@
 //! Groups whose members a lottery draws: each follows the lottery's daemons, and what they say is put in force.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use plimsoll_brain::MemberSpec;
-use plimsoll_cluster::lottery::{self, Followed};
+use plimsoll_client::{KeySource, Ring};
+use plimsoll_cluster::lottery::{self, FollowSettings, Followed};
+use plimsoll_wire::rfs::Keys;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::config::Lottery;
 use crate::running::Running;
@@ -25,7 +30,9 @@ pub(super) async fn all(running: Arc<Running>) {
 }
 
 async fn one(running: Arc<Running>, lottery: Lottery) {
-    let Lottery { group, limit, follow } = lottery;
+    let Lottery { group, limit, service, daemons, keys: (keys, file) } = lottery;
+    let (ring, keys) = watch::channel(keys);
+    let follow = FollowSettings { service, daemons, keys };
     let (seen, mut news) = watch::channel(None);
     let name = Arc::clone(&group);
     let follower = async {
@@ -48,8 +55,43 @@ async fn one(running: Arc<Running>, lottery: Lottery) {
             let _ = done.await;
         }
     };
-    tokio::join!(follower, taker);
+    tokio::join!(follower, taker, keep(&group, file, ring));
 }
+
+/// Looks after a file of keys for ever: what it says when it changes is what daemons are asked with.
+async fn keep(group: &str, file: PathBuf, keys: watch::Sender<Keys>) {
+    let mut tick = interval(LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ring = None;
+    loop {
+        tick.tick().await;
+        let (path, before) = (file.clone(), ring.take());
+        // A file may be far away.
+        let look = spawn_blocking(move || match before {
+            Some(mut ring) => {
+                let again = Ring::look(&mut ring, Instant::now());
+                Some((ring, again))
+            }
+            // It was read before this began, and may have changed since.
+            None => Ring::open(KeySource::File(path), Instant::now()).ok().map(|ring| (ring, true)),
+        });
+        let Ok(Some((looked, changed))) = look.await else { continue };
+        let ids = |keys: &Keys| keys.ids().collect::<Vec<_>>();
+        if changed && ids(looked.keys()) != ids(&keys.borrow()) {
+            tracing::info!(
+                "group {group}: the keys of the lottery were read again: {:?}",
+                ids(looked.keys())
+            );
+        }
+        if changed {
+            keys.send_replace(looked.keys().clone());
+        }
+        ring = Some(looked);
+    }
+}
+
+/// Between two looks at a file of keys.
+const LOOK: Duration = Duration::from_secs(1);
 
 type Weights = Vec<(Arc<str>, Option<f64>)>;
 

@@ -51,7 +51,7 @@ const COMMIT: &str = "
 ";
 
 const REPORT: &str = "
-    52 46 01 04 00 00 00 4d        ; RF, version 1, REPORT, no flags, 77 bytes
+    52 46 01 04 00 00 00 6a        ; RF, version 1, REPORT, no flags, 106 bytes
     00*8                           ; no id
     00 05                          ; member 5
     65 53 f1 00                    ; its life
@@ -61,9 +61,12 @@ const REPORT: &str = "
     01 01                          ; one service, one request
     00 00 00 2a 01 90 00 80 01 5e 00 11  ; service 42: capacity 400, weight 128, load 350, 17 in flight
     01 02 03 04 05 06 07 08        ; the request
+    00 02 00 19 01                 ; option 2 of 25 bytes: of one other
+    00 06 65 53 f1 01 00 00 00 09 02 01 ; member 6, its life, its report 9, draining, one service
+    00 00 00 2a 00 c8 00 70 ff ff 00 00 ; service 42: capacity 200, weight 112, load not known, none in flight
     00 00 00 07                    ; key 7
-    3b 2c 78 76 47 64 9d b2        ; tag
-    1a a1 e9 61 17 46 71 f0
+    f5 22 1d 0e 54 b2 ce c1        ; tag
+    da 34 d8 3d 8e 15 9a 2c
 ";
 
 const FETCH: &str = "
@@ -197,6 +200,13 @@ pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
         digest: 0x8899_aabb_ccdd_eeff,
         services: vec![load],
         ids: vec![id],
+        heard: vec![Hearsay {
+            member: 6,
+            incarnation: incarnation + 1,
+            seq: 9,
+            state: Standing::Draining,
+            services: vec![Share { service: 42, capacity: 200, weight: 112, load: u16::MAX, in_flight: 0 }],
+        }],
     };
     let fetch = Fetch { id: 0x1111_1111_1111_1111, generation: 0, part: 0 };
     let near = Offer {

@@ -69,18 +69,37 @@ fn commit() -> impl Strategy<Value = Message> {
 }
 
 fn report() -> impl Strategy<Value = Message> {
-    let load = any::<(u32, u16, u16, u16, u16)>().prop_map(|(service, capacity, weight, load, in_flight)| {
-        Share { service, capacity, weight, load, in_flight }
-    });
-    let services = vec(load, 0..=111);
+    let load =
+        || {
+            any::<(u32, u16, u16, u16, u16)>().prop_map(|(service, capacity, weight, load, in_flight)| {
+                Share { service, capacity, weight, load, in_flight }
+            })
+        };
+    let services = vec(load(), 0..=111);
     let lists = services.prop_flat_map(|services| {
         let most = ((1343 - 12 * services.len()) / 8).min(255);
         (Just(services), vec(any::<u64>(), 0..=most))
     });
-    (any::<(u16, u32, u32, u64)>(), state(), lists).prop_map(|(numbers, state, (services, ids))| {
-        let (member, incarnation, seq, digest) = numbers;
-        Message::Report(Report { member, incarnation, seq, state, digest, services, ids })
-    })
+    let said = (any::<(u16, u32, u32)>(), state(), vec(load(), 0..4));
+    let said = said.prop_map(|((member, incarnation, seq), state, services)| Hearsay {
+        member,
+        incarnation,
+        seq,
+        state,
+        services,
+    });
+    (any::<(u16, u32, u32, u64)>(), state(), lists, vec(said, 0..60)).prop_map(
+        |(numbers, state, (services, ids), mut heard)| {
+            let (member, incarnation, seq, digest) = numbers;
+            let used = 12 * services.len() + 8 * ids.len();
+            while heard.iter().map(Hearsay::bytes).sum::<usize>() + 5 + used > 1343 {
+                if heard.pop().is_none() {
+                    break;
+                }
+            }
+            Message::Report(Report { member, incarnation, seq, state, digest, services, ids, heard })
+        },
+    )
 }
 
 fn fetch() -> impl Strategy<Value = Message> {

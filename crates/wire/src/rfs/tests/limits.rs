@@ -36,7 +36,7 @@ fn request(avoid: usize, info: usize, room: u16) -> Request {
 fn report(services: usize, recent: usize) -> Report {
     let load = Share { service: 1, capacity: 1, weight: 1, load: 1, in_flight: 1 };
     let (services, ids) = (vec![load; services], vec![1; recent]);
-    Report { member: 1, incarnation: 1, seq: 1, state: Standing::Up, digest: 1, services, ids }
+    Report { member: 1, incarnation: 1, seq: 1, state: Standing::Up, digest: 1, services, ids, heard: vec![] }
 }
 
 /// Its length, or why it has none; then it appended nothing.

@@ -121,6 +121,30 @@ fn further_members_are_named_once_and_counted_right() {
 }
 
 #[test]
+fn what_was_heard_is_told_once_and_counted_right() {
+    let bare = [&[0, 2, 0, 13, 1][..], &[0, 6, 0, 0, 0, 1, 0, 0, 0, 9, 1, 0]].concat();
+    assert_eq!(why(followed("REPORT", &bare)), "what was heard is told twice");
+    // The last 29 bytes are the example's own option.
+    let example = example("REPORT");
+    let alone = |option: &[u8]| resealed(&[&example[..example.len() - 29], option].concat());
+    let Ok(Message::Report(report)) = alone(&bare) else { panic!("a report") };
+    let none = Hearsay { member: 6, incarnation: 1, seq: 9, state: Standing::Up, services: vec![] };
+    assert_eq!(report.heard, [none]);
+    let changed = |at: usize, to: u8| {
+        let mut option = bare.clone();
+        option[at] = to;
+        alone(&option)
+    };
+    assert_eq!(why(changed(4, 0)), "what was heard is not as long as it says");
+    assert_eq!(why(changed(4, 2)), "it ends in the middle of a value");
+    assert_eq!(why(changed(15, 4)), "a member is in no known state");
+    assert_eq!(why(changed(16, 1)), "it ends in the middle of a value");
+    let mut more = [&bare[..], &[0]].concat();
+    more[3] += 1;
+    assert_eq!(why(alone(&more)), "what was heard is not as long as it says");
+}
+
+#[test]
 fn values_that_mean_nothing_are_refused() {
     assert_eq!(why(with("REQUEST", 21, &[2])), "a request is of no known mode");
     assert_eq!(why(with("REQUEST", 35, &[0x03, 0xe9])), "there is more information than there may be");

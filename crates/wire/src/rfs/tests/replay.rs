@@ -2,7 +2,7 @@ use super::*;
 
 fn report(member: u16, incarnation: u32, seq: u32) -> Report {
     let (services, ids) = (Vec::new(), Vec::new());
-    Report { member, incarnation, seq, state: Standing::Up, digest: 0, services, ids }
+    Report { member, incarnation, seq, state: Standing::Up, digest: 0, services, ids, heard: vec![] }
 }
 
 #[test]

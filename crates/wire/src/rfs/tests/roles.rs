@@ -53,6 +53,7 @@ fn all() -> Vec<(Kind, Vec<u8>, Keys)> {
             digest: 0,
             services: vec![],
             ids: vec![],
+            heard: vec![],
         }),
         Message::Fetch(Fetch { id, generation: 0, part: 0 }),
         Message::Table(Table { id, generation: 1, part: 0, parts: 1, members: vec![] }),
