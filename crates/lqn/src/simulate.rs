@@ -21,6 +21,7 @@ mod percentiles;
 mod program;
 mod route;
 mod station;
+mod streams;
 mod tally;
 
 /// How much is simulated.
