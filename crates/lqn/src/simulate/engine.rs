@@ -27,8 +27,6 @@ mod slab;
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
-/// Most requests, threads or branches at a time: an open model with more arrivals than it can serve grows for ever.
-const MOST: usize = 2_000_000;
 /// Most that is done at one moment.
 const AT_ONCE: u64 = 10_000_000;
 
@@ -57,6 +55,8 @@ pub(super) struct Engine<'p> {
     /// Events so far.
     pub(super) events: u64,
     pub(super) tally: Tally,
+    /// Requests, threads or branches at a time.
+    most: usize,
 }
 
 /// Things to do at this moment.
@@ -141,7 +141,7 @@ struct Waiting {
 }
 
 impl<'p> Engine<'p> {
-    pub(super) fn new(model: &Model, program: &'p Program, seed: u64) -> Self {
+    pub(super) fn new(model: &Model, program: &'p Program, seed: u64, most: usize) -> Self {
         let mut engine = Self {
             program,
             chance: Streams::new(model, seed),
@@ -160,6 +160,7 @@ impl<'p> Engine<'p> {
             begun: (0.0, 0),
             events: 0,
             tally: Tally::new(model),
+            most,
         };
         for crew in &program.tasks {
             engine.crews.push(State { free: crew.copies, queue: VecDeque::new() });
@@ -171,6 +172,8 @@ impl<'p> Engine<'p> {
                 engine.rest(thread);
             }
         }
+        // Clients are there from the first.
+        engine.most += engine.threads.count();
         for (place, entry) in program.entries.iter().enumerate() {
             if entry.arrivals > 0.0 {
                 engine.arrival(place as u32);
@@ -206,6 +209,14 @@ impl<'p> Engine<'p> {
     pub(super) fn count(&mut self) {
         self.stations.iter_mut().for_each(|station| station.count(self.now));
         self.tally.count(self.now);
+    }
+
+    /// How many requests wait or are served at a task now; of clients, how many do not think.
+    pub(super) fn there(&self, task: usize) -> f64 {
+        match self.program.tasks[task].think {
+            Some(_) => self.tally.tasks[task].busy as f64,
+            None => f64::from(self.loads[task]),
+        }
     }
 
     fn step(&mut self) -> Result<(), Stuck> {
@@ -280,7 +291,7 @@ impl<'p> Engine<'p> {
                 return Err(Stuck::Still(self.now));
             }
         }
-        if self.requests.count().max(self.threads.count()).max(self.branches.count()) > MOST {
+        if self.requests.count().max(self.threads.count()).max(self.branches.count()) > self.most {
             return Err(Stuck::Grows(self.now));
         }
         Ok(())
