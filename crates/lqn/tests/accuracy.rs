@@ -267,7 +267,7 @@ fn two_hundred_points_are_right_by_the_simulation_of_five() {
             simulate(&points[place], &Effort { seed, events, precision: 0.0 }).unwrap()
         };
         let along: Vec<usize> = (0..points.len()).collect();
-        let places = anchors(&solved.iter().collect::<Vec<_>>());
+        let places = anchors(&points.iter().zip(&solved).collect::<Vec<_>>());
         let runs: Vec<(usize, Findings)> = places
             .iter()
             .map(|place| {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_lqn::ask::Whole;
 use plimsoll_lqn::draw::Picture;
 use plimsoll_lqn::simulate::TaskFinding;
 use plimsoll_lqn::write::{self, Origin};
@@ -89,6 +90,11 @@ fn replicas_are_as_if_each_were_written_out() {
             near(&own.name, own.throughput.mean, &each(&|own| own.throughput));
             near(&own.name, own.busy.mean, &each(&|own| own.busy));
         }
+        // All that everyone gets is the same, however it is written.
+        let [own, other] = [Whole::of(&short, &one), Whole::of(&long, &all)];
+        assert!((own.throughput / other.throughput - 1.0).abs() < 1e-9, "{own:?} {other:?}");
+        // A played time of one is the mean of all by how often each was seen.
+        assert!((own.response / other.response - 1.0).abs() < 1e-3, "{own:?} {other:?}");
         for own in &one.processors {
             let those = all.processors.iter().filter(|other| other.name.starts_with(&own.name));
             near(&own.name, own.busy.mean, &those.map(|own| own.busy).collect::<Vec<_>>());

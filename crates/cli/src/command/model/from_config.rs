@@ -89,6 +89,22 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
             ),
         });
     }
+    if group.max_rate.is_some() || group.members.iter().any(|own| own.table().max_rate.is_some()) {
+        all.push("max_rate is left out: in the model members get as much as comes".to_owned());
+    }
+    if group.admission == Some(true) || group.admission.is_none() && strategy == "adaptive" {
+        all.push(
+            "admission is left out: in the model nothing is refused because members have more than they can work on".to_owned(),
+        );
+    }
+    if group.retry.attempts > 0 {
+        all.push(match patience(group) {
+            Some(_) => "the retry budget (retry.budget, retry.min_per_second) is left out: in the model every try that retry.attempts \
+                        allows is made"
+                .to_owned(),
+            None => "retry is left out: without per_try nothing fails in the model".to_owned(),
+        });
+    }
     let listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name));
     for listener in listeners {
         if listener.protocol == Protocol::Xds {
