@@ -63,7 +63,6 @@ fn gain(one: &Model, other: &Model) -> f64 {
     variance(&off(apart)) / variance(&off(same))
 }
 
-/// With one stream of dice for all these are between 0.5 and 3: chance.
 #[test]
 fn neighbours_are_told_apart_by_the_same_luck() {
     let horb = of("paper/horb-n24.lqn");

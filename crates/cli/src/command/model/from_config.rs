@@ -334,15 +334,15 @@ mod tests {
 
     #[test]
     fn what_a_model_leaves_out_is_named() {
-        let notes = |rest: &str| {
+        let said = |rest: &str| {
             let text = format!(
                 "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
                  strategy = \"round_robin\"\nmembers = [\"127.0.0.1:1\"]\n{rest}"
             );
             let file = config::parse("x.toml", text.into_bytes()).unwrap_or_else(|why| panic!("{why}"));
-            super::notes(&file.config.groups[0], &file.config).join("\n")
+            notes(&file.config.groups[0], &file.config).join("\n")
         };
-        let none = notes("[group.retry]\nattempts = 0\n");
+        let none = said("[group.retry]\nattempts = 0\n");
         assert_eq!(none, "");
         for (rest, word) in [
             ("max_rate = 5.0\n", "max_rate is left out"),
@@ -352,7 +352,7 @@ mod tests {
             ("[group.retry]\nattempts = 2\n", "retry is left out"),
             ("[group.retry]\nattempts = 2\n[group.timeouts]\nper_try = \"1s\"\n", "retry budget"),
         ] {
-            assert!(notes(rest).contains(word), "{rest}: {}", notes(rest));
+            assert!(said(rest).contains(word), "{rest}: {}", said(rest));
         }
     }
 
