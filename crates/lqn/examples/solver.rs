@@ -161,6 +161,13 @@ impl Errors {
                 errors.get(((count as f64) * (1.0 - part)) as usize).map_or(0.0, |own| own.0.abs())
             };
             println!("  {what:10} mean {mean:.2} %, median {:.2} %, p95 {:.2} %", at(0.5), at(0.95));
+            let targets: &[(&str, f64, f64)] = match what {
+                "throughput" => &[("mean", mean, 2.5)],
+                _ => &[("mean", mean, 3.0), ("p95", at(0.95), 9.0)],
+            };
+            for (which, found, most) in targets {
+                verdict(&format!("{what}, {which}"), *found, *most, "%");
+            }
             for (off, name) in errors.iter().take(12) {
                 println!("    {off:+7.2} %  {name}");
             }
@@ -171,8 +178,17 @@ impl Errors {
         for (took, name) in self.times.iter().take(3) {
             println!("    {took:7.2} ms {name}");
         }
+        verdict("time, median", median, 1.0, "ms");
+        verdict("time, worst", self.times.first().map_or(0.0, |own| own.0), 50.0, "ms");
+        verdict("not converged", self.lost.len() as f64, 0.0, "");
         println!("  not converged: {} {:?}", self.lost.len(), &self.lost[..self.lost.len().min(10)]);
     }
+}
+
+/// A number beside its target.
+fn verdict(what: &str, found: f64, most: f64, unit: &str) {
+    let verdict = if found <= most { "met" } else { "MISSED" };
+    println!("  target: {what} {found:.3} {unit}, at most {most} {unit}: {verdict}");
 }
 
 /// All numbers of a model, solved and simulated.

@@ -112,15 +112,20 @@ pub struct Whole {
 }
 
 impl Whole {
-    /// Of these results.
-    pub fn of(found: &Findings) -> Self {
-        let clients = found.tasks.iter().map(|own| (own.throughput, own.response));
-        let open = found.entries.iter().map(|own| (own.throughput, own.response));
+    /// Of these results of a model. What stands there of something with replicas is of one of them, and counts as often as there
+    /// are.
+    pub fn of(model: &Model, found: &Findings) -> Self {
+        let clients = model.tasks.iter().zip(&found.tasks);
+        let clients = clients.map(|(task, own)| (task.replicas, own.throughput, own.response));
+        let open = model.entries.iter().zip(&found.entries);
+        let open =
+            open.map(|(entry, own)| (model.tasks[entry.task.0].replicas, own.throughput, own.response));
         let (mut throughput, mut time) = (0.0, 0.0);
-        for (rate, response) in clients.chain(open) {
+        for (replicas, rate, response) in clients.chain(open) {
             if let Some(response) = response {
-                throughput += rate.mean;
-                time += rate.mean * response.mean;
+                let rate = f64::from(replicas.max(1)) * rate.mean;
+                throughput += rate;
+                time += rate * response.mean;
             }
         }
         Self { throughput, response: if throughput > 0.0 { time / throughput } else { 0.0 } }

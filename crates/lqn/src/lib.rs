@@ -25,5 +25,5 @@ pub use fit::fit;
 pub use model::Model;
 pub use plan::{Plan, anchored_sweep, anchors, is_sure, plan};
 pub use read::{Read, Trouble, read};
-pub use simulate::{Effort, Estimate, Findings, Stuck, simulate, simulate_while};
+pub use simulate::{Effort, Estimate, Findings, Replication, Stuck, simulate, simulate_on, simulate_while};
 pub use solve::{Convergence, solve};

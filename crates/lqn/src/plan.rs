@@ -127,6 +127,9 @@ fn together(runs: &[Findings]) -> Option<Findings> {
         both.events = all.events + run.events;
         both.time = all.time + run.time;
         both.batches = all.batches + run.batches;
+        both.runs = all.runs + run.runs;
+        both.warm_up = all.warm_up + run.warm_up;
+        both.settled = all.settled && run.settled;
         both.precise = all.precise && run.precise;
         all = both;
     }

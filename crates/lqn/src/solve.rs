@@ -429,6 +429,9 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
         events: 0,
         time: 0.0,
         batches: 0,
+        runs: 0,
+        warm_up: 0.0,
+        settled: true,
         precise: convergence.converged,
         unseen: Vec::new(),
     }

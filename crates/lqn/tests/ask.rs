@@ -59,7 +59,7 @@ fn remedies_are_tried_and_the_best_comes_first() {
     let model = forwarding(1.0);
     let found = solve(&model).unwrap();
     let own = bottleneck(&model, &found).unwrap();
-    let now = Whole::of(&found).response;
+    let now = Whole::of(&model, &found).response;
     let remedies = remedies(&model, &own, &solve).unwrap();
     assert!(remedies.windows(2).all(|pair| pair[0].whole.response <= pair[1].whole.response));
     let fewest = remedies.iter().find_map(|own| match &own.change {

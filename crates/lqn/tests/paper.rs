@@ -40,8 +40,13 @@ fn processor(found: &Findings, name: &str) -> f64 {
 
 #[track_caller]
 fn near(what: &str, value: f64, expected: f64) {
+    within(what, value, expected, 0.015);
+}
+
+#[track_caller]
+fn within(what: &str, value: f64, expected: f64, part: f64) {
     let off = value / expected - 1.0;
-    assert!(off.abs() <= 0.015, "{what}: {value:.4}, not {expected}: {:+.2} %", off * 100.0);
+    assert!(off.abs() <= part, "{what}: {value:.4}, not {expected}: {:+.2} %", off * 100.0);
 }
 
 /// The text with this routing of both services by the loads of servers.
@@ -95,12 +100,15 @@ fn a_client_alone_takes_longer_by_as_much_as_was_printed() {
 #[test]
 fn the_forwarding_architecture_too_and_its_bottleneck_moves_from_software_to_hardware() {
     let cases = [
-        ("forb-c1-n24.lqn", 1426.0, 0.528, 0.262, 0.220, Kind::Software, "fagent"),
-        ("forb-c8-n24.lqn", 751.0, 1.0, 0.497, 0.417, Kind::Hardware, "CPUag"),
+        ("forb-c1-n24.lqn", 1426.4, 0.0060, 0.528, 0.262, 0.220, Kind::Software, "fagent"),
+        ("forb-c8-n24.lqn", 751.1, 0.0039, 1.0, 0.497, 0.417, Kind::Hardware, "CPUag"),
     ];
     let mut times = Vec::new();
-    for (name, time, agent, b, a, kind, of) in cases {
+    for (name, time, half, agent, b, a, kind, of) in cases {
         let (model, found) = found(&text(name));
+        // The other simulation of it has an interval, too, of throughputs and so of all of these; ours finds 1447.6 ± 1.5 ms with
+        // one clone (48 million events), a third simulator 1455.
+        let near = |what: &str, value: f64, expected: f64| within(what, value, expected, 0.015 + half);
         near(name, response(&found), time);
         near("CPUag", processor(&found, "CPUag"), agent);
         near("CPUB", (processor(&found, "CPUB1") + processor(&found, "CPUB2")) / 2.0, b);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_lqn::ask::Whole;
 use plimsoll_lqn::draw::Picture;
 use plimsoll_lqn::simulate::TaskFinding;
 use plimsoll_lqn::write::{self, Origin};
@@ -49,6 +50,22 @@ fn long() -> String {
     text + "-1\n"
 }
 
+/// With the names that replicas have, and so with their chance: `store2_1` is that of `store_1` of the third.
+fn alike(mut model: Model) -> Model {
+    let named = |name: &mut String| {
+        let at = name.find(|c: char| c.is_ascii_digit()).expect("all are numbered");
+        let number = name.remove(at).to_digit(10).expect("it is a digit");
+        if number > 0 {
+            *name += &format!("#{}", number + 1);
+        }
+    };
+    model.processors.iter_mut().for_each(|own| named(&mut own.name));
+    model.tasks.iter_mut().for_each(|own| named(&mut own.name));
+    model.entries.iter_mut().for_each(|own| named(&mut own.name));
+    model.activities.iter_mut().for_each(|own| named(&mut own.name));
+    model
+}
+
 fn near(what: &str, one: f64, those: &[Estimate]) {
     let mean = those.iter().map(|own| own.mean).sum::<f64>() / those.len() as f64;
     assert!((one - mean).abs() <= 1e-9 * mean.abs(), "{what}: {one}, not {mean}");
@@ -56,7 +73,7 @@ fn near(what: &str, one: f64, those: &[Estimate]) {
 
 #[test]
 fn replicas_are_as_if_each_were_written_out() {
-    let (short, long) = (model(SHORT), model(&long()));
+    let (short, long) = (model(SHORT), alike(model(&long())));
     let effort = Effort { events: 200_000, precision: 0.001, ..Effort::default() };
     for (one, all) in [
         (solve(&short).0, solve(&long).0),
@@ -73,6 +90,11 @@ fn replicas_are_as_if_each_were_written_out() {
             near(&own.name, own.throughput.mean, &each(&|own| own.throughput));
             near(&own.name, own.busy.mean, &each(&|own| own.busy));
         }
+        // All that everyone gets is the same, however it is written.
+        let [own, other] = [Whole::of(&short, &one), Whole::of(&long, &all)];
+        assert!((own.throughput / other.throughput - 1.0).abs() < 1e-9, "{own:?} {other:?}");
+        // A played time of one is the mean of all by how often each was seen.
+        assert!((own.response / other.response - 1.0).abs() < 1e-3, "{own:?} {other:?}");
         for own in &one.processors {
             let those = all.processors.iter().filter(|other| other.name.starts_with(&own.name));
             near(&own.name, own.busy.mean, &those.map(|own| own.busy).collect::<Vec<_>>());

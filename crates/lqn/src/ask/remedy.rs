@@ -103,7 +103,7 @@ pub fn remedies(model: &Model, own: &Bottleneck, solve: &Solve<'_>) -> Result<Ve
         let changed = change.apply(model);
         match solve(&changed) {
             Ok(found) => {
-                let (whole, then) = (Whole::of(&found), bottleneck(&changed, &found));
+                let (whole, then) = (Whole::of(&changed, &found), bottleneck(&changed, &found));
                 remedies.push(Remedy { change, whole, then });
             }
             Err(stuck) => last = Some(stuck),

@@ -18,14 +18,14 @@ const ANCHORS: usize = 5;
 /// Where points stand along a sweep: their place on that of its axes by which they are corrected.
 pub type Along = usize;
 
-/// Places of those of these points that are best simulated, of a sweep along one axis. They are as far apart as can be,
+/// Places of those of these points, models and what is solved of them, that are best simulated, of a sweep along one axis. They are as far apart as can be,
 /// by how far they are along it and by how much the solved response time changes on the way, half each.
-pub fn anchors(solved: &[&Findings]) -> Vec<usize> {
+pub fn anchors(solved: &[(&Model, &Findings)]) -> Vec<usize> {
     let last = solved.len().saturating_sub(1);
     if solved.len() <= ANCHORS {
         return (0..solved.len()).collect();
     }
-    let time = |own: &Findings| Whole::of(own).response.max(f64::MIN_POSITIVE).ln();
+    let time = |(model, own): (&Model, &Findings)| Whole::of(model, own).response.max(f64::MIN_POSITIVE).ln();
     let mut climbed = vec![0.0];
     for pair in solved.windows(2) {
         let step = (time(pair[1]) - time(pair[0])).abs();

@@ -1,4 +1,7 @@
-//! Chance out of a seed: xoshiro256++ (Blackman and Vigna, Scrambled linear pseudorandom number generators, 2021).
+//! Chance out of a seed: xoshiro256++ (Blackman and Vigna, Scrambled linear pseudorandom number generators, 2021), and times
+//! that are exponential by the ziggurat (Marsaglia and Tsang, The ziggurat method for generating random variables, 2000).
+
+use std::sync::LazyLock;
 
 /// A stream of random bits.
 #[derive(Clone, Debug)]
@@ -16,6 +19,11 @@ impl Dice {
         }))
     }
 
+    /// A number that hardly any other stream has.
+    pub(super) fn key(&self) -> u64 {
+        self.clone().bits()
+    }
+
     fn bits(&mut self) -> u64 {
         let [a, b, c, d] = &mut self.0;
         let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
@@ -31,7 +39,7 @@ impl Dice {
 
     /// Uniform from 0, which it may be, to 1, which it is not.
     pub(super) fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
+        (self.bits() >> 11) as f64 * UNIT
     }
 
     /// One of so many, from 0; 0 if there is none.
@@ -41,7 +49,26 @@ impl Dice {
 
     /// Exponential with mean 1.
     pub(super) fn exponential(&mut self) -> f64 {
-        -(1.0 - self.unit()).ln()
+        let layers: &Layers = &LAYERS;
+        let mut beyond = 0.0;
+        loop {
+            let bits = self.bits();
+            let layer = (bits & 0xff) as usize;
+            let drawn = (bits >> 11) as f64 * UNIT * layers.wide[layer];
+            // Under the curve for sure, which is 99 times of 100.
+            if drawn < layers.wide[layer + 1] {
+                return beyond + drawn;
+            }
+            if layer == 0 {
+                // What is left beyond the widest layer is exponential again.
+                beyond += WIDEST;
+                continue;
+            }
+            let (low, high) = (layers.high[layer], layers.high[layer + 1]);
+            if low + (high - low) * self.unit() < (-drawn).exp() {
+                return beyond + drawn;
+            }
+        }
     }
 
     fn normal(&mut self) -> f64 {
@@ -66,6 +93,33 @@ impl Dice {
         }
     }
 }
+
+/// 2^-53
+const UNIT: f64 = 1.0 / (1_u64 << 53) as f64;
+
+/// The curve e^-x cut into 256 layers of one area, by how wide they are from the widest to none, and how high the curve is there.
+struct Layers {
+    wide: [f64; 257],
+    high: [f64; 257],
+}
+
+/// Where the lowest layer ends and the tail begins, and the area of each: from the paper.
+const WIDEST: f64 = 7.697_117_470_131_05;
+const AREA: f64 = 0.003_949_659_822_581_572;
+
+static LAYERS: LazyLock<Layers> = LazyLock::new(|| {
+    let mut layers = Layers { wide: [0.0; 257], high: [1.0; 257] };
+    // As wide as a rectangle with the area of the lowest layer and its tail would be.
+    (layers.wide[0], layers.wide[1]) = (AREA * WIDEST.exp(), WIDEST);
+    for place in 2..256 {
+        let below = layers.wide[place - 1];
+        layers.wide[place] = -(AREA / below + (-below).exp()).ln();
+    }
+    for place in 0..256 {
+        layers.high[place] = (-layers.wide[place]).exp();
+    }
+    layers
+});
 
 /// How long a piece of work takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,6 +181,28 @@ mod tests {
             let found = square / (mean * mean);
             assert!((found - variation).abs() < 0.04 * variation + 1e-9, "{variation}: {found}");
         }
+    }
+
+    #[test]
+    fn an_exponential_time_is_one_everywhere() {
+        let mut dice = Dice::new(11);
+        let many = 2_000_000;
+        let mut drawn: Vec<f64> = (0..many).map(|_| dice.exponential()).collect();
+        drawn.sort_unstable_by(f64::total_cmp);
+        // The greatest distance between what is drawn and what should be (Kolmogorov): 1.63 of 100 times by chance.
+        let off = drawn.iter().enumerate().map(|(place, time)| {
+            let part = 1.0 - (-time).exp();
+            (part - place as f64 / f64::from(many)).abs()
+        });
+        let off = off.fold(0.0, f64::max) * f64::from(many).sqrt();
+        assert!(off < 1.63, "{off}");
+        // The tail is drawn apart: as often, and as far.
+        let tail = drawn.iter().filter(|time| **time > WIDEST).map(|time| time - WIDEST);
+        let tail: Vec<f64> = tail.collect();
+        let expected = f64::from(many) * (-WIDEST).exp();
+        assert!((tail.len() as f64 - expected).abs() < 4.0 * expected.sqrt(), "{}", tail.len());
+        let mean = tail.iter().sum::<f64>() / tail.len() as f64;
+        assert!((mean - 1.0).abs() < 4.0 / expected.sqrt(), "{mean}");
     }
 
     #[test]

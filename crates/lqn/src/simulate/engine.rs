@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 
 use super::Stuck;
-use super::dice::Dice;
 use super::program::{Ask, Calls, ENDLESS, Program};
 use super::route::Route;
 use super::station::{Station, Wish};
+use super::streams::Streams;
 use super::tally::Tally;
 use crate::Model;
 use agenda::{Agenda, Event};
@@ -27,15 +27,13 @@ mod slab;
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
-/// Most requests, threads or branches at a time: an open model with more arrivals than it can serve grows for ever.
-const MOST: usize = 2_000_000;
 /// Most that is done at one moment.
 const AT_ONCE: u64 = 10_000_000;
 
 /// A run.
 pub(super) struct Engine<'p> {
     program: &'p Program,
-    dice: Dice,
+    chance: Streams,
     pub(super) now: f64,
     agenda: Agenda,
     pub(super) stations: Vec<Station>,
@@ -57,6 +55,8 @@ pub(super) struct Engine<'p> {
     /// Events so far.
     pub(super) events: u64,
     pub(super) tally: Tally,
+    /// Requests, threads or branches at a time.
+    most: usize,
 }
 
 /// Things to do at this moment.
@@ -141,10 +141,10 @@ struct Waiting {
 }
 
 impl<'p> Engine<'p> {
-    pub(super) fn new(model: &Model, program: &'p Program, seed: u64) -> Self {
+    pub(super) fn new(model: &Model, program: &'p Program, seed: u64, most: usize) -> Self {
         let mut engine = Self {
             program,
-            dice: Dice::new(seed),
+            chance: Streams::new(model, seed),
             now: 0.0,
             agenda: Agenda::default(),
             stations: model.processors.iter().map(Station::new).collect(),
@@ -160,6 +160,7 @@ impl<'p> Engine<'p> {
             begun: (0.0, 0),
             events: 0,
             tally: Tally::new(model),
+            most,
         };
         for crew in &program.tasks {
             engine.crews.push(State { free: crew.copies, queue: VecDeque::new() });
@@ -171,11 +172,14 @@ impl<'p> Engine<'p> {
                 engine.rest(thread);
             }
         }
+        // Clients are there from the first.
+        engine.most += engine.threads.count();
         for (place, entry) in program.entries.iter().enumerate() {
             if entry.arrivals > 0.0 {
                 engine.arrival(place as u32);
             }
-            let route = entry.routing.map(|routing| Route::new(entry, &program.entries, routing));
+            let key = engine.chance.routes[place].key();
+            let route = entry.routing.map(|routing| Route::new(entry, &program.entries, routing, key));
             if let Some(age) = route.as_ref().map(|route| route.age).filter(|age| *age > 0.0) {
                 engine.at(age, Event::Look(place as u32));
             }
@@ -207,6 +211,14 @@ impl<'p> Engine<'p> {
         self.tally.count(self.now);
     }
 
+    /// How many requests wait or are served at a task now; of clients, how many do not think.
+    pub(super) fn there(&self, task: usize) -> f64 {
+        match self.program.tasks[task].think {
+            Some(_) => self.tally.tasks[task].busy as f64,
+            None => f64::from(self.loads[task]),
+        }
+    }
+
     fn step(&mut self) -> Result<(), Stuck> {
         let Some((at, number, event)) = self.agenda.take() else {
             return Err(Stuck::Nothing(self.now));
@@ -217,7 +229,8 @@ impl<'p> Engine<'p> {
             Event::Done(branch) => {
                 if self.branches.all[branch as usize].alarm == number {
                     let station = self.station_of(branch);
-                    let wish = self.stations[station].done(branch, self.now, &mut self.dice);
+                    let chance = &mut self.chance.stations[station];
+                    let wish = self.stations[station].done(branch, self.now, chance);
                     self.grant(station, wish);
                     self.todo.push(Do::Pieced(branch));
                 }
@@ -278,7 +291,7 @@ impl<'p> Engine<'p> {
                 return Err(Stuck::Still(self.now));
             }
         }
-        if self.requests.count().max(self.threads.count()).max(self.branches.count()) > MOST {
+        if self.requests.count().max(self.threads.count()).max(self.branches.count()) > self.most {
             return Err(Stuck::Grows(self.now));
         }
         Ok(())
@@ -304,7 +317,8 @@ impl<'p> Engine<'p> {
     }
 
     fn arrival(&mut self, entry: u32) {
-        let gap = self.dice.exponential() / self.program.entries[entry as usize].arrivals;
+        let gap = self.chance.arrivals[entry as usize].exponential()
+            / self.program.entries[entry as usize].arrivals;
         self.at(self.now + gap, Event::Arrival(entry));
     }
 
@@ -312,7 +326,7 @@ impl<'p> Engine<'p> {
     fn rest(&mut self, thread: u32) {
         let task = self.threads.all[thread as usize].task as usize;
         let think = self.program.tasks[task].think.unwrap_or(0.0);
-        let time = if think > 0.0 { think * self.dice.exponential() } else { 0.0 };
+        let time = if think > 0.0 { think * self.chance.clients[thread as usize].exponential() } else { 0.0 };
         self.at(self.now + time, Event::Awake(thread));
     }
 
@@ -320,7 +334,8 @@ impl<'p> Engine<'p> {
     fn set_out(&mut self, thread: u32) {
         let task = self.threads.all[thread as usize].task;
         let entries = &self.program.tasks[task as usize].entries;
-        let entry = entries[if entries.len() > 1 { self.dice.below(entries.len()) } else { 0 }];
+        let drawn = &mut self.chance.tasks[task as usize];
+        let entry = entries[if entries.len() > 1 { drawn.below(entries.len()) } else { 0 }];
         let own = &mut self.threads.all[thread as usize];
         (own.entry, own.begun, own.failed) = (entry as u32, self.now, false);
         self.tally.busy(task as usize, 1, self.now);
@@ -376,13 +391,14 @@ impl<'p> Engine<'p> {
     fn begin(&mut self, branch: u32) {
         let own = &mut self.branches.all[branch as usize];
         own.begun = self.now;
-        let step = &self.program.activities[own.activity as usize];
+        let activity = own.activity as usize;
+        let step = &self.program.activities[activity];
         if let Calls::Exact { targets, .. } = &step.calls {
             own.left.clear();
             own.left.extend(targets.iter().map(|(count, _)| *count));
         }
         if step.think > 0.0 {
-            let time = step.think * self.dice.exponential();
+            let time = step.think * self.chance.ways[activity].think.exponential();
             self.at(self.now + time, Event::Thought(branch));
         } else {
             self.todo.push(Do::Piece(branch));
@@ -390,8 +406,9 @@ impl<'p> Engine<'p> {
     }
 
     fn piece(&mut self, branch: u32) {
-        let step = &self.program.activities[self.branches.all[branch as usize].activity as usize];
-        let work = step.piece.draw(&mut self.dice);
+        let activity = self.branches.all[branch as usize].activity as usize;
+        let step = &self.program.activities[activity];
+        let work = step.piece.draw(&mut self.chance.activities[activity].work);
         if work <= 0.0 {
             self.todo.push(Do::Pieced(branch));
             return;
@@ -409,10 +426,11 @@ impl<'p> Engine<'p> {
     fn pieced(&mut self, branch: u32) {
         let program = self.program;
         let own = &mut self.branches.all[branch as usize];
-        match &program.activities[own.activity as usize].calls {
+        let activity = own.activity as usize;
+        match &program.activities[activity].calls {
             Calls::None => self.finish(branch),
             Calls::Stochastic { ends, targets } => {
-                let drawn = self.dice.unit();
+                let drawn = self.chance.activities[activity].calls.unit();
                 if drawn < *ends {
                     return self.finish(branch);
                 }
@@ -428,7 +446,8 @@ impl<'p> Engine<'p> {
                 if all == 0 {
                     return self.finish(branch);
                 }
-                let mut place = if *ordered { 0 } else { self.dice.below(all as usize) as u32 };
+                let calls = &mut self.chance.activities[activity].calls;
+                let mut place = if *ordered { 0 } else { calls.below(all as usize) as u32 };
                 let chosen = own.left.iter().position(|left| {
                     let found = place < *left;
                     place = place.saturating_sub(*left);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::dice::Dice;
 use super::program::Way;
+use super::streams::mixed;
 use crate::model::{Policy, Routing};
 
 /// The state of one balancer.
@@ -16,17 +17,19 @@ pub(super) struct Route {
     weights: Vec<f64>,
     /// Are all weights the same? Then nothing is weighed, and draws are as they are without any.
     equal: bool,
+    /// What makes the sessions of this balancer another matter than those of others.
+    key: u64,
     turn: usize,
     /// Of weighted turns: what each is owed.
     credit: Vec<f64>,
     /// Loads when they were last looked at.
     seen: Vec<u32>,
-    /// Sessions, by the thread that began them.
-    bound: HashMap<u32, usize>,
+    /// Sessions, by the keys of those who began them.
+    bound: HashMap<u64, usize>,
 }
 
 impl Route {
-    pub(super) fn new(way: &Way, ways: &[Way], routing: Routing) -> Self {
+    pub(super) fn new(way: &Way, ways: &[Way], routing: Routing, key: u64) -> Self {
         let mut before = 0.0;
         let weights = way.forwards.iter().map(|(sum, _)| {
             let own = sum - before;
@@ -42,6 +45,7 @@ impl Route {
             age: routing.age,
             equal,
             targets: way.forwards.iter().map(|(_, entry)| (*entry, ways[*entry].task)).collect(),
+            key,
             turn: 0,
             credit: vec![0.0; weights.len()],
             seen: vec![0; weights.len()],
@@ -58,7 +62,7 @@ impl Route {
     }
 
     /// The entry that is next.
-    pub(super) fn choose(&mut self, loads: &[u32], session: Option<u32>, dice: &mut Dice) -> usize {
+    pub(super) fn choose(&mut self, loads: &[u32], session: Option<u64>, dice: &mut Dice) -> usize {
         if self.age == 0.0 {
             self.look(loads);
         }
@@ -79,7 +83,8 @@ impl Route {
                 Some(session) => match self.bound.get(&session) {
                     Some(place) => *place,
                     None => {
-                        let place = self.random(dice);
+                        // It is bound to the same one whoever came before it.
+                        let place = self.random(&mut Dice::new(self.key ^ mixed(session)));
                         self.bound.insert(session, place);
                         place
                     }
@@ -143,7 +148,8 @@ impl Route {
         let among = || loads().enumerate().filter(|(_, load)| *load <= least * (1.0 + 1e-12));
         let count = among().count();
         if self.equal || count < 2 {
-            let which = if count > 1 { dice.below(count) } else { 0 };
+            // Drawn even where there is no choice: so the next choice has the same chance in models that differ.
+            let which = dice.below(count);
             return among().nth(which).map_or(0, |(place, _)| place);
         }
         let all: f64 = among().map(|(place, _)| self.weights[place]).sum();

@@ -19,7 +19,7 @@ pub(super) struct ActivityTally {
 
 #[derive(Clone, Default)]
 pub(super) struct TaskTally {
-    busy: i64,
+    pub(super) busy: i64,
     counted: f64,
     /// Busy threads times time; of clients, those that do not think.
     pub(super) area: f64,

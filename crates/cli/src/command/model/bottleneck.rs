@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let own = own.ok_or_else(|| Failure::failed("nothing there is only so much of is ever used"))?;
     globals.say("trying remedies\n");
     let remedies = remedies(&model, &own, &solve).map_err(Failure::failed)?;
-    let now = Whole::of(&found);
+    let now = Whole::of(&model, &found);
     let json = json!({
         "schema": 1,
         "method": args.how.method.name,

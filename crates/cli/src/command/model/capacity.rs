@@ -156,7 +156,7 @@ fn document(goals: &[Goal], tried: &Tried) -> Value {
     let all = lines(model, found);
     json!({
         "load": tried.load,
-        "whole": Whole::of(found),
+        "whole": Whole::of(model, found),
         "goals": goals.iter().map(|goal| json!({
             "goal": goal.text,
             "kept": goal.metric.of(&all).iter().all(|line| goal.allows(line.value.mean)),
@@ -187,7 +187,7 @@ fn render(load: &str, goals: &[Goal], best: &Tried, beyond: Option<&Tried>, colo
                 ]);
             }
         }
-        let whole = Whole::of(found);
+        let whole = Whole::of(model, found);
         out += &table(&rows, color);
         out += &format!("\nresponse {}, throughput {}\n", short(whole.response), short(whole.throughput));
     }

@@ -89,6 +89,25 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
             ),
         });
     }
+    if group.max_rate.is_some() {
+        all.push(
+            "max_rate is left out, and what waits for it (queue, queue_timeout): in the model members get as much as comes"
+                .to_owned(),
+        );
+    }
+    if group.admission == Some(true) || group.admission.is_none() && strategy == "adaptive" {
+        all.push(
+            "admission is left out: in the model nothing is refused because members have more than they can work on".to_owned(),
+        );
+    }
+    if group.retry.attempts > 0 {
+        all.push(match patience(group) {
+            Some(_) => "the retry budget (retry.budget, retry.min_per_second) is left out: in the model every try that retry.attempts \
+                        allows is made"
+                .to_owned(),
+            None => "retry is left out: without per_try nothing fails in the model".to_owned(),
+        });
+    }
     let listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name));
     for listener in listeners {
         if listener.protocol == Protocol::Xds {
@@ -310,6 +329,30 @@ mod tests {
                 !rest.is_empty(),
                 "{lqn:?}"
             );
+        }
+    }
+
+    #[test]
+    fn what_a_model_leaves_out_is_named() {
+        let said = |rest: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+                 strategy = \"round_robin\"\nmembers = [\"127.0.0.1:1\"]\n{rest}"
+            );
+            let file = config::parse("x.toml", text.into_bytes()).unwrap_or_else(|why| panic!("{why}"));
+            notes(&file.config.groups[0], &file.config).join("\n")
+        };
+        let none = said("[group.retry]\nattempts = 0\n");
+        assert_eq!(none, "");
+        for (rest, word) in [
+            ("max_rate = 5.0\n", "max_rate is left out"),
+            ("admission = true\n", "admission is left out"),
+            ("max_connections = 3\nqueue = 7\n", "7 requests wait"),
+            ("max_connections = 3\nqueue = 0\n", "queue = 0"),
+            ("[group.retry]\nattempts = 2\n", "retry is left out"),
+            ("[group.retry]\nattempts = 2\n[group.timeouts]\nper_try = \"1s\"\n", "retry budget"),
+        ] {
+            assert!(said(rest).contains(word), "{rest}: {}", said(rest));
         }
     }
 

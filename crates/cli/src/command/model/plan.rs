@@ -100,7 +100,8 @@ pub(super) fn budget(text: &str) -> Result<Duration, String> {
     text.parse::<TimeSpan>().map(|span| span.0)
 }
 
-fn cores() -> usize {
+/// How many cores there are for us.
+pub(super) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 

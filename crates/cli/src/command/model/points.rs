@@ -86,7 +86,7 @@ fn anchored(models: &[Model], how: &How, course: &Course) -> Option<(Vec<Option<
         |own: &Model| [own.tasks.len(), own.entries.len(), own.processors.len(), own.activities.len()];
     let alike = |place: &usize| shape(&models[*place]) == shape(first);
     let line: Vec<usize> = line.into_iter().filter(alike).collect();
-    let places = anchors(&line.iter().map(|place| &solved[*place]).collect::<Vec<_>>());
+    let places = anchors(&line.iter().map(|place| (&models[*place], &solved[*place])).collect::<Vec<_>>());
     let places: Vec<usize> = places.into_iter().map(|place| line[place]).collect();
     let runs = places.iter().map(|place| Some((*place, how.solve(&models[*place]).ok()?)));
     let runs = runs.collect::<Option<Vec<_>>>()?;

@@ -2,14 +2,17 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::thread;
 
 use plimsoll_lqn::ask::lines;
 use plimsoll_lqn::model::Copies;
 use plimsoll_lqn::simulate::Quantiles;
 use plimsoll_lqn::write::Origin;
-use plimsoll_lqn::{Effort, Estimate, Findings, Model, simulate};
+use plimsoll_lqn::{Effort, Estimate, Findings, Model, Replication, simulate_on};
 use serde_json::json;
 
+use super::plan::cores;
 use super::print::{print, unseen};
 use super::{Which, part, quoted, short};
 use crate::command::{Failure, Globals};
@@ -35,12 +38,17 @@ pub(super) struct Args {
     /// End after about so many events at the latest
     #[arg(long, value_name = "NUMBER", default_value_t = 20_000_000)]
     events: u64,
+
+    /// Play on so many cores at once; all without it. Numbers are the same with any
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let model = args.which.read(globals)?.model;
     let effort = Effort { seed: args.seed, events: args.events, precision: args.precision };
-    let found = simulate(&model, &effort).map_err(Failure::failed)?;
+    let threads = args.threads.map_or_else(cores, |threads| threads as usize);
+    let found = simulate_on(&model, &effort, &|all| each(all, threads)).map_err(Failure::failed)?;
     let origin = Origin {
         by: "plimsoll model simulate",
         valid: found.precise,
@@ -51,13 +59,39 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     print(&model, &found, &origin, &json, String::new, globals)?;
     let doubt =
         if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
+    if !found.settled {
+        globals.insist(
+            "warning: what it began with is not over: numbers still changed when they were first counted; give more --events, \
+             and look whether more comes than can be served\n",
+        );
+    }
     globals.say(&format!(
-        "{} events in {} batches, {} of the model's time{doubt}\n",
+        "{} events in {} batches of {} runs, {} of the model's time after {}{doubt}\n",
         found.events,
         found.batches,
-        short(found.time)
+        found.runs,
+        short(found.time),
+        short(found.warm_up)
     ));
     Ok(if unseen(&found, globals) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Lets each go on: whichever of so many threads is free takes the next.
+fn each(all: &mut [Replication<'_>], threads: usize) {
+    let threads = threads.min(all.len());
+    let next = Mutex::new(all.iter_mut());
+    let work = || {
+        loop {
+            // Whoever panicked had let go of it before.
+            let one = next.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
+            let Some(one) = one else { return };
+            one.go_on();
+        }
+    };
+    thread::scope(|scope| {
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
 }
 
 pub(super) fn render(model: &Model, found: &Findings, color: bool) -> String {

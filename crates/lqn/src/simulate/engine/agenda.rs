@@ -63,12 +63,24 @@ impl Event {
     }
 }
 
-/// Time, a number that makes each different and says who was first, and the event.
+/// Time, a number that makes each different and says who was first, and the event: as one number, because two of those are
+/// compared without a branch that nobody could foretell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Appointment {
-    at: u64,
-    number: u32,
-    event: u32,
+struct Appointment(u128);
+
+impl Appointment {
+    fn new(at: f64, number: u32, event: Event) -> Self {
+        Self(u128::from(sortable(at)) << 64 | u128::from(number) << 32 | u128::from(event.packed()))
+    }
+
+    /// Its time, as it sorts.
+    fn at(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    fn parts(self) -> (f64, u32, Event) {
+        (f64::from_bits(self.at()), (self.0 >> 32) as u32, Event::of(self.0 as u32))
+    }
 }
 
 /// The appointments.
@@ -82,19 +94,18 @@ impl Agenda {
     /// Puts an event down; returns its number, which is never 0 while there are fewer than four thousand million.
     pub(super) fn put(&mut self, at: f64, event: Event) -> u32 {
         self.number = self.number.wrapping_add(1);
-        self.all.push(Reverse(Appointment { at: sortable(at), number: self.number, event: event.packed() }));
+        self.all.push(Reverse(Appointment::new(at, self.number, event)));
         self.number
     }
 
     /// Does anything happen by then?
     pub(super) fn has_by(&self, until: f64) -> bool {
-        self.all.peek().is_some_and(|Reverse(own)| own.at <= sortable(until))
+        self.all.peek().is_some_and(|Reverse(own)| own.at() <= sortable(until))
     }
 
     /// What is next: its time, its number, the event.
     pub(super) fn take(&mut self) -> Option<(f64, u32, Event)> {
-        let Reverse(Appointment { at, number, event }) = self.all.pop()?;
-        Some((f64::from_bits(at), number, Event::of(event)))
+        self.all.pop().map(|Reverse(own)| own.parts())
     }
 }
 

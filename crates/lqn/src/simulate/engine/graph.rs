@@ -33,7 +33,7 @@ impl Engine<'_> {
         loop {
             let turns = match then {
                 Then::Or(ways) => {
-                    let to = chosen(ways, &mut self.dice);
+                    let to = chosen(ways, &mut self.chance.ways[activity as usize].next);
                     return self.go_on(branch, to);
                 }
                 Then::And(ways) => {
@@ -81,7 +81,7 @@ impl Engine<'_> {
                 }
             };
             let Turns { bodies, exit } = &program.loops[turns];
-            let drawn = self.dice.unit();
+            let drawn = self.chance.loops[turns].unit();
             if let Some((_, body)) = bodies.iter().find(|(sum, _)| drawn < *sum) {
                 let loops = self.branches.all[branch as usize].loops.get_or_insert_default();
                 loops.all.push(turns as u32);

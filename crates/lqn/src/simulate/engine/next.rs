@@ -12,14 +12,15 @@ impl Engine<'_> {
         if self.routes[entry].is_some() {
             let session = self.session(request);
             let route = self.routes[entry].as_mut();
-            return route.map(|route| route.choose(&self.loads, session, &mut self.dice));
+            let dice = &mut self.chance.routes[entry];
+            return route.map(|route| route.choose(&self.loads, session, dice));
         }
-        let drawn = self.dice.unit();
+        let drawn = self.chance.routes[entry].unit();
         forwards.iter().find(|(sum, _)| drawn < *sum).map(|(_, to)| *to)
     }
 
-    /// The client for whom something is asked, as its thread; none of what came from outside or is not waited for.
-    fn session(&self, request: u32) -> Option<u32> {
+    /// The key of the client for whom something is asked; none of what came from outside or is not waited for.
+    fn session(&self, request: u32) -> Option<u64> {
         let mut request = request;
         loop {
             let caller = self.requests.all[request as usize].caller;
@@ -29,7 +30,7 @@ impl Engine<'_> {
             let thread = self.branches.all[caller as usize].thread;
             let own = &self.threads.all[thread as usize];
             if self.program.tasks[own.task as usize].think.is_some() {
-                return Some(thread);
+                return self.chance.keys.get(thread as usize).copied();
             }
             if own.request == NONE {
                 return None;

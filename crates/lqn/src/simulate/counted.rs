@@ -1,0 +1,211 @@
+//! What was counted, batch by batch, as numbers with intervals.
+
+use std::ops::Range;
+
+use super::engine::Engine;
+use super::percentiles::Percentiles;
+use super::runs::Replication;
+use super::tally::{EntryTally, TaskTally};
+use super::{
+    ActivityFinding, EntryFinding, Estimate, Failures, Findings, ProcessorFinding, Quantiles, TaskFinding,
+};
+use crate::Model;
+use crate::replicas::{Flat, Places};
+
+/// What never happened would have, 95 times of 100, if so much of it were expected: -ln 0.05.
+const SELDOM: f64 = 2.995_732;
+
+/// All sums at a moment.
+pub(super) struct Mark {
+    pub(super) now: f64,
+    tasks: Vec<[f64; 4]>,
+    entries: Vec<[f64; 11]>,
+    processors: Vec<[f64; 1]>,
+    activities: Vec<[f64; 2]>,
+}
+
+pub(super) fn mark(engine: &Engine<'_>, flat: &Flat<'_>) -> Mark {
+    let task = |own: &TaskTally| [own.area, own.cycles as f64, own.response, own.good as f64];
+    let entry = |own: &EntryTally| {
+        let failures =
+            [own.good, own.came, own.refused, own.timed_out, own.retried].map(|count| count as f64);
+        let [good, came, refused, timed_out, retried] = failures;
+        let (taken, served, answered) = (own.taken as f64, own.served as f64, own.answered as f64);
+        [
+            taken,
+            own.waited,
+            served,
+            own.service,
+            answered,
+            own.response,
+            good,
+            came,
+            refused,
+            timed_out,
+            retried,
+        ]
+    };
+    Mark {
+        now: engine.now,
+        tasks: of_one(&engine.tally.tasks, &flat.tasks, task),
+        entries: of_one(&engine.tally.entries, &flat.entries, entry),
+        processors: of_one(&engine.stations, &flat.processors, |station| [station.area]),
+        activities: of_one(&engine.tally.activities, &flat.activities, |own| [own.done as f64, own.took]),
+    }
+}
+
+/// Sums of replicas as those of one, in the mean.
+fn of_one<T, const N: usize>(all: &[T], places: &Places, sums: impl Fn(&T) -> [f64; N]) -> Vec<[f64; N]> {
+    let one = |those: Range<usize>| {
+        let count = those.len() as f64;
+        let mut mean = [0.0; N];
+        for own in &all[those] {
+            mean.iter_mut().zip(sums(own)).for_each(|(mean, sum)| *mean += sum / count);
+        }
+        mean
+    };
+    places.all().map(one).collect()
+}
+
+/// Of replications of one model, as of one: their batches are as long as one another. `precise` and what is said of the warm-up
+/// is for who asks.
+pub(super) fn findings(model: &Model, flat: &Flat<'_>, runs: &[Replication<'_>]) -> Findings {
+    let batches = || runs.iter().flat_map(|run| run.marks.windows(2));
+    let rate = |sum: &dyn Fn(&Mark) -> f64| {
+        estimate(batches().map(|pair| (sum(&pair[1]) - sum(&pair[0]), pair[1].now - pair[0].now)))
+    };
+    let mean = |sum: &dyn Fn(&Mark) -> f64, count: &dyn Fn(&Mark) -> f64| {
+        estimate(batches().map(|pair| (sum(&pair[1]) - sum(&pair[0]), count(&pair[1]) - count(&pair[0]))))
+    };
+    let quantiles = |spread: &Percentiles| {
+        Some(Quantiles { p50: spread.at(0.5)?, p95: spread.at(0.95)?, p99: spread.at(0.99)? })
+    };
+    let limits = model.has_limits();
+    let time = batches().map(|pair| pair[1].now - pair[0].now).sum();
+    let ever = |count: &dyn Fn(&Mark) -> f64| batches().any(|pair| count(&pair[1]) > count(&pair[0]));
+    let round = |place: usize| move |mark: &Mark| mark.tasks[place][1];
+    let answered = |place: usize| move |mark: &Mark| mark.entries[place][4];
+    // Of what never happened in that time it is 95 times of 100 less than this.
+    let seldom = Estimate { mean: 0.0, half_width: SELDOM / time };
+    let tasks = model.tasks.iter().enumerate().map(|(place, task)| {
+        let taken = |mark: &Mark| task.entries.iter().map(|entry| mark.entries[entry.0][0]).sum();
+        let client = task.is_client();
+        let seen = client && ever(&round(place));
+        TaskFinding {
+            name: task.name.clone(),
+            throughput: match (client, seen) {
+                (true, true) => rate(&round(place)),
+                (true, false) => seldom,
+                (false, _) => rate(&taken),
+            },
+            busy: rate(&|mark| mark.tasks[place][0]),
+            response: seen.then(|| mean(&|mark| mark.tasks[place][2], &round(place))),
+            percentiles: quantiles(&Percentiles::of(
+                runs.iter()
+                    .flat_map(|run| &run.engine.tally.tasks[flat.tasks.those(place)])
+                    .map(|own| &own.spread),
+            )),
+            goodput: (client && limits).then(|| rate(&|mark| mark.tasks[place][3])),
+        }
+    });
+    let entries = model.entries.iter().enumerate().map(|(place, entry)| {
+        let sum = |which: usize| move |mark: &Mark| mark.entries[place][which];
+        let open = entry.arrivals > 0.0;
+        EntryFinding {
+            name: entry.name.clone(),
+            throughput: rate(&sum(0)),
+            service: mean(&sum(3), &sum(2)),
+            waiting: mean(&sum(1), &sum(0)),
+            response: (open && ever(&answered(place))).then(|| mean(&sum(5), &sum(4))),
+            percentiles: quantiles(&Percentiles::of(
+                runs.iter()
+                    .flat_map(|run| &run.engine.tally.entries[flat.entries.those(place)])
+                    .map(|own| &own.spread),
+            )),
+            goodput: (open && limits).then(|| rate(&sum(6))),
+            failures: limits.then(|| Failures {
+                offered: rate(&sum(7)),
+                refusals: rate(&sum(8)),
+                timeouts: rate(&sum(9)),
+                retries: rate(&sum(10)),
+            }),
+        }
+    });
+    let processors = model.processors.iter().enumerate().map(|(place, processor)| ProcessorFinding {
+        name: processor.name.clone(),
+        busy: rate(&|mark| mark.processors[place][0]),
+    });
+    let activities = model.activities.iter().enumerate().map(|(place, activity)| {
+        let done = |mark: &Mark| mark.activities[place][0];
+        ActivityFinding {
+            name: activity.name.clone(),
+            throughput: rate(&done),
+            service: mean(&|mark| mark.activities[place][1], &done),
+        }
+    });
+    let clients =
+        model.tasks.iter().enumerate().filter(|(place, task)| task.is_client() && !ever(&round(*place)));
+    let open = model.entries.iter().enumerate();
+    let open = open.filter(|(place, entry)| entry.arrivals > 0.0 && !ever(&answered(*place)));
+    let unseen = clients.map(|(_, task)| &task.name).chain(open.map(|(_, entry)| &entry.name));
+    Findings {
+        unseen: unseen.cloned().collect(),
+        tasks: tasks.collect(),
+        entries: entries.collect(),
+        processors: processors.collect(),
+        activities: activities.collect(),
+        calls: Vec::new(),
+        events: runs.iter().map(|run| run.engine.events).sum(),
+        time,
+        batches: batches().count(),
+        runs: runs.len(),
+        warm_up: 0.0,
+        settled: false,
+        precise: false,
+    }
+}
+
+impl Findings {
+    /// Is every throughput and response time of clients, and of requests from outside, as narrow as that?
+    pub(super) fn is_precise(&self, precision: f64) -> bool {
+        let narrow = |estimate: &Estimate| estimate.half_width <= precision * estimate.mean;
+        let clients = self.tasks.iter().filter(|task| task.response.is_some());
+        self.unseen.is_empty()
+            && clients.flat_map(|task| [Some(&task.throughput), task.response.as_ref()]).flatten().all(narrow)
+            && self.entries.iter().filter_map(|entry| entry.response.as_ref()).all(narrow)
+    }
+}
+
+/// A ratio of sums over batches (Law, Simulation modeling and analysis, section 9.5.3): its mean is that of all, its
+/// deviation that of what each batch is off.
+fn estimate(batches: impl Iterator<Item = (f64, f64)>) -> Estimate {
+    let batches: Vec<(f64, f64)> = batches.collect();
+    let count = batches.len() as f64;
+    let (over, under) = batches.iter().fold((0.0, 0.0), |sums, batch| (sums.0 + batch.0, sums.1 + batch.1));
+    if under <= 0.0 {
+        return Estimate::default();
+    }
+    let mean = over / under;
+    let square: f64 = batches.iter().map(|(over, under)| (over - mean * under).powi(2)).sum();
+    let deviation = (square / (count - 1.0).max(1.0)).sqrt() / (under / count) / count.sqrt();
+    Estimate { mean, half_width: student(count - 1.0) * deviation }
+}
+
+/// The 97.5th percentile of Student's t (Cornish and Fisher's expansion; within 0.2 % from 10 degrees of freedom on).
+fn student(degrees: f64) -> f64 {
+    let z = 1.959_963_985_f64;
+    let (z3, z5) = (z.powi(3), z.powi(5));
+    z + (z3 + z) / (4.0 * degrees) + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * degrees * degrees)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn student_is_as_in_the_tables() {
+        for (degrees, value) in [(10.0, 2.2281), (19.0, 2.0930), (39.0, 2.0227), (1e9, 1.9600)] {
+            assert!((student(degrees) / value - 1.0_f64).abs() < 0.002, "{degrees}");
+        }
+    }
+}

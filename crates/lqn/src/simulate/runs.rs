@@ -1,0 +1,184 @@
+//! Replications: runs of one model, each with chance of its own, counted together.
+
+use super::counted::{Mark, findings, mark};
+use super::engine::Engine;
+use super::program::Program;
+use super::settle::settled;
+use super::streams::mixed;
+use super::{BATCHES, Effort, Findings, LEAST, Stuck};
+use crate::Model;
+use crate::replicas::Flat;
+
+/// Part of the shortest run that is its warm-up, at least.
+const WARM_UP: f64 = 0.2;
+/// Observations in a warm-up.
+const SLICES: usize = 250;
+/// Most requests, threads or branches at a time beside the clients, of all runs: an open model with more arrivals than it can
+/// serve grows for ever.
+const MOST: usize = 2_000_000;
+
+/// A run.
+pub struct Replication<'m> {
+    pub(super) engine: Engine<'m>,
+    pub(super) marks: Vec<Mark>,
+    flat: &'m Flat<'m>,
+    /// How many are there at the end of each slice of the warm-up: of each task of clients, and of all others together.
+    series: Vec<Vec<f64>>,
+    next: Next,
+    stuck: Option<Stuck>,
+}
+
+/// What a run is to do next.
+#[derive(Clone, Copy)]
+enum Next {
+    /// So many events, in slices.
+    Slices(u64),
+    /// A batch of this time.
+    Batch(f64),
+}
+
+impl<'m> Replication<'m> {
+    fn new(flat: &'m Flat<'m>, program: &'m Program, seed: u64, count: usize) -> Self {
+        Self {
+            engine: Engine::new(&flat.model, program, seed, MOST / count),
+            marks: Vec::new(),
+            flat,
+            series: vec![Vec::new(); flat.model.tasks.iter().filter(|task| task.is_client()).count() + 1],
+            next: Next::Slices(0),
+            stuck: None,
+        }
+    }
+
+    /// Plays what is next.
+    pub fn go_on(&mut self) {
+        let done = match self.next {
+            Next::Slices(events) => self.slices(events),
+            Next::Batch(length) => self.batch(length),
+        };
+        self.stuck = done.err();
+    }
+
+    fn slices(&mut self, events: u64) -> Result<(), Stuck> {
+        let (begun, engine) = (self.engine.events, &mut self.engine);
+        for slice in 1..=SLICES as u64 {
+            engine.run_events(begun + events * slice / SLICES as u64)?;
+            let (mut all, mut clients) = (0.0, self.series.iter_mut());
+            // The first is that of the others.
+            let others = clients.next();
+            for (place, task) in self.flat.model.tasks.iter().enumerate() {
+                let there = engine.there(place);
+                if !task.is_client() {
+                    all += there;
+                } else if let Some(own) = clients.next() {
+                    own.push(there);
+                }
+            }
+            if let Some(others) = others {
+                others.push(all);
+            }
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, length: f64) -> Result<(), Stuck> {
+        self.engine.run_time(self.engine.now + length)?;
+        self.mark();
+        Ok(())
+    }
+
+    fn mark(&mut self) {
+        self.engine.count();
+        self.marks.push(mark(&self.engine, self.flat));
+    }
+
+    /// The warm-up is over.
+    fn begin(&mut self) {
+        self.series = Vec::new();
+        self.mark();
+        self.engine.tally.forget();
+    }
+}
+
+/// Plays `count` replications: of `short` events together at first, and of more until they are precise, as much has happened as
+/// may, or `goes_on` says no, which is asked after each batch. A warm-up is of `longest` events at most.
+pub(super) fn play(
+    model: &Model,
+    effort: &Effort,
+    [short, longest]: [u64; 2],
+    count: usize,
+    cores: &dyn Fn(&mut [Replication<'_>]),
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<Findings, Stuck> {
+    let flat = Flat::of(model);
+    let program = Program::new(&flat.model);
+    // The first is what a single one would be.
+    let seed = |number: u64| if number == 0 { effort.seed } else { mixed(mixed(effort.seed) ^ number) };
+    let mut runs: Vec<Replication<'_>> =
+        (0..count as u64).map(|number| Replication::new(&flat, &program, seed(number), count)).collect();
+    let step = |runs: &mut [Replication<'_>], next: Next| {
+        runs.iter_mut().for_each(|run| run.next = next);
+        cores(runs);
+        runs.iter_mut().find_map(|run| run.stuck.take()).map_or(Ok(()), Err)
+    };
+    let (short, most) = (short.max(LEAST), effort.events.max(LEAST));
+    let each = ((short as f64 * WARM_UP) as u64 / count as u64).max(1);
+    let mut warm_up = each;
+    step(&mut runs, Next::Slices(warm_up))?;
+    let mut settled = is_settled(&mut runs);
+    while !settled && warm_up * 2 <= longest / count as u64 && goes_on() {
+        // As long again.
+        step(&mut runs, Next::Slices(warm_up))?;
+        warm_up *= 2;
+        settled = is_settled(&mut runs);
+    }
+    let (time, events) =
+        runs.iter().fold((0.0, 0), |(time, events), run| (time + run.engine.now, events + run.engine.events));
+    // Batches of each in a round: in all there are twenty at least.
+    let batches = BATCHES.div_ceil(count);
+    let mut length = time / events as f64 * (short as f64 * (1.0 - WARM_UP)) / (batches * count) as f64;
+    if length <= 0.0 {
+        return Err(Stuck::Still(runs[0].engine.now));
+    }
+    runs.iter_mut().for_each(Replication::begin);
+    loop {
+        let mut stopped = false;
+        for _ in 0..batches {
+            step(&mut runs, Next::Batch(length))?;
+            if runs[0].marks.len() * count > BATCHES / 2 && !goes_on() {
+                stopped = true;
+                break;
+            }
+        }
+        let found = findings(model, &flat, &runs);
+        let precise = settled && found.is_precise(effort.precision);
+        // Another doubling would go beyond what may happen.
+        if precise || stopped || found.events * 2 > most + most / 4 {
+            return Ok(Findings { precise, settled, warm_up: time, ..found });
+        }
+        if runs[0].marks.len() > 2 * batches {
+            for run in &mut runs {
+                run.marks = std::mem::take(&mut run.marks).into_iter().step_by(2).collect();
+            }
+            length *= 2.0;
+        }
+    }
+}
+
+/// Is nothing of the beginning in the later half of what was seen? The mean over all runs is judged, in which there
+/// is less chance. Series are kept at one length: two neighbours become their mean.
+fn is_settled(runs: &mut [Replication<'_>]) -> bool {
+    for series in runs.iter_mut().flat_map(|run| &mut run.series) {
+        if series.len() > SLICES {
+            *series = series.chunks(2).map(|pair| pair.iter().sum::<f64>() / pair.len() as f64).collect();
+        }
+    }
+    let means = (0..runs[0].series.len()).map(|which| {
+        let mut mean = vec![0.0; runs[0].series[which].len()];
+        for run in &*runs {
+            mean.iter_mut().zip(&run.series[which]).for_each(|(sum, own)| *sum += own / runs.len() as f64);
+        }
+        mean
+    });
+    let means: Vec<Vec<f64>> = means.collect();
+    settled(means.iter().map(Vec::as_slice)).is_some()
+}
