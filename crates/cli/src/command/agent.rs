@@ -104,7 +104,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "stand")]
     refuse: bool,
 
-    /// Where clients reach the group over http, such as http://lb.example: on an alert those that ask this server itself are
+    /// Where clients reach the group over http, such as http://balancer:8080: on an alert those that ask this server itself are
     /// sent there (307), where otherwise connections are closed. Once for all http --side-car, or once for each
     #[arg(long, value_name = "URL", requires = "side_car")]
     group_url: Vec<PublicUrl>,
