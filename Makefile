@@ -78,7 +78,7 @@ test-dashboard: deps ## the dashboard in headless Chromium (Playwright, axe); pi
 lint: deps ## formatting, clippy and the documentation's links, warnings as errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-deps --keep-going
 
 fmt: ## format the code
 	$(CARGO) fmt --all

@@ -1,7 +1,7 @@
 //! The model, played: what happens is drawn event by event, and what is of interest is counted.
 //!
 //! A run begins with a warm-up that is not counted: clients set out all at once, and queues are empty. It is over when the rule
-//! of [`settle`] finds nothing left of that. Then come batches
+//! of `settle` finds nothing left of that. Then come batches
 //! of equal time; the interval of a number follows from how the batches differ (Student's t over their means, which is
 //! right when a batch is much longer than whatever the system remembers). Batches are made twice as long, by joining
 //! neighbours, until the intervals are as narrow as was asked for or as much has happened as may.
