@@ -192,10 +192,11 @@ fn a_daemon_that_stood_still_lets_others_answer_first() {
     counted();
     let (won, received) = (number("lottery_won"), number("lottery_received"));
     stopped.process.signal(Signal::STOP);
-    let begin = Instant::now();
+    let (begin, mut asked) = (Instant::now(), 0);
     while begin.elapsed() < Duration::from_secs(2) {
         // Where neither answered in time one of them may refer to it: its server runs.
         assert!(got(&ask(), "127.0.0.1:3") <= 10);
+        asked += 100;
     }
     stopped.process.signal(Signal::CONT);
     // Requests have waited for it in its socket, as many as the kernel keeps, and behind each what the others said of it.
@@ -209,7 +210,7 @@ fn a_daemon_that_stood_still_lets_others_answer_first() {
     counted();
     // A third of all was its own when it was asked. For what it answered now nobody waits any more.
     let late = number("lottery_won") - won - after as f64;
-    assert!(late <= 5.0, "{late}");
+    assert!(late <= f64::from(asked) / 30.0, "{late} of {asked}");
 }
 
 #[test]

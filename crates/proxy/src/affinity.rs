@@ -1,9 +1,8 @@
 //! Whose the tag in a client's cookie is: one core's memory of one listener.
 //!
 //! A tag is made of the member's name by the key of the cookies ([`Signer::member`]), so that it is the same after a
-//! restart and behind every balancer that has the key. A member's tag is made once, when the core first sees it in a
-//! plan. What is remembered holds the member's record, so that a session whose member is out of use just now is still
-//! counted with it.
+//! restart and behind every balancer that has the key. A member's tag is made once, when the core first hears of it,
+//! be it in the plan or out of it: a session whose member is out of use just now is counted with it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -58,28 +57,25 @@ impl Homes {
         if self.known.len() > spec.members.len() {
             self.known.retain(|_, known| spec.members.iter().any(|member| member.name == known.name));
         }
-        if let Some(kept) = &published.kept {
-            self.learn(signer, kept);
+        for (name, record) in &published.others {
+            self.learn(signer, name, record);
         }
-        self.places = self.learn(signer, published);
+        let members = published.plan.members().iter().zip(&published.records);
+        self.places = members.map(|(member, record)| self.learn(signer, &member.name, record)).collect();
     }
 
-    /// Notes members, those of a plan; their tags.
-    fn learn(&mut self, signer: &Signer, published: &Published) -> Vec<MemberTag> {
-        let members = published.plan.members().iter().zip(&published.records);
-        let tags = members.map(|(member, record)| {
-            let learn = || Known {
-                tag: signer.member(&published.settings.spec.name, &member.name),
-                name: Arc::clone(&member.name),
-                record: Arc::clone(record),
-            };
-            let known = self.known.entry(member.id).or_insert_with(learn);
-            if !Arc::ptr_eq(&known.record, record) {
-                *known = learn();
-            }
-            known.tag
-        });
-        tags.collect()
+    /// Notes a member; its tag.
+    fn learn(&mut self, signer: &Signer, name: &Arc<str>, record: &Arc<Record>) -> MemberTag {
+        let learn = || Known {
+            tag: signer.member(&self.group, name),
+            name: Arc::clone(name),
+            record: Arc::clone(record),
+        };
+        let known = self.known.entry(record.id).or_insert_with(learn);
+        if !Arc::ptr_eq(&known.record, record) {
+            *known = learn();
+        }
+        known.tag
     }
 
     /// The tag of the member at a place of the plan.
@@ -87,7 +83,7 @@ impl Homes {
         self.places.get(place).copied()
     }
 
-    /// Who has this tag: `None` for nobody that was ever seen here.
+    /// Who has this tag: `None` for nobody that was ever heard of here.
     pub(crate) fn find(&self, tag: MemberTag) -> Option<Home> {
         let known = self.known.values().find(|known| known.tag == tag)?;
         let place = self.places.iter().position(|other| *other == tag);

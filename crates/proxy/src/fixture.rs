@@ -82,7 +82,7 @@ pub(crate) fn ruled(
     let (said, heard) = mpsc::channel(100);
     let wires = Wires { strikes: mpsc::channel(1).0, said, notes: mpsc::channel(1).0 };
     let group = Group::new(
-        Published { plan, records, draining: Vec::new(), kept: None, settings },
+        Published { plan, records, others: Vec::new(), draining: Vec::new(), kept: None, settings },
         1,
         wires,
         &HostMeter::new(Time(0)),

@@ -38,7 +38,9 @@ pub(crate) struct Published {
     pub(crate) plan: Plan,
     /// In the order of the plan's members.
     pub(crate) records: Vec<Arc<Record>>,
-    /// Not in the plan, but what they have they keep.
+    /// Not in the plan, by name: sessions may come that are theirs.
+    pub(crate) others: Vec<(Arc<str>, Arc<Record>)>,
+    /// Those of them that keep what they have.
     pub(crate) draining: Vec<MemberId>,
     /// Those of them that sessions may still come to which are bound to them. Nobody is chosen by this plan.
     pub(crate) kept: Option<Arc<Self>>,

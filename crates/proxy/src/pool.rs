@@ -300,8 +300,14 @@ impl View {
     fn bare(published: &Published) -> Rc<Self> {
         let settings = Arc::clone(&published.settings);
         let plan = published.plan.bare();
-        let published =
-            Arc::new(Published { plan, records: Vec::new(), draining: Vec::new(), kept: None, settings });
+        let published = Arc::new(Published {
+            plan,
+            records: Vec::new(),
+            others: Vec::new(),
+            draining: Vec::new(),
+            kept: None,
+            settings,
+        });
         Rc::new(Self { published, upstreams: Vec::new(), alert: false, kept: None, rules: None })
     }
 

@@ -1,6 +1,6 @@
 //! What the slow path publishes of a group: the analyzer's plan, and what belongs to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use plimsoll_brain::{Analyzer, MemberId, Plan, Time};
@@ -17,16 +17,21 @@ pub(crate) fn publication(
     now: Time,
 ) -> Option<Published> {
     let plan = analyzer.plan(now)?;
-    let mut here = BTreeMap::new();
-    for (id, _, vitals) in analyzer.members() {
+    let chosen: BTreeSet<MemberId> = plan.members().iter().map(|member| member.id).collect();
+    let (mut here, mut others) = (BTreeMap::new(), Vec::new());
+    for (id, spec, vitals) in analyzer.members() {
         let record = records.remove(&id);
-        here.insert(id, record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores)));
+        let record = record.unwrap_or_else(|| Record::new(id, Arc::clone(vitals), cores));
+        if !chosen.contains(&id) {
+            others.push((Arc::clone(&spec.name), Arc::clone(&record)));
+        }
+        here.insert(id, record);
     }
     *records = here;
     let of_plan = plan.members().iter().filter_map(|member| records.get(&member.id).cloned()).collect();
     let kept = kept(analyzer, records, settings, &plan);
     let draining = analyzer.draining().collect();
-    Some(Published { plan, records: of_plan, draining, kept, settings: Arc::clone(settings) })
+    Some(Published { plan, records: of_plan, others, draining, kept, settings: Arc::clone(settings) })
 }
 
 /// Members that are drained and whose sessions stay.
@@ -41,5 +46,12 @@ pub(crate) fn kept(
     let rules = (plan.strategy(), plan.knobs().clone());
     let (plan, settings) =
         (Plan::new(rules.0, rules.1, members).admitting(plan.admission()), Arc::clone(settings));
-    Some(Arc::new(Published { plan, records, draining: Vec::new(), kept: None, settings }))
+    Some(Arc::new(Published {
+        plan,
+        records,
+        others: Vec::new(),
+        draining: Vec::new(),
+        kept: None,
+        settings,
+    }))
 }

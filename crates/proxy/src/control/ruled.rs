@@ -65,6 +65,7 @@ impl Ruled {
         let first = first.unwrap_or_else(|| Published {
             plan: plimsoll_brain::Plan::new(settings.spec.strategy, settings.spec.knobs.clone(), Vec::new()),
             records: Vec::new(),
+            others: Vec::new(),
             draining: Vec::new(),
             kept: None,
             settings: Arc::clone(&settings),
@@ -105,6 +106,7 @@ impl Ruled {
             Published {
                 plan: before.plan.clone(),
                 records: before.records.clone(),
+                others: before.others.clone(),
                 draining: before.draining.clone(),
                 kept: kept(&self.analyzer, &self.records, &self.settings, &before.plan),
                 settings: Arc::clone(&self.settings),
