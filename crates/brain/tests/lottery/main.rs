@@ -15,6 +15,7 @@ mod floods;
 mod hearsay;
 mod rules;
 mod server;
+mod services;
 mod setting;
 mod tables;
 mod trust;
