@@ -115,7 +115,7 @@ fn settings_and_services_are_changed_while_it_runs() {
         ("listen=x", "there are ttl, slow_start, rate"),
     ] {
         let run = told(&cluster, "two.sock", &["set", what]);
-        assert!(run.code == Some(1) && run.err.contains(why), "{:?} {}", run.code, run.err);
+        assert!(run.code == Some(2) && run.err.contains(why), "{:?} {}", run.code, run.err);
     }
     // One service is taken out of the drum, and then all of them.
     assert_eq!(tell(&["disable", "web"]), "~ service web: disabled\n");

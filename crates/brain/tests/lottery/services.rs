@@ -58,8 +58,8 @@ impl Cluster {
     /// Reports are made and heard; no server has anything to do.
     fn until(&mut self, from: Time, end: Time) {
         for now in (from.0..=end.0).step_by(50_000_000).map(Time) {
-            for who in 0..self.daemons.len() {
-                for (service, _) in HOSTS[who] {
+            for (who, services) in HOSTS.iter().enumerate() {
+                for (service, _) in *services {
                     self.daemons[who].set_load(now, *service, 750, 0);
                 }
                 // At its time: one that is late lets others answer first.
