@@ -186,17 +186,20 @@ class Served:
         self.assertFalse([line for line in self.process.said if "panicked" in line], "it went on after a panic")
         return done.stdout
 
+    def _audited(self):
+        # Not by splitlines: what was invented may have other ends of lines within.
+        lines = (self.process.folder / "audit.log").read_text().split("\n")
+        return [json.loads(line) for line in lines if line]
+
     def test_whoever_may_do_everything_gets_what_the_document_says(self):
         left_out = [word for operation in self.ends for word in ("--exclude-operation-id", operation)]
         self._run("root", *left_out)
-        audit = (self.process.folder / "audit.log").read_text().splitlines()
-        done = {line["verb"] for line in map(json.loads, audit) if line["result"] != "begun"}
+        done = {line["verb"] for line in self._audited() if line["result"] != "begun"}
         self.assertFalse(self.acts - done, "what was to be tried and was not")
 
     def test_whoever_may_look_gets_no_further(self):
         self._run("view", "--phases", "examples,coverage", "--exclude-checks", "positive_data_acceptance")
-        audit = (self.process.folder / "audit.log").read_text().splitlines()
-        results = {line["result"] for line in map(json.loads, audit)}
+        results = {line["result"] for line in self._audited()}
         self.assertEqual(results, {"refused"})
 
 

@@ -468,7 +468,7 @@ mod tests {
               |        ^^^^^ the first is here
         error: lottery.toml:15:1: unknown key `ports` in [service]
            15 | ports = 1
-              | ^^^^^ did you mean `port`?
+              | ^^^^^ did you mean `port`?   allowed: capacity, cgroup, health, id, info, load, metrics, name, port, scrape, server
         error: lottery.toml:16:10: `scrape` without `metrics`
            16 | scrape = "http://[::1]:9/"
               |          ^^^^^^^^^^^^^^^^^ add metrics = ["NAME=SERIES"] with what to take from the page

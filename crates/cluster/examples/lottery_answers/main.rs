@@ -2,7 +2,7 @@
 //! on loopback among `members`. What goes on beside that is in `background.rs`: the others report as real ones do, clients ask again
 //! and all at once, and as many real daemons say who is there.
 //!
-//! `make bench-lottery` runs it. Four phases of `seconds` each: no requests (what housekeeping costs), as many as are answered (a
+//! `make bench-lottery` runs it. Four phases of `seconds` each: no requests but those beside it (what housekeeping costs), as many as are answered (a
 //! window of 128 without an answer), half of that, sent evenly, and the same at a server that sends everything back, which shows what
 //! the daemon adds. The daemon's processor time is its thread's own, so that others on the machine do not count; how long clients
 //! wait they do make longer. The share of a processor that the client takes says whether it was the limit (where requests are sent
