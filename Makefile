@@ -99,8 +99,9 @@ bench-fleet: ## what it costs to be one of 16 balancers of 100,000 members, minu
 bench-control: deps build ## what 1,000 groups of 100 members cost at rest, and 100 changes a second, 6 minutes (ARGS=--quick: 3)
 	benches/control.py $(ARGS)
 
-bench-lottery: ## what an answer of a lottery's daemon costs among 100, a minute
-	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example lottery_answers -- $(ARGS)
+bench-lottery: ## what an answer of a lottery's daemon costs among 100, a minute; fails if a target is missed (ARGS='100 5')
+	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example lottery_answers -- \
+		--out 'bench/results/lottery-$(shell date -u +%Y%m%dT%H%M).json' $(ARGS)
 
 bench-load: deps build ## the load generator beside wrk, oha, hey, fortio, k6 and ab, 20 minutes (ARGS=--quick: 4)
 	scripts/install-bench-peers

@@ -25,7 +25,24 @@ PATIENCE = 30.0
 # Of requests for each operation and phase.
 EXAMPLES = 15
 
-CONFIG = """
+# Where control is, by whom it is trusted, and who may do what: alike for all, but for the name of the section.
+CONTROL = """
+control = ["unix:{folder}/control.sock", "tls://127.0.0.1:0"]
+audit = "{folder}/audit.log"
+tls = {{ certificate = "lb.pem", key = "lb.key" }}
+jwt = {{ issuer = "https://id", audience = "plimsoll", jwks_file = "jwks.json" }}
+
+[[SECTION.access.grant]]
+identity = "jwt:root"
+role = "admin"
+
+[[SECTION.access.grant]]
+identity = "jwt:view"
+role = "viewer"
+"""
+
+BALANCER = (
+    """
 [[listener]]
 address = "127.0.0.1:0"
 group = "web"
@@ -36,25 +53,50 @@ members = ["127.0.0.1:9"]
 
 [admin]
 listen = "off"
-control = ["unix:{folder}/control.sock", "tls://127.0.0.1:0"]
-audit = "{folder}/audit.log"
-tls = {{ certificate = "lb.pem", key = "lb.key" }}
-jwt = {{ issuer = "https://id", audience = "plimsoll", jwks_file = "jwks.json" }}
-
-[[admin.access.grant]]
-identity = "jwt:root"
-role = "admin"
-
-[[admin.access.grant]]
-identity = "jwt:view"
-role = "viewer"
 """
+    + CONTROL.replace("SECTION", "admin")
+)
+
+# Its key is made, as it is told of no others. Nothing listens where its server is.
+LOTTERY = (
+    """
+member = 1
+listen = "127.0.0.1:0"
+keys = "{folder}/lottery.keys"
+
+[[service]]
+name = "web"
+server = "127.0.0.1:9"
+
+[[service]]
+name = "mail"
+server = "127.0.0.1:9"
+load = "busy"
+
+[admin]
+"""
+    + CONTROL.replace("SECTION", "admin")
+)
+
+# Of its processes none is started by itself: `web` may be by who asks, and listens nowhere that matters.
+SUPERVISOR = (
+    """
+[[process]]
+name = "web"
+command = ["agent", "--listen", "127.0.0.1:0"]
+start = false
+
+[supervise]
+log_dir = "{folder}"
+"""
+    + CONTROL.replace("SECTION", "supervise")
+)
 
 
-class Balancer:
-    """`plimsoll up` and what it says. The kernel ends it with the test's process."""
+class Process:
+    """A command of `plimsoll` and what it says. The kernel ends it with the test's process."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, config, *command):
         self.folder = folder
         self.plimsoll("cert", "init", "--trust-domain", "example.org")
         self.plimsoll("cert", "issue", "lb", "--server", "127.0.0.1")
@@ -62,8 +104,9 @@ class Balancer:
         public = base64.urlsafe_b64encode(self._key.public_key().public_bytes_raw()).rstrip(b"=").decode()
         keys = {"keys": [{"kty": "OKP", "crv": "Ed25519", "x": public}]}
         (folder / "jwks.json").write_text(json.dumps(keys))
-        (folder / "plimsoll.toml").write_text(CONFIG.format(folder=folder))
-        command = ["setpriv", "--pdeathsig", "KILL", "--", os.environ["PLIMSOLL_BIN"], "up"]
+        (folder / "own.toml").write_text(config.format(folder=folder))
+        command = ["setpriv", "--pdeathsig", "KILL", "--", os.environ["PLIMSOLL_BIN"], *command]
+        command += ["--config", "own.toml"]
         self._process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -107,21 +150,30 @@ class Balancer:
         raise AssertionError("".join(self.said))
 
 
-class OpenApi(unittest.TestCase):
+class Served:
+    """What every kind of process is held to."""
+
+    # What it is started with, and what ends it or starts another: that these do so is told by other tests.
+    config = ""
+    command = ()
+    ends = ()
+    # What is certainly tried, by its name in the audit log.
+    acts = frozenset()
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="plimsoll-api-")
         self.addCleanup(folder.cleanup)
-        self.balancer = Balancer(Path(folder.name))
-        self.addCleanup(self.balancer.end)
+        self.process = Process(Path(folder.name), self.config, *self.command)
+        self.addCleanup(self.process.end)
 
     def _run(self, who, *arguments):
         """Every operation, as somebody."""
-        folder = self.balancer.folder
+        folder = self.process.folder
         command = [
             str(Path(sys.executable).parent / "schemathesis"),
             *("--config-file", str(HERE / "schemathesis.toml"), "run", str(folder / "openapi.json")),
-            *("--url", self.balancer.url, "--tls-verify", str(folder / "ca/ca.pem")),
-            *("--header", f"Authorization: Bearer {self.balancer.token(who)}"),
+            *("--url", self.process.url, "--tls-verify", str(folder / "ca/ca.pem")),
+            *("--header", f"Authorization: Bearer {self.process.token(who)}"),
             *("--max-examples", str(EXAMPLES), "--seed", "1", "--generation-database", "none"),
             *("--continue-on-failure", "--no-color", "--request-timeout", "10", "--request-retries", "3", *arguments),
         ]
@@ -130,19 +182,46 @@ class OpenApi(unittest.TestCase):
             command, cwd=folder, env=environment, timeout=120, capture_output=True, text=True, errors="replace"
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertTrue(self.balancer.runs(), "".join(self.balancer.said))
-        self.assertFalse([line for line in self.balancer.said if "panicked" in line], "it went on after a panic")
+        self.assertTrue(self.process.runs(), "".join(self.process.said))
+        self.assertFalse([line for line in self.process.said if "panicked" in line], "it went on after a panic")
         return done.stdout
 
+    def _audited(self):
+        # Not by splitlines: what was invented may have other ends of lines within.
+        lines = (self.process.folder / "audit.log").read_text().split("\n")
+        return [json.loads(line) for line in lines if line]
+
     def test_whoever_may_do_everything_gets_what_the_document_says(self):
-        # That it stops is told by other tests.
-        self._run("root", "--exclude-operation-id", "stop", "--exclude-operation-id", "upgrade")
+        left_out = [word for operation in self.ends for word in ("--exclude-operation-id", operation)]
+        self._run("root", *left_out)
+        done = {line["verb"] for line in self._audited() if line["result"] != "begun"}
+        self.assertFalse(self.acts - done, "what was to be tried and was not")
 
     def test_whoever_may_look_gets_no_further(self):
         self._run("view", "--phases", "examples,coverage", "--exclude-checks", "positive_data_acceptance")
-        audit = (self.balancer.folder / "audit.log").read_text().splitlines()
-        results = {line["result"] for line in map(json.loads, audit)}
+        results = {line["result"] for line in self._audited()}
         self.assertEqual(results, {"refused"})
+
+
+class Balancer(Served, unittest.TestCase):
+    config = BALANCER
+    command = ("up",)
+    ends = ("stop", "upgrade")
+    acts = {"drain", "undrain", "disable", "enable", "set", "reload"}
+
+
+class Lottery(Served, unittest.TestCase):
+    config = LOTTERY
+    command = ("lottery",)
+    ends = ("stop",)
+    acts = {"drain", "undrain", "disable", "enable", "set", "reload", "key-accept", "key-seal", "key-retire"}
+
+
+class Supervisor(Served, unittest.TestCase):
+    config = SUPERVISOR
+    command = ("supervise",)
+    ends = ("shutdown",)
+    acts = {"process-start", "process-stop", "process-restart", "process-reload", "reload"}
 
 
 if __name__ == "__main__":

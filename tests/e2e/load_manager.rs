@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Balancer, Manager, Orb, OrbMember, Wire, found, free_port, until};
+use crate::stage::{Balancer, Folder, Manager, Orb, OrbMember, Wire, found, free_port, until};
 
 /// A group of two members whose loads are what monitors say of `host1` and `host2.lab`.
 fn text(listener: SocketAddr, members: &[SocketAddr], interval: &str) -> String {
@@ -276,4 +276,26 @@ fn noise_at_the_load_managers_door_is_refused() {
         assert!(said.starts_with(b"GIOP\x01\x00") && said[7] == 6, "{said:?}");
     }
     assert_eq!(Manager::run(&balancer, &["push", "host1", "0=1"]), ["push ok"]);
+}
+
+#[test]
+fn what_clients_change_is_in_the_audit_log() {
+    let folder = Folder::new();
+    let audit = format!("audit = \"{}\"\n", folder.join("audit.log").display());
+    let text = text(address(0), &[address(1), address(2)], "5s") + &audit;
+    let balancer = Balancer::start_in(folder, &text);
+    let said = Manager::run(&balancer, &["push", "host1", "0=2", "alert", "host1", "on"]);
+    assert_eq!(said, ["push ok", "alert exception=LoadAlertNotFound"]);
+    let lines = balancer.folder().read("audit.log");
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told =
+        |line: &Value| format!("{} {} {}", line["verb"], line["target"], line["result"]).replace('"', "");
+    assert_eq!(
+        lines.iter().map(told).collect::<Vec<_>>(),
+        ["enable_alert host1 begun", "enable_alert host1 failed"],
+        "loads are many, and no change"
+    );
+    assert_eq!((&lines[1]["kind"], &lines[1]["why"]), (&"none".into(), &"LoadAlertNotFound".into()));
+    let from: SocketAddr = lines[1]["from"].as_str().unwrap().parse().unwrap();
+    assert!(from.ip().is_loopback() && from.port() != 0);
 }

@@ -37,6 +37,26 @@ fn a_crash_is_known_to_all_within_seconds() {
 }
 
 #[test]
+fn in_the_middle_of_five_a_crash_is_known_within_two_seconds() {
+    let services = [1, 2, 3, 4, 5, 6, 7].map(|port| format!("web=127.0.0.1:{port}"));
+    let mut cluster = Cluster::start("127.0.0.1", &services.each_ref().map(String::as_str));
+    until("all see one another", || see(&cluster, &[0, 1, 2, 3, 4, 5, 6], 6.0));
+    let mut known: Vec<Duration> = (2..7)
+        .rev()
+        .map(|last| {
+            cluster.daemons[last].process.kill();
+            let killed = Instant::now();
+            let others: Vec<usize> = (0..last).collect();
+            until("all others know", || see(&cluster, &others, last as f64 - 1.0));
+            killed.elapsed()
+        })
+        .collect();
+    known.sort();
+    eprintln!("known to all others after {known:.2?}, which their pages show a quarter of a second late");
+    assert!(known[2] <= Duration::from_secs(2), "{known:.2?}");
+}
+
+#[test]
 fn a_daemon_whose_peers_come_later_finds_them() {
     let mut cluster = Cluster::new("127.0.0.1");
     cluster.lone(&["--service", "web=127.0.0.1:1", "--slow-start", "0s"]);

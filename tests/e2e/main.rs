@@ -60,6 +60,8 @@ mod lottery_control;
 mod lottery_keys;
 mod lottery_legacy;
 mod lottery_life;
+mod lottery_load;
+mod lottery_network;
 mod model;
 mod model_limits;
 mod monitoring;

@@ -13,14 +13,21 @@ use crate::stage::{Folder, Process, Run, binary, found, part, until};
 const SHARED: &str = "198.18.0.100";
 
 /// A network namespace, held by a process that sleeps in it.
-struct Host {
-    name: &'static str,
-    holder: Process,
+pub(crate) struct Host {
+    pub(crate) name: &'static str,
+    pub(crate) holder: Process,
 }
 
 impl Host {
-    fn new(name: &'static str, folder: &Path) -> Self {
-        Self { name, holder: Process::start(&part("unshare"), &["--net", "sleep", "600"], folder) }
+    pub(crate) fn new(name: &'static str, folder: &Path) -> Self {
+        let host =
+            Self { name, holder: Process::start(&part("unshare"), &["--net", "sleep", "600"], folder) };
+        until("a network namespace", || {
+            let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+            let space = std::fs::read_link(format!("/proc/{}/ns/net", host.holder.pid()));
+            space.is_ok_and(|space| space != own)
+        });
+        host
     }
 
     fn space(&self) -> String {
@@ -29,7 +36,7 @@ impl Host {
 
     /// Runs a program there and waits for it.
     #[track_caller]
-    fn run(&self, words: &[&str], folder: &Path) -> Run {
+    pub(crate) fn run(&self, words: &[&str], folder: &Path) -> Run {
         let space = self.space();
         let run = Run::of(&part("nsenter"), &[&[space.as_str(), "--"], words].concat(), folder);
         assert_eq!(run.code, Some(0), "{}: {words:?}: {}{}", self.name, run.out, run.err);
@@ -37,7 +44,7 @@ impl Host {
     }
 
     /// Starts one.
-    fn start(&self, words: &[&str], folder: &Path) -> Process {
+    pub(crate) fn start(&self, words: &[&str], folder: &Path) -> Process {
         let space = self.space();
         Process::start(&part("nsenter"), &[&[space.as_str(), "--"], words].concat(), folder)
     }
@@ -62,14 +69,6 @@ impl Lab {
         let folder = Folder::new();
         let host = |name| Host::new(name, folder.path());
         let (hub, client, balancers) = (host("hub"), host("client"), [host("one"), host("other")]);
-        let in_place = |host: &Host| {
-            let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-            let space = std::fs::read_link(format!("/proc/{}/ns/net", host.holder.pid()));
-            space.is_ok_and(|space| space != own)
-        };
-        for host in [&hub, &client, &balancers[0], &balancers[1]] {
-            until("a network namespace", || in_place(host));
-        }
         hub.run(&["ip", "link", "add", "br0", "type", "bridge"], folder.path());
         hub.run(&["ip", "link", "set", "br0", "up"], folder.path());
         for (number, host) in [&client, &balancers[0], &balancers[1]].into_iter().enumerate() {
@@ -149,7 +148,7 @@ fn failed(report: &Value) -> u64 {
 }
 
 /// Can there be network namespaces here? If not that is said, and nothing is shown.
-fn possible() -> bool {
+pub(crate) fn possible() -> bool {
     let run = Run::of(&part("unshare"), &["--net", "true"], Path::new("/"));
     if run.code != Some(0) {
         eprintln!("SKIPPED, nothing was run: no network namespace may be made here: {}", run.err.trim());

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::access::Kind;
 use crate::audit::Deed;
-use crate::lottery::{KeyStep, read_id, read_secret};
+use crate::lottery::{KeyStep, read_id, read_secret, read_setting, read_switch};
 use crate::plane::{Behind, Plane};
 use crate::reply::{Body, error, response, to_json};
 use crate::supervisor::{Act, Children, read_children};
@@ -51,6 +51,15 @@ pub(crate) enum Order {
     Stop,
     /// A lottery's daemon is drained, or taken back.
     Rest(bool),
+    /// Clients are sent to a daemon's server, for one service, or not.
+    Hold {
+        service: String,
+        on: bool,
+    },
+    /// The same for all services: it is drained, or taken back.
+    Whole(bool),
+    /// A setting of a daemon, or of one of its services.
+    Tune(lottery::Setting),
     /// A daemon takes another key.
     Key(KeyStep),
     /// Something is done with a process of a Supervisor.
@@ -152,6 +161,14 @@ impl Order {
                 }
                 Self::Rest(verb == Verb::Drain)
             }
+            Verb::Disable | Verb::Enable if by == By::Lottery => {
+                let on = verb == Verb::Enable;
+                match read_switch(body)? {
+                    Some(service) => Self::Hold { service, on },
+                    None => Self::Whole(on),
+                }
+            }
+            Verb::Set if by == By::Lottery => Self::Tune(read_setting(body)?),
             Verb::KeyAccept => Self::Key(read_secret(body)?),
             Verb::KeySeal => Self::Key(KeyStep::Seal(read_id(body)?)),
             Verb::KeyRetire => Self::Key(KeyStep::Retire(read_id(body)?)),
@@ -190,7 +207,9 @@ impl Order {
             Self::Set(Setting { group, .. }) | Self::Switch { what: Switch::Balancing(group), .. } => {
                 Some(group)
             }
-            Self::Process { name, .. }
+            Self::Tune(setting) => setting.group.as_deref(),
+            Self::Hold { service: name, .. }
+            | Self::Process { name, .. }
             | Self::Lease { group: name, .. }
             | Self::Member { group: name, .. }
             | Self::EndLeases { group: name, .. } => Some(name),
@@ -199,6 +218,7 @@ impl Order {
             | Self::Upgrade(_)
             | Self::Stop
             | Self::Rest(_)
+            | Self::Whole(_)
             | Self::Key(_)
             | Self::Shutdown(_) => None,
         }
@@ -208,7 +228,7 @@ impl Order {
     pub(crate) fn of_no_group(&self) -> Option<&'static str> {
         match self {
             Self::Switch { what: Switch::Listener(_), .. } => Some("a listener"),
-            Self::Rest(_) => Some("a daemon"),
+            Self::Rest(_) | Self::Whole(_) | Self::Tune(_) => Some("a daemon"),
             Self::Reload | Self::Upgrade(_) | Self::Stop | Self::Key(_) | Self::Shutdown(_) => {
                 Some("the process")
             }
@@ -234,6 +254,9 @@ impl Order {
             | Self::Upgrade(_)
             | Self::Stop
             | Self::Rest(_)
+            | Self::Whole(_)
+            | Self::Hold { .. }
+            | Self::Tune(_)
             | Self::Process { .. }
             // The number of a lease is as good as a key.
             | Self::Lease { .. }
@@ -246,7 +269,7 @@ impl Order {
     /// What else was said, for the audit log; none of it is secret.
     pub(crate) fn arguments(&self) -> Value {
         match self {
-            Self::Set(Setting { key, value, .. }) => {
+            Self::Set(Setting { key, value, .. }) | Self::Tune(lottery::Setting { key, value, .. }) => {
                 json!({"key": key, "value": value.chars().take(400).collect::<String>()})
             }
             Self::Upgrade(wish) => json!({"binary": wish.binary}),

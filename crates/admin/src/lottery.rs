@@ -40,6 +40,18 @@ pub trait Daemon: Send + Sync + 'static {
     /// It has ended.
     fn drain(&self, drain: bool) -> Result<(), String>;
 
+    /// Sends clients to the server for one service, or not; one line for each difference.
+    ///
+    /// # Errors
+    /// There is no such service, or the daemon has ended.
+    fn switch(&self, service: &str, on: bool) -> Result<Vec<String>, String>;
+
+    /// Changes a setting until the next reload, of one service or of the daemon; one line for each difference.
+    ///
+    /// # Errors
+    /// There is no such service or setting, the value is none of it, or the daemon has ended.
+    fn set(&self, service: Option<&str>, key: &str, value: &str) -> Result<Vec<String>, String>;
+
     /// Reads the configuration and the keys again; one line for each difference.
     ///
     /// # Errors
@@ -176,6 +188,41 @@ pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
     Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?, key.role))
 }
 
+/// The body of a disable or enable: the service, or nothing for the daemon as a whole.
+pub(crate) fn read_switch(body: &[u8]) -> Result<Option<String>, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Switch {
+        balancing: Option<String>,
+    }
+    if matches!(body.trim_ascii(), b"" | b"null") {
+        return Ok(None);
+    }
+    let switch: Switch = serde_json::from_slice(body).map_err(|why| {
+        format!("the body: {why}; give {{\"balancing\": SERVICE}}, or nothing for all of them")
+    })?;
+    Ok(switch.balancing)
+}
+
+/// The body of a set.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Setting {
+    /// The service; none for what is of the daemon.
+    pub(crate) group: Option<String>,
+    pub(crate) key: String,
+    /// As in the configuration.
+    pub(crate) value: String,
+}
+
+pub(crate) fn read_setting(body: &[u8]) -> Result<Setting, String> {
+    serde_json::from_slice(body).map_err(|why| {
+        format!(
+            "the body: {why}; give {{\"key\": …, \"value\": …}}, and \"group\": SERVICE where the key is of a service"
+        )
+    })
+}
+
 /// The body that names a key.
 pub(crate) fn read_id(body: &[u8]) -> Result<u32, String> {
     #[derive(Deserialize)]
@@ -235,6 +282,14 @@ pub(crate) fn done(daemon: &dyn Daemon, order: Order) -> Outcome {
             daemon.drain(drain).map_err(refused)?;
             let word = if drain { "draining" } else { "undrained" };
             ok(json!({word: "daemon"}))
+        }
+        Order::Hold { service, on } => ok(json!({"changes": daemon.switch(&service, on).map_err(refused)?})),
+        Order::Whole(on) => {
+            daemon.drain(!on).map_err(refused)?;
+            ok(json!({"changes": [format!("~ daemon: {}", if on { "enabled" } else { "disabled" })]}))
+        }
+        Order::Tune(Setting { group, key, value }) => {
+            ok(json!({"changes": daemon.set(group.as_deref(), &key, &value).map_err(refused)?}))
         }
         Order::Key(step) => ok(json!(daemon.key(step).map_err(refused)?)),
         Order::Reload => ok(json!({"changes": daemon.reload().map_err(refused)?})),

@@ -4,30 +4,31 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::UPGRADE_SECONDS;
 use crate::verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes};
 
 mod lease;
 mod load_line;
+mod lottery;
 mod member;
 mod scaler;
 mod store;
+mod upgrade;
 
 /// The document: all that balancers, lottery daemons and Supervisors serve, each path with who does (`x-served-by`).
 pub fn document() -> Value {
-    made(|_| true)
+    made(None)
 }
 
 /// As much of it as one kind of process serves.
 pub fn document_of(by: By) -> Value {
-    made(|route| route.served(by))
+    made(Some(by))
 }
 
-fn made(shown: impl Fn(&Route) -> bool) -> Value {
+fn made(by: Option<By>) -> Value {
     let mut paths = Map::new();
-    for route in ROUTES.iter().filter(|route| shown(route)) {
+    for route in ROUTES.iter().filter(|route| by.is_none_or(|by| route.served(by))) {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
-        item[route.method.to_ascii_lowercase()] = operation(route);
+        item[route.method.to_ascii_lowercase()] = operation(route, by);
     }
     json!({
         "openapi": "3.1.0",
@@ -54,7 +55,7 @@ fn made(shown: impl Fn(&Route) -> bool) -> Value {
     })
 }
 
-fn operation(route: &Route) -> Value {
+fn operation(route: &Route, by: Option<By>) -> Value {
     let (status, gives) = route.gives;
     let mut responses = Map::new();
     responses.insert(status.to_string(), answer(route, gives));
@@ -143,7 +144,7 @@ fn operation(route: &Route) -> Value {
     if !parameters.is_empty() {
         operation["parameters"] = parameters.into();
     }
-    if let Some(body) = body(route.takes) {
+    if let Some(body) = body(route, by) {
         operation["requestBody"] = body;
     }
     operation
@@ -185,7 +186,40 @@ fn parameters(route: &Route) -> Vec<Value> {
     parameters
 }
 
-fn body(takes: Takes) -> Option<Value> {
+/// The bodies of what daemons take otherwise than balancers do: `None` where that is not so.
+fn of_daemon(takes: Takes) -> Option<(bool, Option<&'static str>)> {
+    match takes {
+        // As a whole.
+        Takes::Member => Some((false, None)),
+        Takes::Switch => Some((false, Some("ServiceSwitch"))),
+        Takes::Setting => Some((true, Some("ServiceSetting"))),
+        Takes::Report => Some((true, Some("OwnReport"))),
+        _ => None,
+    }
+}
+
+fn body(route: &Route, by: Option<By>) -> Option<Value> {
+    let takes = route.takes;
+    let daemons = of_daemon(takes).filter(|_| route.served(By::Lottery) && by != Some(By::Balancer));
+    let Some((required, name)) = daemons else { return usual(takes) };
+    let theirs = name.map(|name| json!({"$ref": format!("#/components/schemas/{name}")}));
+    if by == Some(By::Lottery) {
+        let content = json!({"application/json": {"schema": theirs?}});
+        return Some(json!({"required": required, "content": content}));
+    }
+    // Where all is shown both stand there.
+    let mut both = usual(takes)?;
+    let schema = both["content"]["application/json"]["schema"].take();
+    let either: Vec<Value> = [schema].into_iter().chain(theirs).collect();
+    both["content"]["application/json"]["schema"] = match either.as_slice() {
+        [one] => one.clone(),
+        _ => json!({"anyOf": either}),
+    };
+    both["required"] = required.into();
+    Some(both)
+}
+
+fn usual(takes: Takes) -> Option<Value> {
     let refer = |name: &str| json!({"schema": {"$ref": format!("#/components/schemas/{name}")}});
     let name = match takes {
         Takes::Wish => Some("Wish"),
@@ -291,6 +325,15 @@ fn schemas() -> Value {
             "age_seconds": number(json!(["number", "null"])),
         })
     };
+    let own = |several: usize, name: Value, value: Value| {
+        let mut properties = report(several, name, value);
+        properties["member"] = json!({"type": ["string", "null"]});
+        properties
+    };
+    let own_report = json!({"anyOf": [
+        closed(&["name", "value"], own(0, json!("string"), json!("number"))),
+        closed(&["values"], own(1, json!("null"), json!("null"))),
+    ]});
     let report = json!({"anyOf": [
         closed(&["member", "name", "value"], report(0, json!("string"), json!("number"))),
         closed(&["member", "values"], report(1, json!("null"), json!("null"))),
@@ -310,38 +353,9 @@ fn schemas() -> Value {
         "stopping": {"type": "boolean"}, "reload_error": {"type": ["string", "null"]},
         "processes": {"type": "array", "items": {"$ref": "#/components/schemas/Process"}},
     });
-    let numbers = || json!({"type": "array", "items": {"type": "integer"}});
-    let service = json!({
-        "name": text(), "id": {"type": "integer"}, "server": text(), "capacity": {"type": "integer"},
-        "ready": {"type": "boolean"}, "load": {"type": ["number", "null"]}, "in_flight": {"type": "integer"},
-        "weight": {"type": "number"},
-    });
-    let seen = json!({
-        "member": {"type": "integer"}, "address": text(), "state": text(),
-        "suspect": {"type": "boolean"}, "differs": {"type": "boolean"}, "services": {"type": "array"},
-    });
-    let service = object(&["name", "id", "server", "capacity", "ready", "in_flight", "weight"], service);
-    let seen = object(&["member", "address", "state", "suspect", "differs", "services"], seen);
-    let daemon = json!({
-        "schema": {"type": "integer"}, "version": text(), "pid": {"type": "integer"},
-        "member": {"type": "integer"}, "address": text(), "state": text(), "stopping": {"type": "boolean"},
-        "services": {"type": "array", "items": service}, "members": {"type": "array", "items": seen},
-        "pending": {"type": "integer"}, "queued": {"type": "integer"},
-        "sealing_key": {"type": "integer"}, "keys": numbers(), "client_keys": numbers(),
-        "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "duplicate_share": {"type": "number"}, "digest_disagreement": {"type": "number"},
-        "commit_delay_seconds": {"type": ["number", "null"]}, "step_seconds": {"type": "number"},
-        "lag_seconds": {"type": "number"},
-    });
-    let key_id = || json!({"type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32});
-    let secret = json!({"type": "string", "pattern": "^[0-9a-fA-F]{64}$", "writeOnly": true});
-    let role = json!({"type": "string", "enum": ["daemon", "client"], "default": "daemon"});
     json!({
         "Changes": object(&["changes"], json!({"changes": texts()})),
-        "Daemon": object(
-            &["schema", "version", "pid", "member", "address", "state", "services", "members", "pending", "counts"],
-            daemon,
-        ),
+        "Daemon": lottery::daemon(),
         "Deregistered": member::deregistered(),
         "Document": object(&["openapi", "paths"], json!({"openapi": text()})),
         "Drained": object(&["draining"], json!({"draining": text()})),
@@ -353,15 +367,9 @@ fn schemas() -> Value {
         "Error": object(&["error"], json!({"error": text()})),
         "GroupExplanation": object(&["name", "members"], json!({"name": text(), "members": {"type": "array"}})),
         "Household": object(&["schema", "version", "pid", "stopping", "processes"], household),
-        "Key": closed(&["id", "secret"], json!({"id": key_id(), "secret": secret, "role": role})),
-        "KeyId": closed(&["id"], json!({"id": key_id()})),
-        "Keys": object(
-            &["member", "sealing", "keys", "others"],
-            json!({
-                "member": {"type": "integer"}, "sealing": key_id(), "keys": numbers(), "client_keys": numbers(),
-                "others": numbers(),
-            }),
-        ),
+        "Key": lottery::key(),
+        "KeyId": lottery::key_id(),
+        "Keys": lottery::keys(),
         "Lease": lease::given(),
         "Leases": lease::list(),
         "LeasesEnded": lease::ended(),
@@ -375,6 +383,9 @@ fn schemas() -> Value {
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),
         "Renewal": lease::renewal(),
         "Report": report,
+        "OwnReport": own_report,
+        "ServiceSetting": lottery::setting(),
+        "ServiceSwitch": lottery::switch(),
         "Setting": closed(
             &["group", "key", "value"],
             json!({"group": text(), "key": text(), "value": text()}),
@@ -388,21 +399,8 @@ fn schemas() -> Value {
             closed(&["balancing"], json!({"balancing": text()})),
         ]}),
         "Target": closed(&["member"], target),
-        "Upgrade": closed(
-            &[],
-            json!({
-                "binary": {"type": ["string", "null"], "description": "by the control socket only"},
-                "timeout_seconds": {
-                    "type": ["number", "null"],
-                    "minimum": UPGRADE_SECONDS.start(),
-                    "maximum": UPGRADE_SECONDS.end(),
-                },
-            }),
-        ),
-        "Upgraded": object(
-            &["pid", "version", "connections"],
-            json!({"pid": {"type": "integer"}, "version": text(), "connections": {"type": "integer"}}),
-        ),
+        "Upgrade": upgrade::wish(),
+        "Upgraded": upgrade::done(),
         "Undrained": object(&["undrained"], json!({"undrained": text()})),
         "Wish": lease::wish(),
     })
@@ -434,6 +432,12 @@ mod tests {
             assert_eq!(operation["x-served-by"].as_array().unwrap().len(), route.by.len());
         }
         let own = document_of(By::Lottery);
+        assert!(own["paths"]["/v1/drain"]["post"]["requestBody"].is_null());
+        let set = "/paths/~1v1~1set/post/requestBody/content/application~1json/schema";
+        let schema = |by: Option<By>| made(by).pointer(set).unwrap().clone();
+        assert_eq!(schema(Some(By::Lottery)), json!({"$ref": "#/components/schemas/ServiceSetting"}));
+        assert_eq!(schema(Some(By::Balancer)), json!({"$ref": "#/components/schemas/Setting"}));
+        assert_eq!(schema(None), json!({"anyOf": [schema(Some(By::Balancer)), schema(Some(By::Lottery))]}));
         assert!(own["paths"]["/v1/keys/accept"].is_object() && own["paths"]["/v1/shutdown"].is_null());
     }
 

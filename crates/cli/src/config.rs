@@ -30,6 +30,7 @@ mod place;
 mod problem;
 mod root;
 mod scaler;
+mod sense;
 mod settings;
 mod shape;
 mod store;
@@ -70,7 +71,10 @@ pub(crate) use group::{
 };
 pub(crate) use hand_over::HandOver;
 pub(crate) use listener::{Binding, Forwarded, Listener, Protocol, Rebind};
-pub(crate) use lottery::{DEFAULT_LOTTERY_FILE, LotteryFile, read_lottery, read_lottery_text};
+pub(crate) use lottery::{
+    DEFAULT_LOTTERY_FILE, LotteryFile, Service as LotteryService, prefix as service_prefix, read_lottery,
+    read_lottery_text,
+};
 pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
 pub(crate) use name::{
     CookieName, Domain, HeaderName, HostName, Info, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl,
@@ -80,6 +84,7 @@ pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::Config;
 pub(crate) use scaler::{Scaler, Scaling};
+pub(crate) use sense::{CgroupName, MetricText, PageUrl};
 pub(crate) use settings::{AdminConfig, Lottery, Machine, drawn_object, look_up};
 pub(crate) use store::{EtcdTable, StoreTable};
 pub(crate) use strategy::Strategy;

@@ -4,13 +4,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use plimsoll_cluster::corba::{Desk, GroupMember, Location, ObjectGroup, Refusal, StrategyInfo};
+use plimsoll_admin::{Audit, Caller};
+use plimsoll_cluster::corba::{Deed, Desk, GroupMember, Location, ObjectGroup, Refusal, StrategyInfo};
 use plimsoll_wire::giop::Ior;
+use serde_json::Value;
 
 use crate::running::Running;
 
-/// A running balancer.
-pub(crate) struct Office(pub(crate) Arc<Running>);
+/// A running balancer, and where changes are written down.
+pub(crate) struct Office(pub(crate) Arc<Running>, pub(crate) Option<Arc<Audit>>);
 
 impl Desk for Office {
     fn report(&self, location: &str, values: &[(String, f64)]) {
@@ -51,6 +53,27 @@ impl Desk for Office {
         self.0.change(|made, _, force, _| {
             made.remove(force, &made.named(id).ok_or(Refusal::NoGroup)?, location)
         })
+    }
+
+    fn begin(&self, deed: &Deed) -> Result<u64, String> {
+        self.1.as_ref().map_or(Ok(0), |audit| audit.begin(&line(deed)))
+    }
+
+    fn end(&self, number: u64, deed: &Deed, outcome: Result<(), &str>) {
+        if let Some(audit) = &self.1 {
+            audit.end(number, &line(deed), outcome);
+        }
+    }
+}
+
+/// Who asks is not known: where from is all there is.
+fn line(deed: &Deed) -> plimsoll_admin::Deed {
+    plimsoll_admin::Deed {
+        caller: Caller::nobody(),
+        from: deed.from.to_string(),
+        verb: deed.operation,
+        target: deed.target.clone(),
+        arguments: Value::Null,
     }
 }
 

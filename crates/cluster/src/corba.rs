@@ -76,6 +76,26 @@ pub trait Desk: Send + Sync + 'static {
     /// # Errors
     /// There is no such group, or it has no member at the location.
     fn remove(&self, id: u64, location: &str) -> Result<(), Refusal>;
+
+    /// Somebody is about to change something; a number for it. Where changes are written down that is done by then.
+    ///
+    /// # Errors
+    /// It cannot be written down: nothing may be changed.
+    fn begin(&self, deed: &Deed) -> Result<u64, String>;
+
+    /// What came of that, or why nothing did.
+    fn end(&self, number: u64, deed: &Deed, outcome: Result<(), &str>);
+}
+
+/// A change that a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deed {
+    /// From where.
+    pub from: SocketAddr,
+    /// The operation, as the interface calls it.
+    pub operation: &'static str,
+    /// On what: a group by its object's key, a location, a type; what there is of these, in this order.
+    pub target: Option<String>,
 }
 
 /// A group as clients of the load manager know it.

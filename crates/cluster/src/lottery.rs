@@ -180,6 +180,7 @@ enum Order {
     Load { service: u32, load: u16, in_flight: u16 },
     Ready { service: u32, ready: bool },
     Drain(bool),
+    Hold { service: u32, held: bool },
     Change(Box<Settings>),
     Leave,
     Tell(oneshot::Sender<Statistics>),
@@ -193,7 +194,7 @@ const ORDERS: usize = 256;
 const FAREWELL: Duration = Duration::from_millis(300);
 
 impl Lottery {
-    /// Starts a daemon. Takes a thread, and up to 12 MB of memory for what it remembers of requests.
+    /// Starts a daemon. Takes a thread, and for what it remembers of requests 3 MB of memory, or as much as the rate needs, up to 84 MB.
     ///
     /// # Errors
     /// An address or a group is not to be had, or the system gives no thread.
@@ -243,6 +244,11 @@ impl Lottery {
         self.order(Order::Drain(drain)).await;
     }
 
+    /// Sends nobody to one service, or sends clients to it again (slowly).
+    pub async fn hold(&self, service: u32, held: bool) {
+        self.order(Order::Hold { service, held }).await;
+    }
+
     /// Takes other keys, peers, services and limits. What else the settings say stays as it was when it started. Checks of the
     /// services begin anew with the next [`check`](Self::check).
     pub async fn change(&mut self, settings: Settings) {
@@ -264,8 +270,8 @@ impl Lottery {
         shown.await.ok()
     }
 
-    /// Takes other keys; `settings` are those in force but for the keys. Unlike with [`change`](Self::change) checks go on.
-    pub async fn rekey(&self, settings: Settings) {
+    /// Takes settings that have the same services, with the same checks. Unlike with [`change`](Self::change) checks go on.
+    pub async fn adjust(&self, settings: Settings) {
         self.order(Order::Change(Box::new(settings))).await;
     }
 

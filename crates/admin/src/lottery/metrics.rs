@@ -5,7 +5,7 @@ use crate::metrics::{Kind, Page, flag};
 
 type Count = (&'static str, &'static str, fn(&Counts) -> u64);
 
-const COUNTS: [Count; 17] = [
+const COUNTS: [Count; 18] = [
     ("plimsoll_lottery_received_total", "Datagrams that came.", |it| it.received),
     ("plimsoll_lottery_sent_total", "Datagrams that went.", |it| it.sent),
     ("plimsoll_lottery_referred_total", "Answers by referral.", |it| it.referred),
@@ -15,6 +15,7 @@ const COUNTS: [Count; 17] = [
     ("plimsoll_lottery_repeated_total", "Answers repeated for a repeated request.", |it| it.repeated),
     ("plimsoll_lottery_duplicates_total", "Requests that another answered as well.", |it| it.duplicates),
     ("plimsoll_lottery_limited_total", "Requests of sources that ask too much.", |it| it.limited),
+    ("plimsoll_lottery_forgotten_total", "Requests forgotten before their time.", |it| it.forgotten),
     ("plimsoll_lottery_dropped_total", "What did not fit into a queue.", |it| it.dropped),
     ("plimsoll_lottery_unsent_total", "What was to be sent and could not be.", |it| it.unsent),
     ("plimsoll_lottery_forged_total", "Datagrams with a wrong tag.", |it| it.forged),
@@ -54,6 +55,12 @@ pub(super) fn page(status: &DaemonStatus) -> String {
         status.digest_disagreement,
     );
     gauge("plimsoll_lottery_step_seconds", "How long a rank waits for the one before.", status.step_seconds);
+    gauge(
+        "plimsoll_lottery_prefer_referral",
+        "1 if clients do better to ask one.",
+        flag(status.prefer_referral),
+    );
+    gauge("plimsoll_lottery_remembers", "Requests that there is room to remember.", status.remembers as f64);
     gauge("plimsoll_lottery_lag_seconds", "How late it was of late.", status.lag_seconds);
     if let Some(delay) = status.commit_delay_seconds {
         gauge("plimsoll_lottery_commit_delay_seconds", "39 of 40 commits came within it.", delay);
@@ -61,6 +68,10 @@ pub(super) fn page(status: &DaemonStatus) -> String {
     page.family("plimsoll_lottery_service_ready", Kind::Gauge, "1 if the server can do it.");
     for service in &status.services {
         page.sample("", &[("service", &service.name)], flag(service.ready));
+    }
+    page.family("plimsoll_lottery_service_enabled", Kind::Gauge, "0 if it was disabled.");
+    for service in &status.services {
+        page.sample("", &[("service", &service.name)], flag(service.enabled));
     }
     page.family("plimsoll_lottery_service_weight", Kind::Gauge, "What the server wants of the work.");
     for service in &status.services {

@@ -52,6 +52,25 @@ pub struct DaemonStatus {
     pub step_seconds: f64,
     /// How late it was of late, seconds.
     pub lag_seconds: f64,
+    /// Would clients do better to ask one daemon than all, as a rank waits long for the one before?
+    #[serde(default)]
+    pub prefer_referral: bool,
+    /// Requests that it has room to remember: as many as the rate needs, up to a bound.
+    #[serde(default)]
+    pub remembers: u64,
+    /// For how long a client may use an answer again, seconds.
+    #[serde(default)]
+    pub ttl_seconds: f64,
+    /// How long a server takes to come to its whole share, seconds.
+    #[serde(default)]
+    pub slow_start_seconds: f64,
+    /// Requests a second of one source above which they are not heard; 0 for any number.
+    #[serde(default)]
+    pub rate: u32,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// One service of the server beside a daemon.
@@ -67,6 +86,9 @@ pub struct OwnService {
     pub capacity: u16,
     /// Does its check pass? Without one it always does.
     pub ready: bool,
+    /// May clients be sent to it? Not if it was disabled.
+    #[serde(default = "yes")]
+    pub enabled: bool,
     /// A share of what it can do, smoothed; none if nobody tells it.
     pub load: Option<f64>,
     /// Requests that it works on, if anybody tells.
@@ -128,6 +150,9 @@ pub struct Counts {
     pub duplicates: u64,
     /// Requests of sources that ask too much, and what is said of who is there by those who say too much.
     pub limited: u64,
+    /// Requests that it had to forget before their time, as there were too many: repeated, they are drawn anew.
+    #[serde(default)]
+    pub forgotten: u64,
     /// What did not fit into a queue.
     pub dropped: u64,
     /// What was to be sent and could not be.

@@ -1,150 +1,16 @@
 //! Control over TLS of a lottery's daemon and of a Supervisor: the same rules, the same audit log, every verb for every role.
 
-use std::sync::{Arc, Mutex};
-
-use plimsoll_admin::{
-    Admin, By, Config, Counts, Daemon, DaemonStatus, KeyRing, KeyStep, MemberSeen, OwnService, Part, ROUTES,
-    Refused, Report, attend, supervise,
-};
+use plimsoll_admin::{By, ROUTES};
 use serde_json::{Value, json};
 
-use crate::script::Script;
-use crate::stage::{Shows, Stage, bearer, certificate};
-use crate::supervisor::Told;
-
-/// A daemon that says what it was told.
-#[derive(Default)]
-struct Asked {
-    calls: Mutex<Vec<String>>,
-}
-
-impl Asked {
-    fn call(&self, what: String) {
-        self.calls.lock().unwrap().push(what);
-    }
-}
-
-fn ring() -> KeyRing {
-    KeyRing { member: 1, sealing: 6, keys: vec![6, 7], client_keys: vec![3], others: vec![2] }
-}
-
-impl Daemon for Asked {
-    fn stopping(&self) -> bool {
-        false
-    }
-
-    fn status(&self) -> Result<DaemonStatus, String> {
-        let service = |name: &str, id| OwnService {
-            name: name.into(),
-            id,
-            server: ([10, 0, 0, 1], 80).into(),
-            capacity: 4,
-            ready: true,
-            load: Some(0.5),
-            in_flight: 2,
-            weight: 5.5,
-        };
-        let part = |service| Part { service, capacity: 4, weight: 2.0, load: None, in_flight: 0 };
-        let other = MemberSeen {
-            member: 2,
-            address: ([10, 0, 0, 2], 7447).into(),
-            state: "up".into(),
-            suspect: false,
-            differs: true,
-            services: vec![part(1), part(2)],
-        };
-        Ok(DaemonStatus {
-            schema: 1,
-            version: "0.1.0".into(),
-            pid: 7,
-            started_unix_ms: 1_800_000_000_000,
-            stopping: false,
-            reload_error: Some("lottery.toml:1:1: secret = 5".into()),
-            member: 1,
-            address: ([10, 0, 0, 1], 7447).into(),
-            state: "up".into(),
-            services: vec![service("web", 1), service("mail", 2)],
-            members: vec![other],
-            pending: 3,
-            queued: 4,
-            sealing_key: 6,
-            keys: vec![6, 7],
-            client_keys: vec![3],
-            counts: Counts { won: 200, duplicates: 1, ..Counts::default() },
-            duplicate_share: 0.005,
-            digest_disagreement: 1.0,
-            commit_delay_seconds: Some(0.001),
-            step_seconds: 0.02,
-            lag_seconds: 0.0,
-        })
-    }
-
-    fn drain(&self, drain: bool) -> Result<(), String> {
-        self.call(format!("drain {drain}"));
-        Ok(())
-    }
-
-    fn reload(&self) -> Result<Vec<String>, String> {
-        self.call("reload".into());
-        Ok(vec!["~ ttl".into()])
-    }
-
-    fn stop(&self) {
-        self.call("stop".into());
-    }
-
-    fn report(&self, report: Report) -> Result<(), Refused> {
-        self.call(format!("report {:?}", report.values));
-        Ok(())
-    }
-
-    fn keys(&self) -> Result<KeyRing, String> {
-        Ok(ring())
-    }
-
-    fn key(&self, step: KeyStep) -> Result<KeyRing, String> {
-        self.call(format!("{step:?}"));
-        if step.id() == 13 { Err("there is no key with the number 13".into()) } else { Ok(ring()) }
-    }
-}
-
-/// Doors, and how many times somebody behind them was told something.
-struct Guarded {
-    stage: Stage,
-    calls: Box<dyn Fn() -> usize>,
-}
-
-fn daemon() -> (Guarded, Arc<Asked>) {
-    let asked = Arc::new(Asked::default());
-    let (open, count) = (asked.clone(), asked.clone());
-    let stage = Stage::before(Script::new(), |config: Config| -> Admin { attend(config, open).unwrap() });
-    (Guarded { stage, calls: Box::new(move || count.calls.lock().unwrap().len()) }, asked)
-}
-
-fn supervisor() -> (Guarded, Arc<Told>) {
-    let told = Arc::new(Told::default());
-    let (open, count) = (told.clone(), told.clone());
-    let stage = Stage::before(Script::new(), |config: Config| -> Admin { supervise(config, open).unwrap() });
-    (Guarded { stage, calls: Box::new(move || count.calls.lock().unwrap().len()) }, told)
-}
-
-/// Written out here, so that a change of the table shows: what viewers have, operators beside that, admins beside that.
-const DAEMON: [&[&str]; 3] = [
-    &["index", "document", "health", "metrics", "lottery", "keys", "dashboard"],
-    &["drain", "undrain"],
-    &["report", "reload", "stop", "key-accept", "key-seal", "key-retire"],
-];
-const SUPERVISOR: [&[&str]; 3] = [
-    &["index", "document", "health", "metrics", "processes", "process", "household", "dashboard"],
-    &["process-start", "process-stop", "process-restart", "process-reload"],
-    &["reload", "shutdown"],
-];
+use crate::behind::{Guarded, daemon, supervisor};
+use crate::stage::{Shows, bearer, certificate};
 
 #[test]
 fn every_verb_for_every_role_by_certificate_and_by_token() {
-    for (by, Guarded { stage, calls }, [look, operate, administer]) in
-        [(By::Lottery, daemon().0, DAEMON), (By::Supervisor, supervisor().0, SUPERVISOR)]
-    {
+    for guarded in [daemon(None).0, supervisor(None).0] {
+        let Guarded { by, ref stage, .. } = guarded;
+        let [look, operate, administer] = guarded.verbs();
         let path =
             |path: &str| certificate(stage.ours.issue(&[&format!("spiffe://example.org/{path}/a")], 1));
         let told = |subject: &str| bearer(&stage.token(subject, json!({})));
@@ -160,38 +26,10 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
             ("no grant by certificate", path("else"), vec![]),
             ("no grant by token", told("eve"), vec![]),
         ];
-        let routes = || ROUTES.iter().filter(|route| route.served(by));
+        let routes = || guarded.routes();
         assert_eq!(routes().count(), look.len() + operate.len() + administer.len());
         for (who, shows, allowed) in &callers {
-            for route in routes() {
-                let before = calls();
-                let answer = match route.name {
-                    // A daemon is drained as a whole.
-                    "drain" | "undrain" => stage.ask(shows, "POST", route.path, "").unwrap(),
-                    _ => stage.do_route(shows, route).unwrap(),
-                };
-                let may = allowed.iter().any(|verbs| verbs.contains(&route.name));
-                // The scripted Supervisor's process does not run.
-                let given = match route.name {
-                    "process-reload" => 422,
-                    // Once somebody has shut it down.
-                    "health" if by == By::Supervisor && answer.status == 503 => 503,
-                    _ => route.gives.0,
-                };
-                assert_eq!(
-                    answer.status,
-                    if may { given } else { 403 },
-                    "{who}: {}: {}",
-                    route.name,
-                    answer.body
-                );
-                assert_eq!(
-                    calls() - before,
-                    usize::from(may && route.method == "POST"),
-                    "{who}: {}",
-                    route.name
-                );
-            }
+            guarded.holds(who, shows, allowed);
         }
         // Without a credential not even what there is is told.
         for route in routes() {
@@ -213,7 +51,7 @@ fn every_verb_for_every_role_by_certificate_and_by_token() {
 
 #[test]
 fn keys_are_in_no_log() {
-    let (Guarded { stage, .. }, asked) = daemon();
+    let (Guarded { stage, .. }, asked) = daemon(None);
     let root = bearer(&stage.token("rita", json!({})));
     let secret = "6b".repeat(32);
     let post = |path: &str, body: String| stage.ask(&root, "POST", path, &body).unwrap();
@@ -253,7 +91,7 @@ fn keys_are_in_no_log() {
 
 #[test]
 fn groups_of_a_daemon_are_its_services() {
-    let (Guarded { stage, .. }, _) = daemon();
+    let (Guarded { stage, .. }, _) = daemon(None);
     let lee = bearer(&stage.token("lee", json!({})));
     let seen = stage.ask(&lee, "GET", "/v1/lottery", "").unwrap();
     assert_eq!(seen.status, 200, "{}", seen.body);
@@ -278,8 +116,67 @@ fn groups_of_a_daemon_are_its_services() {
 }
 
 #[test]
+fn a_daemon_is_set_and_disabled_service_by_service() {
+    let (Guarded { stage, .. }, asked) = daemon(None);
+    let sue = bearer(&stage.token("sue", json!({})));
+    let ops = bearer(&stage.token("olga", json!({"groups": ["ops"]})));
+    let post = |shows: &Shows, path: &str, body: Value| {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        stage.ask(shows, "POST", path, &body).unwrap()
+    };
+    // Whoever may switch one service may switch neither another nor all.
+    assert_eq!(
+        post(&sue, "/v1/disable", json!({"balancing": "web"})).json(),
+        json!({"changes": ["~ service web: false"]})
+    );
+    for body in [json!({"balancing": "mail"}), Value::Null, json!({})] {
+        assert_eq!(post(&sue, "/v1/disable", body.clone()).status, 403, "{body}");
+    }
+    for (path, body, status) in [
+        ("/v1/enable", json!({"balancing": "web"}), 200),
+        ("/v1/disable", Value::Null, 200),
+        ("/v1/enable", json!({}), 200),
+        ("/v1/disable", json!({"member": "10.0.0.1:80"}), 400),
+        ("/v1/set", json!({"key": "ttl", "value": "1s"}), 200),
+        ("/v1/set", json!({"group": "web", "key": "capacity", "value": "9"}), 200),
+        ("/v1/set", json!({"key": "member", "value": "9"}), 422),
+        ("/v1/set", json!({"key": "ttl"}), 400),
+    ] {
+        let answer = post(&ops, path, body.clone());
+        assert_eq!(answer.status, status, "{path} {body}: {}", answer.body);
+    }
+    let calls = [
+        "switch web false",
+        "switch web true",
+        "drain true",
+        "drain false",
+        "set None ttl 1s",
+        "set Some(\"web\") capacity 9",
+        "set None member 9",
+    ];
+    assert_eq!(*asked.calls.lock().unwrap(), calls);
+    let lines = stage.audited();
+    let ended = lines.iter().filter(|line| !["begun", "refused"].contains(&line["result"].as_str().unwrap()));
+    let told: Vec<String> = ended
+        .map(|line| format!("{} {} {}", line["verb"], line["target"], line["arguments"]).replace('"', ""))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "disable web null",
+            "enable web null",
+            "disable null null",
+            "enable null null",
+            "set null {key:ttl,value:1s}",
+            "set web {key:capacity,value:9}",
+            "set null {key:member,value:9}",
+        ]
+    );
+}
+
+#[test]
 fn groups_of_a_supervisor_are_its_processes() {
-    let (Guarded { stage, .. }, told) = supervisor();
+    let (Guarded { stage, .. }, told) = supervisor(None);
     let lee = bearer(&stage.token("lee", json!({})));
     let ask = |method: &str, path: &str| stage.ask(&lee, method, path, "").unwrap();
     let names = |path: &str| -> Vec<Value> {
@@ -308,7 +205,7 @@ fn groups_of_a_supervisor_are_its_processes() {
 
 #[test]
 fn a_daemon_on_a_page_of_metrics() {
-    let (Guarded { stage, .. }, _) = daemon();
+    let (Guarded { stage, .. }, _) = daemon(None);
     let page = stage.ask(&bearer(&stage.token("victor", json!({}))), "GET", "/metrics", "").unwrap().body;
     for sample in [
         "plimsoll_lottery_duplicates_total 1\n",

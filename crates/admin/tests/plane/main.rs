@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod abuse;
+mod behind;
 mod control;
 mod dashboard;
 mod events;

@@ -9,8 +9,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use plimsoll_admin::{
-    Access, Admin, Audit, By, Config, Grant, Jwt, KeySet, ROUTES, Role, Route, Rules, Secured, Takes, Tls,
-    Verb, start,
+    Access, Admin, Audit, Config, Grant, Jwt, KeySet, Role, Route, Rules, Secured, Takes, Tls, Verb, start,
 };
 use rcgen::KeyPair;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -92,8 +91,8 @@ impl Stage {
     }
 
     /// The doors before whoever `open` puts there.
-    pub(crate) fn before(script: Arc<Script>, open: impl FnOnce(Config) -> Admin) -> Self {
-        Self::made(script, None, open)
+    pub(crate) fn before(keytab: Option<PathBuf>, open: impl FnOnce(Config) -> Admin) -> Self {
+        Self::made(Script::new(), keytab, open)
     }
 
     fn made(script: Arc<Script>, keytab: Option<PathBuf>, open: impl FnOnce(Config) -> Admin) -> Self {
@@ -223,11 +222,6 @@ pub(crate) struct Shows {
 }
 
 type Ticket = Box<dyn Fn(&[u8; 32]) -> String>;
-
-/// What a balancer serves.
-pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
-    ROUTES.iter().filter(|route| route.served(By::Balancer))
-}
 
 pub(crate) fn certificate(identity: Identity) -> Shows {
     Shows { identity: Some(identity), ..Shows::default() }

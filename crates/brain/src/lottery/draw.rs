@@ -81,16 +81,17 @@ impl Ranking {
         self.places().iter().position(|place| place.member == member)
     }
 
-    /// Puts `place` where `order` wants it, and lets the last go if there are more than `most`.
-    fn insert(&mut self, place: Place, most: usize, order: fn(&Place, &Place) -> bool) {
+    /// Puts `place` where `order` wants it, which it says, and lets the last go if there are more than `most`.
+    fn insert(&mut self, place: Place, most: usize, order: fn(&Place, &Place) -> bool) -> Option<usize> {
         let at = self.places().iter().position(|other| order(&place, other)).unwrap_or(self.count);
         if at >= most {
-            return;
+            return None;
         }
         self.count = (self.count + 1).min(most);
         // `at` < `most` <= CANDIDATES, and `count` > `at`.
         self.places[at..self.count].rotate_right(1);
         self.places[at] = place;
+        Some(at)
     }
 }
 
@@ -105,22 +106,35 @@ pub fn rank(
     let mut state = key.begin();
     state.absorb(u64::from_le_bytes(id.to_be_bytes()));
     let most = k.min(CANDIDATES);
-    let mut first = Ranking::default();
+    let (mut first, mut hashes) = (Ranking::default(), [0; CANDIDATES]);
+    // Once there are enough: who has drawn less than `bar`, and has no more capacity than the last of them, comes after that one
+    // for sure, so that most need no logarithm. Drawn less by a part in 256, that is: neighbours may have the same cost.
+    let (mut bar, mut least) = (0, 0);
     for entrant in entrants {
         if entrant.capacity == 0 || entrant.weight == 0 {
             continue;
         }
-        let place = Place {
-            member: entrant.member,
-            capacity: entrant.capacity,
-            weight: code::decode(entrant.weight),
-            cost: cost(hash(state, service, entrant.member)),
-        };
-        first.insert(place, most, Place::stands_before);
+        let hash = hash(state, service, entrant.member);
+        if hash < bar && entrant.capacity <= least {
+            continue;
+        }
+        let Entrant { member, capacity, weight } = entrant;
+        // Decoded when it is known to be wanted.
+        let place = Place { member, capacity, weight: u64::from(weight), cost: cost(hash) };
+        if let Some(at) = first.insert(place, most, Place::stands_before) {
+            hashes[at..first.count].rotate_right(1);
+            hashes[at] = hash;
+            if first.count == most {
+                let last = hashes[most - 1];
+                (bar, least) = (last - (last >> 8), first.places[most - 1].capacity);
+            }
+        }
     }
     let mut ranking = Ranking::default();
     for place in first.places() {
-        ranking.insert(*place, most, Place::beats);
+        // It is the code of an entrant still.
+        let weight = code::decode(place.weight as u16);
+        ranking.insert(Place { weight, ..*place }, most, Place::beats);
     }
     ranking
 }
@@ -231,6 +245,47 @@ mod tests {
         assert_eq!((0..6).map(order).collect::<Vec<_>>(), GOLDEN);
         let drawn = rank(&key(), 0x0102_0304_0506_0708, 0x0a0b_0c0d, entrants(&[1]), 1);
         assert_eq!(drawn.places()[0].cost, cost(key().hash(&[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 1])));
+    }
+
+    /// Who needs no logarithm would have come to nothing with it.
+    #[test]
+    fn who_is_passed_over_would_not_have_been_a_candidate() {
+        for turn in 0..3_000_u64 {
+            let count = 1 + mix(turn) % 120;
+            let alike = turn % 3 == 0;
+            let drum: Vec<Entrant> = (0..count)
+                .map(|member| {
+                    let by = mix(turn << 8 | member);
+                    let capacity = if alike { 4 } else { 1 + (by >> 20) as u16 % 300 };
+                    Entrant {
+                        member: 1 + member as u16,
+                        capacity,
+                        weight: code::of(f64::from(1 + (by as u16 % 900))),
+                    }
+                })
+                .collect();
+            let k = 1 + (turn % 8) as usize;
+            let mut state = key().begin();
+            state.absorb(u64::from_le_bytes(turn.to_be_bytes()));
+            let mut all: Vec<Place> = drum
+                .iter()
+                .map(|entrant| Place {
+                    member: entrant.member,
+                    capacity: entrant.capacity,
+                    weight: code::decode(entrant.weight),
+                    cost: cost(hash(state, 80, entrant.member)),
+                })
+                .collect();
+            let order = |before: fn(&Place, &Place) -> bool| {
+                move |a: &Place, b: &Place| {
+                    if before(a, b) { core::cmp::Ordering::Less } else { core::cmp::Ordering::Greater }
+                }
+            };
+            all.sort_by(order(Place::stands_before));
+            all.truncate(k);
+            all.sort_by(order(Place::beats));
+            assert_eq!(rank(&key(), turn, 80, drum, k).places(), all, "{turn}");
+        }
     }
 
     const GOLDEN_LOG: [u32; 4] = [0, 94_364, 188_362, 281_996];

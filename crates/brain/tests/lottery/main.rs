@@ -1,10 +1,11 @@
 //! The lottery in simulated clusters: what it promises at 1 % loss, and what must hold whatever goes wrong.
 //!
-//! A run that fails prints its seed: `PLIMSOLL_SEED=n cargo test -p plimsoll-brain --test lottery` runs that one alone.
-//! `make bench-sim` runs many and prints the tables.
+//! A run that fails prints the command that runs it alone: the test by its name, with the seed and the number of daemons in the
+//! environment. `make bench-sim` runs many and prints the tables.
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
+mod again;
 mod changes;
 mod checks;
 #[expect(dead_code, reason = "other tests use the rest of it")]
@@ -14,6 +15,7 @@ mod floods;
 mod hearsay;
 mod rules;
 mod server;
+mod services;
 mod setting;
 mod tables;
 mod trust;
@@ -21,34 +23,19 @@ mod world;
 
 use std::ops::Range;
 
+use again::{Again, of_size, seeds, size, sizes};
 use dice::Dice;
 use plimsoll_brain::lottery::Mode;
 use setting::{Fault, Outcome, Setting};
 
 /// Runs a setting, and says how to do it again if anything is wrong with it.
 fn run(name: &str, setting: &Setting, check: impl FnOnce(&Outcome)) -> Outcome {
-    struct Again<'a>(&'a str, &'a Setting);
-    impl Drop for Again<'_> {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                println!("{}: to see it again: PLIMSOLL_SEED={} with {:?}", self.0, self.1.seed, self.1);
-            }
-        }
-    }
-    let _again = Again(name, setting);
+    let _again = Again::of(setting.daemons, setting.seed..setting.seed + 1, format!("{name}, {setting:?}"));
     let outcome = world::run(setting);
     let mode = format!("{:?}", setting.mode);
     println!("{name:<10} {:>3} {mode:<8} {}", setting.daemons, outcome.line());
     check(&outcome);
     outcome
-}
-
-/// The seeds of a test, or the one that was asked for.
-fn seeds(range: Range<u64>) -> Vec<u64> {
-    match std::env::var("PLIMSOLL_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        Some(seed) => vec![seed],
-        None => range.collect(),
-    }
 }
 
 /// One daemon is asked and answers for the winner.
@@ -130,12 +117,19 @@ fn faults(mode: Mode, unicast: bool, seed: u64) {
 
 /// A member that was away for ten seconds: what it gets in each of the first seconds, over its usual rate. In the first it is at most
 /// 1.1 times that, surely: by the upper end of an interval over the seeds. In those that follow no more is shown.
-fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: &[u64]) {
+/// Requests of many daemons are the longer the more there are.
+fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: Range<u64>) -> String {
     const WATCHED: usize = 12;
+    if !of_size(daemons) {
+        return String::new();
+    }
+    let what = format!("a return among {daemons}, {mode:?}, unicast {unicast}, at {load}: a mean over seeds");
+    let _again = Again::of(daemons, seeds.clone(), what);
     let mut ratios: [Vec<f64>; WATCHED] = Default::default();
     for seed in seeds {
         let faults = vec![Fault::Crash { who: 2, at: 12.0, back: 22.0 }];
-        let base = Setting::base(daemons, mode, *seed);
+        let mut base = Setting::base(daemons, mode, seed);
+        base.work *= (daemons as f64 / 30.0).max(1.0);
         let setting = Setting { measured: 30.5, even: true, load, unicast, faults, ..base };
         let outcome = run("return", &setting, |outcome| assert_eq!(outcome.unanswered, 0));
         let usual = outcome.seconds[4..12].iter().map(|second| f64::from(second[2])).sum::<f64>() / 8.0;
@@ -144,13 +138,15 @@ fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: &[u64
         }
     }
     let times = ratios.each_ref().map(|ratios| mean_and_error(ratios));
-    println!("return     {daemons:>3} {mode:?}, unicast {unicast}, at {load}: {times:.2?}");
+    let line = format!("return     {daemons:>3} {mode:?}, unicast {unicast}, at {load}: {times:.2?}");
+    println!("{line}");
     let (first, error) = times[0];
     assert!(first > 0.0 && first + 2.0 * error <= 1.1, "in its first second: {times:.2?}");
     assert!(times.iter().all(|(mean, error)| mean - 2.0 * error <= 1.1), "{times:.2?}");
     // And it comes back: it has most of its share when its slow start is over.
     let (last, error) = times[WATCHED - 1];
     assert!(last + 2.0 * error >= 0.8, "{times:.2?}");
+    line
 }
 
 /// The mean, and its standard error; half of the mean where there is one value.
@@ -163,7 +159,7 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 
 /// A setting by chance with several faults at once. Whatever they are: no step breaks a rule, and once all is well everybody is
 /// answered. Of many daemons each has fewer requests, so that every size costs about the same to simulate.
-fn chaos(daemons: usize, measured: f64, seed: u64) {
+fn chaos(daemons: usize, measured: f64, seed: u64) -> Outcome {
     let mut dice = Dice::new(seed, 99);
     let mode = if dice.unit() < 0.5 { Mode::Referral } else { Mode::Lottery };
     let mut setting = Setting {
@@ -201,7 +197,7 @@ fn chaos(daemons: usize, measured: f64, seed: u64) {
             (0, 0),
             "unanswered when all is well, or begun twice"
         );
-    });
+    })
 }
 
 /// How many daemons there are in the chaos of a seed: from 3 to `most`.
@@ -212,7 +208,7 @@ fn crowd(seed: u64, most: usize) -> usize {
 #[test]
 fn a_referral_is_one_answer_and_two_packets() {
     for seed in seeds(1..2) {
-        for (daemons, seconds) in [(3, 16.0), (10, 8.0), (30, 4.0), (100, 2.0)] {
+        for (daemons, seconds) in sizes([(3, 16.0), (10, 8.0), (30, 4.0), (100, 2.0)]) {
             referral(daemons, false, seconds, seed);
         }
     }
@@ -221,7 +217,7 @@ fn a_referral_is_one_answer_and_two_packets() {
 #[test]
 fn nor_are_there_more_without_multicast() {
     for seed in seeds(1..2) {
-        for (daemons, seconds) in [(3, 32.0), (10, 16.0), (30, 8.0), (100, 4.0)] {
+        for (daemons, seconds) in sizes([(3, 32.0), (10, 16.0), (30, 8.0), (100, 4.0)]) {
             referral(daemons, true, seconds, seed);
         }
     }
@@ -230,7 +226,7 @@ fn nor_are_there_more_without_multicast() {
 #[test]
 fn the_lottery_rarely_answers_twice() {
     for seed in seeds(1..2) {
-        for (daemons, seconds) in [(3, 20.0), (10, 12.0), (30, 8.0), (100, 4.0)] {
+        for (daemons, seconds) in sizes([(3, 20.0), (10, 12.0), (30, 8.0), (100, 4.0)]) {
             let outcome = lottery(daemons, seconds, seed);
             assert!(outcome.percent(outcome.duplicates) <= 0.4);
             assert!(daemons > 30 || outcome.cv() <= 10.0);
@@ -274,25 +270,24 @@ fn no_fault_leaves_a_client_without_a_member() {
 
 #[test]
 fn a_member_that_comes_back_is_not_overrun() {
-    for (daemons, count) in [(3, 8), (10, 4), (30, 3)] {
-        comes_back(daemons, Mode::Referral, false, 0.7, &seeds(1..1 + count));
-        comes_back(daemons, Mode::Referral, true, 0.7, &seeds(1..1 + count));
+    for (daemons, count) in [(3, 8), (10, 4), (30, 3), (100, 3)] {
+        comes_back(daemons, Mode::Referral, false, 0.7, seeds(1..1 + count));
+        comes_back(daemons, Mode::Referral, true, 0.7, seeds(1..1 + count));
     }
-    comes_back(5, Mode::Lottery, false, 0.7, &seeds(1..5));
+    comes_back(5, Mode::Lottery, false, 0.7, seeds(1..5));
 }
 
 #[test]
 fn whatever_goes_wrong_the_rules_hold() {
-    seeds(1..16).into_iter().for_each(|seed| chaos(crowd(seed, 12), 16.0, seed));
+    for seed in seeds(1..16) {
+        chaos(size(crowd(seed, 12)), 16.0, seed);
+    }
 }
 
 #[test]
 fn whatever_goes_wrong_among_many_the_rules_hold() {
-    // One that is asked for by its seed is of any size.
-    let seeds = seeds(1..5);
-    for (turn, seed) in seeds.iter().enumerate() {
-        let daemons = if seeds.len() == 1 { crowd(*seed, 100) } else { [20, 40, 70, 100][turn % 4] };
-        chaos(daemons, 9.0, *seed);
+    for (turn, seed) in seeds(1..5).enumerate() {
+        chaos(size([20, 40, 70, 100][turn % 4]), 9.0, seed);
     }
 }
 
@@ -307,12 +302,12 @@ fn a_run_can_be_replayed() {
 #[ignore = "long: make bench-sim"]
 fn long() {
     for seed in seeds(1..5) {
-        for daemons in [3, 10, 30, 100] {
+        for (daemons, ()) in sizes([(3, ()), (10, ()), (30, ()), (100, ())]) {
             referral(daemons, false, 16.0, seed);
             referral(daemons, true, 16.0, seed);
         }
     }
-    for daemons in [3, 10, 30, 100] {
+    for (daemons, ()) in sizes([(3, ()), (10, ()), (30, ()), (100, ())]) {
         let (mut requests, mut duplicates) = (0, 0);
         for seed in seeds(1..5) {
             let outcome = lottery(daemons, 40.0, seed);
@@ -326,8 +321,8 @@ fn long() {
     }
     for load in [0.48, 0.64, 0.72] {
         for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
-            for daemons in [3, 5, 10, 30] {
-                comes_back(daemons, mode, unicast, load, &seeds(1..9));
+            for daemons in [3, 5, 10, 30, 100] {
+                comes_back(daemons, mode, unicast, load, seeds(1..9));
             }
         }
     }
@@ -341,6 +336,10 @@ fn long() {
 #[test]
 #[ignore = "long: make bench-sim"]
 fn long_chaos() {
-    seeds(1..2000).into_iter().for_each(|seed| chaos(crowd(seed, 12), 16.0, seed));
-    seeds(2000..2300).into_iter().for_each(|seed| chaos(crowd(seed, 100), 16.0, seed));
+    for seed in seeds(1..2000) {
+        chaos(size(crowd(seed, 12)), 16.0, seed);
+    }
+    for seed in seeds(2000..2300) {
+        chaos(size(crowd(seed, 100)), 16.0, seed);
+    }
 }

@@ -1,6 +1,7 @@
 //! `plimsoll lottery`: the daemon beside a server in a cluster without a balancer.
 
 mod act;
+mod adjust;
 mod desk;
 mod feed;
 mod flags;
@@ -9,6 +10,7 @@ mod keys;
 mod reload;
 mod ring;
 pub(super) mod says;
+mod sense;
 mod show;
 
 use std::path::PathBuf;
@@ -31,6 +33,7 @@ use desk::{Desk, Request, attend};
 use feed::{End, feed};
 use flags::Flags;
 pub(super) use key::exposed;
+use sense::Senses;
 
 /// Refer clients to servers without a balancer: run beside each server
 ///
@@ -70,6 +73,9 @@ enum What {
     Status(show::Args),
     Drain(act::Drain),
     Undrain(act::Undrain),
+    Disable(act::Disable),
+    Enable(act::Enable),
+    Set(act::Set),
     Reload(act::Reload),
     Stop(act::Stop),
     Keys(keys::Args),
@@ -89,6 +95,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Some(What::Status(args)) => return show::run(args, globals),
         Some(What::Drain(args)) => return act::drain(args, globals),
         Some(What::Undrain(args)) => return act::undrain(args, globals),
+        Some(What::Disable(args)) => return act::disable(args, globals),
+        Some(What::Enable(args)) => return act::enable(args, globals),
+        Some(What::Set(args)) => return act::set(args, globals),
         Some(What::Reload(args)) => return act::reload(args, globals),
         Some(What::Stop(args)) => return act::stop(args, globals),
         Some(What::Keys(args)) => return keys::run(args, globals),
@@ -146,6 +155,7 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
         count(force.peers.len(), "peer")
     );
     let told = agent.told();
+    let mut senses = Senses::open(&file).await.map_err(Failure::failed)?;
     let (desk, mut inbox) = Desk::new(told.clone());
     let admin = match controlled {
         true => Some(plimsoll_admin::attend(config, desk.clone()).map_err(|error| {
@@ -165,14 +175,15 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
         .run(async {
             loop {
                 tokio::select! {
-                    end = feed(&file, &lottery, &told) => ended = Some(end),
+                    end = feed(&file, &lottery, &told, &senses) => ended = Some(end),
                     () = lottery.check() => {}
                     signal = told_to_stop(&mut term, &mut int) => {
                         doors::note(audit.as_deref(), signal, "stop", Ok(()));
                     }
                     asked = attend(&lottery, &mut inbox, &file, &mut force, reload_error.as_deref()) => {
                         if let Request::Reload(reply) = asked {
-                            let outcome = again(args, &mut file, &mut force, &mut lottery, &rules).await;
+                            let mut all = All { file: &mut file, force: &mut force, lottery: &mut lottery, senses: &mut senses };
+                            let outcome = all.again(args, &rules).await;
                             reload_error = outcome.as_ref().err().cloned();
                             // Whoever asked may have gone.
                             drop(reply.send(outcome));
@@ -180,7 +191,8 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
                         }
                     }
                     _ = hangup.recv() => {
-                        let outcome = again(args, &mut file, &mut force, &mut lottery, &rules).await;
+                        let mut all = All { file: &mut file, force: &mut force, lottery: &mut lottery, senses: &mut senses };
+                        let outcome = all.again(args, &rules).await;
                         let done = outcome.as_ref().map(drop).map_err(String::as_str);
                         doors::note(audit.as_deref(), "SIGHUP", "reload", done);
                         reload_error = outcome.err();
@@ -224,28 +236,33 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     outcome
 }
 
-/// Reads the file and the keys again; one line for each difference.
-async fn again(
-    args: &Args,
-    file: &mut LotteryFile,
-    force: &mut Settings,
-    lottery: &mut Lottery,
-    rules: &Rules,
-) -> Result<Vec<String>, String> {
-    let read = reload::read(args, file, force)
-        .and_then(|read| read.0.lottery.admin.doors().rules().map(|rules| (read, rules)));
-    match read {
-        Ok(((fresh, settings, changes), fresh_rules)) => {
-            reload::tell(&changes);
-            rules.replace(fresh_rules);
-            lottery.change(settings.clone()).await;
-            (*file, *force) = (fresh, settings);
-            Ok(changes)
-        }
-        Err(why) => {
+/// What a reload may change.
+struct All<'a> {
+    file: &'a mut LotteryFile,
+    force: &'a mut Settings,
+    lottery: &'a mut Lottery,
+    senses: &'a mut Senses,
+}
+
+impl All<'_> {
+    /// Reads the file and the keys again; one line for each difference.
+    async fn again(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
+        let outcome = self.read(args, rules).await;
+        if let Err(why) = &outcome {
             tracing::error!("not reloaded, all stays as it was: {why}");
-            Err(why)
         }
+        outcome
+    }
+
+    async fn read(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
+        let (fresh, settings, changes) = reload::read(args, self.file, self.force)?;
+        let fresh_rules = fresh.lottery.admin.doors().rules()?;
+        let senses = Senses::open(&fresh).await?;
+        reload::tell(&changes);
+        rules.replace(fresh_rules);
+        self.lottery.change(settings.clone()).await;
+        (*self.file, *self.force, *self.senses) = (fresh, settings, senses);
+        Ok(changes)
     }
 }
 

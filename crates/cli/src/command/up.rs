@@ -181,8 +181,9 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     doors.given = std::mem::take(&mut heir.sockets.doors);
     doors.opening = Some(Arc::clone(&opening));
     let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
+    let desk = Office(Arc::clone(&running), audit.clone());
     let load_manager =
-        load_manager(&file, &running, heir.sockets.load_manager.take()).map_err(Failure::failed)?;
+        load_manager(&file, desk, heir.sockets.load_manager.take()).map_err(Failure::failed)?;
     let fleet = fleet.map(|settings| seated(settings, heir.sockets.fleet.take())).transpose()?;
     running.write_references(&file.config);
     for line in listening(&file.config, &running.engine().addresses()) {
@@ -248,13 +249,9 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
 }
 
 /// The load manager, if there is to be one, on a socket that somebody else bound if there is one.
-fn load_manager(
-    file: &File,
-    running: &Arc<Running>,
-    given: Option<OwnedFd>,
-) -> Result<Option<LoadManager>, String> {
+fn load_manager(file: &File, desk: Office, given: Option<OwnedFd>) -> Result<Option<LoadManager>, String> {
     let Some((address, interval)) = file.admin().load_manager else { return Ok(None) };
-    let desk = Arc::new(Office(Arc::clone(running)));
+    let desk = Arc::new(desk);
     let started = match given {
         Some(given) => LoadManager::start_on(given.into(), interval, desk),
         None => LoadManager::start(address, interval, desk),

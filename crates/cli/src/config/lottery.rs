@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use plimsoll_agent::{Cgroup, Scrape};
 use plimsoll_brain::HealthSpec;
 use plimsoll_cluster::Expression;
 use plimsoll_cluster::lottery as cluster;
@@ -17,8 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::health;
 use super::place::Spot;
 use super::{
-    AdminListen, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath, MemberAddress, Name,
-    Problem, Problems, ReadError, Source, TimeSpan, bytes_of, check, door, hold, titled,
+    AdminListen, CgroupName, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath,
+    MemberAddress, MetricText, Name, PageUrl, Problem, Problems, ReadError, Source, TimeSpan, bytes_of,
+    check, door, hold, titled,
 };
 
 /// Looked at by commands that talk to a daemon, if no other file is named.
@@ -108,6 +110,24 @@ pub(crate) struct Service {
     /// expression over several. Without it shares follow the capacities alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) load: Option<Formula>,
+
+    /// A page in Prometheus' text format that the server shows, read each second; `metrics` says what of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scrape: Option<PageUrl>,
+
+    /// Numbers to take from that page: `SERIES`, `NAME=SERIES{label="value"}` or, of a counter, `NAME=rate(SERIES)`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) metrics: Vec<MetricText>,
+
+    /// The server's control group (version 2), whose processors, memory and pressure are read: `system.slice/nginx.service`, `auto` for
+    /// that of a container, which is the default, or `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cgroup: Option<CgroupName>,
+
+    /// Local port whose established connections are counted.
+    #[schemars(range(min = 1, max = 65_535))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<u16>,
 
     /// Whether it is there: `http` or `tcp`. A server that has not been checked yet gets nothing. Without this section it is
     /// always there.
@@ -223,6 +243,18 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
         if let Some(load) = service.load.as_ref().filter(|_| !spot.broken("load")) {
             check::check_formula(load, spot.key("load"), text, found);
         }
+        for (key, other, alone) in [
+            ("scrape", "metrics", service.scrape.is_some() && service.metrics.is_empty()),
+            ("metrics", "scrape", service.scrape.is_none() && !service.metrics.is_empty()),
+        ] {
+            if alone && !spot.broken(other) {
+                let problem = Problem::error(spot.key(key).value(), format!("`{key}` without `{other}`"));
+                found.push(problem.hint(match other {
+                    "metrics" => "add metrics = [\"NAME=SERIES\"] with what to take from the page",
+                    _ => "add scrape = \"http://HOST:PORT/PATH\" with the page that they are on",
+                }));
+            }
+        }
         let Some(health) = &service.health else { continue };
         let place = spot.key("health");
         health::check(health, place, "[service.health]", "add http = \"/healthz\" or tcp = true", found);
@@ -241,11 +273,36 @@ impl Service {
         self.id.unwrap_or_else(|| service_id(&self.name.0))
     }
 
+    /// What an agent beside this server alone would read, if anything is to be read of it.
+    pub(crate) fn sense(&self) -> Option<plimsoll_agent::Config> {
+        let Self { scrape, metrics, cgroup, port, .. } = self;
+        (scrape.is_some() || cgroup.is_some() || port.is_some()).then(|| plimsoll_agent::Config {
+            scrape: scrape.as_ref().map(|page| Scrape {
+                url: page.0.clone(),
+                metrics: metrics.iter().map(|metric| metric.metric.clone()).collect(),
+            }),
+            cgroup: cgroup.as_ref().map_or(Cgroup::Auto, CgroupName::cgroup),
+            port: *port,
+            ..plimsoll_agent::Config::default()
+        })
+    }
+
+    /// Before the names of numbers that are told of this service alone: its own, with `_` for what no name of a number has.
+    pub(crate) fn prefix(&self) -> String {
+        prefix(&self.name.0)
+    }
+
     /// How loaded it is, if anybody knows.
     pub(crate) fn load(&self) -> Option<Expression> {
         // Checked when it was read.
         self.load.as_ref().and_then(|load| Expression::new(&load.0).ok())
     }
+}
+
+/// Before the names of numbers of a service.
+pub(crate) fn prefix(service: &str) -> String {
+    let fit = |char: char| if char.is_ascii_alphanumeric() || "_.:".contains(char) { char } else { '_' };
+    service.chars().map(fit).chain(['.']).collect()
 }
 
 impl LotteryFile {
@@ -384,7 +441,7 @@ mod tests {
             "{}peers = [\"10.0.0.2\"]\nmulticast = \"239.1.1.1:7447\"\n\
              [[service]]\nname = \"web\"\nserver = \"10.0.0.1:80\"\nload = \"cpu +\"\n\
              [service.health]\niiop = true\n\
-             [[service]]\nname = \"web\"\nserver = \"10.0.0.1:81\"\nport = 1\n",
+             [[service]]\nname = \"web\"\nserver = \"10.0.0.1:81\"\nports = 1\nscrape = \"http://[::1]:9/\"\n",
             SHORT.replace("127.0.0.1", "[::]")
         )), @r#"
         error: lottery.toml:2:10: `listen` is [::]:7447, which tells the others nothing
@@ -409,10 +466,13 @@ mod tests {
               |        ^^^^^
             7 | name = "web"
               |        ^^^^^ the first is here
-        error: lottery.toml:15:1: unknown key `port` in [service]
-           15 | port = 1
-              | ^^^^ allowed: capacity, health, id, info, load, name, server
-        7 errors
+        error: lottery.toml:15:1: unknown key `ports` in [service]
+           15 | ports = 1
+              | ^^^^^ did you mean `port`?   allowed: capacity, cgroup, health, id, info, load, metrics, name, port, scrape, server
+        error: lottery.toml:16:10: `scrape` without `metrics`
+           16 | scrape = "http://[::1]:9/"
+              |          ^^^^^^^^^^^^^^^^^ add metrics = ["NAME=SERIES"] with what to take from the page
+        8 errors
         "#);
     }
 }

@@ -29,6 +29,17 @@ pub(super) enum Fault {
     System(SystemException<'static>),
 }
 
+impl Fault {
+    /// The exception, by its name.
+    pub(super) fn name(&self) -> String {
+        let said = match self {
+            Self::User(raised) => format!("{raised:?}"),
+            Self::System(system) => format!("{system:?}"),
+        };
+        said.split(['(', ' ', '{']).next().unwrap_or_default().to_owned()
+    }
+}
+
 /// The exceptions of the interface.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Raised {

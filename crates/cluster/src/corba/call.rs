@@ -106,6 +106,45 @@ pub(super) fn loads(reader: &mut Reader<'_>) -> Result<Option<Loads>, BadGiop> {
     Ok(loads.iter().all(|(_, value)| value.is_finite()).then_some(loads))
 }
 
+impl Call {
+    /// The operation and what it is done to, if it changes something. Loads are no change: they are many, and say how things are.
+    pub(super) fn changes(&self) -> Option<(&'static str, Option<String>)> {
+        let at = |location: &Location| Some(location.text().to_owned());
+        let of = |group: &Ior, location: &Location| {
+            let key = group.iiop().map(|profile| String::from_utf8_lossy(&profile.key).into_owned());
+            Some(format!("{} {}", key.unwrap_or_default(), location.text()))
+        };
+        Some(match self {
+            Self::EnableAlert(location) => ("enable_alert", at(location)),
+            Self::DisableAlert(location) => ("disable_alert", at(location)),
+            Self::RegisterAlert(location, _) => ("register_load_alert", at(location)),
+            Self::RemoveAlert(location) => ("remove_load_alert", at(location)),
+            Self::RegisterMonitor(location, _) => ("register_load_monitor", at(location)),
+            Self::RemoveMonitor(location) => ("remove_load_monitor", at(location)),
+            Self::SetDefaults(_) => ("set_default_properties", None),
+            Self::RemoveDefaults(_) => ("remove_default_properties", None),
+            Self::AddMember(group, location, _) => ("add_member", of(group, location)),
+            Self::RemoveMember(group, location) => ("remove_member", of(group, location)),
+            Self::Create(type_id, _) => ("create_object", Some(type_id.clone())),
+            Self::Delete(number) => ("delete_object", number.whole().map(|id| id.to_string())),
+            Self::IsA(_)
+            | Self::NonExistent
+            | Self::PushLoads(..)
+            | Self::Loads(_)
+            | Self::Alert(_)
+            | Self::Monitor(_)
+            | Self::Defaults
+            | Self::Properties(_)
+            | Self::Locations(_)
+            | Self::GroupsAt(_)
+            | Self::GroupId(_)
+            | Self::GroupReference(_)
+            | Self::GroupById(_)
+            | Self::MemberReference(..) => return None,
+        })
+    }
+}
+
 struct Arguments<'a, 'b>(&'a mut Reader<'b>);
 
 impl Arguments<'_, '_> {

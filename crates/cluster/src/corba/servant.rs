@@ -1,6 +1,7 @@
 //! The load manager itself: loads, monitors and alerts by location, and groups as the desk knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use super::answer::{Answer, Fault, Raised};
 use super::call::{Call, Loads};
 use super::properties::{self, Property, merged, strategy};
 use super::pull::Monitor;
-use super::{Desk, Location, ObjectGroup, Refusal};
+use super::{Deed, Desk, Location, ObjectGroup, Refusal};
 use crate::lock;
 
 /// Locations with loads, with monitors and with alerts: each so many.
@@ -65,11 +66,25 @@ impl Servant {
         Arc::new(Self { desk, interval, runtime, state: Mutex::default() })
     }
 
-    /// Does what is asked, on a thread that may wait.
-    pub(super) async fn perform(self: &Arc<Self>, call: Call) -> Outcome {
+    /// Does what is asked from there, on a thread that may wait.
+    pub(super) async fn perform(self: &Arc<Self>, from: SocketAddr, call: Call) -> Outcome {
         let own = Arc::clone(self);
-        let done = self.runtime.spawn_blocking(move || own.answer(call)).await;
+        let done = self.runtime.spawn_blocking(move || own.noted(from, call)).await;
         done.unwrap_or(Err(Fault::System(SystemException::INTERNAL)))
+    }
+
+    /// Does it; what changes something is written down before and after.
+    pub(super) fn noted(self: &Arc<Self>, from: SocketAddr, call: Call) -> Outcome {
+        let Some((operation, target)) = call.changes() else { return self.answer(call) };
+        let deed = Deed { from, operation, target };
+        let number = self.desk.begin(&deed).map_err(|why| {
+            tracing::error!("load manager: {operation} refused: {why}");
+            SystemException::NO_RESOURCES
+        })?;
+        let outcome = self.answer(call);
+        let why = outcome.as_ref().err().map(Fault::name);
+        self.desk.end(number, &deed, why.as_deref().map_or(Ok(()), Err));
+        outcome
     }
 
     /// Takes what a monitor said.

@@ -1,6 +1,7 @@
 //! The load manager's connections: requests are taken one after the other on each, within bounds.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,9 +36,9 @@ pub(super) async fn serve(listener: &TcpListener, servant: &Arc<Servant>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-                    tokio::spawn(connection(stream, Arc::clone(servant), slot));
+                    tokio::spawn(connection(stream, from, Arc::clone(servant), slot));
                 }
             }
             // Out of files or memory: the connection stays in the queue and would fail again at once.
@@ -49,13 +50,18 @@ pub(super) async fn serve(listener: &TcpListener, servant: &Arc<Servant>) {
     }
 }
 
-async fn connection(mut stream: TcpStream, servant: Arc<Servant>, _slot: OwnedSemaphorePermit) {
+async fn connection(
+    mut stream: TcpStream,
+    from: SocketAddr,
+    servant: Arc<Servant>,
+    _slot: OwnedSemaphorePermit,
+) {
     let _ = stream.set_nodelay(true);
     // How it ends is the client's business.
-    let _ = converse(&mut stream, &servant).await;
+    let _ = converse(&mut stream, from, &servant).await;
 }
 
-async fn converse(stream: &mut TcpStream, servant: &Arc<Servant>) -> io::Result<()> {
+async fn converse(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servant>) -> io::Result<()> {
     let mut assembler = Assembler::new(Limits { messages: FRAGMENTED, bytes: MESSAGE });
     let mut unread = Vec::with_capacity(HEADER);
     loop {
@@ -75,7 +81,7 @@ async fn converse(stream: &mut TcpStream, servant: &Arc<Servant>) -> io::Result<
         };
         let message: Vec<u8> = unread.drain(..len).collect();
         let reply = match assembler.take(&message) {
-            Ok(Some(whole)) => take(servant, whole.into_owned()).await,
+            Ok(Some(whole)) => take(servant, from, whole.into_owned()).await,
             Ok(None) => Some(Vec::new()),
             Err(_) => None,
         };
@@ -97,14 +103,14 @@ async fn send(stream: &mut TcpStream, write: impl FnOnce(&mut Vec<u8>)) -> io::R
 }
 
 /// Takes a whole message; what is to be sent, if anything. `None` if it is none that a client may send.
-async fn take(servant: &Arc<Servant>, message: Vec<u8>) -> Option<Vec<u8>> {
+async fn take(servant: &Arc<Servant>, from: SocketAddr, message: Vec<u8>) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let read = Message::parse(&message).ok()?;
     let form = read.header.form();
     match &read.content {
         Content::Request(request) => {
             let outcome = match asked(request, form.order) {
-                Ok(call) => servant.perform(call).await,
+                Ok(call) => servant.perform(from, call).await,
                 Err(why) => Err(Fault::System(why)),
             };
             if request.wanted != Wanted::Nothing {

@@ -17,7 +17,7 @@ use super::call::Call;
 use super::properties::Property;
 use super::servant::Servant;
 use super::serve::asked;
-use super::{Desk, KEY, Location, ObjectGroup, Refusal, StrategyInfo};
+use super::{Deed, Desk, KEY, Location, ObjectGroup, Refusal, StrategyInfo};
 
 const OPERATIONS: [&str; 27] = [
     "_is_a",
@@ -51,7 +51,7 @@ const OPERATIONS: [&str; 27] = [
 
 /// A desk without groups that remembers what was reported.
 #[derive(Default)]
-struct Reports(Mutex<Vec<Told>>);
+struct Reports(Mutex<Vec<Told>>, Mutex<Vec<String>>);
 
 /// A location and loads by name.
 type Told = (String, Vec<(String, f64)>);
@@ -83,6 +83,20 @@ impl Desk for Reports {
 
     fn remove(&self, _: u64, _: &str) -> Result<(), Refusal> {
         Err(Refusal::NoGroup)
+    }
+
+    fn begin(&self, deed: &Deed) -> Result<u64, String> {
+        let Deed { from, operation, target } = deed;
+        let mut lines = self.1.lock().unwrap();
+        if lines.len() >= 4 {
+            return Err("the disk is full".into());
+        }
+        lines.push(format!("{from} {operation} {}", target.as_deref().unwrap_or("-")));
+        Ok(lines.len() as u64)
+    }
+
+    fn end(&self, number: u64, _: &Deed, outcome: Result<(), &str>) {
+        self.1.lock().unwrap()[number as usize - 1] += &format!(" {outcome:?}");
     }
 }
 
@@ -291,4 +305,29 @@ proptest! {
         body[at % length] = byte;
         let _ = Call::read(operation.as_bytes(), &mut Reader::new(&body, Order::Little));
     }
+}
+
+#[test]
+fn what_changes_something_is_written_down() {
+    let (servant, desk, _runtime) = desk();
+    let from = ([10, 0, 0, 9], 4711).into();
+    let here = || Location::new("host1");
+    let nobody = Err(Fault::User(Raised::LoadAlertNotFound));
+    assert_eq!(servant.noted(from, Call::EnableAlert(here())), nobody);
+    assert_eq!(servant.noted(from, Call::SetDefaults(Vec::new())), Ok(Answer::Nothing));
+    // Loads are many, and whoever looks changes nothing.
+    assert_eq!(servant.noted(from, Call::PushLoads(here(), vec![(0, 1.0)])), Ok(Answer::Nothing));
+    assert!(servant.noted(from, Call::Loads(here())).is_ok());
+    assert!(servant.noted(from, Call::Create("IDL:x:1.0".into(), Vec::new())).is_err());
+    assert!(servant.noted(from, Call::Delete(Any::ULong(7))).is_err());
+    let lines = [
+        "10.0.0.9:4711 enable_alert host1 Err(\"LoadAlertNotFound\")",
+        "10.0.0.9:4711 set_default_properties - Ok(())",
+        "10.0.0.9:4711 create_object IDL:x:1.0 Err(\"ObjectNotCreated\")",
+        "10.0.0.9:4711 delete_object 7 Err(\"ObjectNotFound\")",
+    ];
+    assert_eq!(*desk.1.lock().unwrap(), lines);
+    // What cannot be written down is not done.
+    let refused = servant.noted(from, Call::RemoveDefaults(Vec::new()));
+    assert_eq!(refused, Err(Fault::System(SystemException::NO_RESOURCES)));
 }

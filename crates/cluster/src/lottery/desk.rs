@@ -265,6 +265,7 @@ impl Desk {
             Order::Load { service, load, in_flight } => self.daemon.set_load(now, service, load, in_flight),
             Order::Ready { service, ready } => self.daemon.set_ready(now, service, ready),
             Order::Drain(drain) => self.daemon.drain(now, drain),
+            Order::Hold { service, held } => drop(self.daemon.hold(now, service, held)),
             Order::Change(settings) => self.change(now, *settings),
             Order::Leave => {
                 self.daemon.leave(now);

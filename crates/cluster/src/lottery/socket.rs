@@ -1,5 +1,10 @@
 //! Datagrams, many with one system call: `recvmmsg` and `sendmmsg`.
 //!
+//! Not cut out of a larger one by the kernel (`UDP_SEGMENT`, GSO): that takes datagrams of one length to one receiver, one after the
+//! other, and answers go to whoever asked, of lengths that follow the member and its further ones; a run of two to one client is
+//! chance. What goes to one receiver in a row are parts of a table, a dozen when a daemon comes, and a report goes to many receivers once.
+//! A batch of 64 is one system call as it is, so GSO would save no call but a part of the kernel's way for what hardly ever occurs.
+//!
 //! A daemon has one socket that it sends from and is reached at, and where there is multicast a second one that hears the group.
 //! The kernel notes when each datagram came (`SO_TIMESTAMPNS`), so that who reads it late knows how late. Both are of the same family: a socket of IPv6 takes no IPv4, or members would be known by addresses that others cannot use.
 
@@ -56,8 +61,9 @@ impl Socket {
         one.bind(&listen.into())?;
         let group = match group {
             Some(group) => {
-                send_by(&one, listen)?;
-                Some(join(group, listen)?)
+                let interface = interface(listen, group);
+                send_by(&one, listen, interface)?;
+                Some(join(group, listen, interface)?)
             }
             None => None,
         };
@@ -119,28 +125,57 @@ fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Has what is sent to groups go out by the interface of an address. For IPv6 it is known by the address's scope.
-fn send_by(socket: &socket2::Socket, by: SocketAddr) -> io::Result<()> {
+/// The number of the interface of a group of IPv6: as the address or the group says it, else of the interface that has the address, 0
+/// for the one that the system takes. Groups of a link (`ff02::`) are none without one.
+fn interface(by: SocketAddr, group: SocketAddr) -> u32 {
+    let scope = |address: SocketAddr| match address {
+        SocketAddr::V6(address) => address.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    match (scope(by), scope(group)) {
+        (0, 0) => {
+            let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+            let SocketAddr::V6(by) = by else { return 0 };
+            having(&table, u128::from(*by.ip())).unwrap_or_default()
+        }
+        (0, scope) | (scope, _) => scope,
+    }
+}
+
+/// Which interface has an address, in the kernel's table: address, number of the interface, and more, in hexadecimal.
+fn having(table: &str, address: u128) -> Option<u32> {
+    table.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let found = u128::from_str_radix(words.next()?, 16).ok()?;
+        if found == address { u32::from_str_radix(words.next()?, 16).ok() } else { None }
+    })
+}
+
+/// Has what is sent to groups go out by the interface of an address.
+fn send_by(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Result<()> {
     match by {
         SocketAddr::V4(by) => {
             socket.set_multicast_if_v4(by.ip())?;
             socket.set_multicast_ttl_v4(1)
         }
-        SocketAddr::V6(by) => {
-            socket.set_multicast_if_v6(by.scope_id())?;
+        SocketAddr::V6(_) => {
+            socket.set_multicast_if_v6(interface)?;
             socket.set_multicast_hops_v6(1)
         }
     }
 }
 
 /// A socket that hears a group. Several daemons of a host may hear the same.
-fn join(group: SocketAddr, by: SocketAddr) -> io::Result<socket2::Socket> {
+fn join(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<socket2::Socket> {
     let socket = open(group)?;
     socket.set_reuse_address(true)?;
+    if let SocketAddr::V6(group) = &mut group {
+        group.set_scope_id(interface);
+    }
     socket.bind(&group.into())?;
     match (group, by) {
         (SocketAddr::V4(group), SocketAddr::V4(by)) => socket.join_multicast_v4(group.ip(), by.ip())?,
-        (SocketAddr::V6(group), SocketAddr::V6(by)) => socket.join_multicast_v6(group.ip(), by.scope_id())?,
+        (SocketAddr::V6(group), SocketAddr::V6(_)) => socket.join_multicast_v6(group.ip(), interface)?,
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "the group is of another family")),
     }
     Ok(socket)
@@ -277,6 +312,20 @@ mod tests {
     async fn pair(host: &str) -> (Sockets, Sockets) {
         let bind = || Socket::bind(SocketAddr::new(host.parse().unwrap(), 0), None).unwrap();
         (bind().register().unwrap(), bind().register().unwrap())
+    }
+
+    #[test]
+    fn an_interface_is_known_by_its_address() {
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     fd000000000000000000000000000001 0c 40 00 80     eth0\n\
+                     fe800000000000000000000000000001 0c 40 20 80     eth0\n";
+        let address = |text: &str| u128::from(text.parse::<std::net::Ipv6Addr>().unwrap());
+        assert_eq!(having(table, address("fd00::1")), Some(12));
+        assert_eq!((having(table, address("::1")), having(table, address("fd00::2"))), (Some(1), None));
+        let by = |by: &str, group: &str| interface(by.parse().unwrap(), group.parse().unwrap());
+        assert_eq!(by("[fe80::1%7]:1", "[ff02::1]:1"), 7);
+        assert_eq!(by("[2001:db8::1]:1", "[ff02::1%8]:1"), 8);
+        assert_eq!((by("[2001:db8::1]:1", "[ff02::1]:1"), by("10.0.0.1:1", "239.0.0.1:1")), (0, 0));
     }
 
     #[tokio::test]

@@ -117,7 +117,7 @@ impl Daemon {
         let place = drawn.ranking.places().iter().position(|place| !self.table.suspect(place.member, read));
         let mut place = place.unwrap_or(0);
         // Who has answered it already is the one, whatever has changed since.
-        let by = self.memory.find(now, asked.id).and_then(|record| record.by);
+        let by = self.memory.find(now, asked.id).and_then(|record| record.by());
         if let Some(rank) =
             by.and_then(|(by, _)| drawn.ranking.rank(by).filter(|_| !self.table.suspect(by, read)))
         {
@@ -153,7 +153,7 @@ impl Daemon {
         let step = self.delays.step();
         let fresh = self.memory.find(now, asked.id).is_none();
         let record = self.memory.enter(now, asked.id);
-        let by = record.by;
+        let by = record.by();
         if let Some((_, when)) = by
             && (asked.attempt <= record.attempt || now.since(when) < 2 * step)
         {
@@ -161,7 +161,7 @@ impl Daemon {
         }
         record.attempt = record.attempt.max(asked.attempt);
         if fresh {
-            record.first = places.first().map(|place| place.member);
+            record.expect(places.first().map(|place| place.member));
         }
         let responders = if asked.attempt >= WIDER { places.len() } else { self.config.responders };
         if rank >= responders {

@@ -28,6 +28,29 @@ pub struct Change {
 }
 
 impl Daemon {
+    /// Can the server do a service now? If not, nobody is sent to it; when it can again it comes back slowly. It can until
+    /// somebody says otherwise.
+    pub fn set_ready(&mut self, now: Time, service: u32, ready: bool) {
+        let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
+        if local.ready != ready {
+            (local.ready, local.since) = (ready, now);
+            self.next_report = now;
+        }
+    }
+
+    /// Sends nobody to a service, whatever the server can do, or sends clients to it again, slowly: what [`drain`](Self::drain) is for
+    /// all. It lasts through changes. False if there is no such service.
+    pub fn hold(&mut self, now: Time, service: u32, held: bool) -> bool {
+        let Some(local) = self.services.iter_mut().find(|local| local.service == service) else {
+            return false;
+        };
+        if local.held != held {
+            (local.held, local.since) = (held, now);
+            self.next_report = now;
+        }
+        true
+    }
+
     /// Takes new settings. Another offer needs an `incarnation` that is greater than the present one: is it in force? A service
     /// that is new counts as ready.
     pub fn change(&mut self, now: Time, change: Change, incarnation: u32) -> bool {
@@ -67,6 +90,7 @@ impl Local {
             sent: 0,
             ready: true,
             since: now,
+            held: false,
         }
     }
 }

@@ -195,22 +195,23 @@ impl Daemon {
     /// `member` has answered request `id`. `committed`: it says so in a commit, not in a report.
     fn answered(&mut self, now: Time, member: u16, id: u64, committed: bool) {
         let record = self.memory.enter(now, id);
-        let first = record.by.is_none();
+        let before = record.by();
+        let first = before.is_none();
         let won = record.said.is_some();
         let mut delay = None;
-        match &mut record.by {
-            Some((by, when)) if *by == member => {
+        match before {
+            Some((by, when)) if by == member => {
                 // Two commits came, so the first to come was the first that was sent. If one of them had been lost, nobody
                 // could tell how long the other took, and a step that makes the pause between them would feed on it.
                 if committed {
                     // A winner that only heard the second attempt waited for the client.
-                    if record.first.take() == Some(member) && record.attempt == 0 {
+                    if record.expected(member) && record.attempt == 0 {
                         delay = Some(when.since(record.since));
                     }
-                    *when = now;
+                    record.commit(member, now);
                 }
             }
-            by => *by = Some((member, now)),
+            _ => record.commit(member, now),
         }
         self.statistics.duplicates += u64::from(first && won);
         if let Some(delay) = delay {

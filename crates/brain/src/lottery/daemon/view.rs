@@ -23,6 +23,8 @@ pub struct View {
 pub struct Own {
     /// Can the server do it now?
     pub ready: bool,
+    /// Is nobody sent to it, as somebody said so?
+    pub held: bool,
     /// What it would say of it in a report made now.
     pub share: Share,
 }
@@ -49,6 +51,7 @@ impl Daemon {
     pub fn view(&self, now: Time) -> View {
         let services = self.services.iter().map(|local| Own {
             ready: local.ready,
+            held: local.held,
             share: Share {
                 service: local.service,
                 capacity: local.capacity,

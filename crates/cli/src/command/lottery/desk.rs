@@ -12,9 +12,10 @@ use plimsoll_cluster::lottery::{Lottery, Settings, Statistics};
 use plimsoll_wire::rfs::Role;
 use tokio::sync::{mpsc, oneshot};
 
+use super::adjust::{self, Setting};
 use super::feed::FRESH;
-use super::ring;
-use crate::config::LotteryFile;
+use super::{reload, ring};
+use crate::config::{LotteryFile, service_prefix};
 
 /// What may wait; the admin plane asks one at a time, and shows one at a time.
 const ASKED: usize = 16;
@@ -27,6 +28,8 @@ pub(super) enum Asked {
     Keys(Reply<KeyRing>),
     Drain(bool, Reply<()>),
     Key(KeyStep, Reply<KeyRing>),
+    Switch(String, bool, Reply<Vec<String>>),
+    Set(Setting, Reply<Vec<String>>),
     Reload(Reply<Vec<String>>),
     Stop,
 }
@@ -78,6 +81,15 @@ impl Daemon for Desk {
         self.ask(|reply| Asked::Drain(drain, reply))
     }
 
+    fn switch(&self, service: &str, on: bool) -> Result<Vec<String>, String> {
+        self.ask(|reply| Asked::Switch(service.to_owned(), on, reply))
+    }
+
+    fn set(&self, service: Option<&str>, key: &str, value: &str) -> Result<Vec<String>, String> {
+        let setting = Setting::new(service, key, value);
+        self.ask(|reply| Asked::Set(setting, reply))
+    }
+
     fn reload(&self) -> Result<Vec<String>, String> {
         self.ask(Asked::Reload)
     }
@@ -94,7 +106,9 @@ impl Daemon for Desk {
                 FRESH.as_secs()
             )));
         }
-        let tell = |(name, value): (String, f64)| self.told.tell(&name, value);
+        // Of a service: for that alone.
+        let prefix = report.group.as_deref().map(service_prefix).unwrap_or_default();
+        let tell = |(name, value): (String, f64)| self.told.tell(&format!("{prefix}{name}"), value);
         // The rest is taken even if one cannot be.
         report.values.into_iter().map(tell).fold(Ok(()), Result::and).map_err(Refused::Wrong)
     }
@@ -136,11 +150,34 @@ pub(super) async fn attend(
                 lottery.drain(drain).await;
                 drop(reply.send(Ok(())));
             }
+            Asked::Switch(service, on, reply) => {
+                let outcome = match force.services.iter().find(|known| *known.name == *service) {
+                    Some(known) => {
+                        lottery.hold(known.id, !on).await;
+                        let word = if on { "enabled" } else { "disabled" };
+                        Ok(vec![format!("~ service {service}: {word}")])
+                    }
+                    None => Err(adjust::no_service(&service, force)),
+                };
+                drop(reply.send(outcome));
+            }
+            Asked::Set(setting, reply) => {
+                let outcome = match setting.of(force) {
+                    Ok(fresh) => {
+                        let changes = reload::differences(force, &fresh);
+                        *force = fresh;
+                        lottery.adjust(force.clone()).await;
+                        Ok(changes)
+                    }
+                    Err(why) => Err(why),
+                };
+                drop(reply.send(outcome));
+            }
             Asked::Key(step, reply) => {
                 let outcome = match ring::step(&file.keys(), &step) {
                     Ok(fresh) => {
                         force.keys = fresh;
-                        lottery.rekey(force.clone()).await;
+                        lottery.adjust(force.clone()).await;
                         let seen = lottery.view().await.ok_or_else(|| GONE.to_owned());
                         seen.map(|(_, view)| keys(force, &view))
                     }
@@ -180,7 +217,8 @@ fn status(
         let service = force.services.iter().find(|service| service.id == own.share.service)?;
         let Part { capacity, weight, load, in_flight, .. } = part(&own.share);
         let (name, id, server) = (service.name.to_string(), service.id, service.server);
-        Some(OwnService { name, id, server, capacity, ready: own.ready, load, in_flight, weight })
+        let (ready, enabled) = (own.ready, !own.held);
+        Some(OwnService { name, id, server, capacity, ready, enabled, load, in_flight, weight })
     });
     let members = view.members.iter().map(|other| MemberSeen {
         member: other.member,
@@ -214,6 +252,11 @@ fn status(
         commit_delay_seconds: lots.commit_delay.map(|delay| delay.as_secs_f64()),
         step_seconds: lots.step.as_secs_f64(),
         lag_seconds: lots.lag.as_secs_f64(),
+        prefer_referral: lots.prefer_referral,
+        remembers: lots.room as u64,
+        ttl_seconds: force.ttl.as_secs_f64(),
+        slow_start_seconds: force.slow_start.as_secs_f64(),
+        rate: force.rate,
     }
 }
 
@@ -229,6 +272,7 @@ fn counts(statistics: &Statistics) -> Counts {
         repeated: lots.repeated,
         duplicates: lots.duplicates,
         limited: lots.limited,
+        forgotten: lots.forgotten,
         dropped: lots.dropped,
         unsent: statistics.unsent,
         forged: statistics.forged,

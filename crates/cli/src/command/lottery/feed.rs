@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use plimsoll_agent::Told;
+use plimsoll_agent::{Told, Value};
 use plimsoll_cluster::Expression;
 use plimsoll_cluster::lottery::{Lottery, Statistics};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::sense::Senses;
 use crate::config::{LotteryFile, count};
 
 /// Why a daemon ends of itself.
@@ -20,10 +21,12 @@ pub(super) enum End {
 }
 
 /// Tells the daemon how loaded the servers are, and the world how the daemon does, until the daemon is no more or must not be.
-pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> End {
-    let services = file.lottery.services.iter();
-    let loads: Vec<(u32, Expression)> =
-        services.filter_map(|service| Some((service.number(), service.load()?))).collect();
+pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told, senses: &Senses) -> End {
+    let services = &file.lottery.services;
+    let loads: Vec<(u32, String, Expression)> = services
+        .iter()
+        .filter_map(|service| Some((service.number(), service.prefix(), service.load()?)))
+        .collect();
     let mut tick = interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (begin, mut lost, mut said) = (Instant::now(), 0, BTreeSet::new());
@@ -31,14 +34,12 @@ pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> 
     loop {
         tick.tick().await;
         if !loads.is_empty() {
-            let known = told.known().values;
-            let lookup = |name: &str| {
-                let value = known.iter().find(|value| value.name == name)?;
-                (value.age <= FRESH).then_some(value.value)
-            };
-            let in_flight = lookup("in_flight").unwrap_or_default();
-            for (service, load) in &loads {
-                match load.eval(lookup) {
+            let shared = told.known().values;
+            for (service, prefix, load) in &loads {
+                let own = senses.of(*service).map(|told| told.known().values).unwrap_or_default();
+                let known = Known { prefix, own: &own, shared: &shared, alone: services.len() == 1 };
+                let in_flight = known.look_up("in_flight").unwrap_or_default();
+                match load.eval(|name| known.look_up(name)) {
                     // Beyond what fits, what fits: casts of numbers do so.
                     Ok(load) => lottery.load(*service, (load * 1000.0) as u16, in_flight as u16).await,
                     // What takes two looks is not there at once.
@@ -66,6 +67,31 @@ pub(super) async fn feed(file: &LotteryFile, lottery: &Lottery, told: &Told) -> 
             // There is room as long as programs do not tell dozens of names.
             let _ = told.tell(name, value);
         }
+    }
+}
+
+/// What is known of one service.
+struct Known<'a> {
+    prefix: &'a str,
+    /// What is read of it alone.
+    own: &'a [Value],
+    /// What is read of the machine, and what programs told.
+    shared: &'a [Value],
+    /// Is there no other service?
+    alone: bool,
+}
+
+impl Known<'_> {
+    /// What was told of this service before what is read of it alone, and that before what is of the machine. Of two services
+    /// nobody knows whose requests a number is that names none.
+    fn look_up(&self, name: &str) -> Option<f64> {
+        let fresh = |value: &&Value| value.age <= FRESH;
+        let told = |value: &&Value| value.name.strip_prefix(self.prefix) == Some(name);
+        let named = |value: &&Value| value.name == name;
+        let shared = || self.shared.iter().filter(fresh);
+        let found = shared().find(told).or_else(|| self.own.iter().filter(fresh).find(named));
+        let anybody = name != "in_flight" || self.alone;
+        found.or_else(|| shared().find(named).filter(|_| anybody)).map(|value| value.value)
     }
 }
 
@@ -122,6 +148,8 @@ fn numbers(statistics: &Statistics) -> Vec<(&'static str, f64)> {
         ("lottery_repeated", lots.repeated),
         ("lottery_duplicates", lots.duplicates),
         ("lottery_limited", lots.limited),
+        ("lottery_forgotten", lots.forgotten),
+        ("lottery_prefer_referral", u64::from(lots.prefer_referral)),
         ("lottery_dropped", lots.dropped),
         ("lottery_members", lots.members_heard as u64),
         ("lottery_alive", statistics.alive as u64),
@@ -142,11 +170,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_number_is_that_of_the_service_before_that_of_the_machine() {
+        let value = |name: &str, value: f64, age: u64| Value {
+            name: name.into(),
+            value,
+            age: Duration::from_secs(age),
+            source: plimsoll_agent::Source::Told,
+        };
+        let shared = [
+            value("cpu", 0.9, 0),
+            value("in_flight", 50.0, 0),
+            value("web_1.in_flight", 3.0, 0),
+            value("web_1.busy", 4.0, 11),
+        ];
+        let own = [value("cpu", 0.2, 0), value("busy", 5.0, 0)];
+        let known = |alone| Known { prefix: "web_1.", own: &own, shared: &shared, alone };
+        let found = ["cpu", "in_flight", "busy", "other"].map(|name| known(false).look_up(name));
+        assert_eq!(found, [Some(0.2), Some(3.0), Some(5.0), None]);
+        let mail = |alone| Known { prefix: "mail.", own: &[], shared: &shared, alone };
+        assert_eq!((mail(false).look_up("in_flight"), mail(true).look_up("in_flight")), (None, Some(50.0)));
+        assert_eq!(mail(false).look_up("cpu"), Some(0.9));
+    }
+
+    #[test]
     fn names_of_numbers_fit_on_the_board() {
         let mut statistics = Statistics::default();
         statistics.lots.commit_delay = Some(Duration::ZERO);
         let names = numbers(&statistics);
-        // Of the 40 that a board has programs of the host are left 14, which the guide says.
-        assert!(names.len() <= 26 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
+        // Of the 40 that a board has programs of the host are left 12, which the guide says.
+        assert!(names.len() <= 28 && names.iter().all(|(name, _)| plimsoll_cluster::is_name(name)));
     }
 }

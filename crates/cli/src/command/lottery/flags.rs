@@ -104,24 +104,35 @@ fn table(service: &str) -> Result<String, String> {
         .next()
         .and_then(|first| first.split_once('='))
         .ok_or_else(|| format!("`{service}` is not a service: write NAME=HOST:PORT"))?;
+    let mut metrics = Vec::new();
     let mut text = format!("[[service]]\nname = {}\nserver = {}\n", quoted(name), quoted(server));
     for part in parts {
         let line = match part.split_once('=') {
             Some(("capacity", number)) if number.parse::<u16>().is_ok() => format!("capacity = {number}"),
             Some(("id", number)) if number.parse::<u32>().is_ok() => format!("id = {number}"),
             Some(("load", load)) => format!("load = {}", quoted(load)),
+            Some(("scrape", page)) => format!("scrape = {}", quoted(page)),
+            Some(("metric", metric)) => {
+                metrics.push(quoted(metric));
+                continue;
+            }
+            Some(("cgroup", group)) => format!("cgroup = {}", quoted(group)),
+            Some(("port", port)) if port.parse::<u16>().is_ok() => format!("port = {port}"),
             Some(("info", info)) => format!("info = {}", quoted(info)),
             Some(("health", "tcp")) => "health = { tcp = true }".to_owned(),
             Some(("health", path)) => format!("health = {{ http = {} }}", quoted(path)),
             _ => {
                 return Err(format!(
-                    "`{part}` says nothing of a service: there are capacity=0..65535, id=NUMBER, info=TEXT, load=EXPRESSION and \
-                     health=/PATH or health=tcp"
+                    "`{part}` says nothing of a service: there are capacity=0..65535, id=NUMBER, info=TEXT, load=EXPRESSION, \
+                     health=/PATH or health=tcp, scrape=URL with metric=[NAME=]SERIES, cgroup=PATH and port=PORT"
                 ));
             }
         };
         text += &line;
         text.push('\n');
+    }
+    if !metrics.is_empty() {
+        text += &format!("metrics = [{}]\n", metrics.join(", "));
     }
     Ok(text)
 }
@@ -131,8 +142,8 @@ fn parts(service: &str) -> Vec<&str> {
     let (mut depth, mut from, mut parts) = (0_u32, 0, Vec::new());
     for (at, char) in service.char_indices() {
         match char {
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth = depth.saturating_sub(1),
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
                 parts.push(&service[from..at]);
                 from = at + 1;
@@ -172,6 +183,19 @@ mod tests {
         load = "[cpu, in_flight / 8]|max"
         health = { http = "/a?b=(x,y)" }
         capacity = 4
+        "#);
+        let text = table(
+            "web=10.0.0.1:80,scrape=http://[::1]:9/,metric=rps=rate(x{a=\"b\",c=\"d\"}),metric=y,port=80,cgroup=a.slice",
+        )
+        .unwrap();
+        insta::assert_snapshot!(text, @r#"
+        [[service]]
+        name = "web"
+        server = "10.0.0.1:80"
+        scrape = "http://[::1]:9/"
+        port = 80
+        cgroup = "a.slice"
+        metrics = ['rps=rate(x{a="b",c="d"})', "y"]
         "#);
         for wrong in ["web", "web=1:1,capacity=x", "web=1:1,capacity=70000", "web=1:1,weight=1", "web=1:1,x"]
         {

@@ -7,7 +7,7 @@ use plimsoll_cluster::lottery::{Service, Settings};
 use plimsoll_wire::rfs::{Keys, Role};
 
 use super::{Args, key};
-use crate::config::{self, ControlTable, LotteryFile, Severity};
+use crate::config::{self, ControlTable, LotteryFile, LotteryService as FileService, Severity};
 
 /// What the file and the keys say now, and what of that is new, one line each.
 ///
@@ -53,6 +53,12 @@ pub(super) fn read(
         if known.is_some_and(|old| old.load != service.load) {
             changes.push(format!("~ service {}: load", service.name));
         }
+        let read = |service: &FileService| {
+            (service.scrape.clone(), service.metrics.clone(), service.cgroup.clone(), service.port)
+        };
+        if known.is_some_and(|old| read(old) != read(service)) {
+            changes.push(format!("~ service {}: what is read of it", service.name));
+        }
     }
     Ok((file, settings, changes))
 }
@@ -65,7 +71,8 @@ pub(super) fn tell(changes: &[String]) {
     changes.iter().for_each(|change| tracing::info!("reloaded: {change}"));
 }
 
-fn differences(before: &Settings, after: &Settings) -> Vec<String> {
+/// What is new in settings, one line each.
+pub(super) fn differences(before: &Settings, after: &Settings) -> Vec<String> {
     let mut changes = Vec::new();
     for (what, role) in [("keys", Role::Daemon), ("keys for clients", Role::Client)] {
         let [before, after] = [before, after].map(|settings| ids(&settings.keys, role));

@@ -13,7 +13,7 @@ use crate::control::{self, DaemonPlace, Peer, Said};
 
 /// Say how daemons do: services, states, loads, the other members, what waits and what is counted; exit code 1 if not all is well
 ///
-/// Not well is a daemon that is not up, a service whose check fails, and a file that was refused.
+/// Not well is a daemon that is not up, a service whose check fails or that is disabled, and a file that was refused.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -33,7 +33,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 fn well(status: &DaemonStatus) -> bool {
-    status.state == "up" && status.reload_error.is_none() && status.services.iter().all(|one| one.ready)
+    status.state == "up"
+        && status.reload_error.is_none()
+        && status.services.iter().all(|one| one.ready && one.enabled)
 }
 
 fn render(status: &DaemonStatus, color: bool) -> String {
@@ -55,7 +57,11 @@ fn render(status: &DaemonStatus, color: bool) -> String {
     if !status.services.is_empty() {
         let mut rows = vec![head(&["", "SERVICE", "SERVER", "CAPACITY", "WANTS", "LOAD", "IN FLIGHT"])];
         rows.extend(status.services.iter().map(|service| {
-            let (glyph, tone) = if service.ready { ("✔", Tone::Good) } else { ("✘", Tone::Bad) };
+            let (glyph, tone) = match (service.ready, service.enabled) {
+                (true, true) => ("✔", Tone::Good),
+                (true, false) => ("◌", Tone::Fair),
+                (false, _) => ("✘", Tone::Bad),
+            };
             vec![
                 Cell::text(glyph).tone(tone),
                 Cell::text(&service.name),
@@ -102,6 +108,13 @@ fn render(status: &DaemonStatus, color: bool) -> String {
         latency(status.step_seconds),
         latency(status.lag_seconds)
     );
+    if status.prefer_referral {
+        out += "clients do better to ask one daemon than all\n";
+    }
+    out += &format!(
+        "{} requests remembered at most, {} forgotten too early\n",
+        status.remembers, counts.forgotten
+    );
     let others: Vec<String> = status.keys.iter().skip(1).map(u32::to_string).collect();
     let also =
         if others.is_empty() { String::new() } else { format!(", also accepted: {}", others.join(", ")) };
@@ -127,6 +140,7 @@ mod tests {
             server: ([10, 0, 0, 1], 8080).into(),
             capacity: 100,
             ready: true,
+            enabled: true,
             load: Some(0.5),
             in_flight: 3,
             weight: 133.25,
@@ -162,6 +176,11 @@ mod tests {
             commit_delay_seconds: Some(0.0012),
             step_seconds: 0.02,
             lag_seconds: 0.0,
+            prefer_referral: true,
+            remembers: 65_536,
+            ttl_seconds: 0.0,
+            slow_start_seconds: 10.0,
+            rate: 20_000,
         };
         assert!(well(&status));
         insta::assert_snapshot!(render(&status, false), @"
@@ -172,6 +191,8 @@ mod tests {
         ◌       2  10.0.0.2:7447  suspect         0  knows something else
         1200 referred, 200 won, 0 turned away; 1 duplicate (0.50 %); 2 pending
         digests differ at 100 % of the members; commit delay 1.20ms, step 20.0ms, own lag 0µs
+        clients do better to ask one daemon than all
+        65536 requests remembered at most, 0 forgotten too early
         sends with key 9, also accepted: 8, for clients 5
         ");
         status.services[0].ready = false;

@@ -1,152 +1,115 @@
 //! How many requests a lottery daemon answers, what an answer costs it, and how long its clients wait: one daemon with its socket
-//! on loopback in a cluster of `members`, whose others report as real ones do (four times a second each) and answer what it fetches.
+//! on loopback among `members`. What goes on beside that is in `background.rs`: the others report as real ones do, clients ask again
+//! and all at once, and as many real daemons say who is there.
 //!
-//! `make bench-lottery` runs it. Four phases of `seconds` each: no requests (what housekeeping costs), as many as are answered (a
+//! `make bench-lottery` runs it. Four phases of `seconds` each: no requests but those beside it (what housekeeping costs), as many as are answered (a
 //! window of 128 without an answer), half of that, sent evenly, and the same at a server that sends everything back, which shows what
 //! the daemon adds. The daemon's processor time is its thread's own, so that others on the machine do not count; how long clients
 //! wait they do make longer. The share of a processor that the client takes says whether it was the limit (where requests are sent
 //! evenly it looks again and again, and takes all of one); of what is lost it is said at whose socket.
+//!
+//! The end says whether the targets are met (`verdict.rs`); the exit code is 1 if one is not. `--out FILE` writes the numbers.
 
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 
+mod background;
+mod verdict;
+
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll_brain::lottery::PART;
+use background::Background;
 use plimsoll_brain::mix;
 use plimsoll_cluster::lottery::{Lottery, Service, Settings, incarnation};
-use plimsoll_wire::rfs::{
-    Encode as _, Fetch, Key, Keys, Listed, Message, Mode, Offer, Report, Request, Share, Standing, Status,
-    Table,
-};
+use plimsoll_wire::rfs::{Encode as _, Key, Keys, Message, Mode, Request, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
+use verdict::Found;
 
 const SERVICE: u32 = 80;
 /// Requests without an answer in the phase of as many as are answered.
 const WINDOW: u64 = 128;
 
-fn main() {
-    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>().unwrap());
-    let members = args.next().unwrap_or(100) as u16;
-    let time = Duration::from_secs(args.next().unwrap_or(5));
+fn main() -> ExitCode {
+    let (mut numbers, mut out) = (Vec::new(), None);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--out" => out = Some(PathBuf::from(args.next().unwrap())),
+            number => numbers.push(number.parse::<u64>().unwrap()),
+        }
+    }
+    let members = numbers.first().copied().unwrap_or(100) as u16;
+    let time = Duration::from_secs(numbers.get(1).copied().unwrap_or(5));
     let keys = Keys::new(Key::new(1, &[7; 32]));
     let before = threads();
-    let lottery = Lottery::start(settings(&keys)).unwrap();
+    let lottery = Lottery::start(settings(1, ([127, 0, 0, 1], 0).into(), &keys)).unwrap();
     let fresh: Vec<String> = threads().difference(&before).cloned().collect();
     let [thread] = &fresh[..] else { panic!("{fresh:?}") };
     let daemon = lottery.address();
 
-    let stop = Arc::new(AtomicBool::new(false));
-    let others = {
-        let (stop, keys) = (Arc::clone(&stop), keys.clone());
-        std::thread::spawn(move || others(daemon, members, &keys, &stop))
-    };
+    let background = Background::start(daemon, members, &keys);
     // Until all are known and drawn from.
     std::thread::sleep(Duration::from_secs(3));
 
-    println!("{members} members, one of them real; phases of {} s", time.as_secs());
+    println!(
+        "{members} members, one of them real; as many daemons say who is there; phases of {} s",
+        time.as_secs()
+    );
     println!("phase       answers/s  cpu/answer  answers/s/core  p50      p99      p99.9     client  lost");
     let (cpu, begin) = (used(thread), Instant::now());
     std::thread::sleep(time);
-    let busy = (used(thread) - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
-    println!("quiet       {:>9}  {:.2} % of a core", 0, busy * 100.0);
+    let quiet = (used(thread) - cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
+    println!("quiet       {:>9}  {:.2} % of a core", 0, quiet * 100.0);
 
     let mut client = Client::new(daemon, keys.clone());
     let full = client.phase("full", thread, time, None);
     let half = client.phase("half", thread, time, Some(full.answers / 2.0));
-    stop.store(true, Ordering::Relaxed);
-    others.join().unwrap();
+    let beside = background.end();
+    println!("beside that {beside}");
     drop(lottery);
 
     let stop = Arc::new(AtomicBool::new(false));
     let (address, thread, server) = echo(&stop);
     let mut client = Client::new(address, keys);
-    let least = client.phase("echo", &thread, time, Some(full.answers / 2.0));
+    let echo = client.phase("echo", &thread, time, Some(full.answers / 2.0));
     stop.store(true, Ordering::Relaxed);
     server.join().unwrap();
-    println!(
-        "p99 added at half of what is answered: {:.3} ms, to what a server takes that only sends back",
-        (half.p99 - least.p99).max(0.0)
-    );
+    verdict::say(&Found { members, seconds: time.as_secs(), quiet, full, half, echo, beside }, out.as_deref())
 }
 
-fn settings(keys: &Keys) -> Settings {
+/// Of the daemon that is measured, or of one that only says who is there.
+fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
     Settings {
-        member: 1,
+        member,
         incarnation: incarnation(),
-        listen: ([127, 0, 0, 1], 0).into(),
+        listen,
         address: None,
         peers: Vec::new(),
         multicast: None,
         keys: keys.clone(),
-        services: vec![Service {
-            name: "web".into(),
-            id: SERVICE,
-            server: ([127, 0, 0, 1], 80).into(),
-            capacity: 100,
-            info: [].into(),
-            check: None,
-        }],
+        // Others than the first do nothing that clients could want.
+        services: (member == 1)
+            .then(|| Service {
+                name: "web".into(),
+                id: SERVICE,
+                server: ([127, 0, 0, 1], 80).into(),
+                capacity: 100,
+                info: [].into(),
+                check: None,
+            })
+            .into_iter()
+            .collect(),
         ttl: Duration::ZERO,
         slow_start: Duration::ZERO,
         rate: 0,
-    }
-}
-
-/// All others, from one address: reports, and the table when the daemon asks who they are.
-fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-    let address = socket.local_addr().unwrap();
-    let listed: Vec<Listed> = (2..=members)
-        .map(|member| {
-            let endpoint = SocketAddr::from(([10, 0, (member >> 8) as u8, member as u8], 80));
-            let offers = vec![Offer { service: SERVICE, capacity: 100, endpoint, info: [].into() }];
-            Listed { member, incarnation: 1, address, offers }
-        })
-        .collect();
-    let mut parts: Vec<Vec<Listed>> = vec![Vec::new()];
-    for member in listed {
-        let full = |part: &Vec<Listed>| part.iter().map(Listed::bytes).sum::<usize>() + member.bytes() > PART;
-        if parts.last().is_some_and(full) {
-            parts.push(Vec::new());
-        }
-        parts.last_mut().unwrap().push(member);
-    }
-    let (begin, mut sent, mut buffer, mut out) = (Instant::now(), 0_u64, [0; 2000], Vec::new());
-    let all = u64::from(members - 1);
-    while !stop.load(Ordering::Relaxed) {
-        let due = (begin.elapsed().as_secs_f64() * 4.0 * all as f64) as u64;
-        while all > 0 && sent < due {
-            let (member, seq) = (2 + (sent % all) as u16, (sent / all) as u32 + 1);
-            // Loads change, and most weights with them.
-            let weight = 128 + (mix(sent) % 64) as u16;
-            let share = Share { service: SERVICE, capacity: 100, weight, load: 500, in_flight: 3 };
-            let (state, services, ids) = (Standing::Up, vec![share], vec![mix(sent); 20]);
-            let report =
-                Report { member, incarnation: 1, seq, state, digest: 1, services, ids, heard: vec![] };
-            out.clear();
-            report.encode(keys, &mut out).unwrap();
-            socket.send_to(&out, daemon).unwrap();
-            sent += 1;
-        }
-        let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
-        if let Ok(Message::Fetch(Fetch { id, part, .. })) =
-            keys.open(&buffer[..len]).and_then(|opened| opened.message())
-            && let Some(members) = parts.get(usize::from(part))
-        {
-            let members = members.to_vec();
-            let table = Table { id, generation: 9, part, parts: parts.len() as u16, members };
-            out.clear();
-            table.encode(keys, &mut out).unwrap();
-            socket.send_to(&out, from).unwrap();
-        }
     }
 }
 
@@ -163,7 +126,13 @@ struct Client {
 struct Phase {
     /// Per second.
     answers: f64,
+    /// Of the daemon's thread, seconds.
+    cpu_per_answer: f64,
+    /// How long the client waited, milliseconds.
+    p50: f64,
     p99: f64,
+    p999: f64,
+    lost: u64,
 }
 
 impl Client {
@@ -180,7 +149,9 @@ impl Client {
     fn sealed(&mut self, count: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(count * LENGTH);
         for _ in 0..count {
-            request(mix(self.turn), self.turn as u32).encode(&self.keys, &mut out).unwrap();
+            request(mix(self.turn), Mode::Referral, 0, self.turn as u32)
+                .encode(&self.keys, &mut out)
+                .unwrap();
             self.turn += 1;
         }
         assert_eq!(out.len(), count * LENGTH);
@@ -275,7 +246,8 @@ impl Client {
                 String::new()
             }
         );
-        Phase { answers, p99: at(0.99) }
+        let [p50, p99, p999] = [0.5, 0.99, 0.999].map(at);
+        Phase { answers, cpu_per_answer: each, p50, p99, p999, lost: lost as u64 }
     }
 }
 
@@ -322,12 +294,12 @@ fn drops_since(address: SocketAddr, before: u64) -> u64 {
 /// What did not come in this time is lost.
 const LOST: Duration = Duration::from_millis(500);
 
-fn request(id: u64, client_time: u32) -> Request {
+fn request(id: u64, mode: Mode, attempt: u8, client_time: u32) -> Request {
     Request {
         id,
         service: SERVICE,
-        attempt: 0,
-        mode: Mode::Referral,
+        attempt,
+        mode,
         generation: 0,
         client_time,
         avoid: Vec::new(),

@@ -1,0 +1,29 @@
+//! What an upgrade takes and gives, in the document.
+
+use serde_json::{Value, json};
+
+use crate::UPGRADE_SECONDS;
+
+/// What is wished.
+pub(super) fn wish() -> Value {
+    let seconds = json!({
+        "type": ["number", "null"], "minimum": UPGRADE_SECONDS.start(), "maximum": UPGRADE_SECONDS.end(),
+    });
+    json!({
+        "type": "object", "required": [], "additionalProperties": false,
+        "properties": {
+            "binary": {"type": ["string", "null"], "description": "by the control socket only"},
+            "timeout_seconds": seconds,
+        },
+    })
+}
+
+/// Who took over.
+pub(super) fn done() -> Value {
+    json!({
+        "type": "object", "required": ["pid", "version", "connections"],
+        "properties": {
+            "pid": {"type": "integer"}, "version": {"type": "string"}, "connections": {"type": "integer"},
+        },
+    })
+}

@@ -1,0 +1,193 @@
+//! What goes on beside the requests that are counted: what a daemon of a busy cluster has to do besides.
+//!
+//! * The other members report, four times a second each, as where there is multicast, and answer what is fetched.
+//! * Clients fall back: some ask all at once, and this daemon is one of those (the ladder: it answers first, or waits for another, commits
+//!   and repeats that); other winners commit. Some ask for the same once more.
+//! * As many real daemons, each with a socket of its own, tell one another who is there (gossip), and report.
+
+use std::fmt;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use plimsoll_brain::lottery::PART;
+use plimsoll_brain::mix;
+use plimsoll_cluster::lottery::Lottery;
+use plimsoll_wire::rfs::{
+    Commit, Encode as _, Fetch, Keys, Listed, Message, Mode, Offer, Report, Share, Standing, Table,
+};
+use serde_json::{Value, json};
+
+use crate::{SERVICE, request, settings};
+
+/// Requests that are asked of all, a second, and of those so many that another member commits to, of four.
+const FALLBACKS: f64 = 1000.0;
+const COMMITTED: u64 = 3;
+/// Requests that are asked once more, a second.
+const REPEATS: f64 = 1000.0;
+/// Repeated so many requests later: 20 ms.
+const LATER: u64 = 20;
+
+/// Until it is told to end.
+pub(crate) struct Background {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Beside>,
+    daemons: Vec<Lottery>,
+}
+
+/// What was sent beside the requests that are counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside {
+    reports: u64,
+    fallbacks: u64,
+    commits: u64,
+    repeats: u64,
+    /// What came back for those.
+    answers: u64,
+    /// Daemons that said who is there.
+    daemons: usize,
+    seconds: f64,
+}
+
+impl Background {
+    pub(crate) fn start(daemon: SocketAddr, members: u16, keys: &Keys) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let (stop, keys) = (Arc::clone(&stop), keys.clone());
+            std::thread::spawn(move || others(daemon, members, &keys, &stop))
+        };
+        // Each at an address of its own, as they would be: what one may say is bounded by its address.
+        let place = |number: u16| SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 0));
+        let daemons = (1..members).map(|number| {
+            let mut settings = settings(members + number, place(number), keys);
+            settings.peers = vec![daemon];
+            Lottery::start(settings).unwrap()
+        });
+        Self { stop, thread, daemons: daemons.collect() }
+    }
+
+    /// What there was.
+    pub(crate) fn end(self) -> Beside {
+        self.stop.store(true, Ordering::Relaxed);
+        let beside = self.thread.join().unwrap();
+        Beside { daemons: self.daemons.len(), ..beside }
+    }
+}
+
+impl Beside {
+    pub(crate) fn json(&self) -> Value {
+        let each = |count: u64| (count as f64 / self.seconds).round();
+        json!({
+            "reports_per_second": each(self.reports), "fallbacks_per_second": each(self.fallbacks),
+            "commits_per_second": each(self.commits), "repeats_per_second": each(self.repeats),
+            "gossiping_daemons": self.daemons,
+        })
+    }
+}
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = |count: u64| count as f64 / self.seconds;
+        write!(
+            f,
+            "a second: {:.0} reports, {:.0} requests to all, {:.0} commits, {:.0} asked again ({:.0} answers); {} daemons gossip",
+            each(self.reports),
+            each(self.fallbacks),
+            each(self.commits),
+            each(self.repeats),
+            each(self.answers),
+            self.daemons
+        )
+    }
+}
+
+/// The others, from one address each for members and for clients.
+fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> Beside {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let clients = UdpSocket::bind("127.0.0.1:0").unwrap();
+    clients.set_nonblocking(true).unwrap();
+    let parts = table(members, socket.local_addr().unwrap());
+    let (begin, mut buffer, mut out) = (Instant::now(), [0; 2000], Vec::new());
+    let all = u64::from(members - 1);
+    let mut beside = Beside::default();
+    let mut send = |socket: &UdpSocket, message: &dyn Fn(&mut Vec<u8>)| {
+        out.clear();
+        message(&mut out);
+        // What the daemon has no room for is lost, as it would be.
+        let _ = socket.send_to(&out, daemon);
+    };
+    while !stop.load(Ordering::Relaxed) {
+        let elapsed = begin.elapsed().as_secs_f64();
+        while all > 0 && beside.reports < (elapsed * 4.0 * all as f64) as u64 {
+            let sent = beside.reports;
+            send(&socket, &|out| report(sent, all).encode(keys, out).unwrap());
+            beside.reports += 1;
+        }
+        while beside.fallbacks < (elapsed * FALLBACKS) as u64 {
+            let id = mix(beside.fallbacks ^ 1 << 40);
+            send(&clients, &|out| request(id, Mode::Lottery, 2, 0).encode(keys, out).unwrap());
+            if all > 0 && beside.fallbacks % 4 < COMMITTED {
+                let member = 2 + (beside.fallbacks % all) as u16;
+                let commit = Commit { member, incarnation: 1, ids: vec![id] };
+                send(&socket, &|out| commit.encode(keys, out).unwrap());
+                beside.commits += 1;
+            }
+            beside.fallbacks += 1;
+        }
+        while beside.repeats < (elapsed * REPEATS) as u64 {
+            let id = |turn: u64| mix(turn ^ 1 << 41);
+            let turn = beside.repeats;
+            send(&clients, &|out| request(id(turn), Mode::Referral, 0, 0).encode(keys, out).unwrap());
+            if let Some(again) = turn.checked_sub(LATER) {
+                send(&clients, &|out| request(id(again), Mode::Referral, 1, 0).encode(keys, out).unwrap());
+            }
+            beside.repeats += 1;
+        }
+        while clients.recv(&mut buffer).is_ok() {
+            beside.answers += 1;
+        }
+        let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+        if let Ok(Message::Fetch(Fetch { id, part, .. })) =
+            keys.open(&buffer[..len]).and_then(|opened| opened.message())
+            && let Some(members) = parts.get(usize::from(part))
+        {
+            let members = members.to_vec();
+            let table = Table { id, generation: 9, part, parts: parts.len() as u16, members };
+            let mut out = Vec::new();
+            table.encode(keys, &mut out).unwrap();
+            socket.send_to(&out, from).unwrap();
+        }
+    }
+    Beside { seconds: begin.elapsed().as_secs_f64(), ..beside }
+}
+
+/// The next report of one of them.
+fn report(sent: u64, all: u64) -> Report {
+    let (member, seq) = (2 + (sent % all) as u16, (sent / all) as u32 + 1);
+    // Loads change, and most weights with them.
+    let weight = 128 + (mix(sent) % 64) as u16;
+    let share = Share { service: SERVICE, capacity: 100, weight, load: 500, in_flight: 3 };
+    let (state, services, ids) = (Standing::Up, vec![share], vec![mix(sent); 20]);
+    Report { member, incarnation: 1, seq, state, digest: 1, services, ids, heard: vec![] }
+}
+
+/// Who they are, part by part.
+fn table(members: u16, address: SocketAddr) -> Vec<Vec<Listed>> {
+    let listed = (2..=members).map(|member| {
+        let endpoint = SocketAddr::from(([10, 0, (member >> 8) as u8, member as u8], 80));
+        let offers = vec![Offer { service: SERVICE, capacity: 100, endpoint, info: [].into() }];
+        Listed { member, incarnation: 1, address, offers }
+    });
+    let mut parts: Vec<Vec<Listed>> = vec![Vec::new()];
+    for member in listed {
+        let full = |part: &Vec<Listed>| part.iter().map(Listed::bytes).sum::<usize>() + member.bytes() > PART;
+        if parts.last().is_some_and(full) {
+            parts.push(Vec::new());
+        }
+        parts.last_mut().unwrap().push(member);
+    }
+    parts
+}
