@@ -14,7 +14,7 @@ fn named(name: &'static str) -> Script {
 }
 
 /// Who answers the next request of each client.
-fn round(clients: &mut [Wire]) -> Vec<String> {
+pub(crate) fn round(clients: &mut [Wire]) -> Vec<String> {
     let ask = |client: &mut Wire| {
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
         let answer = client.answer().unwrap();
@@ -25,7 +25,7 @@ fn round(clients: &mut [Wire]) -> Vec<String> {
 }
 
 /// The listener's sessions with a member: bound now, moved so far.
-fn bound(balancer: &Balancer, address: SocketAddr) -> (u64, u64) {
+pub(crate) fn bound(balancer: &Balancer, address: SocketAddr) -> (u64, u64) {
     let said = balancer.run(&["bindings", "-o", "json"]).json();
     let bindings = said["listeners"][0]["bindings"].as_array().unwrap();
     let of = bindings.iter().find(|binding| binding["member"] == address.to_string()).unwrap();

@@ -222,9 +222,11 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
     busy();
     let most = observe();
     assert!(most <= LIMIT * 11 / 10, "{most}");
-    // They are asked one after the other.
-    let parts: usize = (0..3).map(part).sum();
-    assert!(parts <= LIMIT * 12 / 10, "{parts}");
+    // They are asked one after the other, while what each has changes; what they come to at one moment is in `tests/fleet_limits`.
+    until("parts that come to the limit", || {
+        let parts: usize = (0..3).map(part).sum();
+        (LIMIT * 9 / 10..=LIMIT * 11 / 10).contains(&parts)
+    });
     drop((first.stop(), others.into_iter().map(Load::stop).collect::<Vec<_>>()));
 }
 

@@ -79,6 +79,7 @@ mod realm;
 mod register;
 mod reload;
 mod scale;
+mod scale_together;
 mod sharing;
 mod side_car;
 mod side_car_away;

@@ -18,18 +18,28 @@ fn rate<'b>(balancers: impl Iterator<Item = &'b Balancer> + Clone, member: Socke
     (after - before) as f64 / passed.as_secs_f64()
 }
 
+/// It is never more than a tenth above the limit, and at most a tenth below it: unless the machine stood still meanwhile, which it does
+/// not always.
+#[track_caller]
+fn holds<'b>(limit: f64, balancers: impl Iterator<Item = &'b Balancer> + Clone, member: SocketAddr) {
+    until("nearly as many as the limit lets through", || {
+        let rate = rate(balancers.clone(), member);
+        assert!(rate <= 1.1 * limit + 0.5, "{rate} of {limit}");
+        rate >= 0.9 * limit
+    });
+}
+
 #[test]
 fn members_are_given_so_many_a_second_and_the_rest_waits_or_is_refused() {
     let members = Member::several(2, &[]);
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
-    let limited = web(&addresses, "strategy = \"least_request\"\nmax_rate = 40\nqueue = 20\n");
+    let limited = web(&addresses, "strategy = \"least_request\"\nmax_rate = 40\nqueue = 100\n");
     let balancer = Balancer::start(&limited);
     assert_eq!(get(balancer.address(), "/").status, 200);
     let load = Load::start(balancer.address(), "GET", 250.0);
     until("the queue is full", || balancer.rejected("queue_full") > 20);
     for member in &addresses {
-        let rate = rate(std::iter::once(&balancer), *member);
-        assert!((28.0..=44.5).contains(&rate), "{rate}");
+        holds(40.0, std::iter::once(&balancer), *member);
         assert_eq!(balancer.member(*member)["max_rate"].as_f64(), Some(40.0));
     }
     until("it is said why", || balancer.run(&["explain", "group", "web"]).out.contains("(max_rate)"));
@@ -47,14 +57,11 @@ fn a_rate_holds_for_all_balancers_together() {
     let part = |one: usize| fleet.one(one).member(member.address)["max_rate"].as_f64().unwrap();
     let first = Load::start(fleet.one(0).address(), "GET", 150.0);
     until("who asks has most of it", || part(0) > 80.0 && part(1) < 12.0);
-    let only = rate(each(), member.address);
-    assert!((70.0..=110.0).contains(&only), "{only}");
+    holds(100.0, each(), member.address);
     let others = [1, 2].map(|one| Load::start(fleet.one(one).address(), "GET", 80.0));
     until("all have some of it", || (0..3).all(|one| part(one) > 15.0));
-    let together = rate(each(), member.address);
-    assert!((80.0..=110.0).contains(&together), "{together}");
-    // They are asked one after the other.
-    let parts: f64 = (0..3).map(part).sum();
-    assert!((85.0..=115.0).contains(&parts), "{parts}");
+    holds(100.0, each(), member.address);
+    // They are asked one after the other, while what each has changes.
+    until("parts that come to the limit", || (90.0..=110.0).contains(&(0..3).map(part).sum::<f64>()));
     drop((first.stop(), others.map(Load::stop)));
 }

@@ -75,6 +75,109 @@ fn what_operators_did_outlives_a_kill() {
     assert_eq!(balancer.status()["store"]["entries"], 0);
 }
 
+/// Of a group whose members are counted, and started by nobody.
+const COUNTED: &str =
+    "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
+
+#[test]
+fn what_operators_said_of_a_scaler_outlives_a_kill() {
+    let members = Member::several(2, &[]);
+    let [a, b] = [0, 1].map(|at: usize| members[at].address);
+    let folder = Folder::new();
+    let config = text(&folder, &[a, b], COUNTED);
+    let balancer = Balancer::start_in(folder, &config);
+    let scaler = |balancer: &Balancer| {
+        let scaler = balancer.group("web")["scaler"].clone();
+        (scaler["min"].as_u64(), scaler["max"].as_u64(), scaler["paused"].as_bool())
+    };
+    let said = (Some(3), Some(4), Some(true));
+    for what in ["min=3", "max=4", "pause=true"] {
+        told(&balancer, &["ctl", "set", "group", &format!("web.scaler.{what}")]);
+    }
+    until("it is in force", || scaler(&balancer) == said);
+    let balancer = Balancer::start_in(balancer.killed(), &config);
+    until("it is in force again", || scaler(&balancer) == said);
+    assert_eq!(balancer.status()["store"]["entries"], 3);
+    assert_eq!(balancer.metric("plimsoll_scaler_reason{group=\"web\",reason=\"paused\"}"), 1.0);
+    assert_eq!(balancer.metric("plimsoll_scaler_reason{group=\"web\",reason=\"enough\"}"), 0.0);
+    // The file says what counts when it is read again.
+    told(&balancer, &["reload"]);
+    until("the file's own", || scaler(&balancer) == (Some(1), Some(5), Some(false)));
+    let balancer = Balancer::start_in(balancer.killed(), &config);
+    until("it stays so", || scaler(&balancer) == (Some(1), Some(5), Some(false)));
+    assert_eq!(balancer.status()["store"]["entries"], 0);
+}
+
+/// As systemd starts one, with a folder for what is to outlive it.
+fn given_a_folder(folder: &Folder, state: &Path) -> std::path::PathBuf {
+    let plimsoll = crate::stage::binary();
+    let script =
+        format!("#!/bin/sh\nSTATE_DIRECTORY={} exec {} \"$@\"\n", state.display(), plimsoll.display());
+    let script = folder.write("given", script);
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    script
+}
+
+#[test]
+fn without_a_word_of_it_the_service_managers_folder_is_the_store() {
+    let member = Member::start(&[]);
+    let (folder, home) = (Folder::new(), Folder::new());
+    let (config, name) = (web(&[member.address], ""), member.address.to_string());
+    let state_folder = home.join("state");
+    std::fs::create_dir(&state_folder).unwrap();
+    // Of several the first.
+    let program = given_a_folder(&home, Path::new(&format!("{}:/nowhere", state_folder.display())));
+    let balancer = Balancer::of(&program, folder, &config);
+    told(&balancer, &["drain", &name]);
+    let checked = balancer.run(&["check"]).out;
+    assert!(
+        checked.contains("what operators do is kept in file") && checked.contains("state.json"),
+        "{checked}"
+    );
+    let balancer = Balancer::of(&program, balancer.killed(), &config);
+    assert_eq!(state(&balancer, member.address), "draining");
+    assert!(!balancer.process.lines().iter().any(|line| line.contains("forgotten with this process")));
+    // One without it says that it forgets.
+    let balancer = Balancer::start_in(balancer.killed(), &config);
+    assert_eq!(state(&balancer, member.address), "up");
+    balancer.process.line("forgotten with this process: there is no [store]");
+    let checked = balancer.run(&["check"]).out;
+    assert!(checked.contains("what operators do is forgotten with it"), "{checked}");
+    // One whose folder is of no use serves all the same.
+    std::fs::remove_dir_all(&state_folder).unwrap();
+    let balancer = Balancer::of(&program, balancer.killed(), &config);
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    balancer.process.line("STATE_DIRECTORY is of no use");
+    // What the file says counts before that.
+    std::fs::create_dir(&state_folder).unwrap();
+    let named = format!("[store]\nfile = \"{}\"\n{config}", home.join("named.json").display());
+    let balancer = Balancer::of(&program, balancer.killed(), &named);
+    told(&balancer, &["drain", &name]);
+    assert!(home.join("named.json").exists() && !state_folder.join("state.json").exists());
+}
+
+#[test]
+fn groups_that_were_pushed_outlive_a_kill() {
+    let members = Member::several(2, &[]);
+    let folder = Folder::new();
+    let own = format!("[store]\nfile = \"{}\"\nconfig = true\n", folder.join("state.json").display());
+    let balancer = Balancer::start_in(folder, &own);
+    let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    let shared = web(&all, "").replace("127.0.0.1:0", &format!("127.0.0.1:{}", crate::stage::free_port()));
+    balancer.folder().write("shared.toml", &shared);
+    told(&balancer, &["config", "push", "shared.toml"]);
+    let count = |balancer: &Balancer| {
+        let status = balancer.status();
+        (status["groups"].as_array().unwrap().len(), status["listeners"].as_array().unwrap().len())
+    };
+    until("they are in force", || count(&balancer) == (1, 1));
+    told(&balancer, &["drain", &all[0].to_string()]);
+    let balancer = Balancer::start_in(balancer.killed(), &own);
+    assert_eq!((count(&balancer), state(&balancer, all[0])), ((1, 1), "draining".into()));
+    assert_eq!(get(balancer.address(), "/").status, 200);
+    assert_eq!(balancer.run(&["config", "pull"]).out, shared);
+}
+
 #[test]
 fn a_closed_listener_stays_closed() {
     let member = Member::start(&[]);

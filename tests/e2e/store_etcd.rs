@@ -97,6 +97,93 @@ fn what_one_is_told_all_do_within_a_second() {
 }
 
 #[test]
+fn scalers_balancing_and_listeners_are_told_to_all() {
+    let etcd = Etcd::start(1);
+    let members = Member::several(2, &[]);
+    let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    let port = crate::stage::free_port();
+    let listener = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n");
+    let counted = "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
+    let plain = text(&etcd, &all, "") + counted;
+    let (one, other) = (Balancer::start(&plain), Balancer::start(&plain));
+    let scaler = |balancer: &Balancer, key: &str| balancer.group("web")["scaler"][key].clone();
+    told(&one, &["set", "group", "web.scaler.min=3"]);
+    until("the other's least", || scaler(&other, "min") == 3);
+    told(&other, &["set", "group", "web.scaler.max=3"]);
+    told(&other, &["set", "group", "web.scaler.pause=true"]);
+    until("the one's most", || (scaler(&one, "max"), scaler(&one, "paused")) == (3.into(), true.into()));
+    // What one has heard of the other is what it holds its own against.
+    let refused = one.run(&["set", "group", "web.scaler.min=4"]);
+    assert!(refused.code == Some(2) && refused.err.contains("above scaler.max (3)"), "{}", refused.err);
+    told(&one, &["disable", "balancing", "web"]);
+    until("the other's turns", || other.group("web")["balancing_disabled"] == true);
+    assert_eq!(other.group("web")["strategy"], "round_robin");
+    told(&other, &["enable", "balancing", "web"]);
+    until("the one's strategy", || one.group("web")["strategy"] == "adaptive");
+    told(&other, &["reload"]);
+    for balancer in [&one, &other] {
+        until("the file's bounds", || {
+            (scaler(balancer, "min"), scaler(balancer, "max"), scaler(balancer, "paused"))
+                == (1.into(), 5.into(), false.into())
+        });
+    }
+    // Of two hosts the listeners have one address: here the second one begins once the first has closed its own.
+    let both = text(&etcd, &all, &listener) + counted;
+    let third = Balancer::start(&both);
+    let at = |balancer: &Balancer| {
+        let status = balancer.status();
+        let found = status["listeners"].as_array().unwrap().iter();
+        let found = found.filter(|one| one["address"].as_str().unwrap().ends_with(&format!(":{port}")));
+        found.map(|one| one["disabled"] == true).next().unwrap()
+    };
+    let address = format!("127.0.0.1:{port}");
+    told(&third, &["disable", "listener", &address]);
+    let fourth = Balancer::start(&both);
+    assert!(at(&third) && at(&fourth), "closed at both");
+    told(&third, &["enable", "listener", &address]);
+    assert!(!at(&third) && get(address.parse().unwrap(), "/").status == 200);
+    told(&third, &["disable", "listener", &address]);
+    until("closed at both again", || at(&fourth));
+}
+
+/// The one node that the balancer has to do with goes on, and can agree with nobody.
+#[test]
+fn a_node_without_its_quorum_is_no_store() {
+    let mut etcd = Etcd::start(3);
+    let members = Member::several(2, &[]);
+    let [a, b] = [members[0].address, members[1].address];
+    let config = text(&etcd, &[a, b], "")
+        .replace(&etcd.endpoints(), &format!("[\"http://127.0.0.1:{}\"]", etcd.port()));
+    let balancer = Balancer::start(&config);
+    told(&balancer, &["drain", &a.to_string()]);
+    let mut load = Load::start(balancer.address(), "GET", 30.0);
+    load.more(20);
+    etcd.kill(1);
+    etcd.kill(2);
+    lost(&balancer);
+    // What was known is in force, and nothing else can be.
+    let refused = balancer.run(&["undrain", &a.to_string()]);
+    assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
+    assert!(refused.err.contains("the store"), "{}", refused.err);
+    assert_eq!((state(&balancer, a), state(&balancer, b)), ("draining".into(), "up".into()));
+    until("it is told", || events(&balancer, "store_lost") == 1);
+    load.more(50);
+    etcd.restart(1);
+    etcd.restart(2);
+    etcd.healthy();
+    back(&balancer);
+    // Somebody else's change reaches it: it follows anew, and does not only believe so.
+    etcd.ctl(&["del", &format!("/plimsoll/drain/web/{a}")]);
+    becomes(&balancer, a, "up");
+    etcd.ctl(&["put", &format!("/plimsoll/disable/member/web/{b}"), "{}"]);
+    becomes(&balancer, b, "disabled");
+    until("it is taken back", || balancer.run(&["enable", "member", &b.to_string()]).code == Some(0));
+    becomes(&balancer, b, "up");
+    until("it is told that it is back", || events(&balancer, "store_recovered") >= 1);
+    load.stop_unharmed();
+}
+
+#[test]
 fn one_of_three_nodes_is_killed_under_load() {
     let mut etcd = Etcd::start(3);
     let members = Member::several(3, &[]);

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use crate::stage::{Balancer, Load, Member, Script, get, until, web};
+use crate::binding::{bound, report, round};
+use crate::stage::{Balancer, Load, Member, Script, Wire, get, listening, until, web};
 use crate::upgrade::Line;
 
 /// The figures by which the strategy judges a member.
@@ -118,6 +119,62 @@ fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
     // A member of which nothing is known is asked once at least.
     let new = Balancer::start(&text);
     until("it asks the slow one", || asked(&new, members, 5)[0] > 0);
+}
+
+/// How many sessions each member has and has sent elsewhere is what both processes have and did.
+#[test]
+fn bindings_count_on() {
+    let (one, other) = (Member::start(&["--name", "one"]), Member::start(&["--name", "other"]));
+    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
+    let text = listening("binding = \"on_demand\"\n", &[one.address, other.address], rest);
+    let mut line = Line::start(&text);
+    let mut clients: Vec<Wire> = (0..20).map(|_| Wire::connect(line.balancer.address())).collect();
+    round(&mut clients);
+    let all = |line: &Line| [&one, &other].map(|member| bound(&line.balancer, member.address));
+    until("some of them move", || {
+        report(&line.balancer, other.address, 0.1);
+        report(&line.balancer, one.address, 0.9);
+        round(&mut clients);
+        all(&line)[0].1 > 0
+    });
+    let before = all(&line);
+    line.upgrade();
+    // Those of the process before are there still.
+    assert_eq!(all(&line), before);
+    drop(clients);
+    until("they have ended", || all(&line).map(|(bound, _)| bound) == [0, 0]);
+    assert_eq!(all(&line).map(|(_, moved)| moved), before.map(|(_, moved)| moved));
+    let series = format!("plimsoll_member_moved_total{{group=\"web\",member=\"{}\"}}", one.address);
+    assert_eq!(line.balancer.metric(&series), before[0].1 as f64);
+}
+
+/// What agents or members push is known to the next process, with its age, and so is what follows from it for the group.
+#[test]
+fn loads_that_were_pushed_are_those_of_the_next_process() {
+    let (one, other) = (Member::start(&[]), Member::start(&[]));
+    let rest = "strategy = \"load_minimum\"\n[group.monitor]\nmetric = \"load\"\n";
+    let mut line = Line::start(&web(&[one.address, other.address], rest));
+    report(&line.balancer, one.address, 90.0);
+    report(&line.balancer, other.address, 10.0);
+    let known = |line: &Line| {
+        let explained = line.balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+        let members = explained["members"].as_array().unwrap().clone();
+        members
+            .into_iter()
+            .map(|member| (member["load"]["value"].as_f64(), member["facts"][0]["value"].as_f64()))
+            .collect::<Vec<_>>()
+    };
+    until("the loads are known", || known(&line) == [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
+    let of_group = line.balancer.metric("plimsoll_group_load{group=\"web\"}");
+    assert!(of_group > 0.0);
+    for _ in 0..2 {
+        line.upgrade();
+        assert_eq!(known(&line), [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
+        let explained = line.balancer.run(&["explain", "group", "web", "-o", "json"]).json();
+        let age = explained["members"][0]["facts"][0]["age_seconds"].as_f64().unwrap();
+        assert!(age > 0.0 && age < 600.0, "{explained}");
+        assert_eq!(line.balancer.metric("plimsoll_group_load{group=\"web\"}"), of_group);
+    }
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub struct MemberSeen<'a> {
     pub cpu: Option<(Cpu, Time)>,
     /// What the members did that share its host with it.
     pub beside: Beside,
+    /// Requests a second that other balancers send to it: what it can do for them is not there for this one.
+    pub elsewhere: f64,
 }
 
 /// What other members at the same host did, of whatever group.

@@ -174,6 +174,8 @@ pub struct Vitals {
     lost: AtomicU32,
     /// Requests in flight from other balancers, f32 bits; written by the slow path (see [`fleet`](crate::fleet)).
     others: AtomicU32,
+    /// Requests a second that other balancers begin with it, and of theirs that wait, f32 bits each, the latter above; written likewise.
+    coming: AtomicU64,
     /// One more than this balancer's part of the member's limit; 0 for all of it.
     part: AtomicU32,
     /// This balancer's part of the requests that the member is given in a second, f32 bits; 0 for all of them.
@@ -210,6 +212,7 @@ impl Vitals {
             ceiling: four(&self.ceiling),
             lost: four(&self.lost),
             others: four(&self.others),
+            coming: eight(&self.coming),
             part: four(&self.part),
             portion: four(&self.portion),
             until: eight(&self.until),
@@ -268,7 +271,23 @@ impl Vitals {
         f64::from(f32::from_bits(self.others.load(Relaxed)))
     }
 
+    /// Requests a second that other balancers begin with it, and requests that wait there for a place with it, as far as that is known.
+    pub fn coming(&self) -> (f64, f64) {
+        let bits = self.coming.load(Relaxed);
+        let number = |bits: u32| f64::from(f32::from_bits(bits));
+        (number(bits as u32), number((bits >> 32) as u32))
+    }
+
     /// Sets that.
+    pub(crate) fn expect(&self, rate: f64, waiting: f64) {
+        let bits = |number: f64| u64::from((number.clamp(0.0, f64::from(MOST_TOLD)) as f32).to_bits());
+        let coming = bits(rate) | bits(waiting) << 32;
+        if self.coming.load(Relaxed) != coming {
+            self.coming.store(coming, Relaxed);
+        }
+    }
+
+    /// Sets how many requests others have in flight.
     pub(crate) fn accompany(&self, others: f64) {
         let bits = (others.clamp(0.0, f64::from(MOST_TOLD)) as f32).to_bits();
         if self.others.load(Relaxed) != bits {
@@ -332,6 +351,7 @@ impl Vitals {
     /// Nobody else is there.
     pub(crate) fn alone(&self) {
         self.accompany(0.0);
+        self.expect(0.0, 0.0);
         self.give(None);
         self.allot(None);
     }

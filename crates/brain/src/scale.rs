@@ -32,7 +32,10 @@ pub mod crew;
 mod demand;
 mod forecast;
 mod pick;
+mod reason;
 mod say;
+
+pub use reason::Reason;
 
 /// What a group's members are to be like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +101,7 @@ pub struct MemberSeen<'a> {
     pub in_flight: u32,
     /// Part of its processors in use, those of its whole host, if an agent tells it.
     pub utilization: Option<f64>,
-    /// Requests a second that it can do, by the load line, if that knows.
+    /// Requests a second that it can do for all balancers that act together, by the load line, if that knows.
     pub line: Option<f64>,
     /// The group's part of what its host can do, above 0 and at most 1: 1 where no other group is there.
     pub share: f64,
@@ -120,8 +123,10 @@ impl MemberSeen<'_> {
 pub struct Seen<'a> {
     /// All of its members.
     pub members: &'a [MemberSeen<'a>],
-    /// Requests a second that came since the last look, whatever became of them.
+    /// Requests a second that came since the last look, whatever became of them; to all balancers that act together.
     pub rate: f64,
+    /// Of those, what came to others than this one.
+    pub elsewhere: f64,
     /// Requests that wait for a member.
     pub waiting: f64,
     /// Requests a second that were refused since the last look because there was no room.
@@ -143,6 +148,8 @@ pub struct Decision {
     pub remove: Vec<String>,
     /// Is it other than what was wanted at the look before?
     pub news: bool,
+    /// One word for a counter.
+    pub reason: Reason,
     /// One sentence for a person.
     pub why: String,
     /// The numbers that it was made on, by name; all finite.
@@ -252,7 +259,13 @@ impl Scaler {
             let desired = have.saturating_add(more).clamp(self.rules.min, self.rules.max);
             let inputs = say::blind_inputs(seen, have);
             let why = say::blind(seen, self.rules.target, pressed);
-            return self.decide(desired, have, candidates, (why, inputs), dry, now);
+            let reason = match pressed {
+                Some(_) => Reason::NoRoom,
+                None if desired > have => Reason::Least,
+                None if desired < have => Reason::Most,
+                None => Reason::Unknown,
+            };
+            return self.decide(desired, have, candidates, (reason, why, inputs), dry, now);
         };
         let ahead = self.forecast.observe(sight.demand, now);
         let want = ahead.upper * MARGIN / sight.allowed;
@@ -271,7 +284,14 @@ impl Scaler {
         if let Some(pressed) = pressed {
             say::pressed(&mut why, seen, pressed);
         }
-        self.decide(desired, have, candidates, (why, inputs), dry, now)
+        let known = reason::Known {
+            pressed: pressed.is_some(),
+            have,
+            asked,
+            desired,
+            now: sight.demand * MARGIN / sight.allowed - worth > unit * SLIGHT,
+        };
+        self.decide(desired, have, candidates, (known.reason(), why, inputs), dry, now)
     }
 
     /// Is there too little room, whatever is known of the load: are requests refused for want of it, or do they still wait? And if so, what
@@ -296,7 +316,7 @@ impl Scaler {
         desired: u32,
         have: u32,
         mut candidates: pick::Candidates<'_>,
-        (mut why, inputs): (String, Vec<(String, f64)>),
+        (mut reason, mut why, inputs): (Reason, String, Vec<(String, f64)>),
         dry: bool,
         now: Time,
     ) -> Decision {
@@ -317,18 +337,23 @@ impl Scaler {
             };
             if let (Some(left), true) = (wait, add < desired - have) {
                 say::cooling(&mut why, left);
+                reason = Reason::CoolDown;
             }
         } else if desired < have && !self.paused {
             // Nobody knows yet what was wanted before it looked.
             let unseen = cooling(self.since, self.rules.stabilize);
             let wait = unseen.max(cooling(self.up.max(self.down), self.rules.cool_down));
             match wait {
-                Some(left) => say::cooling(&mut why, left),
+                Some(left) => {
+                    say::cooling(&mut why, left);
+                    reason = Reason::CoolDown;
+                }
                 None => remove = candidates.names((have - desired).min(self.rules.step_down.max(1)) as usize),
             }
         }
         if self.paused {
             say::paused(&mut why);
+            reason = Reason::Paused;
         }
         if !dry {
             if add > 0 {
@@ -338,7 +363,7 @@ impl Scaler {
                 self.down = Some(now);
             }
         }
-        Decision { desired, have, add, remove, news, why, inputs }
+        Decision { desired, have, add, remove, news, reason, why, inputs }
     }
 
     /// The greatest of what was wanted of late is at the front.

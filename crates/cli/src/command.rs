@@ -1,4 +1,5 @@
-//! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here.
+//! The command tree. A command is a file `command/<name>.rs` with `Args` and `run`, and two lines here; those that look at a balancer
+//! that runs, or tell it something, are in `ctl.rs`.
 
 mod add;
 mod agent;
@@ -7,6 +8,7 @@ mod cert;
 mod check;
 mod completions;
 mod config;
+mod ctl;
 mod demo;
 mod disable;
 #[cfg(test)]
@@ -71,26 +73,9 @@ pub(crate) enum Command {
     Agent(agent::Args),
     Supervise(supervise::Args),
     Demo(demo::Args),
-    Status(status::Args),
-    Members(members::Args),
-    Bindings(bindings::Args),
-    Leases(leases::Args),
-    Events(events::Args),
-    Top(top::Args),
-    Check(check::Args),
-    Explain(explain::Args),
-    Fleet(fleet::Args),
-    Drain(drain::Args),
-    Undrain(undrain::Args),
-    Disable(disable::Args),
-    Enable(enable::Args),
-    Scale(scale::Args),
-    Set(set::Args),
-    Add(add::Args),
-    Remove(remove::Args),
-    Reload(reload::Args),
-    Upgrade(upgrade::Args),
-    Stop(stop::Args),
+    #[command(flatten)]
+    Verb(ctl::Verb),
+    Ctl(ctl::Args),
     Member(member::Args),
     Load(load::Args),
     Ior(ior::Args),
@@ -151,26 +136,8 @@ impl Command {
             Self::Agent(args) => agent::run(args, globals),
             Self::Supervise(args) => supervise::run(args, globals),
             Self::Demo(args) => demo::run(args, globals),
-            Self::Status(args) => status::run(args, globals),
-            Self::Members(args) => members::run(args, globals),
-            Self::Bindings(args) => bindings::run(args, globals),
-            Self::Leases(args) => leases::run(args, globals),
-            Self::Events(args) => events::run(args, globals),
-            Self::Top(args) => top::run(args, globals),
-            Self::Check(args) => check::run(args, globals),
-            Self::Explain(args) => explain::run(args, globals),
-            Self::Fleet(args) => fleet::run(args, globals),
-            Self::Drain(args) => drain::run(args, globals),
-            Self::Undrain(args) => undrain::run(args, globals),
-            Self::Disable(args) => disable::run(args, globals),
-            Self::Enable(args) => enable::run(args, globals),
-            Self::Scale(args) => scale::run(args, globals),
-            Self::Set(args) => set::run(args, globals),
-            Self::Add(args) => add::run(args, globals),
-            Self::Remove(args) => remove::run(args, globals),
-            Self::Reload(args) => reload::run(args, globals),
-            Self::Upgrade(args) => upgrade::run(args, globals),
-            Self::Stop(args) => stop::run(args, globals),
+            Self::Verb(verb) => verb.run(globals),
+            Self::Ctl(args) => args.verb.run(globals),
             Self::Member(args) => member::run(args, globals),
             Self::Load(args) => load::run(args, globals),
             Self::Ior(args) => ior::run(args, globals),

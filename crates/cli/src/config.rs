@@ -64,7 +64,7 @@ pub(crate) use corba::{Iiop, MemberLocation, ObjectKey, Reference, TypeId};
 pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
 pub(crate) use discover::{Discover, Discovery};
 pub(crate) use door::{ControlTable, Doors};
-pub(crate) use fleet::Fleet;
+pub(crate) use fleet::{Fleet, host};
 pub(crate) use group::{
     DrainedSessions, Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader,
     WhenAllDown,
@@ -86,7 +86,7 @@ pub(crate) use root::Config;
 pub(crate) use scaler::{Scaler, Scaling};
 pub(crate) use sense::{CgroupName, MetricText, PageUrl};
 pub(crate) use settings::{AdminConfig, Lottery, Machine, drawn_object, look_up};
-pub(crate) use store::{EtcdTable, StoreTable};
+pub(crate) use store::{EtcdTable, StoreTable, state_folder};
 pub(crate) use strategy::Strategy;
 pub(crate) use supervise::{
     DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE, Folder, Process, SuperviseFile, Variable,

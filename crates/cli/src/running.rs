@@ -38,6 +38,7 @@ mod fleet;
 mod joint;
 pub(crate) mod kept;
 mod lend;
+pub(crate) mod owner;
 pub(crate) mod registered;
 pub(crate) mod scaled;
 pub(crate) mod stored;

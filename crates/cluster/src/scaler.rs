@@ -67,6 +67,11 @@ impl Kind {
         }
     }
 
+    /// Can any balancer have a member stopped, whichever had it started?
+    pub fn anywhere(&self) -> bool {
+        matches!(self, Self::Exec(_) | Self::Webhook(_) | Self::Kubernetes(_))
+    }
+
     /// Ready to be asked; what is said of a group's members is marked with its name.
     pub fn open(&self, group: &str) -> Hands {
         match self {

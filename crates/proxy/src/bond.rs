@@ -28,6 +28,8 @@ pub(crate) struct Tie {
     record: Arc<Record>,
     /// One for each core.
     counts: Box<[TieCount]>,
+    /// What a process before this one counted, and has bound still; the control plane writes it.
+    before: TieCount,
 }
 
 /// One core's counts.
@@ -53,24 +55,51 @@ impl Ties {
         if let Some(tie) = known.get(&place) {
             return Arc::clone(tie);
         }
+        known.retain(|_, tie| !tie.gone());
+        let tie = self.common(record, cores);
+        known.insert(place, Arc::clone(&tie));
+        tie
+    }
+
+    /// The same, for whoever knows of none.
+    fn common(&self, record: &Arc<Record>, cores: usize) -> Arc<Tie> {
         let mut all = lock(&self.0);
-        // A member that nobody else knows is gone, and so are its sessions, which would hold its record.
-        let gone = |tie: &Tie| Arc::strong_count(&tie.record) == 1;
-        all.retain(|_, tie| !gone(tie));
-        known.retain(|_, tie| !gone(tie));
-        let tie = all.entry(place).or_insert_with(|| {
+        all.retain(|_, tie| !tie.gone());
+        let tie = all.entry(Arc::as_ptr(record) as usize).or_insert_with(|| {
             let counts = (0..cores).map(|_| TieCount::default()).collect();
-            Arc::new(Tie { record: Arc::clone(record), counts })
+            Arc::new(Tie { record: Arc::clone(record), counts, before: TieCount::default() })
         });
-        known.insert(place, Arc::clone(tie));
         Arc::clone(tie)
+    }
+
+    /// A process before this one has so many sessions bound to a member now, and sent so many more elsewhere. One at a time.
+    pub(crate) fn told(&self, record: &Arc<Record>, cores: usize, bound: u64, moved: u64) {
+        let Tie { before, .. } = &*self.common(record, cores);
+        before.bound.sub(before.bound.value());
+        before.bound.add(bound);
+        before.moved.add(moved);
+    }
+
+    /// That process has ended, and with it its sessions.
+    pub(crate) fn ended(&self) {
+        for tie in lock(&self.0).values() {
+            tie.before.bound.sub(tie.before.bound.value());
+        }
     }
 
     /// Sessions bound to a member now, and how many were sent elsewhere so far.
     pub(crate) fn counts(&self, record: &Arc<Record>) -> (u64, u64) {
         let Some(tie) = lock(&self.0).get(&(Arc::as_ptr(record) as usize)).cloned() else { return (0, 0) };
-        let sum = |count: fn(&TieCount) -> &Count| tie.counts.iter().map(|of| count(of).value()).sum();
+        let all = || tie.counts.iter().chain(std::iter::once(&tie.before));
+        let sum = |count: fn(&TieCount) -> &Count| all().map(|of| count(of).value()).sum();
         (sum(|of| &of.bound), sum(|of| &of.moved))
+    }
+}
+
+impl Tie {
+    /// A member that nobody else knows is gone, and so are its sessions, which would hold its record.
+    fn gone(&self) -> bool {
+        Arc::strong_count(&self.record) == 1
     }
 }
 

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use plimsoll_brain::Vitals;
+use plimsoll_brain::status::BindingStatus;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Control, Ruled};
 use crate::group::{Group, Record, Stripe, Tally};
 use crate::listener::Door;
-use crate::reason;
 use crate::stats::{Buckets, Count, Histogram};
+use crate::{reason, report};
 
 /// What is counted of everything. One that is taken from a later one of the same process ([`Counts::since`]) is what was
 /// counted in between.
@@ -66,6 +67,16 @@ struct OfMember {
 struct OfListener {
     accepted: u64,
     refused: u64,
+    bindings: BTreeMap<String, OfBinding>,
+}
+
+/// Sessions with a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct OfBinding {
+    /// Now; not a count.
+    bound: u64,
+    moved: u64,
 }
 
 /// Work in flight that another process has with members, as it was last told.
@@ -84,11 +95,24 @@ impl Counts {
         });
         let listeners = self.listeners.iter().filter_map(|(name, now)| {
             let before = before.listeners.get(name).cloned().unwrap_or_default();
-            let accepted = now.accepted.saturating_sub(before.accepted);
-            let more = OfListener { accepted, refused: now.refused.saturating_sub(before.refused) };
-            (*now != before).then(|| (name.clone(), more))
+            (*now != before).then(|| (name.clone(), now.since(&before)))
         });
         Self { groups: groups.collect(), listeners: listeners.collect() }
+    }
+}
+
+impl OfListener {
+    fn since(&self, before: &Self) -> Self {
+        let bindings = self.bindings.iter().filter_map(|(member, now)| {
+            let earlier = before.bindings.get(member).copied().unwrap_or_default();
+            let moved = now.moved.saturating_sub(earlier.moved);
+            (*now != earlier).then(|| (member.clone(), OfBinding { moved, ..*now }))
+        });
+        Self {
+            accepted: self.accepted.saturating_sub(before.accepted),
+            refused: self.refused.saturating_sub(before.refused),
+            bindings: bindings.collect(),
+        }
     }
 }
 
@@ -244,11 +268,17 @@ impl Control {
     /// What is counted so far.
     pub(crate) fn counts(&self) -> Counts {
         let groups = self.groups.iter().map(|(name, ruled)| (name.to_string(), OfGroup::of(ruled)));
-        let listeners = self.listener_names().into_iter().zip(&self.listeners).map(|(name, open)| {
+        let open = self.listeners.iter().zip(&self.settings.listeners);
+        let listeners = self.listener_names().into_iter().zip(open).map(|(name, (open, settings))| {
             let sum = |count: fn(&crate::listener::DoorCount) -> &Count| {
                 open.door.all().map(|of| count(of).value()).sum()
             };
-            (name, OfListener { accepted: sum(|of| &of.accepted), refused: sum(|of| &of.refused) })
+            let bindings = report::bindings(self, settings, open).into_iter();
+            let bindings = bindings
+                .map(|BindingStatus { member, bound, moved }| (member, OfBinding { bound, moved }))
+                .filter(|(_, known)| *known != OfBinding::default());
+            let (accepted, refused) = (sum(|of| &of.accepted), sum(|of| &of.refused));
+            (name, OfListener { accepted, refused, bindings: bindings.collect() })
         });
         Counts { groups: groups.collect(), listeners: listeners.collect() }
     }
@@ -269,11 +299,17 @@ impl Control {
                 self.elsewhere.tell((name.clone(), member.clone()), &record.vitals, more.in_flight);
             }
         }
-        for (name, open) in self.listener_names().iter().zip(&self.listeners) {
-            if let Some(more) = counts.listeners.get(name) {
-                let Door { before, .. } = &*open.door;
-                before.accepted.add(more.accepted);
-                before.refused.add(more.refused);
+        let open = self.listeners.iter().zip(&self.settings.listeners);
+        for (name, (open, settings)) in self.listener_names().iter().zip(open) {
+            let Some(more) = counts.listeners.get(name) else { continue };
+            let Door { before, ties, counts, .. } = &*open.door;
+            before.accepted.add(more.accepted);
+            before.refused.add(more.refused);
+            let Some(ruled) = self.groups.get(&settings.group) else { continue };
+            for (member, OfBinding { bound, moved }) in &more.bindings {
+                if let Some(record) = ruled.id(member).and_then(|id| ruled.record(id)) {
+                    ties.told(record, counts.len(), *bound, *moved);
+                }
             }
         }
     }

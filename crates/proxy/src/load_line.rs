@@ -120,12 +120,12 @@ impl Ruled {
         let records: Vec<_> = self
             .analyzer
             .members()
-            .filter_map(|(id, _, vitals)| Some((id, vitals.said(now), self.record(id)?)))
+            .filter_map(|(id, _, vitals)| Some((id, vitals.said(now), vitals.coming().0, self.record(id)?)))
             .collect();
         // Of those that did something since the last look.
         let levels: Vec<_> = records
             .iter()
-            .map(|(id, _, record)| {
+            .map(|(id, _, _, record)| {
                 let requests = sum(record, |stripe| &stripe.requests);
                 let same = self.load_line.estimator.knows(*id, requests, now);
                 let levels = if same { Vec::new() } else { levels(record).to_vec() };
@@ -135,7 +135,7 @@ impl Ruled {
         let members: Vec<_> = records
             .iter()
             .zip(&levels)
-            .map(|((id, said, record), (requests, levels))| MemberSeen {
+            .map(|((id, said, elsewhere, record), (requests, levels))| MemberSeen {
                 id: *id,
                 usable: planned.contains_key(id),
                 weight: planned.get(id).copied().unwrap_or_default(),
@@ -150,6 +150,7 @@ impl Ruled {
                     .of(*id)
                     .and_then(|host| hosts.get(host))
                     .map_or_else(Beside::default, |all| beside(all, record)),
+                elsewhere: *elsewhere,
             })
             .collect();
         let latency = report::latency(&self.group);

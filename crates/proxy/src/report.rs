@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use plimsoll_brain::Urgency;
 use plimsoll_brain::status::{
     BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status, UrgencyStatus,
 };
+use plimsoll_brain::{MemberId, MemberSpec, Urgency, Vitals};
 
 use crate::control::{Control, Opened, Ruled};
 use crate::group::{Group, Record, Stripe, Tally};
@@ -44,6 +44,9 @@ pub struct GroupLook {
     pub times: Vec<u64>,
     /// By member: part of its processors in use, as agents told lately.
     pub processors: BTreeMap<String, f64>,
+    /// By member: requests a second that other balancers send to it, and requests that wait there for a place with it; those of which
+    /// there are any.
+    pub elsewhere: BTreeMap<String, (f64, f64)>,
 }
 
 impl GroupLook {
@@ -122,7 +125,17 @@ pub(crate) fn look(inner: &Inner, name: &str) -> Option<GroupLook> {
         status: group(ruled, false, now),
         times: latency(&ruled.group).counts().to_vec(),
         processors: ruled.processors(now),
+        elsewhere: elsewhere(ruled),
     })
+}
+
+/// What members have to do with other balancers.
+fn elsewhere(ruled: &Ruled) -> BTreeMap<String, (f64, f64)> {
+    let coming = |(_, spec, vitals): (MemberId, &MemberSpec, &Arc<Vitals>)| {
+        let coming = vitals.coming();
+        (coming != (0.0, 0.0)).then(|| (spec.name.to_string(), coming))
+    };
+    ruled.analyzer.members().filter_map(coming).collect()
 }
 
 pub(crate) fn latency(group: &Group) -> Merged {
@@ -167,7 +180,8 @@ fn binding(binding: Binding) -> &'static str {
 }
 
 /// Nothing where a member is chosen for each request.
-fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Vec<BindingStatus> {
+/// Sessions that are bound, by member, if any are.
+pub(crate) fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Vec<BindingStatus> {
     let binds = settings.binding != Binding::PerRequest || settings.affinity.is_some();
     let ruled = control.groups.get(&settings.group).filter(|_| binds);
     let members = ruled.into_iter().flat_map(|ruled| {

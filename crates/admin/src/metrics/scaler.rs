@@ -1,5 +1,6 @@
 //! How many members groups are to have.
 
+use plimsoll_brain::scale::Reason;
 use plimsoll_brain::status::{GroupStatus, ScalerStatus};
 
 use super::{Kind, Page};
@@ -47,4 +48,15 @@ pub(super) fn scalers(page: &mut Page, groups: &[GroupStatus]) {
     each("plimsoll_scaler_paused", "Has an operator paused it?", |scaler| {
         Some(f64::from(u8::from(scaler.paused)))
     });
+    page.family(
+        "plimsoll_scaler_reason",
+        Kind::Gauge,
+        "1 for why it wants as many as it does, 0 for the others.",
+    );
+    for (group, scaler) in &scalers {
+        for reason in Reason::ALL {
+            let labels = [("group", *group), ("reason", reason.name())];
+            page.sample("", &labels, f64::from(u8::from(scaler.reason == reason)));
+        }
+    }
 }

@@ -135,6 +135,8 @@ fn how_many_members_there_are_to_be_is_told_with_the_reason() {
         (r#"plimsoll_scaler_max_members{group="web"}"#, 9.0),
         (r#"plimsoll_scaler_demand{group="web"}"#, 1.5),
         (r#"plimsoll_scaler_forecast{group="web"}"#, 2.25),
+        (r#"plimsoll_scaler_reason{group="web",reason="forecast"}"#, 1.0),
+        (r#"plimsoll_scaler_reason{group="web",reason="demand"}"#, 0.0),
     ] {
         assert_eq!(page.value(series), expected, "{series}");
     }

@@ -13,6 +13,7 @@ use plimsoll_admin::{
     Admin, Changed, Config, Entry, Lease, Lessee, NoLease, Reference, Refused, Registered, Registration,
     Report, Subject, Switch, Unregistered, UpgradeWish, Upgraded, Wish, start,
 };
+use plimsoll_brain::scale::Reason;
 use plimsoll_brain::scale::crew::Stage;
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
@@ -266,6 +267,7 @@ fn scaler() -> ScalerStatus {
         coming: 1,
         min: 1,
         max: 9,
+        reason: Reason::Forecast,
         why: "1 more".into(),
         actions: vec!["start 1 member".into()],
         inputs: BTreeMap::from([("demand".to_owned(), 1.5), ("forecast_upper".to_owned(), 2.25)]),

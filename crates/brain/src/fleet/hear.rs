@@ -145,7 +145,7 @@ impl Fleet {
         for member in members {
             let Some(own) = group.members.get_mut(member) else { continue };
             let shared = own.limit < u32::MAX || own.vitals.rated();
-            let mut others = 0.0;
+            let (mut others, mut rate, mut waiting) = (0.0, 0.0, 0.0);
             let mut wants: Vec<Want> = Vec::new();
             let mut seen = Vec::new();
             for (id, peer, said, say) in &there {
@@ -155,6 +155,8 @@ impl Fleet {
                 let age = now.since(peer.stamp(heard)).as_secs_f64();
                 let mean = f64::from(heard.mean);
                 others += say * (mean + (f64::from(heard.in_flight) - mean) * libm::exp(-age / takes));
+                rate += say * f64::from(heard.rate);
+                waiting += say * f64::from(heard.waiting);
                 if own.checked {
                     seen.push(*id);
                 }
@@ -164,6 +166,7 @@ impl Fleet {
                 }
             }
             own.vitals.accompany(others);
+            own.vitals.expect(rate, waiting);
             if shared {
                 let alone = wants.is_empty() && missing == 0;
                 let demand = own.told.as_ref().map_or(own.mean, tell::Told::demand);

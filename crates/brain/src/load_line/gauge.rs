@@ -10,6 +10,9 @@
 //! that share a host each has its part of it: what its requests make of all that balanced requests do there, a request of another
 //! one being as much dearer as it takes longer.
 //!
+//! What other balancers send to it keeps its processors busy as well: what a request costs follows from all of them, and what is left of
+//! that is this balancer's. Response times by how many are here know by themselves what others leave.
+//!
 //! What was served for a window is a lower end whatever the sources say.
 
 use alloc::vec::Vec;
@@ -35,6 +38,8 @@ pub(super) struct Gauge {
     /// What others that share its host did up to the last look, and did of late; and its own requests and their seconds.
     beside: Beside,
     shared: [f64; 4],
+    /// Requests a second that other balancers send to it, of late.
+    elsewhere: f64,
     /// Share of its host that other work keeps busy; and does that come and go?
     other: Option<f64>,
     restless: bool,
@@ -66,8 +71,9 @@ pub(super) struct Window {
     most: f64,
     looks: f64,
     unsound: bool,
-    /// Requests of others that share its host.
+    /// Requests of others that share its host, and of other balancers.
     beside: f64,
+    elsewhere: f64,
     shares: f64,
     reports: f64,
     processors: Option<f64>,
@@ -156,6 +162,9 @@ impl Gauge {
             self.table.look(seen.levels, keep(seconds, super::MEMORY), sound);
         }
         self.window.add(ended, took, seconds, sound);
+        self.window.elsewhere += seen.elsewhere * seconds;
+        let kept = keep(seconds, super::RECENT);
+        self.elsewhere = self.elsewhere * kept + seen.elsewhere * (1.0 - kept);
         self.said = seen.said;
         if let Some((cpu, at)) = seen.cpu.filter(|(_, at)| self.told.is_none_or(|told| *at > told)) {
             self.told = Some(at);
@@ -218,11 +227,13 @@ impl Gauge {
         self.peak = self.peak.max(window.rate());
         if window.reports > 0.0 {
             let (share, processors) = (window.shares / window.reports, window.processors);
+            // Requests of all balancers.
+            let all = window.rate() + window.elsewhere / window.seconds.max(1e-9);
             if self.whole {
                 let others = window.beside / window.seconds.max(1e-9);
-                self.host.add(window.rate() + others * self.dearer(), share, processors);
+                self.host.add(all + others * self.dearer(), share, processors);
             } else {
-                self.busy.add(window.rate(), Cpu { share, processors, whole: false }, window.seconds, kept);
+                self.busy.add(all, Cpu { share, processors, whole: false }, window.seconds, kept);
             }
         }
         window
@@ -279,7 +290,10 @@ impl Gauge {
     pub(super) fn weigh(&mut self, shape: &Shape) {
         let fit = knee::fit(&self.table.rows(LEAST), shape.variation, self.rate());
         let mut known: Vec<Estimate> = Vec::new();
-        let processors = self.processors();
+        let processors = self.processors().map(|bound| {
+            let (low, best, high) = (self.own(bound.low), self.own(bound.best), self.own(bound.high));
+            Bound { low, best, high, ..bound }
+        });
         let mut above = f64::INFINITY;
         let lines = fit.is_some_and(|fit| !fit.shared && fit.high <= WIDE * fit.low);
         if let Some(bound) = processors {
@@ -299,7 +313,7 @@ impl Gauge {
             }
         }
         if let Some(Said { knee, work }) = self.said.filter(|said| said.knee >= 1.0 && said.work > 0.0) {
-            let best = knee / work;
+            let best = self.own(knee / work);
             let (low, high) = (best / METER, best * METER);
             let source = "what it says of itself with its answers";
             known.push(Estimate { low, best, high, servers: knee, shared: !lines, source });
@@ -318,6 +332,11 @@ impl Gauge {
         // What was served while there was less other work is no lower end.
         let peak = if self.restless { 0.0 } else { self.peak };
         self.estimate = weighed(&known).map(|estimate| bounded(estimate, above, peak));
+    }
+
+    /// What other balancers leave of what it can do for all; what it does for this one at least.
+    fn own(&self, all: f64) -> f64 {
+        (all - self.elsewhere).max(self.rate().min(all))
     }
 
     /// Processors and processor seconds of a request, if those are a good part of what it takes.
@@ -386,6 +405,7 @@ const CHANCE: f64 = 5.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::MemberId;
 
     fn estimate(low: f64, best: f64, high: f64) -> Estimate {
         Estimate { low, best, high, servers: 2.0, shared: true, source: "" }
@@ -398,6 +418,44 @@ mod tests {
         assert_eq!(weighed(&[cpu, estimate(40.0, 50.0, 60.0)]), Some(estimate(40.0, 50.0, 60.0)));
         assert_eq!(weighed(&[cpu, estimate(70.0, 75.0, 85.0)]), Some(cpu), "not clearly lower");
         assert_eq!(weighed(&[]), None);
+    }
+
+    /// Minutes of 50 requests a second from here, at a server of two processors that can do 200; so much is told of these.
+    fn minutes(elsewhere: f64, told: f64) -> Gauge {
+        let mut gauge = Gauge::idle();
+        for second in 1..=120_u64 {
+            let seen = MemberSeen {
+                id: MemberId(1),
+                usable: true,
+                weight: 1.0,
+                requests: 50 * second,
+                failures: 0,
+                seconds: 0.5 * second as f64,
+                levels: &[],
+                said: None,
+                cpu: Some((
+                    Cpu { share: told, processors: Some(2.0), whole: false },
+                    Time(1_000_000_000 * second),
+                )),
+                beside: Beside::default(),
+                elsewhere,
+            };
+            gauge.look(&seen, 1.0);
+            if second % 5 == 0 {
+                gauge.close();
+                gauge.weigh(&Shape::exponential());
+            }
+        }
+        gauge
+    }
+
+    #[test]
+    fn what_other_balancers_send_is_not_there_for_this_one() {
+        let alone = minutes(0.0, 0.25).estimate.unwrap();
+        assert!((alone.best / 200.0 - 1.0).abs() < 0.05, "{alone:?}");
+        // 120 a second keep it busy, of which these are 50.
+        let one_of_two = minutes(70.0, 0.6).estimate.unwrap();
+        assert!((one_of_two.best / 130.0 - 1.0).abs() < 0.08, "{one_of_two:?}");
     }
 
     #[test]

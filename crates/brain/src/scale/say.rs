@@ -32,8 +32,12 @@ impl Reckoning<'_> {
             _ => "enough".to_string(),
         };
         let (coming, ahead_of) = (seen.rate, ahead.upper.max(0.0));
+        let others = match seen.elsewhere {
+            none if none <= 0.0 => String::new(),
+            some => format!(" ({some:.1} of them to other balancers)"),
+        };
         let mut why = format!(
-            "{wanted}: {coming:.1} requests a second take {:.2} of capacity ({}), {ahead_of:.2} in {start:.1} s{}; with {} \
+            "{wanted}: {coming:.1} requests a second{others} take {:.2} of capacity ({}), {ahead_of:.2} in {start:.1} s{}; with {} \
              that is {want:.2}, and {worth:.2} is there or coming",
             sight.demand,
             sight.source,
@@ -72,6 +76,7 @@ impl Reckoning<'_> {
             ("level", Some(ahead.level)),
             ("refused_per_second", Some(seen.refused)),
             ("requests_per_second", Some(seen.rate)),
+            ("requests_per_second_elsewhere", Some(seen.elsewhere).filter(|rate| *rate > 0.0)),
             ("requests_per_second_per_capacity", sight.pace),
             ("response_seconds", seen.response),
             ("start_seconds", Some(start)),

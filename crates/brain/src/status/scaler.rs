@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scale::Reason;
 use crate::scale::crew::Stage;
 
 /// What the scaler of a group wants, and why.
@@ -29,6 +30,12 @@ pub struct ScalerStatus {
     pub dry_run: bool,
     /// Has an operator paused it?
     pub paused: bool,
+    /// Another balancer that decides, by what it is called; none where this one does.
+    #[serde(default)]
+    pub decides: Option<String>,
+    /// Why, in one word.
+    #[serde(default)]
+    pub reason: Reason,
     /// What was decided last, and why, for a person.
     pub why: String,
     /// What that does, or would do if it were done: one line each.

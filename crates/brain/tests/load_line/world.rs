@@ -373,6 +373,7 @@ impl World {
                 said: None,
                 cpu,
                 beside: beside(server),
+                elsewhere: 0.0,
             })
             .take(self.together.unwrap_or(usize::MAX))
             .collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::dice::Dice;
 use plimsoll_brain::Time;
-use plimsoll_brain::scale::{Decision, MemberSeen, Rules, Scaler, Seen, Standing, Target};
+use plimsoll_brain::scale::{Decision, MemberSeen, Reason, Rules, Scaler, Seen, Standing, Target};
 use proptest::prelude::*;
 
 /// Capacity, standing, is it ours, in flight, processors in use, load line, share of its host.
@@ -129,6 +129,7 @@ fn run(
             .collect();
         let seen = Seen {
             members: &members,
+            elsewhere: 0.0,
             rate: look.rate,
             waiting: look.waiting,
             refused: look.refused,
@@ -225,7 +226,7 @@ proptest! {
 }
 
 fn seen<'a>(members: &'a [MemberSeen<'a>], rate: f64) -> Seen<'a> {
-    Seen { members, rate, waiting: 0.0, refused: 0.0, response: None }
+    Seen { members, rate, elsewhere: 0.0, waiting: 0.0, refused: 0.0, response: None }
 }
 
 fn member(name: &str, capacity: f64, line: f64) -> MemberSeen<'_> {
@@ -260,6 +261,49 @@ fn plain(target: Target) -> Rules {
 fn settle(scaler: &mut Scaler, of: &Seen<'_>, from: u64) -> Decision {
     let look = |second| scaler.observe(of, true, Time(1) + Duration::from_secs(second));
     (from..from + 400).map(look).last().unwrap()
+}
+
+/// Two balancers see half of the traffic each, and the whole of it together.
+#[test]
+fn what_comes_to_other_balancers_counts_and_is_said() {
+    let members = [member("a", 1.0, 100.0)];
+    let here = settle(&mut Scaler::new(plain(Target::HeadRoom(0.5))), &seen(&members, 40.0), 0);
+    let both = Seen { elsewhere: 40.0, ..seen(&members, 80.0) };
+    let both = settle(&mut Scaler::new(plain(Target::HeadRoom(0.5))), &both, 0);
+    assert_eq!((here.desired, both.desired), (1, 2), "{both:?} {here:?}");
+    assert!(both.why.contains("80.0 requests a second (40.0 of them to other balancers)"), "{}", both.why);
+    assert!(both.inputs.contains(&("requests_per_second_elsewhere".to_owned(), 40.0)), "{both:?}");
+    assert!(!here.inputs.iter().any(|(name, _)| name.ends_with("elsewhere")), "{here:?}");
+}
+
+#[test]
+fn each_decision_has_a_reason_in_one_word() {
+    let two = [member("a", 1.0, 100.0), member("b", 1.0, 100.0)];
+    let aim = Target::HeadRoom(0.5);
+    let settled = |rules: Rules, rate: f64| settle(&mut Scaler::new(rules), &seen(&two, rate), 0).reason;
+    assert_eq!(settled(plain(aim), 90.0), Reason::Enough);
+    assert_eq!(settled(plain(aim), 180.0), Reason::Demand);
+    assert_eq!(settled(plain(aim), 20.0), Reason::Spare);
+    assert_eq!(settled(Rules { max: 2, ..plain(aim) }, 180.0), Reason::Most);
+    assert_eq!(settled(Rules { min: 3, ..plain(aim) }, 20.0), Reason::Least);
+    assert_eq!(settled(Rules { stabilize: Duration::from_secs(1000), ..plain(aim) }, 20.0), Reason::CoolDown);
+    let mut paused = Scaler::new(plain(aim));
+    paused.pause(true);
+    assert_eq!(settle(&mut paused, &seen(&two, 20.0), 0).reason, Reason::Paused);
+    let blind = [MemberSeen { line: None, ..member("a", 1.0, 0.0) }];
+    let mut scaler = Scaler::new(plain(aim));
+    assert_eq!(scaler.observe(&seen(&blind, 50.0), false, Time(1)).reason, Reason::Unknown);
+    let refused = Seen { refused: 2.0, ..seen(&blind, 50.0) };
+    assert_eq!(scaler.observe(&refused, false, Time(1) + Duration::from_secs(1)).reason, Reason::NoRoom);
+    // What goes on has room, and grows: by when a member could be there it has none.
+    let mut scaler = Scaler::new(Rules { start_time: Duration::from_secs(60), ..plain(aim) });
+    let grows = |scaler: &mut Scaler, second: u64| {
+        scaler.observe(&seen(&two, 40.0 + second as f64 / 2.0), true, Time(1) + Duration::from_secs(second))
+    };
+    let decision = (0..90).map(|second| grows(&mut scaler, second)).last().unwrap();
+    assert_eq!((decision.reason, decision.desired > 2), (Reason::Forecast, true), "{decision:?}");
+    let names: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+    assert_eq!(names.len(), Reason::ALL.len());
 }
 
 #[test]

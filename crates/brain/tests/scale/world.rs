@@ -130,6 +130,7 @@ impl World {
         let seen = Seen {
             members: &members,
             rate: self.came,
+            elsewhere: 0.0,
             waiting: 0.0,
             refused: 0.0,
             // 95 of 100 take three times the mean where times are exponential.

@@ -258,7 +258,9 @@ mod tests {
         let headroom = headroom.map(|share| format!("--fail-headroom={}%", share * 100.0));
         line.extend(headroom.as_deref());
         let words: Vec<String> = line[1..].iter().map(|word| (*word).to_owned()).collect();
-        let Some(super::super::Command::Status(args)) = super::super::Command::of(&words) else {
+        let Some(super::super::Command::Verb(super::super::ctl::Verb::Status(args))) =
+            super::super::Command::of(&words)
+        else {
             panic!("{words:?}")
         };
         let mut status = sample();

@@ -127,9 +127,17 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     let file = config::read(&args.config).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     log::start(args.log, globals);
     let seen = std::mem::take(&mut heir.seen);
-    let (store, said) = file.config.open_store(|prefix| seen.of_prefix(prefix)).map_err(Failure::failed)?;
+    let folder = config::state_folder();
+    let store = file.config.open_store(folder.as_deref(), |prefix| seen.of_prefix(prefix));
+    let (store, said) = store.map_err(Failure::failed)?;
     if let Some(said) = said {
         tracing::warn!("{said}");
+    }
+    if store.kind() == "memory" {
+        tracing::info!(
+            "what operators do, and members that are registered, are forgotten with this process: there is no [store], and no \
+             STATE_DIRECTORY, which systemd sets where StateDirectory= says so"
+        );
     }
     // A process that serves still may renew what is there.
     store.close();

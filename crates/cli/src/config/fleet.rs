@@ -142,7 +142,7 @@ impl File {
 }
 
 /// What this host is called, as far as that is a name.
-fn host() -> String {
+pub(crate) fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.parse::<Name>().map_or_else(|_| "balancer".into(), |name| name.0)
 }

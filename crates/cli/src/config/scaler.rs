@@ -1,5 +1,6 @@
 //! `[group.scaler]`: how many members there are, by what goes on.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ mod provider;
 pub(super) use provider::{HostAddress, PortRange, Template};
 
 /// Starts members when the group needs more and takes them away when it needs fewer, within `min` and `max`. One table says who does
-/// so: `process`, `systemd`, `exec`, `webhook`, `docker`, `kubernetes`; or `advice = true`, and nobody does.
+/// so: `process` (or `command` for short), `systemd`, `exec`, `webhook`, `docker`, `kubernetes`; or `advice = true`, and nobody does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scaler {
@@ -93,6 +94,12 @@ pub(crate) struct Scaler {
     /// Nobody starts or stops anything: how many there should be is in `GET /v1/groups/NAME/scale` and in the metrics.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) advice: bool,
+
+    /// Members are processes of this machine, and this is their program with its arguments: short for a table `process` that says nothing
+    /// else.
+    #[schemars(length(min = 1), extend("examples" = [["/usr/bin/web", "--listen", "{address}"]]))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<Vec<String>>,
 
     /// Members are processes of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,6 +222,7 @@ impl Scaler {
     /// Which of the providers it has; none or several for what is wrong.
     fn providers(&self) -> Vec<&'static str> {
         let set = [
+            ("command", self.command.is_some()),
             ("process", self.process.is_some()),
             ("systemd", self.systemd.is_some()),
             ("exec", self.exec.is_some()),
@@ -226,9 +234,15 @@ impl Scaler {
         set.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect()
     }
 
+    /// What its processes are like, if it has any.
+    fn process(&self) -> Option<Cow<'_, Process>> {
+        let written = self.process.as_ref().map(Cow::Borrowed);
+        written.or_else(|| Some(Cow::Owned(Process::of(self.command.clone()?))))
+    }
+
     fn kind(&self) -> Kind {
         let named = None
-            .or_else(|| self.process.as_ref().map(Process::kind))
+            .or_else(|| self.process().as_deref().map(Process::kind))
             .or_else(|| self.systemd.as_ref().map(Systemd::kind))
             .or_else(|| self.exec.as_ref().map(Exec::kind))
             .or_else(|| self.webhook.as_ref().map(Webhook::kind))
@@ -325,7 +339,8 @@ fn check_provider(
     found: &mut Vec<Problem>,
 ) {
     let providers = scaler.providers();
-    const ALL: [&str; 7] = ["process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
+    const ALL: [&str; 8] =
+        ["command", "process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
     if ALL.iter().any(|key| spot.broken(key)) {
         return;
     }
@@ -335,7 +350,7 @@ fn check_provider(
             let problem =
                 Problem::error(of_group.name("scaler"), "a scaler without anybody who starts members");
             found.push(problem.hint(
-                "add [group.scaler.process] with a command for servers on this machine, systemd, exec, webhook, docker, kubernetes, or \
+                "add command = [\"…\", \"{port}\"] for servers on this machine, or one of the tables process, systemd, exec, webhook, docker, kubernetes, or \
                  advice = true",
             ));
             return;
@@ -372,7 +387,9 @@ fn check_provider(
             found.push(Problem::warning(spot.name(key), message));
         }
     }
-    provider::check(scaler, spot.key(provider), found);
+    // What stands in a table of its own otherwise is here.
+    let spot = if provider == "command" { spot } else { spot.key(provider) };
+    provider::check(scaler, spot, found);
 }
 
 fn one_member() -> u32 {

@@ -1,7 +1,10 @@
 //! `[store]`: where it is kept what operators do and which members were registered; `[etcd]`: the cluster that may be that place, and
 //! a source of members.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -16,8 +19,9 @@ use super::root::millis;
 use super::text::{Text, text};
 use super::{Config, LogPath, MemberAddress, TimeSpan};
 
-/// Where it is kept what operators do (drain, disable, set) and which members were registered. Without it that is forgotten with the
-/// process. It takes effect at start.
+/// Where it is kept what operators do (drain, disable, set) and which members were registered. Without it that is in `state.json` in the
+/// folder that the service manager gives for such things (`$STATE_DIRECTORY`, systemd's `StateDirectory=`), or, where there is none, is
+/// forgotten with the process. It takes effect at start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoreTable {
@@ -97,15 +101,17 @@ impl Config {
         self.store.as_ref().is_some_and(|store| store.config)
     }
 
-    /// The store that it names, or one that forgets; and what there is to be said of it.
+    /// The store that it names; and what there is to be said of it. Where it names none that is a file in `folder`, or one that
+    /// forgets.
     ///
     /// # Errors
     /// It cannot be used: one line.
     pub(crate) fn open_store(
         &self,
+        folder: Option<&Path>,
         seen: impl FnOnce(&str) -> Option<View>,
     ) -> Result<(Arc<dyn Store>, Option<String>), String> {
-        let StoreTable { file, etcd, .. } = self.store.clone().unwrap_or_default();
+        let Some(StoreTable { file, etcd, .. }) = self.store.clone() else { return unnamed(folder) };
         let file = file.map(|LogPath(path)| path);
         if let (Some(prefix), Some(cluster)) = (etcd, &self.etcd) {
             let settings = SharedSettings { etcd: cluster.settings(), prefix: prefix.0, copy: file };
@@ -122,10 +128,37 @@ impl Config {
         match &self.store {
             Some(StoreTable { etcd: Some(prefix), .. }) => format!("etcd {prefix}"),
             Some(StoreTable { file: Some(file), .. }) => file.to_string(),
-            _ => "memory".to_owned(),
+            // In a file that is not named here, or in memory.
+            _ => "this balancer's".to_owned(),
         }
     }
 }
+
+/// Where nothing is named: in a file of that folder, or in memory if there is none or it cannot be used.
+fn unnamed(folder: Option<&Path>) -> Result<(Arc<dyn Store>, Option<String>), String> {
+    let Some(folder) = folder else {
+        let (store, said) = Local::open(None)?;
+        return Ok((Arc::new(store), said));
+    };
+    match Local::open(Some(&folder.join(STATE))) {
+        Ok((store, said)) => Ok((Arc::new(store), said)),
+        Err(why) => {
+            let (store, _) = Local::open(None)?;
+            Ok((Arc::new(store), Some(format!("STATE_DIRECTORY is of no use: {why}"))))
+        }
+    }
+}
+
+/// The folder that the service manager gives for what is to outlive the process; the first, if there are several.
+pub(crate) fn state_folder() -> Option<PathBuf> {
+    let folders = std::env::var_os("STATE_DIRECTORY")?;
+    let first = folders.as_bytes().split(|byte| *byte == b':').next()?;
+    let folder = PathBuf::from(OsStr::from_bytes(first));
+    folder.is_absolute().then_some(folder)
+}
+
+/// The file there.
+const STATE: &str = "state.json";
 
 /// A member of a cluster of etcd: `http://HOST:PORT`, or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]

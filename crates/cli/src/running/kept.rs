@@ -8,6 +8,7 @@
 //! | `disable/listener/PROTOCOL:ADDRESS` | the listener is closed, where there is one |
 //! | `disable/balancing/GROUP` | members take equal turns |
 //! | `set/GROUP/strategy` | the strategy, until the next reload of any balancer |
+//! | `set/GROUP/scaler.min`, `.max`, `.pause` | of a scaler, until the next reload of any balancer |
 //! | `members/GROUP/MEMBER` | a member that was registered: see `registered.rs` |
 //!
 //! `%` and `/` in names are written `%25` and `%2F`.
@@ -21,6 +22,7 @@ use plimsoll_cluster::store::{Change, Entry, Store, View};
 use serde_json::{Value, json};
 
 use super::balancing::Balancing;
+use super::scaled::Knob;
 use super::{Running, lock, registered};
 use crate::config;
 
@@ -29,6 +31,8 @@ use crate::config;
 pub(crate) enum Deed {
     /// A group has another strategy than the file says.
     Strategy(String),
+    /// A scaler is to do something else than the file says.
+    Scaler(String, Knob),
     /// The balancing of a group is switched off.
     Unbalanced(String),
     /// A member of a group is drained.
@@ -54,9 +58,10 @@ pub(crate) enum Again {
 }
 
 impl Deed {
-    fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         match self {
             Self::Strategy(group) => format!("set/{}/strategy", escaped(group)),
+            Self::Scaler(group, knob) => format!("set/{}/scaler.{}", escaped(group), knob.name()),
             Self::Unbalanced(group) => format!("disable/balancing/{}", escaped(group)),
             Self::Drained(group, member) => format!("drain/{}/{}", escaped(group), escaped(member)),
             Self::Disabled(group, member) => {
@@ -70,6 +75,7 @@ impl Deed {
         let parts: Vec<&str> = key.split('/').collect();
         Some(match parts[..] {
             ["set", group, "strategy"] => Self::Strategy(plain(group)?),
+            ["set", group, what] => Self::Scaler(plain(group)?, Knob::named(what.strip_prefix("scaler.")?)?),
             ["disable", "balancing", group] => Self::Unbalanced(plain(group)?),
             ["drain", group, member] => Self::Drained(plain(group)?, plain(member)?),
             ["disable", "member", group, member] => Self::Disabled(plain(group)?, plain(member)?),
@@ -84,7 +90,7 @@ impl Deed {
 
     /// Does it end with the next reload?
     fn till_reload(&self) -> bool {
-        matches!(self, Self::Strategy(_) | Self::Unbalanced(_))
+        matches!(self, Self::Strategy(_) | Self::Scaler(..) | Self::Unbalanced(_))
     }
 }
 
@@ -185,6 +191,7 @@ impl Running {
                 let written = said["strategy"].as_str().ok_or("it names no strategy")?;
                 self.choose_instead(group, &balancing(written)?, written).map(drop)
             }
+            Deed::Scaler(group, knob) => self.wish(group, *knob, Some(said)),
             Deed::Unbalanced(group) => self.balance(group, false).map(drop),
             Deed::Drained(group, member) => self.engine.drain(Some(group), member),
             Deed::Disabled(group, member) => self.engine.disable(Some(group), member),
@@ -199,6 +206,7 @@ impl Running {
                 let _one = lock(&self.reloading);
                 self.choose(group, &own, own.strategy.name).map(drop)
             }
+            Deed::Scaler(group, knob) => self.wish(group, *knob, None),
             Deed::Unbalanced(group) => self.balance(group, true).map(drop),
             Deed::Drained(group, member) => self.engine.undrain(Some(group), member),
             Deed::Disabled(group, member) => self.engine.enable(Some(group), member),
@@ -354,8 +362,15 @@ impl Running {
         if let Err(why) = self.commit(change) {
             return Some(format!("! what operators set stays: {why}"));
         }
-        // The file has undone it.
-        over.iter().for_each(|deed| drop(kept.remove(deed)));
+        for deed in over {
+            kept.remove(&deed);
+            // The file has undone the rest.
+            if let Deed::Scaler(group, knob) = &deed
+                && let Err(why) = self.wish(group, *knob, None)
+            {
+                tracing::debug!("{}: {why}", deed.key());
+            }
+        }
         None
     }
 }
@@ -369,6 +384,8 @@ mod tests {
         let (group, member) = (|| "game servers/100%".to_owned(), || "[::1]:80".to_owned());
         let all = [
             Deed::Strategy(group()),
+            Deed::Scaler(group(), Knob::Min),
+            Deed::Scaler(group(), Knob::Pause),
             Deed::Unbalanced(group()),
             Deed::Drained(group(), member()),
             Deed::Disabled(group(), member()),
@@ -388,6 +405,7 @@ mod tests {
             "drain/a/%2f",
             "drain/é%2é/b",
             "config",
+            "set/a/scaler.step",
         ] {
             assert_eq!(Deed::of(key), None, "{key}");
         }

@@ -10,9 +10,13 @@ use plimsoll_brain::status::{GroupStatus, ScalerStatus};
 use plimsoll_brain::{Event, EventKind};
 use plimsoll_cluster::discover::{Heard, Listed, SourceSettings, Told};
 use plimsoll_cluster::scaler::Instance;
+use plimsoll_cluster::store::Change;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
 
+use super::kept::{Deed, stamped};
+use super::owner::fresh;
 use super::{Running, lock};
 use crate::config::{Scaling, count};
 
@@ -21,12 +25,14 @@ use crate::config::{Scaling, count};
 pub(crate) struct Scaled {
     /// What each said last, and when.
     said: Mutex<BTreeMap<Arc<str>, (ScalerStatus, Instant)>>,
-    /// What operators said, until the next reload.
+    /// What operators said: as the store has it.
     wishes: Mutex<BTreeMap<Arc<str>, Wish>>,
     /// Other scalers may be in the configuration, or an operator said something.
     changed: Notify,
     /// To those who scale, once they do.
     crews: Mutex<Option<mpsc::Sender<Tell>>>,
+    /// By which this balancer knows itself among those that decide; that of the process before, after an upgrade.
+    identity: Mutex<Option<String>>,
     /// Members that a process before this one started, until somebody looks after them.
     inherited: Mutex<BTreeMap<Arc<str>, Vec<Manned>>>,
 }
@@ -62,18 +68,46 @@ pub(crate) struct Crewed {
     /// Who started them.
     pub(crate) provider: String,
     pub(crate) members: Vec<Manned>,
-    /// What operators said.
+    /// By which the balancer knows itself among those that decide.
     #[serde(default)]
-    pub(crate) wish: Wish,
+    pub(crate) identity: Option<String>,
 }
 
 /// What an operator wants of a scaler.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
     min: Option<u32>,
     max: Option<u32>,
     pub(crate) paused: bool,
+}
+
+/// Something that an operator may say of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Knob {
+    /// Fewest members.
+    Min,
+    /// Most members.
+    Max,
+    /// Nothing but what is missing below the fewest.
+    Pause,
+}
+
+impl Knob {
+    const ALL: [Self; 3] = [Self::Min, Self::Max, Self::Pause];
+
+    /// What follows `scaler.`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Min => "min",
+            Self::Max => "max",
+            Self::Pause => "pause",
+        }
+    }
+
+    /// The one that is called so.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|knob| knob.name() == name)
+    }
 }
 
 impl Wish {
@@ -82,7 +116,38 @@ impl Wish {
         let (min, max) = (self.min.unwrap_or(rules.min), self.max.unwrap_or(rules.max));
         Rules { min: min.min(max), max, ..rules.clone() }
     }
+
+    /// With something said otherwise, as somebody writes it; `None` takes back what was said.
+    fn with(self, knob: Knob, value: Option<&str>) -> Result<Self, String> {
+        let value = value.map(str::trim);
+        let number = |value: &str| match value.parse::<u32>() {
+            Ok(number) if number <= MOST => Ok(number),
+            _ => Err(format!("scaler.{} is a number of members, at most {MOST}, not {value:?}", knob.name())),
+        };
+        match knob {
+            Knob::Min => Ok(Self { min: value.map(number).transpose()?, ..self }),
+            Knob::Max => Ok(Self { max: value.map(number).transpose()?.map(|max| max.max(1)), ..self }),
+            Knob::Pause => match value.unwrap_or("false") {
+                "true" => Ok(Self { paused: true, ..self }),
+                "false" => Ok(Self { paused: false, ..self }),
+                other => Err(format!("scaler.pause is true or false, not {other:?}")),
+            },
+        }
+    }
+
+    /// What counts of something, for people.
+    fn shown(self, knob: Knob, rules: &Rules) -> String {
+        let rules = self.over(rules);
+        match knob {
+            Knob::Min => rules.min.to_string(),
+            Knob::Max => rules.max.to_string(),
+            Knob::Pause => self.paused.to_string(),
+        }
+    }
 }
+
+/// Most members that somebody may ask for.
+const MOST: u32 = 4096;
 
 impl Scaled {
     /// A scaler says how it is; nothing is said any more of one that is gone.
@@ -110,15 +175,28 @@ impl Scaled {
         lock(&self.inherited).remove(group).unwrap_or_default()
     }
 
+    /// By which this balancer knows itself among those that decide.
+    pub(crate) fn identity(&self) -> String {
+        lock(&self.identity).get_or_insert_with(fresh).clone()
+    }
+
     /// What an operator wants of one.
     pub(crate) fn wish(&self, group: &str) -> Wish {
         lock(&self.wishes).get(group).copied().unwrap_or_default()
     }
 
-    /// Another file is in force, which says all that counts.
+    /// Another file is in force.
     pub(super) fn reloaded(&self) {
-        lock(&self.wishes).clear();
         self.changed.notify_one();
+    }
+
+    /// An operator wants something else of one; false if that is no news.
+    fn want(&self, group: &str, wish: Wish) -> bool {
+        let before = lock(&self.wishes).insert(group.into(), wish).unwrap_or_default();
+        if before != wish {
+            self.changed.notify_one();
+        }
+        before != wish
     }
 
     /// Fills in what there is to be seen.
@@ -131,50 +209,6 @@ impl Scaled {
                 ScalerStatus { age_seconds: status.age_seconds.map(|age| age + older), ..status.clone() }
             });
         }
-    }
-
-    /// `key` is what follows `scaler.`; what changed, one line each.
-    fn set(&self, scaling: &Scaling, key: &str, value: &str) -> Result<Vec<String>, String> {
-        let group = &scaling.group;
-        let mut wishes = lock(&self.wishes);
-        let mut wish = wishes.get(group).copied().unwrap_or_default();
-        let number = || match value.trim().parse::<u32>() {
-            Ok(number) if number <= 4096 => Ok(number),
-            _ => Err(format!("scaler.{key} is a number of members, at most 4096, not {value:?}")),
-        };
-        let before = wish.over(&scaling.rules);
-        let old = match key {
-            "min" => {
-                wish.min = Some(number()?);
-                before.min.to_string()
-            }
-            "max" => {
-                wish.max = Some(number()?.max(1));
-                before.max.to_string()
-            }
-            "pause" => {
-                let old = wish.paused;
-                wish.paused = match value.trim() {
-                    "true" => true,
-                    "false" => false,
-                    _ => return Err(format!("scaler.pause is true or false, not {value:?}")),
-                };
-                old.to_string()
-            }
-            _ => {
-                return Err(format!(
-                    "there is no scaler.{key}; there are: scaler.min, scaler.max, scaler.pause"
-                ));
-            }
-        };
-        let (min, max) = (wish.min.unwrap_or(scaling.rules.min), wish.max.unwrap_or(scaling.rules.max));
-        if min > max {
-            return Err(format!("scaler.min ({min}) would be above scaler.max ({max})"));
-        }
-        wishes.insert(Arc::clone(group), wish);
-        drop(wishes);
-        self.changed.notify_one();
-        Ok(vec![format!("~ group {group}: scaler.{key} {old} -> {}", value.trim())])
     }
 }
 
@@ -257,7 +291,10 @@ impl Running {
 
     /// Goes on with members that a process before this one started: they are in force before anybody is served.
     pub(super) fn inherit_crew(&self, crewed: Crewed) {
-        let Crewed { group, provider, members, wish } = crewed;
+        let Crewed { group, provider, members, identity } = crewed;
+        if identity.is_some() {
+            *lock(&self.scaled.identity) = identity;
+        }
         let scalings = self.scalings();
         let Some(scaling) = scalings.iter().find(|one| *one.group == *group && one.kind.name() == provider)
         else {
@@ -283,22 +320,102 @@ impl Running {
                 tracing::warn!("group {group}: members that were started cannot be put in force yet: {why}");
             }
         }
-        lock(&self.scaled.wishes).insert(Arc::clone(&scaling.group), wish);
         lock(&self.scaled.inherited).insert(Arc::clone(&scaling.group), members);
     }
 
-    /// An operator changes something of a scaler.
+    /// An operator changes something of a scaler, until the next reload of any balancer.
     pub(super) fn set_scaler(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {
         let scalings = self.scalings();
         let Some(scaling) = scalings.iter().find(|scaling| *scaling.group == *group) else {
             return Err(format!("group {group} has no scaler"));
         };
-        self.in_charge()?;
-        let lines = self.scaled.set(scaling, key, value)?;
-        let why = format!("scaler.{key} is {} by an operator, until the next reload", value.trim());
+        let Some(knob) = Knob::named(key) else {
+            let all: Vec<String> = Knob::ALL.iter().map(|knob| format!("scaler.{}", knob.name())).collect();
+            return Err(format!("there is no scaler.{key}; there are: {}", all.join(", ")));
+        };
+        let mut kept = self.kept_in_charge()?;
+        let (before, rules) = (self.scaled.wish(group), &scaling.rules);
+        let after = before.with(knob, Some(value))?;
+        let (min, max) = (after.min.unwrap_or(rules.min), after.max.unwrap_or(rules.max));
+        if min > max {
+            return Err(format!("scaler.min ({min}) would be above scaler.max ({max})"));
+        }
+        let deed = Deed::Scaler(group.to_owned(), knob);
+        let said: Value = serde_json::from_str(value.trim()).unwrap_or_else(|_| value.trim().into());
+        let said = stamped(json!({"value": said}));
+        self.commit(Change::put(deed.key(), said.as_str()))?;
+        kept.insert(deed, said.into());
+        self.want(group, knob, after);
+        let old = before.shown(knob, rules);
+        Ok(vec![format!("~ group {group}: scaler.{key} {old} -> {}", value.trim())])
+    }
+
+    /// Puts in force what an operator said of a scaler, here or at another balancer; `None` if that was taken back.
+    pub(super) fn wish(&self, group: &str, knob: Knob, said: Option<&str>) -> Result<(), String> {
+        let value = match said {
+            None => None,
+            Some(said) => {
+                let said: Value = serde_json::from_str(said).map_err(|why| why.to_string())?;
+                match &said["value"] {
+                    Value::Null => return Err("it says no value".into()),
+                    Value::String(text) => Some(text.clone()),
+                    other => Some(other.to_string()),
+                }
+            }
+        };
+        let wish = self.scaled.wish(group).with(knob, value.as_deref())?;
+        if said.is_some() {
+            self.want(group, knob, wish);
+        } else {
+            self.scaled.want(group, wish);
+        }
+        Ok(())
+    }
+
+    fn want(&self, group: &str, knob: Knob, wish: Wish) {
+        if !self.scaled.want(group, wish) {
+            return;
+        }
+        let Some(scaling) = self.scalings().into_iter().find(|scaling| *scaling.group == *group) else {
+            return;
+        };
+        let now = wish.shown(knob, &scaling.rules);
+        let why = format!("scaler.{} is {now} by an operator, until the next reload", knob.name());
         let event =
             Event { kind: EventKind::Changed, group: group.into(), member: None, why, inputs: Vec::new() };
         self.engine.tell(event);
-        Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_operators_say_counts_until_it_is_taken_back() {
+        let rules = Rules {
+            min: 2,
+            max: 5,
+            target: Target::HeadRoom(0.3),
+            unit: 1.0,
+            cool_up: Duration::ZERO,
+            cool_down: Duration::ZERO,
+            step_up: 1,
+            step_down: 1,
+            stabilize: Duration::ZERO,
+            start_time: Duration::ZERO,
+        };
+        let wish = Wish::default().with(Knob::Min, Some(" 3 ")).unwrap();
+        assert_eq!((wish.over(&rules).min, wish.shown(Knob::Min, &rules)), (3, "3".into()));
+        let wish = wish.with(Knob::Max, Some("2")).unwrap().with(Knob::Pause, Some("true")).unwrap();
+        // Two who did not know of each other: the most counts.
+        assert_eq!((wish.over(&rules).min, wish.over(&rules).max, wish.paused), (2, 2, true));
+        let wish = wish.with(Knob::Max, None).unwrap().with(Knob::Pause, None).unwrap();
+        assert_eq!((wish.over(&rules).min, wish.over(&rules).max, wish.paused), (3, 5, false));
+        for (knob, wrong) in [(Knob::Min, "many"), (Knob::Max, "4097"), (Knob::Pause, "yes")] {
+            assert!(wish.with(knob, Some(wrong)).unwrap_err().contains(knob.name()), "{wrong}");
+        }
     }
 }

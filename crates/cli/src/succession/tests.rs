@@ -20,7 +20,6 @@ use super::{
 };
 use crate::config::{self, Machine};
 use crate::running::discovered::Found;
-use crate::running::scaled::Wish;
 
 fn pair() -> (Channel, Channel) {
     let (one, other) = UnixStream::pair().unwrap();
@@ -76,7 +75,6 @@ fn other_versions_are_understood_as_far_as_they_are_known() {
     });
     let left = Left::read(body);
     assert_eq!((&*left.crews[0].provider, left.crews[0].members[0].instance.index), ("exec", 3));
-    assert_eq!(left.crews[0].wish, Wish::default());
     assert_eq!(left.fleet, None, "of another kind");
     assert_eq!((left.facts.len(), left.facts[0].value), (1, 0.5));
     assert!(Left::read(json!(null)).facts.is_empty());

@@ -30,8 +30,15 @@ use crate::config::{Process, Variable};
 const ROOM: usize = 1 << 20;
 
 /// What is meant for the Supervisor alone.
-const OURS: &[&str] =
-    &["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+const OURS: &[&str] = &[
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "STATE_DIRECTORY",
+];
 
 /// What is run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -226,7 +226,9 @@ impl Engine {
 
     /// The process that was taken over from has ended: nothing is in flight there.
     pub fn predecessor_ended(&self) {
-        lock(&self.0.control).elsewhere.clear();
+        let mut control = lock(&self.0.control);
+        control.elsewhere.clear();
+        control.listeners.iter().for_each(|open| open.door.ties.ended());
     }
 
     /// Leaves the sockets to another process: accepts nothing more, and ends connections between requests.

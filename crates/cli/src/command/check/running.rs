@@ -32,6 +32,13 @@ pub(super) fn reached(balancer: &Result<Balancer, Trouble>, named: bool) -> (Par
         Ok((_, status)) => {
             let up = ago(status.uptime_seconds);
             part.ok(format!("{balancer} answers: plimsoll {}, pid {}, up {up}", status.version, status.pid));
+            match &status.store {
+                Some(store) => part.ok(format!("what operators do is kept in {} {}", store.kind, store.place)),
+                None => part.skip(
+                    "what operators do is forgotten with it: it has neither [store] nor a folder for state (StateDirectory= of \
+                     systemd)",
+                ),
+            }
             if let Balancer::Unix(_) = balancer {
                 files(&mut part, status.pid);
             }

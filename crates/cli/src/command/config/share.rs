@@ -16,7 +16,7 @@ fn open(path: &Path) -> Result<(File, Arc<dyn Store>), Failure> {
         let what = format!("{}: no store for groups and listeners", config::name_of(path));
         return Err(Failure::new(Exit::Usage, format!("{what}: add config = true to [store]")));
     }
-    let (store, said) = file.config.open_store(|_| None).map_err(Failure::failed)?;
+    let (store, said) = file.config.open_store(None, |_| None).map_err(Failure::failed)?;
     match said {
         Some(said) => Err(Failure::new(Exit::Unreachable, said)),
         None => Ok((file, store)),

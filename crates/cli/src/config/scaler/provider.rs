@@ -304,6 +304,20 @@ fn place(host: HostAddress, ports: Option<PortRange>) -> Place {
 }
 
 impl Process {
+    /// With nothing said but the command.
+    pub(super) fn of(command: Vec<String>) -> Self {
+        Self {
+            command,
+            environment: Vec::new(),
+            folder: None,
+            log: None,
+            host: here(),
+            ports: None,
+            patience: millis::<10000>(),
+            state: None,
+        }
+    }
+
     pub(super) fn kind(&self) -> Kind {
         let pair = |variable: &Variable| (variable.name.clone(), variable.value.clone());
         Kind::Process(ProcessSettings {
@@ -381,14 +395,15 @@ impl Kubernetes {
 
 /// What is wrong with the one that there is.
 pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
-    let commands =
-        [scaler.process.as_ref().map(|one| &one.command), scaler.exec.as_ref().map(|one| &one.command)];
+    let process = scaler.process();
+    let process = process.as_deref();
+    let commands = [process.map(|one| &one.command), scaler.exec.as_ref().map(|one| &one.command)];
     for command in commands.into_iter().flatten() {
         if command.first().is_some_and(String::is_empty) {
             found.push(Problem::error(spot.key("command").item(0).value(), "`command` has no program"));
         }
     }
-    if let Some(process) = &scaler.process
+    if let Some(process) = process
         && process.command.iter().all(|word| !word.contains("{port}") && !word.contains("{address}"))
         && process
             .environment
@@ -404,8 +419,7 @@ pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
                 .hint("write where it is to listen, such as \"--port={port}\""),
         );
     }
-    let ports =
-        [scaler.process.as_ref().and_then(|one| one.ports), scaler.docker.as_ref().and_then(|one| one.ports)];
+    let ports = [process.and_then(|one| one.ports), scaler.docker.as_ref().and_then(|one| one.ports)];
     for PortRange(first, last) in ports.into_iter().flatten() {
         let count = u32::from(last - first) + 1;
         if count < scaler.max {

@@ -39,13 +39,33 @@ fn what_is_left_out_has_defaults() {
 }
 
 #[test]
+fn a_command_alone_is_that_of_processes() {
+    let long = format!("{PLAIN}\nprocess = {{ command = [\"serve\", \"{{port}}\"] }}");
+    let short = format!("{PLAIN}\ncommand = [\"serve\", \"{{port}}\"]");
+    let of = |scaler: &str| {
+        let file =
+            parse("x", text(HEALTH, scaler).into_bytes()).unwrap_or_else(|problems| panic!("{problems}"));
+        (file.scalings(), file.discoveries().into_iter().map(|found| found.sources).collect::<Vec<_>>())
+    };
+    assert_eq!(of(&short), of(&long));
+}
+
+#[test]
 fn what_is_wrong_is_said_with_what_to_write() {
     let process = "process = { command = [\"serve\", \"{port}\"] }";
     let with = |rest: &str| format!("{PLAIN}\n{rest}");
     for (group, scaler, said) in [
         (HEALTH, "max = 3".into(), "`target`"),
-        (HEALTH, with(""), "add [group.scaler.process] with a command"),
+        (HEALTH, with(""), "add command = [\"…\", \"{port}\"]"),
         (HEALTH, with(&format!("{process}\nadvice = true")), "either `process` or `advice`, not both"),
+        (
+            HEALTH,
+            with(&format!("{process}\ncommand = [\"serve\", \"{{port}}\"]")),
+            "either `command` or `process`, not both",
+        ),
+        (HEALTH, with("command = [\"serve\"]"), "all processes would listen at one port"),
+        (HEALTH, with("command = [\"\", \"{port}\"]"), "`command` has no program"),
+        (HEALTH, with("on_stop = \"leave\"\ncommand = [\"serve\", \"{port}\"]"), "there is no `state`"),
         ("", with(process), "there is no [group.health]"),
         (HEALTH, format!("max = 3\ntarget = {{}}\n{process}"), "`target` aims at nothing"),
         (

@@ -5,11 +5,9 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::scale::crew::{Crew, Hand, News, Order, Stage};
+use plimsoll_brain::scale::crew::{Crew, Found, Hand, Order, Stage};
 use plimsoll_brain::scale::{Decision, Scaler, Seen};
-use plimsoll_brain::status::{ScaledMember, ScalerStatus};
-use plimsoll_brain::{Drainer, Event, EventKind, Time};
-use plimsoll_cluster::discover::Listed;
+use plimsoll_brain::{Drainer, EventKind, Time};
 use plimsoll_cluster::scaler::{Hands, Instance, Stop, Wish};
 use plimsoll_proxy::GroupLook;
 use tokio::sync::{mpsc, oneshot};
@@ -18,11 +16,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Word;
 use super::look::{Before, Roster, Since, found};
-use crate::config::{Scaling, count};
+use crate::config::Scaling;
 use crate::running::Running;
-use crate::running::scaled::written;
+use crate::running::owner::Roll;
+use office::Office;
+use tell::members;
 
+mod office;
 mod succession;
+mod tell;
 
 /// Between two looks while somebody comes or goes.
 const SOON: Duration = Duration::from_millis(200);
@@ -58,6 +60,8 @@ pub(super) struct Charge {
     counted: Option<(u32, Instant)>,
     /// It is being told so.
     counting: bool,
+    /// Who decides, where several balancers could.
+    office: Office,
 }
 
 /// What a provider has done.
@@ -67,6 +71,10 @@ enum Done {
     /// Who was there when that was asked.
     Present(Time, Result<Option<Vec<Instance>>, String>),
     Counted(u32, Result<u32, String>),
+    /// It was tried to be the one that decides.
+    Stood(Result<(), String>),
+    /// Others were told whom there is.
+    Enrolled(Result<Roll, String>),
 }
 
 impl Charge {
@@ -90,6 +98,7 @@ impl Charge {
             settling: None,
             counted: None,
             counting: false,
+            office: Office::default(),
             running,
             scaling,
         }
@@ -97,7 +106,8 @@ impl Charge {
 
     /// Until it is told to end.
     pub(super) async fn run(mut self, mut words: mpsc::Receiver<Word>) {
-        self.adopt().await;
+        self.begin().await;
+        let mut views = self.running.store().views();
         loop {
             self.say_if_settled();
             let soon = if self.crew.busy() || self.untold { Instant::now() + SOON } else { self.due };
@@ -105,7 +115,10 @@ impl Charge {
             tokio::select! {
                 word = words.recv() => match word {
                     Some(Word::Rules(scaling)) => self.rule(*scaling),
-                    Some(Word::Halt) => self.halted = true,
+                    Some(Word::Halt) => {
+                        self.resign().await;
+                        self.halted = true;
+                    }
                     Some(Word::Settle(reply)) => (self.halted, self.settling) = (true, Some(reply)),
                     Some(Word::Resume) => self.halted = false,
                     Some(Word::Yield(reply)) => {
@@ -127,6 +140,7 @@ impl Charge {
                         return;
                     }
                     Some(Word::Dismiss) => {
+                        self.resign().await;
                         self.running.scaled().say(&self.scaling.group, None);
                         // They have left the group, and end what they have.
                         let _ = timeout(self.scaling.crew.drain_deadline, words.recv()).await;
@@ -139,6 +153,10 @@ impl Charge {
                         self.done(done);
                         self.settle().await;
                     }
+                }
+                Ok(()) = views.changed(), if self.running.scales_together() => {
+                    self.attend(Instant::now()).await;
+                    self.settle().await;
                 }
                 () = sleep_until(next) => self.turn().await,
             }
@@ -165,8 +183,18 @@ impl Charge {
             self.due = at + self.scaling.interval;
             return;
         };
+        self.attend(at).await;
+        if self.office.mine {
+            self.miss_strangers(&look);
+        }
         let now = self.now();
-        self.crew.tick(|name| found(&look.status, name), chance(), now);
+        let held = self.held(now);
+        let find = |name: &str| {
+            let found = found(&look.status, name)?;
+            let works = held.iter().any(|held| **held == *name);
+            Some(Found { in_flight: found.in_flight.max(u32::from(works)), ..found })
+        };
+        self.crew.tick(find, chance(), now);
         if self.present.is_some_and(|present| present <= at)
             && let Hands::Each(provider) = &self.hands
         {
@@ -198,12 +226,16 @@ impl Charge {
         };
         let members = roster.seen(look);
         // At the first look nothing has happened yet: what is missing below the least is seen all the same.
-        let unknown = Since { rate: f64::NAN, waiting: 0.0, refused: 0.0, response: None };
-        let Since { rate, waiting, refused, response } = since.unwrap_or(unknown);
-        let seen = Seen { members: &members, rate, waiting, refused, response };
-        let dry = self.scaling.dry_run || matches!(self.hands, Hands::None);
+        let unknown = Since { rate: f64::NAN, elsewhere: 0.0, waiting: 0.0, refused: 0.0, response: None };
+        let Since { rate, elsewhere, waiting, refused, response } = since.unwrap_or(unknown);
+        let seen = Seen { members: &members, rate, elsewhere, waiting, refused, response };
+        let dry = self.scaling.dry_run || matches!(self.hands, Hands::None) || !self.office.mine;
+        let paused = self.running.scaled().wish(&self.scaling.group).paused;
+        self.scaler.pause(paused || self.cut_off());
         let decision = self.scaler.observe(&seen, dry, now);
-        self.obey(&decision, dry, now);
+        if self.office.mine {
+            self.obey(&decision, dry, now);
+        }
         self.decided = Some((decision, at));
     }
 
@@ -256,6 +288,7 @@ impl Charge {
             let Some(order) = self.crew.poll_order() else { break };
             self.order(order);
         }
+        self.enroll();
         self.show();
     }
 
@@ -297,18 +330,7 @@ impl Charge {
             self.untold = false;
             return;
         };
-        let member = |name: &Arc<str>| {
-            let instance = self.instances.values().find(|one| *one.address.to_string() == **name)?;
-            let (capacity, limit) = (self.scaling.rules.unit, self.scaling.limit);
-            Some(Listed {
-                name: Arc::clone(name),
-                address: instance.address,
-                capacity,
-                limit,
-                leaving: false,
-            })
-        };
-        let members: Vec<Listed> = self.crew.members().filter_map(member).collect();
+        let members = self.listed();
         let (running, group) = (Arc::clone(&self.running), Arc::clone(&self.scaling.group));
         let outcome = spawn_blocking(move || running.man(&group, &source, members)).await;
         match outcome {
@@ -321,6 +343,18 @@ impl Charge {
     fn done(&mut self, done: Done) {
         let now = self.now();
         match done {
+            Done::Started(_, Ok(one)) if !self.office.mine => {
+                // Another balancer decides by now, and does not know of it.
+                let Hands::Each(provider) = &self.hands else { return };
+                let (provider, group) = (Arc::clone(provider), Arc::clone(&self.scaling.group));
+                let stop = Stop { group, one, why: "another balancer decides".into() };
+                self.tasks.spawn(async move {
+                    let index = stop.one.index;
+                    Done::Stopped(index, provider.stop(stop).await)
+                });
+            }
+            Done::Stood(outcome) => self.stood(&outcome),
+            Done::Enrolled(outcome) => self.enrolled(outcome),
             Done::Started(index, Ok(instance)) => {
                 let (id, name) = (instance.id.clone(), Arc::from(instance.address.to_string()));
                 self.instances.insert(index, instance);
@@ -375,87 +409,13 @@ impl Charge {
         }
     }
 
-    fn say(&mut self, news: News) {
-        let seconds = |time: Duration| time.as_secs_f64();
-        match news {
-            News::Serves(_, took) => self.scaler.started(took),
-            News::Ended(member, why) => self.tell(EventKind::MemberEnded, Some(member), why, Vec::new()),
-            News::Failed(why, pause) => {
-                let why = format!(
-                    "{}: {why}; nobody is started for {:.1} s",
-                    self.scaling.kind.name(),
-                    seconds(pause)
-                );
-                let failures = f64::from(self.crew.failures().0);
-                let inputs =
-                    vec![("failures".to_owned(), failures), ("pause_seconds".to_owned(), seconds(pause))];
-                self.tell(EventKind::ScalerFailed, None, why, inputs);
-            }
-            News::Recovered(failures) => {
-                let why = format!("{} works again, after {failures} failures", self.scaling.kind.name());
-                self.tell(
-                    EventKind::ScalerRecovered,
-                    None,
-                    why,
-                    vec![("failures".to_owned(), f64::from(failures))],
-                );
-            }
-        }
-    }
-
-    fn tell(&self, kind: EventKind, member: Option<Arc<str>>, why: String, inputs: Vec<(String, f64)>) {
-        self.running.engine().tell(Event {
-            kind,
-            group: Arc::clone(&self.scaling.group),
-            member,
-            why,
-            inputs,
-        });
-    }
-
-    /// Says how it is.
-    fn show(&self) {
-        let rules = self.scaler.rules();
-        let now = self.now();
-        let (failures, failure) = self.crew.failures();
-        let started = self.crew.hands().iter().map(|hand| ScaledMember {
-            index: hand.index,
-            id: hand.id.clone(),
-            member: hand.member.as_deref().map(str::to_owned),
-            stage: hand.stage,
-            since_seconds: now.since(hand.since).as_secs_f64(),
-        });
-        let coming =
-            self.crew.hands().iter().filter(|hand| matches!(hand.stage, Stage::Asked | Stage::Coming));
-        let mut status = ScalerStatus {
-            provider: self.scaling.kind.name().to_owned(),
-            target: written(rules.target),
-            desired: rules.min,
-            coming: coming.count() as u32,
-            min: rules.min,
-            max: rules.max,
-            dry_run: self.scaling.dry_run,
-            paused: self.scaler.paused(),
-            start_seconds: self.scaler.start_seconds(),
-            failures,
-            failure: failure.map(str::to_owned),
-            pause_seconds: self.crew.pause(now).as_secs_f64(),
-            started: started.collect(),
-            ..ScalerStatus::default()
-        };
-        if let Some((decision, at)) = &self.decided {
-            (status.desired, status.members) = (decision.desired, decision.have);
-            status.why = decision.why.clone();
-            status.inputs = decision.inputs.iter().cloned().collect();
-            status.age_seconds = Some(at.elapsed().as_secs_f64());
-            status.actions = actions(decision);
-        }
-        self.running.scaled().say(&self.scaling.group, Some(status));
-    }
-
     /// Stops whom it started: they have nothing to do any more, or are out of the group with the source that named them.
     async fn dismiss(&mut self) {
+        if self.inherited_by_another().await {
+            return;
+        }
         let Hands::Each(provider) = &self.hands else { return };
+        let provider = Arc::clone(provider);
         let mut stops = JoinSet::new();
         // Those that are just being started are stopped, too.
         while let Some(done) = self.tasks.join_next().await {
@@ -464,7 +424,7 @@ impl Charge {
             }
         }
         for one in self.instances.values().cloned() {
-            let (provider, group) = (Arc::clone(provider), Arc::clone(&self.scaling.group));
+            let (provider, group) = (Arc::clone(&provider), Arc::clone(&self.scaling.group));
             let stop = Stop { group, one, why: "the balancer stops, or its configuration says so".into() };
             stops.spawn(async move { provider.stop(stop).await });
         }
@@ -473,18 +433,8 @@ impl Charge {
                 tracing::warn!("a member of group {} cannot be stopped: {why}", self.scaling.group);
             }
         }
+        self.strike_off().await;
     }
-}
-
-/// What a decision does, one line each.
-fn actions(decision: &Decision) -> Vec<String> {
-    let start = (decision.add > 0).then(|| format!("start {}", members(decision.add)));
-    let remove = decision.remove.iter().filter(|name| !name.is_empty());
-    start.into_iter().chain(remove.map(|name| format!("drain {name}, then stop it"))).collect()
-}
-
-fn members(number: u32) -> String {
-    count(number as usize, "member")
 }
 
 /// Random bits.

@@ -1,4 +1,7 @@
 //! What a scaler sees of its group: two looks, and what happened between them.
+//!
+//! Members have to do with other balancers, too, if they act together with this one (`[fleet]`): what comes there counts as what comes
+//! here, and so does what waits there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +26,10 @@ pub(super) struct Before {
 /// What happened since.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Since {
-    /// Requests a second that came.
+    /// Requests a second that came, those that came to other balancers included.
     pub(super) rate: f64,
+    /// Of those, what came to others.
+    pub(super) elsewhere: f64,
     /// Requests that wait for a member.
     pub(super) waiting: f64,
     /// Requests a second that were refused because there was no room.
@@ -60,7 +65,10 @@ impl Before {
         let ended = now.0.saturating_sub(before.0) as f64;
         let came = (ended + now.1 as f64 - before.1 as f64).max(0.0);
         let refused = no_room_since as f64 / seconds;
-        Some(Since { rate: came / seconds, waiting: status.queued as f64, refused, response })
+        let (elsewhere, waiting) =
+            look.elsewhere.values().fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1));
+        let waiting = status.queued as f64 + waiting;
+        Some(Since { rate: came / seconds + elsewhere, elsewhere, waiting, refused, response })
     }
 }
 
@@ -140,9 +148,14 @@ impl Roster<'_> {
             capacity: member.capacity,
             standing,
             ours: hand.is_some() || self.all_ours,
-            in_flight: member.in_flight,
+            in_flight: member.in_flight.saturating_add(member.in_flight_elsewhere.round() as u32),
             utilization: look.processors.get(&member.name).copied(),
-            line: member.load_line.as_ref().and_then(|line| line.capacity),
+            // The line is what others leave; together with what they have of it that is what it can do for all.
+            line: member
+                .load_line
+                .as_ref()
+                .and_then(|line| line.capacity)
+                .map(|line| line + look.elsewhere.get(&member.name).map_or(0.0, |(rate, _)| *rate)),
             // What a host can do counts once, however many groups are there.
             share: member.host.as_ref().map_or(1.0, |host| host.own),
         }
@@ -152,7 +165,9 @@ impl Roster<'_> {
 /// How a member does, for the crew.
 pub(super) fn found(status: &GroupStatus, name: &str) -> Option<plimsoll_brain::scale::crew::Found> {
     let member = status.members.iter().find(|member| member.name == name)?;
+    let elsewhere = member.in_flight_elsewhere.round() as u32;
     let in_flight = member.in_flight.max(u32::try_from(member.leases).unwrap_or(u32::MAX));
+    let in_flight = in_flight.saturating_add(elsewhere);
     Some(plimsoll_brain::scale::crew::Found { usable: member.state.eligible(), in_flight })
 }
 
@@ -160,12 +175,39 @@ pub(super) fn found(status: &GroupStatus, name: &str) -> Option<plimsoll_brain::
 mod tests {
     use std::collections::BTreeMap;
 
+    use plimsoll_brain::scale::crew::CrewRules;
+    use plimsoll_brain::status::MemberLoadLine;
+
     use super::*;
 
     fn look(ended: u64, in_flight: u64, queued: u64, times: &[u64]) -> GroupLook {
         let mut status = GroupStatus { queued: queued + in_flight, ..GroupStatus::default() };
         status.latency.count = ended;
-        GroupLook { status, times: times.to_vec(), processors: BTreeMap::new() }
+        GroupLook { status, times: times.to_vec(), processors: BTreeMap::new(), elsewhere: BTreeMap::new() }
+    }
+
+    #[test]
+    fn what_comes_to_other_balancers_comes_too() {
+        let mut before = Before::default();
+        before.since(&look(100, 0, 0, &[]), 1.0);
+        let mut look = look(150, 30, 5, &[]);
+        look.elsewhere = BTreeMap::from([("a".to_owned(), (30.0, 2.0)), ("b".to_owned(), (10.5, 0.0))]);
+        let since = before.since(&look, 1.0).unwrap();
+        assert_eq!((since.rate, since.elsewhere, since.waiting), (50.0 + 35.0 + 40.5, 40.5, 37.0));
+        // What a member can do for all is what others leave of it and what they have of it; and it is not idle that works for them.
+        let line = MemberLoadLine { capacity: Some(70.0), ..MemberLoadLine::default() };
+        look.status.members = vec![MemberStatus {
+            name: "a".into(),
+            load_line: Some(line),
+            in_flight: 2,
+            in_flight_elsewhere: 3.4,
+            ..crate::control::sample().groups[0].members[0].clone()
+        }];
+        let crew = Crew::new(CrewRules::default());
+        let roster = Roster { crew: &crew, all_ours: true, awaited: 0, unit: 1.0, grace: Duration::ZERO };
+        let seen = roster.seen(&look);
+        assert_eq!((seen[0].line, seen[0].in_flight), (Some(100.0), 5));
+        assert_eq!(found(&look.status, "a").unwrap().in_flight, 5);
     }
 
     #[test]

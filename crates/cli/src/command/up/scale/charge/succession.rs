@@ -37,13 +37,14 @@ impl Charge {
             group: self.scaling.group.to_string(),
             provider: self.scaling.kind.name().to_owned(),
             members: self.crew.hands().iter().filter_map(manned).collect(),
-            wish: self.running.scaled().wish(&self.scaling.group),
+            identity: Some(self.running.scaled().identity()),
         }
     }
 
     /// Nobody else goes on: what was broken off begins again.
     pub(super) fn go_on(&mut self) {
         self.halted = false;
+        self.office.go_on();
         self.due = Instant::now();
         self.present = matches!(self.hands, Hands::Each(_)).then_some(self.due);
         let stopping = self.crew.hands().iter().filter(|hand| hand.stage == Stage::Stopping);

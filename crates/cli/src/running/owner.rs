@@ -1,0 +1,189 @@
+//! Which of several balancers decides how many members a group has, where they have a store together (etcd): one of them, by a lease that
+//! it renews. Whom it started is in the store as well: so all of them have those members, and whoever decides next goes on with them.
+//!
+//! | key | what |
+//! | --- | --- |
+//! | `scaler/GROUP/owner` | who decides, with a lease of [`LEASE`] |
+//! | `scaler/GROUP/members` | whom they started |
+
+use std::time::Duration;
+
+use plimsoll_cluster::store::{Change, View};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::kept::escaped;
+use super::scaled::Manned;
+use super::{Running, lock};
+use crate::config;
+
+/// Whoever decided, and says nothing for so long, does not any more.
+pub(crate) const LEASE: Duration = Duration::from_secs(15);
+
+/// Who decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// This balancer.
+    Mine,
+    /// Another one, by what it is called.
+    Other(String),
+    /// Nobody yet, or any more.
+    Nobody,
+}
+
+/// As it stands in the store.
+#[derive(Debug, Serialize, Deserialize)]
+struct Owner {
+    /// What it is called, for people.
+    balancer: String,
+    /// By which it knows itself, also after an upgrade.
+    id: String,
+}
+
+/// Whom a scaler started, as it stands in the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Roll {
+    pub(crate) provider: String,
+    pub(crate) members: Vec<Manned>,
+}
+
+fn owner_key(group: &str) -> String {
+    format!("scaler/{}/owner", escaped(group))
+}
+
+fn members_key(group: &str) -> String {
+    format!("scaler/{}/members", escaped(group))
+}
+
+fn owner(view: &View, group: &str) -> Option<Owner> {
+    read(view, &owner_key(group))
+}
+
+/// What cannot be read was written by somebody else, and says nothing.
+fn read<T: DeserializeOwned>(view: &View, key: &str) -> Option<T> {
+    serde_json::from_str(&view.entries.get(key)?.value).ok()
+}
+
+impl Running {
+    /// Do several balancers have the same store, so that one of them decides?
+    pub(crate) fn scales_together(&self) -> bool {
+        self.store.kind() == "etcd"
+    }
+
+    /// Who decides for a group, as far as the store was seen.
+    pub(crate) fn duty(&self, group: &str) -> Duty {
+        match owner(&self.store.view(), group) {
+            None => Duty::Nobody,
+            Some(owner) if owner.id == self.scaled.identity() => Duty::Mine,
+            Some(owner) => Duty::Other(owner.balancer),
+        }
+    }
+
+    /// Takes it upon itself to decide for a group, if nobody does. Waits for the store.
+    ///
+    /// # Errors
+    /// Somebody else does, or the store is away.
+    pub(crate) fn stand(&self, group: &str) -> Result<(), String> {
+        self.in_charge()?;
+        let named = lock(&self.base).fleet.as_ref().and_then(|fleet| Some(fleet.name.as_ref()?.0.clone()));
+        let owner = Owner { balancer: named.unwrap_or_else(config::host), id: self.scaled.identity() };
+        let said = serde_json::to_string(&owner).map_err(|why| why.to_string())?;
+        self.commit(Change::default().and_put(owner_key(group), said, Some(LEASE)))
+    }
+
+    /// Goes on deciding: the lease is renewed. Where it cannot be, or is not there any more, that is seen.
+    pub(crate) fn hold(&self, group: &str) {
+        if let Ok(false) | Err(_) = self.store.renew(&owner_key(group)) {
+            tracing::debug!("group {group}: the lease of its scaler is not renewed");
+        }
+    }
+
+    /// Decides no more, so that somebody else can at once. Waits for the store.
+    ///
+    /// # Errors
+    /// The store is away: the lease ends by itself then.
+    pub(crate) fn resign(&self, group: &str) -> Result<(), String> {
+        let view = self.store.view();
+        let own = owner(&view, group).is_some_and(|owner| owner.id == self.scaled.identity());
+        if own { self.commit(Change::delete(owner_key(group))) } else { Ok(()) }
+    }
+
+    /// Whom those who decide for a group have started.
+    pub(crate) fn roll(&self, group: &str) -> Option<Roll> {
+        read(&self.store.view(), &members_key(group))
+    }
+
+    /// Puts into the store whom this balancer has started, if it is the one that decides. Waits for the store.
+    ///
+    /// # Errors
+    /// It does not decide any more, or the store is away.
+    pub(crate) fn enroll(&self, group: &str, roll: &Roll) -> Result<(), String> {
+        let view = self.store.view();
+        if owner(&view, group).is_none_or(|owner| owner.id != self.scaled.identity()) {
+            return Err("another balancer decides".into());
+        }
+        let said = serde_json::to_string(roll).map_err(|why| why.to_string())?;
+        let keys = [owner_key(group), members_key(group)];
+        let mut change = Change::put(members_key(group), said);
+        // Whoever has lost the lease meanwhile changes nothing.
+        change.unchanged = keys.map(|key| (key.clone(), view.revision_of(&key))).into();
+        self.store.commit(&change).map_err(|why| why.to_string())
+    }
+
+    /// Leaves these of those whom this balancer had started, if nobody decides by now. Waits for the store.
+    ///
+    /// # Errors
+    /// The store is away, or somebody was faster.
+    pub(crate) fn strike_off(&self, group: &str, roll: &Roll) -> Result<(), String> {
+        if self.duty(group) != Duty::Nobody {
+            return Ok(());
+        }
+        let said = serde_json::to_string(roll).map_err(|why| why.to_string())?;
+        self.commit(Change::put(members_key(group), said))
+    }
+
+    /// For how long the store cannot be used.
+    pub(crate) fn store_away(&self) -> Option<Duration> {
+        self.store.health().trouble.map(|(_, since)| since.elapsed())
+    }
+
+    /// Does it know what other balancers have in flight?
+    pub(crate) fn hears_others(&self) -> bool {
+        lock(&self.fleet).is_some()
+    }
+}
+
+/// A name that no other process has: of random bits.
+pub(super) fn fresh() -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    let bits = || RandomState::new().hash_one(std::process::id());
+    format!("{:016x}{:016x}", bits(), bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_brain::scale::crew::Stage;
+    use plimsoll_cluster::scaler::Instance;
+    use plimsoll_cluster::store::Entry;
+
+    use super::*;
+
+    #[test]
+    fn what_stands_in_the_store_is_read_and_what_is_none_of_ours_says_nothing() {
+        let instance = Instance { index: 3, id: "i-07".into(), address: ([10, 0, 0, 3], 80).into() };
+        let roll =
+            Roll { provider: "exec".into(), members: vec![Manned { instance, stage: Stage::Draining }] };
+        let entry = |value: String| Entry { value: value.into(), revision: 1, lease: 0 };
+        let mut view = View::default();
+        let group = "game servers/1";
+        view.entries.insert(members_key(group), entry(serde_json::to_string(&roll).unwrap()));
+        view.entries
+            .insert(owner_key(group), entry("{\"balancer\": \"lb1\", \"id\": \"ab\", \"of\": 3}".into()));
+        assert_eq!(members_key(group), "scaler/game servers%2F1/members");
+        assert_eq!(read::<Roll>(&view, &members_key(group)), Some(roll));
+        assert_eq!(owner(&view, group).unwrap().balancer, "lb1");
+        view.entries.insert(owner_key(group), entry("lb1".into()));
+        assert!(owner(&view, group).is_none() && owner(&view, "other").is_none());
+        assert_ne!(fresh(), fresh());
+    }
+}
