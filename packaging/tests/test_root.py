@@ -258,6 +258,22 @@ class Booted(unittest.TestCase):
         root.write("/etc/plimsoll/lottery.toml", lottery)
         root.run("systemctl start plimsoll-lottery")
         self.assertEqual(root.say("systemctl is-active plimsoll-agent plimsoll-lottery").split(), ["active"] * 2)
+        # It reads its file again, and goes on with the old one where that is wrong.
+        before = root.say("systemctl show --value -p MainPID plimsoll-lottery")
+        root.run("systemctl reload plimsoll-lottery")
+        root.write("/etc/plimsoll/lottery.toml", "nonsense = 1\n")
+        root.run("systemctl reload plimsoll-lottery")
+        until("it says what is wrong", lambda: "nonsense" in root.say("journalctl -u plimsoll-lottery -o cat"))
+        root.write("/etc/plimsoll/lottery.toml", lottery)
+        root.run("systemctl reload plimsoll-lottery")
+        self.assertEqual(root.say("systemctl is-active plimsoll-lottery").strip(), "active")
+        self.assertEqual(root.say("systemctl show --value -p MainPID plimsoll-lottery"), before)
+        # Hints name pages that the package has.
+        found = json.loads(root.say("plimsoll check -o json -c /etc/plimsoll/plimsoll.toml || true"))
+        pages = {one["see"].split("#")[0] for part in found["parts"] for one in part["findings"] if "see" in one}
+        for page in pages:
+            self.assertTrue(page.startswith("/usr/share/doc/plimsoll/guide/"), page)
+            root.run(f"test -f {page}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 PATIENCE = 60.0
 
 CONFIG = """
+[fleet]
+listen = "127.0.0.1:0"
+name = "lb1"
+key_file = "{folder}/fleet.keys"
+
 [[listener]]
 address = "127.0.0.1:0"
 group = "web"
@@ -60,6 +65,27 @@ role = "operator"
 [[admin.access.grant]]
 identity = "jwt:victor"
 role = "viewer"
+"""
+
+# Another balancer of `web`, which the first one hears.
+SECOND = """
+[fleet]
+listen = "127.0.0.1:0"
+name = "lb2"
+seeds = ["{seed}"]
+key_file = "{folder}/fleet.keys"
+
+[[listener]]
+address = "127.0.0.1:0"
+group = "web"
+
+[[group]]
+name = "web"
+members = [{web}]
+
+[admin]
+listen = "127.0.0.1:0"
+control = "off"
 """
 
 
@@ -138,11 +164,16 @@ class Fleet:
         quoted = lambda names: ", ".join(f'"{name}"' for name in names)
         text = CONFIG.format(web=quoted(self.web), shop=quoted(self.shop), folder=folder)
         (folder / "plimsoll.toml").write_text(text)
+        (folder / "fleet.keys").write_text(f"1 {'5a' * 32}\n")
+        (folder / "fleet.keys").chmod(0o600)
         self.balancer = Child(folder, "up")
         self.listen = "http://" + self.balancer.after("listening admin ")
         self.control = "https://" + self.balancer.after("listening control tls://")
         self.reports = self.balancer.after("listening reports ")
         self.address = self.balancer.after("listening http ")
+        seed = self.balancer.after("listening fleet ")
+        (folder / "second.toml").write_text(SECOND.format(web=quoted(self.web), seed=seed, folder=folder))
+        self.second = Child(folder, "up", "--config", "second.toml")
         self.load = None
         self._told = {member: 0.4 for member in self.shop}
         self._ended = threading.Event()
@@ -200,7 +231,7 @@ class Fleet:
     def end(self):
         self._ended.set()
         self._reporter.join()
-        for child in [self.balancer, *([self.load] if self.load else []), *self._members]:
+        for child in [self.balancer, self.second, *([self.load] if self.load else []), *self._members]:
             child.end()
 
     def _report(self):

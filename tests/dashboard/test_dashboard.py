@@ -78,6 +78,17 @@ class Dashboard(Seen):
         shop = page.locator("section", has=page.get_by_role("link", name="shop", exact=True)).first
         self.assertEqual(shop.locator("path.mark.reject").count() > 0, True, "the marks that were set are drawn")
 
+    def test_the_process_shows_who_else_balances(self):
+        others = lambda: [one["state"] for one in self.fleet.status()["fleet"]["balancers"]]
+        wait("they hear one another", lambda: others() == ["up"])
+        page = self.page()
+        page.goto("/dashboard/process")
+        rows = page.locator("table.fleet tbody tr")
+        self.assertEqual(rows.count(), 2)
+        own, other = rows.all_inner_texts()
+        self.assertRegex(own, r"lb1\s.*this one")
+        self.assertRegex(other, r"lb2\s+127\.0\.0\.1:\d+\s+✔ up\s+[\d.]+ (s|min) ago\s+\d+\s+[\d.]+ %\s+1")
+
     def test_it_changes_by_itself_and_focus_stays(self):
         page = self.page()
         page.goto("/dashboard/groups/web")
@@ -173,6 +184,8 @@ class Dashboard(Seen):
         self.picture(page, "act-confirm")
         page.get_by_role("button", name=f"Drain {member}").click()
         self.assertIn("done", page.locator("h1").inner_text())
+        self.find_nothing(page)
+        self.fits(page)
         state = lambda: next(one for one in self.fleet.members("web") if one["name"] == member)["state"]
         self.assertEqual(state(), "draining")
         self.picture(page, "act-done")
@@ -193,6 +206,61 @@ class Dashboard(Seen):
         page.goto("/dashboard")
         page.get_by_role("button", name="Sign out").click()
         self.assertIn("Sign in", page.locator("h1").inner_text())
+
+    def act(self, page, path, button, name):
+        """Asks for it on a page, has it confirmed; what that page says. Axe looks at both."""
+        page.goto(path)
+        self.find_nothing(page)
+        page.get_by_role("button", name=button, exact=True).click()
+        self.assertIn(": done", page.locator("h1").inner_text())
+        self.find_nothing(page)
+        self.fits(page)
+        self.picture(page, f"act-{name}-done")
+        return page.locator("#outcome").inner_text()
+
+    def test_members_listeners_and_strategies_are_changed(self):
+        self.allowed = ("401", "400")
+        page = self.page(base=self.fleet.control)
+        self.sign_in(page, "olga", self.fleet.token("olga"))
+        state = lambda name: next(one for one in self.fleet.members("web") if one["name"] == name)["state"]
+        member = self.fleet.web[2]
+        self.act(page, f"/dashboard/act?do=disable&group=web&member={member}", f"Disable {member}", "disable")
+        self.assertEqual(state(member), "disabled")
+        self.act(page, f"/dashboard/act?do=enable&group=web&member={member}", f"Enable {member}", "enable")
+        wait("it is back", lambda: state(member) == "up")
+        # The form of a group's page asks for the strategy.
+        before = self.fleet.group("web")["strategy"]
+        page.goto("/dashboard/groups/web")
+        self.find_nothing(page)
+        page.get_by_label("Strategy").select_option("least_connections")
+        page.get_by_role("button", name="Change…").click()
+        page.get_by_role("button", name="Change the strategy of web to least_connections").click()
+        self.assertIn(": done", page.locator("h1").inner_text())
+        self.find_nothing(page)
+        self.assertEqual(self.fleet.group("web")["strategy"], "least_connections")
+        self.act(page, f"/dashboard/act?do=set&group=web&value={before}", f"Change the strategy of web to {before}", "set")
+        self.assertEqual(self.fleet.group("web")["strategy"], before)
+        for deed, word, off in (("disable", "Disable", True), ("enable", "Enable", False)):
+            self.act(page, f"/dashboard/act?do={deed}-balancing&group=shop", f"{word} balancing of shop", f"{deed}-balancing")
+            self.assertEqual(self.fleet.group("shop")["balancing_disabled"], off)
+        # What is not there is a page with a message.
+        answer = page.goto("/dashboard/act?do=nothing")
+        self.assertEqual(answer.status, 400)
+        self.find_nothing(page)
+        self.fits(page)
+        self.picture(page, "message")
+        written = {line["verb"] for line in self.fleet.audit() if line["who"] == "olga" and line["result"] == "done"}
+        self.assertLessEqual({"disable", "enable", "set"}, written)
+
+    def test_nothing_is_found_at_the_door_that_acts(self):
+        self.allowed = ("401",)
+        page = self.page(base=self.fleet.control)
+        self.sign_in(page, "olga", self.fleet.token("olga"))
+        for name, path in self.places().items():
+            with self.subTest(name):
+                self.assertEqual(page.goto(path).status, 200)
+                self.find_nothing(page)
+                self.fits(page)
 
     def test_who_may_only_look_is_told_so(self):
         self.allowed = ("401",)

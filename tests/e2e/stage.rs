@@ -17,7 +17,9 @@ mod pebble;
 mod peers;
 mod pki;
 mod process;
+mod shell;
 mod told;
+mod walk;
 mod wire;
 
 use std::fs;
@@ -42,6 +44,7 @@ pub(crate) use peers::{Haproxy, Nginx, part};
 pub(crate) use pki::Authority;
 pub(crate) use process::Process;
 pub(crate) use told::Told;
+pub(crate) use walk::Walk;
 pub(crate) use wire::{Answer, Wire, get};
 
 /// Nothing that is waited for takes longer on the slowest machine.

@@ -45,6 +45,7 @@ mod serve;
 mod show;
 mod subject;
 mod supervisor;
+pub mod table;
 mod ticket;
 mod tls;
 mod verb;

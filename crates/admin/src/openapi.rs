@@ -378,6 +378,7 @@ fn schemas() -> Value {
         "Scaler": scaler::group(),
         "MemberLoadLine": load_line::member(),
         "Process": object(&["name", "command", "state", "why", "restarts", "failures"], process),
+        "Recent": member::recent(),
         "Registered": member::registered(),
         "Registration": member::registration(),
         "Reference": object(&["group", "type_id", "ior", "corbaloc"], reference),

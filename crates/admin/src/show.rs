@@ -7,7 +7,7 @@ use http_body_util::channel::Channel;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, HeaderName};
 use hyper::{Method, Request, Response, StatusCode};
-use plimsoll_brain::status::{LoadLine, Status};
+use plimsoll_brain::status::{LoadLine, Recent, Status};
 use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -61,6 +61,9 @@ pub(crate) fn answer(
             let found = subject.group(group)?;
             Some(to_json(StatusCode::OK, &found.load_line.unwrap_or_else(unmeasured)))
         }),
+        Verb::Recent => found(&**subject, group, &permit, NOTHING, |group| {
+            Some(to_json(StatusCode::OK, &lately(subject.recent(group)?)))
+        }),
         Verb::Scale => found(&**subject, group, &permit, "has no [group.scaler]", |group| {
             let found = subject.group(group)?;
             found.scaler.map(|scaler| to_json(StatusCode::OK, &scaler))
@@ -99,6 +102,17 @@ pub(crate) async fn whole(subject: &Arc<dyn Subject>, verb: Verb, permit: &Permi
         }
     });
     Some(shown.await.unwrap_or_else(|why| error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())))
+}
+
+/// Seconds of a group that are told; charts alone need more, and have them from the dashboard.
+const LATELY: usize = 10;
+
+/// What tables need of it.
+fn lately(mut recent: Recent) -> Recent {
+    let surplus = recent.seconds.len().saturating_sub(LATELY);
+    recent.seconds.drain(..surplus);
+    recent.members.iter_mut().for_each(|member| member.seconds.clear());
+    recent
 }
 
 /// What is said of the load line of a group in its first seconds.

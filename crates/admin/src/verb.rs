@@ -26,6 +26,8 @@ pub enum Verb {
     Explain,
     /// How much a group can carry.
     Capacity,
+    /// What a group and its members did of late.
+    Recent,
     /// How many members a group is to have.
     Scale,
     /// The object reference of a group.
@@ -237,6 +239,7 @@ pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Events, name: "events", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/events", about: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", takes: Takes::Since, gives: (200, Stream) },
     Route { verb: Verb::Explain, name: "explain", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/explain", about: "what is known of each member and what the strategy makes of it", takes: Takes::Nothing, gives: (200, Object("GroupExplanation")) },
     Route { verb: Verb::Capacity, name: "capacity", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/capacity", about: "how much the group can carry, how far below that it is, what is predicted and how good that was", takes: Takes::Nothing, gives: (200, Object("LoadLine")) },
+    Route { verb: Verb::Recent, name: "recent", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/recent", about: "what the group did in the last ten seconds, and each member of late: rates, times, marks", takes: Takes::Nothing, gives: (200, Object("Recent")) },
     Route { verb: Verb::Scale, name: "scale", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/scale", about: "how many members the group is to have, why, and what is done about it", takes: Takes::Nothing, gives: (200, Object("Scaler")) },
     Route { verb: Verb::Reference, name: "reference", nature: Look, reach: Group, by: BALANCER, method: "GET", path: "/v1/groups/{group}/ior", about: "the object reference of a group with an iiop listener", takes: Takes::Nothing, gives: (200, Object("Reference")) },
     Route { verb: Verb::Report, name: "report", nature: Tell, reach: Group, by: CARRIERS, method: "POST", path: "/v1/report", about: "member=10.0.0.1:80&name=cpu&value=0.4, or JSON; a lottery daemon needs no member", takes: Takes::Report, gives: (204, Shed) },

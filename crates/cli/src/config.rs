@@ -41,6 +41,7 @@ mod text;
 mod time_span;
 mod tls;
 mod trace;
+mod usual;
 mod xds;
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ pub(crate) use name::{
 };
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};
-pub(crate) use root::Config;
+pub(crate) use root::{Admin, Config};
 pub(crate) use scaler::{Scaler, Scaling};
 pub(crate) use sense::{CgroupName, MetricText, PageUrl};
 pub(crate) use settings::{AdminConfig, Lottery, Machine, drawn_object, look_up};
@@ -95,6 +96,7 @@ pub(crate) use supervise::{
 pub(crate) use time_span::TimeSpan;
 pub(crate) use tls::{ListenerTls, MemberTls};
 pub(crate) use trace::Tracing;
+pub(crate) use usual::{make_room, room, usual_control, usual_controls};
 
 /// Read when no other file is named.
 pub(crate) const DEFAULT_FILE: &str = "plimsoll.toml";

@@ -78,6 +78,8 @@ pub(crate) enum Balancer {
     Unix(PathBuf),
     /// Its read-only listener, `host:port`.
     Http(String),
+    /// The same, because its control socket cannot be used, and why.
+    Look(String, String),
     /// Its control over TLS, `host:port`, and what we show there.
     Https(String, Arc<Shown>),
 }
@@ -146,15 +148,30 @@ impl Balancer {
     }
 
     fn act(&self, method: &str, target: &str, body: &Value) -> Result<Value, Trouble> {
-        if let Self::Http(_) = self {
-            return Err(Trouble::Refused(format!(
-                "{self} only shows: give --control unix:/path of the control socket to act"
-            )));
-        }
+        self.acts()?;
         let nothing = body.is_null() && method == "DELETE";
         let body = if nothing { String::new() } else { body.to_string() };
         let body = self.send(method, target, &body, ACT)?.body().map_err(|e| self.lost(&e))?;
         Ok(serde_json::from_slice(&body).unwrap_or_default())
+    }
+
+    /// Can it be told to do something there?
+    fn acts(&self) -> Result<(), Trouble> {
+        let why = match self {
+            Self::Unix(_) | Self::Https(..) => return Ok(()),
+            Self::Http(_) => "give --control unix:/path of the control socket to act",
+            Self::Look(_, why) => why,
+        };
+        Err(Trouble::Refused(format!("{self} only shows: {why}")))
+    }
+
+    /// Does somebody take connections there, as far as this user is let? In doubt, yes.
+    fn there(&self) -> io::Result<()> {
+        let away = [ErrorKind::NotFound, ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
+        match self.connect() {
+            Err(error) if away.contains(&error.kind()) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Reads what comes, line by line, as it comes.
@@ -204,7 +221,7 @@ impl Balancer {
         let ticket = Ticket::of(self, &mut socket)?;
         let (host, token) = match self {
             Self::Unix(_) => ("plimsoll", String::new()),
-            Self::Http(authority) => (authority.as_str(), String::new()),
+            Self::Http(authority) | Self::Look(authority, _) => (authority.as_str(), String::new()),
             Self::Https(authority, shown) => {
                 (authority.as_str(), ticket.as_ref().map_or_else(|| shown.field(), Ticket::field))
             }
@@ -246,7 +263,9 @@ impl Balancer {
                 socket.connect_timeout(&SockAddr::unix(path)?, CONNECT)?;
                 Ok(Wire::Plain(socket))
             }
-            Self::Http(authority) => Ok(Wire::Plain(secure::dial(authority, CONNECT)?.into())),
+            Self::Http(authority) | Self::Look(authority, _) => {
+                Ok(Wire::Plain(secure::dial(authority, CONNECT)?.into()))
+            }
             Self::Https(authority, shown) => Ok(Wire::Tls(Box::new(shown.connect(authority, CONNECT)?))),
         }
     }
@@ -264,10 +283,10 @@ impl Balancer {
                 "use it as the user who started the balancer, or as root"
             }
             (Self::Unix(_), _) => "is it the control socket of a balancer?",
-            (Self::Http(_), ErrorKind::ConnectionRefused) => {
+            (Self::Http(_) | Self::Look(..), ErrorKind::ConnectionRefused) => {
                 "nothing listens there; see [admin] listen of the balancer's configuration"
             }
-            (Self::Http(_), _) => "see [admin] listen of the balancer's configuration",
+            (Self::Http(_) | Self::Look(..), _) => "see [admin] listen of the balancer's configuration",
             (Self::Https(..), _) => "see [admin] control of its configuration",
         };
         Trouble::Unreachable(format!("cannot reach {self}: {error}; {hint}"))
@@ -278,7 +297,7 @@ impl fmt::Display for Balancer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Http(authority) => write!(f, "http://{authority}"),
+            Self::Http(authority) | Self::Look(authority, _) => write!(f, "http://{authority}"),
             Self::Https(authority, _) => write!(f, "https://{authority}"),
         }
     }
@@ -291,21 +310,21 @@ impl PartialEq for Balancer {
     }
 }
 
-/// `control` of a section of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
+/// `control`, or `listen`, of a section of a file. The file may be wrong elsewhere, even in its syntax: one must be able to look
 /// at a balancer while its next configuration is being written.
-fn configured(file: &Path, section: &str) -> Result<Option<String>, Trouble> {
+fn configured(file: &Path, section: &str, key: &str) -> Result<Option<String>, Trouble> {
     let refused = |why: &dyn fmt::Display| {
         let file = file.display();
         Trouble::Refused(format!("{file}: {why}; mend it, or say --control unix:/path"))
     };
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     let (table, errors) = DeTable::parse_recoverable(&text);
-    let control = table.get_ref().get(section).and_then(|section| section.get_ref().get("control"));
+    let control = table.get_ref().get(section).and_then(|section| section.get_ref().get(key));
     let control = control.map(|control| address(control.get_ref()));
     match (control, errors.first()) {
         (Some(Some(control)), None) => Ok(Some(control.to_owned())),
         (Some(Some(control)), Some(_)) if Balancer::parse(control).is_ok() => Ok(Some(control.to_owned())),
-        (Some(None), None) => Err(refused(&format_args!("[{section}] control is not a text"))),
+        (Some(None), None) => Err(refused(&format_args!("[{section}] {key} is not a text"))),
         (None, None) => Ok(None),
         // It may be what is wrong that says where.
         (_, Some(error)) => {

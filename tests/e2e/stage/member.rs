@@ -22,9 +22,15 @@ impl Member {
     /// Starts one on a free port, such as `["--service", "const:2ms"]`.
     #[track_caller]
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_at(([127, 0, 0, 1], 0).into(), args)
+    }
+
+    /// The same at an address.
+    #[track_caller]
+    pub(crate) fn start_at(address: SocketAddr, args: &[&str]) -> Self {
         let folder = Folder::new();
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let (process, address) = run(&folder, &args, ([127, 0, 0, 1], 0).into());
+        let (process, address) = run(&folder, &args, address);
         Self { process, address, args, folder }
     }
 

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::door::{self, Confirmed};
 use super::place::{self, Place, field};
-use super::view::{Base, Eye, bindings, binds};
+use super::view::{Base, Eye};
 use super::words::{self, count, percent, rate};
 use crate::access::Caller;
 use crate::act::Outcome;
 use crate::plane::{Plane, Powers};
+use crate::table;
 use crate::verb::Verb;
 
 /// What can be done by a form: its name there, the verb, and the word for it.
@@ -309,8 +310,9 @@ fn leaving(eye: &Eye<'_>, group: &GroupStatus, member: &MemberStatus, drained: b
         format!("{} requests are", member.in_flight)
     };
     effects.push(format!("{under_way} under way there."));
-    if binds(eye, group) {
-        let bound = bindings(eye, group).get(&member.name).copied().unwrap_or(0);
+    if table::binds(group, eye.listeners(&group.name)) {
+        let bound =
+            table::bound(eye.listeners(&group.name)).get(&*member.name).copied().unwrap_or(0) + member.leases;
         let leases = member.leases;
         effects.push(format!(
             "{} bound to it, {leases} of them by leases.",

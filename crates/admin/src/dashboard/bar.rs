@@ -1,21 +1,14 @@
-//! The load bar of a member, with the load line drawn on it.
-//!
-//! Where it is known how many requests a second a member can do, the bar goes from nothing to five quarters of that, and the load line (a
-//! circle with a line through it, as on a ship's hull) stands where it would be full. The marks that strategies set by themselves or
-//! are given stand on the same bar: loads are taken to grow with the requests, and a limit of requests at once is, by Little's law, so
-//! many requests a second at the response times of now. Where it is not known the bar is of reported loads, or of requests at once, on one scale for the whole group.
+//! The load bar of a member, with the load line drawn on it: a circle with a line through it, as on a ship's hull. What is drawn where is
+//! decided by [`Load`], for the dashboard and `plimsoll top` alike.
 
-use plimsoll_brain::status::{GroupStatus, MemberRecent, MemberStatus};
+use plimsoll_brain::status::{MemberRecent, MemberStatus};
 use serde::Serialize;
 
 use super::words::{self, Tone, number, percent, rate};
+use crate::table::{Load, Scale};
 
 /// Width of the drawing.
 const WIDTH: f64 = 160.0;
-/// How far beyond the load line a bar goes.
-const BEYOND: f64 = 1.25;
-/// So much of the room below and beside is not a load: marks are not computed from less.
-const LEAST: f64 = 0.02;
 
 /// A bar, drawn.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -42,153 +35,55 @@ pub(super) struct Mark {
     pub(super) kind: &'static str,
 }
 
-/// What the bars of a group are of.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Scale {
-    /// Parts of what each can do.
-    Capacity,
-    /// Reported loads, up to so much.
-    Load(f64),
-    /// Requests at once, up to so many.
-    Flight(f64),
-}
-
-impl Scale {
-    /// The one that fits most members that can be used.
-    pub(super) fn of(group: &GroupStatus, recent: &[MemberRecent]) -> Self {
-        let usable: Vec<&MemberStatus> =
-            group.members.iter().filter(|member| member.state.eligible()).collect();
-        let known = usable.iter().filter(|member| used(member).is_some()).count();
-        if known > 0 && 2 * known >= usable.len() {
-            return Self::Capacity;
-        }
-        let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max) * 1.15;
-        let loads = most(&mut group.members.iter().filter_map(|member| member.load_effective));
-        if loads > 0.0 {
-            let marks = recent.iter().flat_map(|member| [member.alert_above, member.reject_above]);
-            // A mark far away would make bars of nothing.
-            let marks = most(&mut marks.flatten().filter(|mark| *mark <= 5.0 * loads));
-            return Self::Load(loads.max(marks));
-        }
-        let flights = group.members.iter().map(|member| f64::from(member.in_flight));
-        let limits = group.members.iter().filter_map(|member| Some(f64::from(member.limit?)));
-        let flights = most(&mut flights.chain(std::iter::once(1.0)));
-        let limits = most(&mut limits.filter(|limit| *limit <= 50.0 * flights));
-        Self::Flight(flights.max(limits))
-    }
-
-    /// For the heading of the column.
-    pub(super) fn about(self) -> &'static str {
-        match self {
-            Self::Capacity => "load now as a part of what the member is predicted to carry",
-            Self::Load(_) => "load that the member reports; what it can carry is not known yet",
-            Self::Flight(_) => "requests under way at once; what the member can carry is not known yet",
-        }
-    }
-}
-
-fn used(member: &MemberStatus) -> Option<(f64, f64)> {
-    let line = member.load_line.as_ref()?;
-    Some((line.used?, line.capacity?))
-}
-
 /// The bar of one member.
 pub(super) fn bar(member: &MemberStatus, recent: Option<&MemberRecent>, scale: Scale) -> Bar {
-    let load = member.load_effective;
-    let [reject, critical] = match recent {
-        Some(recent) => [recent.reject_above, recent.alert_above],
-        None => [None, None],
+    let load = Load::of(member, recent, scale);
+    let unknown = |label: &str, text: &str| Bar {
+        label: label.into(),
+        text: text.into(),
+        tone: Some(load.tone),
+        ..Bar::default()
     };
-    let flight = recent.map_or(0.0, |recent| recent.in_flight);
-    match (scale, used(member), load) {
-        (Scale::Capacity, Some((used, capacity)), _) => {
-            let of_load = |mark: f64| {
-                let load = load.filter(|load| *load > 0.0 && used > LEAST)?;
-                Some(used * mark / load)
-            };
-            let of_limit = || {
-                let limit = f64::from(member.limit?);
-                (flight > LEAST && used > LEAST).then(|| used * limit / flight)
-            };
-            let reject = reject.and_then(of_load).or_else(of_limit);
-            let critical = critical.and_then(of_load);
-            let mut bar = drawn(used, BEYOND, [reject, critical], Some(1.0));
-            bar.label = format!("{} of {}/s", percent(used), rate(capacity));
-            bar.text = format!(
-                "{} of the {} requests a second that it is predicted to carry",
-                percent(used),
-                rate(capacity)
-            );
-            say(&mut bar, [reject, critical], percent);
-            bar.tone = Some(tone(member, used, [reject, critical], Some(1.0)));
-            bar
+    let (label, text, form): (_, _, fn(f64) -> String) = match (scale, load.now) {
+        (Scale::Capacity, None) => return unknown("not known yet", "what it can carry is not known yet"),
+        (_, None) => return unknown("no report", "no report that counts"),
+        (Scale::Capacity, Some(used)) => {
+            let (used, capacity) = (percent(used), rate(load.capacity.unwrap_or(0.0)));
+            let text = format!("{used} of the {capacity} requests a second that it is predicted to carry");
+            (format!("{used} of {capacity}/s"), text, percent)
         }
-        (Scale::Capacity, None, _) => {
-            let mut bar = Bar { label: "not known yet".into(), ..Bar::default() };
-            bar.text = "what it can carry is not known yet".into();
-            bar.tone = Some(Tone::Off);
-            bar
-        }
-        (Scale::Load(most), _, Some(load)) => {
-            let mut bar = drawn(load, most, [reject, critical], None);
-            bar.label = number(load);
-            bar.text = format!("a load of {}", number(load));
-            say(&mut bar, [reject, critical], number);
-            bar.tone = Some(tone(member, load, [reject, critical], None));
-            bar
-        }
-        (Scale::Load(_), _, None) => Bar {
-            label: "no report".into(),
-            text: "no report that counts".into(),
-            tone: Some(Tone::Off),
-            ..Bar::default()
-        },
-        (Scale::Flight(most), ..) => {
-            let now = f64::from(member.in_flight);
-            let limit = member.limit.map(f64::from);
-            let mut bar = drawn(now, most, [limit, None], None);
-            bar.label = match member.limit {
+        (Scale::Load(_), Some(load)) => (number(load), format!("a load of {}", number(load)), number),
+        (Scale::Flight(_), Some(now)) => {
+            let label = match load.reject {
                 Some(limit) => format!("{now} of {limit} at once"),
                 None => format!("{now} at once"),
             };
-            bar.text = format!("{} under way", words::count(u64::from(member.in_flight), "request"));
-            say(&mut bar, [limit, None], number);
-            bar.tone = Some(tone(member, now, [limit, None], None));
-            bar
+            let text = format!("{} under way", words::count(u64::from(member.in_flight), "request"));
+            (label, text, number)
         }
-    }
+    };
+    let mut bar = drawn(&load, scale.most());
+    (bar.label, bar.text, bar.tone) = (label, text, Some(load.tone));
+    say(&mut bar, &load, form);
+    bar
 }
 
-fn drawn(now: f64, most: f64, [reject, critical]: [Option<f64>; 2], line: Option<f64>) -> Bar {
+fn drawn(load: &Load, most: f64) -> Bar {
     let place = |value: f64| tenth((value / most).clamp(0.0, 1.0) * WIDTH);
     let inside = |value: &f64| value.is_finite() && (0.0..=most).contains(value);
     let mark = |value: Option<f64>, kind| Some(Mark { at: place(value.filter(inside)?), kind });
     let mut marks: Vec<Mark> =
-        [mark(critical, "critical"), mark(reject, "reject")].into_iter().flatten().collect();
+        [mark(load.critical, "critical"), mark(load.reject, "reject")].into_iter().flatten().collect();
     marks.sort_by(|one, other| one.at.total_cmp(&other.at));
-    Bar { fill: place(now), line: line.map(place), marks, ..Bar::default() }
+    Bar { fill: place(load.now.unwrap_or(0.0)), line: load.saturation.map(place), marks, ..Bar::default() }
 }
 
-fn say(bar: &mut Bar, [reject, critical]: [Option<f64>; 2], form: fn(f64) -> String) {
-    if let Some(critical) = critical.filter(|mark| mark.is_finite()) {
+fn say(bar: &mut Bar, load: &Load, form: fn(f64) -> String) {
+    if let Some(critical) = load.critical.filter(|mark| mark.is_finite()) {
         bar.text.push_str(&format!("; sheds from {}", form(critical)));
     }
-    if let Some(reject) = reject.filter(|mark| mark.is_finite()) {
+    if let Some(reject) = load.reject.filter(|mark| mark.is_finite()) {
         bar.text.push_str(&format!("; gets nothing new from {}", form(reject)));
-    }
-}
-
-fn tone(member: &MemberStatus, now: f64, [reject, critical]: [Option<f64>; 2], line: Option<f64>) -> Tone {
-    if !member.state.eligible() {
-        return Tone::Off;
-    }
-    let over = |mark: Option<f64>, part: f64| mark.is_some_and(|mark| now >= mark * part);
-    if over(line, 1.0) || over(reject, 1.0) {
-        Tone::Bad
-    } else if over(line, 0.8) || over(critical, 1.0) {
-        Tone::Fair
-    } else {
-        Tone::Good
     }
 }
 

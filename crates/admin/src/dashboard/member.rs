@@ -4,12 +4,12 @@ use plimsoll_brain::status::{FactExplanation, MemberExplanation, MemberStatus};
 use plimsoll_brain::{State, strategy};
 use serde::Serialize;
 
-use super::bar::Scale;
 use super::chart::{Chart, Line, chart};
 use super::pages::EVENTS;
 use super::place::{self, Place};
-use super::view::{Action, Base, EventView, Eye, Fact, MemberRow, bindings, drawn, fact, with_limit};
+use super::view::{Action, Base, EventView, Eye, Fact, MemberRow, drawn, fact};
 use super::words::{ago, bytes, count, latency, number, percent, rate};
+use crate::table::{self, Scale};
 use crate::verb::Verb;
 
 /// A member.
@@ -53,7 +53,7 @@ pub(super) fn member(eye: &Eye<'_>, group: &str, name: &str, path: &str) -> Opti
     let recent = eye.subject.recent(group).unwrap_or_default();
     let of_it = recent.members.iter().find(|recent| recent.name == name);
     let scale = Scale::of(status, &recent.members);
-    let bound = bindings(eye, status).get(name).copied().unwrap_or(0);
+    let bound = table::bound(eye.listeners(&status.name)).get(name).copied().unwrap_or(0);
     let explained = if eye.may(Verb::Explain, group) { eye.subject.explain(group) } else { None };
     let explained = explained.and_then(|all| all.members.into_iter().find(|member| member.name == name));
     let mine = |entry: &&crate::Entry| entry.group == group && entry.member.as_deref() == Some(name);
@@ -98,7 +98,7 @@ pub(super) fn member(eye: &Eye<'_>, group: &str, name: &str, path: &str) -> Opti
         base: eye.base(name, &place, path),
         group: group.to_owned(),
         group_href: place::of_group(group),
-        row: MemberRow::new(status, &with_limit(member, explained.as_ref()), of_it, scale, bound),
+        row: MemberRow::new(status, &table::with_limit(member, explained.as_ref()), of_it, scale, bound),
         scale: scale.about(),
         facts: member_facts(member, bound, &status.strategy),
         told: explained.iter().flat_map(|member| &member.facts).map(told).collect(),

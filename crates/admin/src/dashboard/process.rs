@@ -1,11 +1,11 @@
-//! The page of what is of no group: the process, its listeners, its certificates.
+//! The page of what is of no group: the process, the balancers that act together with it, its listeners, its certificates.
 
-use plimsoll_brain::status::CertificateStatus;
+use plimsoll_brain::status::{BalancerStatus, CertificateStatus, FleetStatus};
 use serde::Serialize;
 
 use super::place::{self, Place};
 use super::view::{Action, Base, Eye, Fact, fact};
-use super::words::{ago, count};
+use super::words::{Tone, ago, count};
 use crate::Permit;
 use crate::verb::Verb;
 
@@ -14,8 +14,24 @@ use crate::verb::Verb;
 pub(super) struct Process {
     base: Base,
     facts: Vec<Fact>,
+    /// This one and the others; empty where it acts alone.
+    fleet: Vec<Balancer>,
     listeners: Vec<Listener>,
     certificates: Vec<Certificate>,
+}
+
+/// One of those that act together, as this one hears it.
+#[derive(Debug, Serialize)]
+struct Balancer {
+    name: String,
+    address: String,
+    tone: Tone,
+    glyph: &'static str,
+    word: String,
+    heard: String,
+    reports: String,
+    loss: String,
+    groups: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -66,10 +82,7 @@ pub(super) fn process(eye: &Eye<'_>, path: &str) -> Process {
             0 => "no other balancer has been heard of".to_owned(),
             _ => format!("{up} of {} alive", count(known as u64, "other balancer")),
         };
-        facts.push(fact(
-            "fleet",
-            format!("{} at {}; {others} (more: plimsoll fleet)", fleet.name, fleet.address),
-        ));
+        facts.push(fact("fleet", format!("{} at {}; {others}", fleet.name, fleet.address)));
     }
     if status.access_log_dropped > 0 {
         facts.push(fact(
@@ -112,9 +125,46 @@ pub(super) fn process(eye: &Eye<'_>, path: &str) -> Process {
     Process {
         base: eye.base("Process", &Place::Process, path),
         facts,
+        fleet: status.fleet.as_ref().map(balancers).unwrap_or_default(),
         listeners: listeners.collect(),
         certificates: status.certificates.iter().map(certificate).collect(),
     }
+}
+
+fn balancers(fleet: &FleetStatus) -> Vec<Balancer> {
+    let nothing = || "–".to_owned();
+    let own = Balancer {
+        name: fleet.name.clone(),
+        address: fleet.address.clone(),
+        tone: Tone::Good,
+        glyph: "●",
+        word: "this one".into(),
+        heard: nothing(),
+        reports: nothing(),
+        loss: nothing(),
+        groups: nothing(),
+    };
+    let other = |one: &BalancerStatus| {
+        let (glyph, tone) = match &*one.state {
+            "up" => ("✔", Tone::Good),
+            "silent" => ("?", Tone::Fair),
+            _ => ("✘", Tone::Bad),
+        };
+        // Two of one address cannot be told apart.
+        let same = if one.address == fleet.address { " (as this one)" } else { "" };
+        Balancer {
+            name: if one.name.is_empty() { "(no name yet)".into() } else { one.name.clone() },
+            address: format!("{}{same}", one.address),
+            tone,
+            glyph,
+            word: one.state.clone(),
+            heard: format!("{} ago", ago(one.age_seconds)),
+            reports: one.reports.to_string(),
+            loss: format!("{:.1} %", 100.0 * one.loss),
+            groups: one.groups.to_string(),
+        }
+    };
+    std::iter::once(own).chain(fleet.balancers.iter().map(other)).collect()
 }
 
 fn certificate(one: &CertificateStatus) -> Certificate {

@@ -1,6 +1,6 @@
 //! Pages as text: each is made, nothing that others wrote gets out of its place, and what is said is what is.
 
-use plimsoll_brain::status::{BalancerStatus, FleetStatus};
+use plimsoll_brain::status::{BalancerStatus, FleetStatus, LoadExplanation};
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
@@ -102,11 +102,23 @@ fn what_others_wrote_stays_text() {
 }
 
 #[test]
+fn the_table_has_the_columns_that_there_are() {
+    let mut told = Told::new();
+    told.status.groups[0].members[0].load = Some(LoadExplanation { value: 0.5, age_seconds: 1.0 });
+    let (plane, told) = plane(told, Powers::Show);
+    let text = text(&plane, &told, "/dashboard");
+    let table = text.split("<table role=\"table\" class=\"members\">").nth(1).unwrap();
+    let heads = table.split("</thead>").next().unwrap().split("<th ").skip(1);
+    let heads: Vec<&str> = heads.filter_map(|head| head.split('>').nth(1)?.strip_suffix("</th")).collect();
+    assert_eq!(heads, crate::table::COLUMNS);
+}
+
+#[test]
 fn the_first_screen_says_what_is() {
     let (plane, told) = plane(Told::new(), Powers::Show);
     let text = text(&plane, &told, "/dashboard");
     for said in [
-        "</a>: 2 of 3 members serve (1 down), 1 sheds sessions, 41 % below the load line</h2>",
+        "</a>: 2 of 3 members serve (1 down), 1 sheds sessions, p99 40 ms, 41 % below the load line</h2>",
         "aria-label=\"59 % of the 100 requests a second that it is predicted to carry; gets nothing new from 88 %\"",
         "<span aria-hidden=\"true\">✘</span> down</span>",
         "▲ 25 % to go; 4&#x2f;min (40)",
@@ -199,7 +211,7 @@ fn the_page_of_the_process_says_who_else_balances() {
     let mut lone = Told::new();
     lone.status.fleet = None;
     let (lone_plane, lone) = plane(lone, Powers::Act);
-    assert!(!text(&lone_plane, &lone, "/dashboard/process").contains("plimsoll fleet"));
+    assert!(!text(&lone_plane, &lone, "/dashboard/process").contains("id=\"fleet\""));
     let mut told = Told::new();
     let one = |state: &str| BalancerStatus {
         name: "lb2".into(),
@@ -207,7 +219,7 @@ fn the_page_of_the_process_says_who_else_balances() {
         state: state.into(),
         age_seconds: 0.1,
         reports: 1,
-        loss: 0.0,
+        loss: if state == "up" { 0.0 } else { 0.25 },
         groups: 1,
     };
     told.status.fleet = Some(FleetStatus {
@@ -218,8 +230,15 @@ fn the_page_of_the_process_says_who_else_balances() {
     });
     let (plane, told) = plane(told, Powers::Act);
     let page = text(&plane, &told, "/dashboard/process");
-    let wanted = "lb1 at 10.0.0.1:7946; 1 of 2 other balancers alive (more: plimsoll fleet)";
-    assert!(page.contains(wanted), "{page}");
+    assert!(page.contains("lb1 at 10.0.0.1:7946; 1 of 2 other balancers alive"), "{page}");
+    let fleet = page.split("id=\"fleet\"").nth(1).unwrap().split("</section>").next().unwrap();
+    let rows: Vec<&str> = fleet.split("<tr data-key").skip(1).collect();
+    assert_eq!(rows.len(), 3, "{fleet}");
+    for (row, said) in
+        rows.iter().zip([&["lb1", "this one"][..], &["lb2", "up", "0.1 s ago"], &["lost", "25.0 %"]])
+    {
+        assert!(said.iter().all(|text| row.contains(text)), "{said:?}: {row}");
+    }
 }
 
 #[test]

@@ -1,18 +1,15 @@
 //! What pages have in common: who looks, groups with their members and charts, events.
 
-use std::collections::BTreeMap;
-
-use plimsoll_brain::status::{
-    GroupStatus, ListenerStatus, MemberExplanation, MemberRecent, MemberStatus, Recent, Status,
-};
+use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberRecent, MemberStatus, Recent, Status};
 use serde::Serialize;
 
-use super::bar::{self, Bar, Scale};
+use super::bar::{self, Bar};
 use super::chart::{Chart, Line, chart};
 use super::place::{self, Place};
 use super::words::{self, Tone, Verdict, ago, latency, number, percent, rate};
 use crate::access::{Caller, Kind};
 use crate::plane::{Plane, Powers};
+use crate::table::{self, Figures, Scale};
 use crate::verb::Verb;
 use crate::{Entry, Subject, show};
 
@@ -193,38 +190,20 @@ pub(super) struct MemberRow {
     pub(super) sheds_tone: Tone,
 }
 
-/// Sessions that are bound to each member, and leases of it.
-pub(super) fn bindings(eye: &Eye<'_>, group: &GroupStatus) -> BTreeMap<String, u64> {
-    let mut bound: BTreeMap<String, u64> = BTreeMap::new();
-    for binding in eye.listeners(&group.name).flat_map(|listener| &listener.bindings) {
-        *bound.entry(binding.member.clone()).or_default() += binding.bound;
-    }
-    for member in group.members.iter().filter(|member| member.leases > 0) {
-        *bound.entry(member.name.clone()).or_default() += member.leases;
-    }
-    bound
-}
-
-/// Does a group bind sessions at all?
-pub(super) fn binds(eye: &Eye<'_>, group: &GroupStatus) -> bool {
-    let leases = group.members.iter().any(|member| member.leases > 0);
-    leases || eye.listeners(&group.name).any(|listener| listener.binding != "per_request")
-}
-
 impl GroupView {
     /// `place`: a number of its own on the page. `most`: members that are shown.
     pub(super) fn new(eye: &Eye<'_>, group: &GroupStatus, place: usize, most: usize) -> Self {
         let recent = eye.subject.recent(&group.name).unwrap_or_default();
-        let bound = bindings(eye, group);
         let scale = Scale::of(group, &recent.members);
+        let bound = table::bound(eye.listeners(&group.name));
         // What the strategy finds by itself is among its figures.
         let explains = group.members.len() <= MANY && eye.may(Verb::Explain, &group.name);
         let explained = if explains { eye.subject.explain(&group.name) } else { None };
         let row = |member: &MemberStatus| {
             let figures = explained.iter().flat_map(|all| &all.members).find(|own| own.name == member.name);
-            let member = &with_limit(member, figures);
+            let member = &table::with_limit(member, figures);
             let of = recent.members.iter().find(|recent| recent.name == member.name);
-            MemberRow::new(group, member, of, scale, bound.get(&member.name).copied().unwrap_or(0))
+            MemberRow::new(group, member, of, scale, bound.get(&*member.name).copied().unwrap_or(0))
         };
         let rows: Vec<MemberRow> = shown(group, most).map(row).collect();
         let suppose = format!("{}/what-if", place::of_group(&group.name));
@@ -237,7 +216,7 @@ impl GroupView {
             notes: notes(group),
             hidden: group.members.len().saturating_sub(rows.len()),
             reports: group.members.iter().any(|member| member.load.is_some()),
-            bindings: binds(eye, group),
+            bindings: table::binds(group, eye.listeners(&group.name)),
             sheds: group.members.iter().any(|member| member.moved > 0 || member.alert_share > 0.0),
             scale: scale.about(),
             marks: rows.iter().any(|row| !row.bar.marks.is_empty()),
@@ -246,13 +225,6 @@ impl GroupView {
             charts: charts(group, &recent, place),
         }
     }
-}
-
-/// A member with the limit that the strategy found for it by itself, where it has no other.
-pub(super) fn with_limit(member: &MemberStatus, explained: Option<&MemberExplanation>) -> MemberStatus {
-    let figure = explained.and_then(|own| own.figures.iter().find(|figure| figure.name == "limit"));
-    let found = figure.map(|figure| figure.value).filter(|limit| *limit >= 1.0 && *limit < 1e9);
-    MemberStatus { limit: member.limit.or_else(|| found.map(|limit| limit.round() as u32)), ..member.clone() }
 }
 
 /// Those that need somebody first where not all are shown, else all in the order of the configuration.
@@ -304,30 +276,23 @@ impl MemberRow {
         member: &MemberStatus,
         recent: Option<&MemberRecent>,
         scale: Scale,
-        bindings: u64,
+        bound: u64,
     ) -> Self {
         let (glyph, word, tone) = words::state(member.state);
-        // Times of late where there are some, else since the start.
-        let all = member.latency;
-        let since_start = |seconds: f64| (all.count > 0).then_some(seconds);
-        let time = |late: Option<f64>, all: f64| {
-            late.or_else(|| since_start(all).filter(|_| recent.is_none()))
-                .map_or_else(|| "–".to_owned(), latency)
-        };
-        let failing = recent.map_or(0.0, |recent| recent.failures_per_second);
-        let errors = match (member.failures, failing) {
+        let figures = Figures::of(member, recent, bound);
+        let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
+        let errors = match (figures.failures, figures.failing) {
             (0, _) => "0".to_owned(),
             (all, failing) if failing > 0.0 => format!("{}/s ({all})", rate(failing)),
             (all, _) => format!("0 ({all})"),
         };
-        let moved = recent.map_or(0, |recent| recent.moved);
-        let mut sheds = match (member.moved, moved) {
+        let mut sheds = match (figures.moved, figures.moved_lately) {
             (0, _) => "0".to_owned(),
             (all, 0) => format!("0 ({all})"),
             (all, moved) => format!("{moved}/min ({all})"),
         };
-        if member.alert_share > 0.0 {
-            sheds = format!("▲ {} to go; {sheds}", percent(member.alert_share));
+        if figures.alert_share > 0.0 {
+            sheds = format!("▲ {} to go; {sheds}", percent(figures.alert_share));
         }
         Self {
             name: member.name.clone(),
@@ -338,21 +303,15 @@ impl MemberRow {
             why: member.why.clone(),
             since: ago(member.since_seconds),
             bar: bar::bar(member, recent, scale),
-            report: member.load.map_or_else(|| "–".to_owned(), |load| ago(load.age_seconds)),
-            bindings,
-            rate: match recent {
-                Some(recent) => rate(recent.requests_per_second),
-                None => member
-                    .load_line
-                    .as_ref()
-                    .map_or_else(|| "–".to_owned(), |line| rate(line.requests_per_second)),
-            },
-            p50: time(recent.and_then(|recent| recent.p50), all.p50),
-            p99: time(recent.and_then(|recent| recent.p99), all.p99),
+            report: figures.report_age.map_or_else(|| "–".to_owned(), ago),
+            bindings: figures.bindings,
+            rate: figures.rate.map_or_else(|| "–".to_owned(), rate),
+            p50: time(figures.p50),
+            p99: time(figures.p99),
             errors,
-            errors_tone: if failing > 0.0 { Tone::Bad } else { Tone::Off },
+            errors_tone: if figures.failing > 0.0 { Tone::Bad } else { Tone::Off },
             sheds,
-            sheds_tone: if member.alert_share > 0.0 { Tone::Fair } else { Tone::Off },
+            sheds_tone: if figures.alert_share > 0.0 { Tone::Fair } else { Tone::Off },
         }
     }
 }

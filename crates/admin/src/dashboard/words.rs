@@ -6,19 +6,7 @@ use plimsoll_brain::status::{GroupStatus, LoadLine, RecentSecond, Standing};
 use plimsoll_brain::{Event, EventKind, State};
 use time::OffsetDateTime;
 
-/// How something stands; a class of the style sheet. A glyph and a word always say the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Tone {
-    /// As it should be.
-    Good,
-    /// Out of use on purpose, or nothing is known.
-    Off,
-    /// On its way, or close to a limit.
-    Fair,
-    /// Not as it should be.
-    Bad,
-}
+pub(super) use crate::table::Tone;
 
 /// Glyph, word and tone of a state.
 pub(super) fn state(state: State) -> (&'static str, &'static str, Tone) {
@@ -172,6 +160,8 @@ pub(super) struct Verdict {
     pub(super) word: &'static str,
     /// How many serve, and why others do not.
     pub(super) serve: String,
+    /// The 99th percentile of the response times of the last seconds.
+    pub(super) p99: Option<String>,
     /// Where it floats.
     pub(super) line: String,
     /// Is anybody shedding sessions, are requests lost?
@@ -242,13 +232,22 @@ impl Verdict {
             (Some(shedding), Some(losing)) => Some(format!("{shedding}, {losing}")),
             (shedding, losing) => shedding.or(losing),
         };
-        Self { tone, glyph, word, serve, line, shedding }
+        let late = seconds.iter().rev().take(LATELY).find_map(|second| second.p99);
+        Self {
+            tone,
+            glyph,
+            word,
+            serve,
+            p99: late.map(|p99| format!("p99 {}", latency(p99))),
+            line,
+            shedding,
+        }
     }
 
     /// All of it, for a title.
     pub(super) fn sentence(&self) -> String {
-        let shedding = self.shedding.as_ref().map(|shedding| format!(", {shedding}")).unwrap_or_default();
-        format!("{}{shedding}, {}", self.serve, self.line)
+        let parts = [Some(&self.serve), self.shedding.as_ref(), self.p99.as_ref(), Some(&self.line)];
+        parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -317,11 +316,13 @@ mod tests {
         assert_eq!(Verdict::of(&group, &[]).serve, "it has no members");
         let mut group = sample::status().groups.remove(0);
         group.members.truncate(1);
-        let mut seconds = vec![RecentSecond { offered: 300.0, failed: 100.0, ..RecentSecond::default() }; 9];
+        let second =
+            RecentSecond { offered: 300.0, failed: 100.0, p99: Some(0.038), ..RecentSecond::default() };
+        let mut seconds = vec![second; 9];
         let said = Verdict::of(&group, &seconds);
         assert_eq!(
             said.sentence(),
-            "its 1 member serves, 33 % of the requests fail or are refused, 41 % below the load line"
+            "its 1 member serves, 33 % of the requests fail or are refused, p99 38 ms, 41 % below the load line"
         );
         assert_eq!((said.tone, said.glyph), (Tone::Bad, "‼"));
         seconds.iter_mut().for_each(|one| one.failed = 1.0);

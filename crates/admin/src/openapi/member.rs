@@ -32,6 +32,34 @@ pub(super) fn registered() -> Value {
     })
 }
 
+/// What a group and its members did of late.
+pub(super) fn recent() -> Value {
+    let known = || json!({"type": ["number", "null"]});
+    let number = || json!({"type": "number", "minimum": 0});
+    let second = json!({
+        "type": "object", "required": ["age_seconds", "offered", "completed", "failed", "p50", "p99"],
+        "properties": {
+            "age_seconds": {"type": "number"}, "offered": number(), "completed": number(), "failed": number(),
+            "p50": known(), "p99": known(),
+        },
+    });
+    let member = json!({
+        "type": "object",
+        "required": ["name", "requests_per_second", "failures_per_second", "moved", "in_flight", "p50", "p99"],
+        "properties": {
+            "name": {"type": "string"}, "requests_per_second": number(), "failures_per_second": number(),
+            "moved": {"type": "integer", "minimum": 0}, "in_flight": number(), "p50": known(), "p99": known(),
+            "alert_above": known(), "reject_above": known(),
+        },
+    });
+    json!({
+        "type": "object", "required": ["seconds", "members"],
+        "properties": {
+            "seconds": {"type": "array", "items": second}, "members": {"type": "array", "items": member},
+        },
+    })
+}
+
 /// Which one was taken away.
 pub(super) fn deregistered() -> Value {
     json!({

@@ -154,6 +154,45 @@ fn what_was_confirmed_on_a_page_is_done_and_nothing_else() {
 }
 
 #[test]
+fn each_action_is_asked_for_on_a_page_and_then_done() {
+    let open = open();
+    let own = "Host: localhost\r\nOrigin: http://localhost\r\n";
+    for (ask, title, begins, says) in [
+        (
+            "set&group=web&value=random",
+            "Change the strategy of web to random",
+            "set web strategy random",
+            "random",
+        ),
+        ("disable&group=web&member=10.0.0.1:80", "Disable 10.0.0.1:80", "disable Member", "10.0.0.1:80"),
+        ("enable&group=web&member=10.0.0.1:80", "Enable 10.0.0.1:80", "enable Member", "10.0.0.1:80"),
+        ("undrain&group=web&member=10.0.0.1:80", "Undrain 10.0.0.1:80", "undrain", "10.0.0.1:80"),
+        ("disable-balancing&group=web", "Disable balancing of web", "disable Balancing", "web"),
+        ("enable-balancing&group=web", "Enable balancing of web", "enable Balancing", "web"),
+        ("disable-listener&listener=%5B::%5D:80", "Disable listener [::]:80", "disable Listener", "[::]:80"),
+        ("enable-listener&listener=%5B::%5D:80", "Enable listener [::]:80", "enable Listener", "[::]:80"),
+    ] {
+        let page =
+            raw(unix(&open.control), "GET", &format!("/dashboard/act?do={ask}"), "Host: localhost\r\n", "");
+        assert_eq!(page.status, 200, "{ask}: {}", page.body);
+        assert!(page.body.contains(&format!("{title}?</h1>")), "{ask}: {}", page.body);
+        assert!(open.script.calls.lock().unwrap().is_empty(), "nothing is done by asking");
+        let done = raw(unix(&open.control), "POST", "/dashboard/act", own, &encoded(&form(&page.body)));
+        assert_eq!(done.status, 200, "{ask}: {}", done.body);
+        assert!(done.body.contains(": done</h1>"), "{ask}: {}", done.body);
+        let calls = std::mem::take(&mut *open.script.calls.lock().unwrap());
+        assert!(
+            calls.len() == 1 && calls[0].starts_with(begins) && calls[0].contains(says),
+            "{ask}: {calls:?}"
+        );
+    }
+    // What is not there is said before anything is asked.
+    let ask = "/dashboard/act?do=disable-listener&listener=nowhere:1";
+    let page = raw(unix(&open.control), "GET", ask, "Host: localhost\r\n", "");
+    assert!(page.status == 400 && page.body.contains("there is no listener nowhere:1"), "{}", page.body);
+}
+
+#[test]
 fn a_page_changes_as_the_balancer_does() {
     let open = open();
     let mut stream = tcp(open.addr());

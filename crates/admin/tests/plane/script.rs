@@ -17,7 +17,7 @@ use plimsoll_brain::scale::Reason;
 use plimsoll_brain::scale::crew::Stage;
 use plimsoll_brain::status::{
     GroupExplanation, GroupStatus, Latency, ListenerStatus, LoadExplanation, LoadLine, MemberLoadLine,
-    MemberStatus, Predicted, ScaledMember, ScalerStatus, Status, UrgencyStatus, WhatIf,
+    MemberStatus, Predicted, Recent, ScaledMember, ScalerStatus, Status, UrgencyStatus, WhatIf,
 };
 use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
@@ -122,6 +122,10 @@ impl Subject for Script {
         let (type_id, ior, corbaloc) =
             ("IDL:Test/Latency:1.0".into(), "IOR:00".into(), "corbaloc::one:1/web".into());
         (group == "web").then(|| Reference { group: group.into(), type_id, ior, corbaloc })
+    }
+
+    fn recent(&self, group: &str) -> Option<Recent> {
+        (group != "nobody").then(Recent::default)
     }
 
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String> {

@@ -28,6 +28,7 @@ pub(crate) const LOOK: &[&str] = &[
     "events",
     "explain",
     "capacity",
+    "recent",
     "scale",
     "reference",
     "leases",

@@ -84,7 +84,7 @@ fn examined(
     parts.push(part);
     if let Some(file) = &file {
         parts.push(machine::limits(&file.config));
-        parts.push(access::permissions(file, there));
+        parts.push(access::permissions(file, seen.as_ref()));
         parts.push(access::control(file));
     }
     if path.is_some() || there {

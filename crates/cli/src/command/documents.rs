@@ -161,6 +161,8 @@ fn commands(text: &str) -> Vec<(usize, Vec<String>, bool)> {
         let line = whole.strip_prefix("$ ").unwrap_or(&whole);
         for part in line.split(" | ").flat_map(|part| part.split(" && ")) {
             let part = part.trim().strip_prefix("sudo ").unwrap_or_else(|| part.trim());
+            // Where it says what it says is the shell's affair.
+            let part = part.split(" 2>").next().unwrap_or_default();
             let cut = part.split(['…', '(']).next().unwrap_or_default();
             let words = words(cut);
             let begin = words

@@ -13,7 +13,7 @@ mod spans;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -21,7 +21,6 @@ use plimsoll_admin::{Admin, Audit, Rules, Secured};
 use plimsoll_cluster::corba::LoadManager;
 use plimsoll_cluster::fleet::{self, Seat};
 use plimsoll_proxy::{Engine, Estate};
-use rustix::fs::{Access, access};
 use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -188,6 +187,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     doors.stays = heir.sockets.stays;
     doors.given = std::mem::take(&mut heir.sockets.doors);
     doors.opening = Some(Arc::clone(&opening));
+    let control = doors.control.clone();
     let admin = plimsoll_admin::start(doors, Arc::clone(&running) as _).map_err(Failure::failed)?;
     let desk = Office(Arc::clone(&running), audit.clone());
     let load_manager =
@@ -202,6 +202,9 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     }
     if let Some(address) = admin.addr() {
         tracing::info!("listening admin {address}: dashboard http://{address}/, status, metrics, events");
+    }
+    if let Some(path) = control {
+        tracing::info!("listening control unix:{}: drain, reload, stop and what else acts", path.display());
     }
     if let Some(address) = admin.reports() {
         tracing::info!(
@@ -232,13 +235,15 @@ fn seated(
 /// where its folder belongs to root.
 fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
     let AdminConfig { listen, mut control, reports, lend, register, written, tls, audit, .. } = file.admin();
-    let folder = control.as_deref().and_then(Path::parent);
-    if let Some(folder) = folder.filter(|folder| !written && access(*folder, Access::WRITE_OK).is_err()) {
-        tracing::warn!(
-            "no control socket: {} is not writable; for drain, reload and stop set control in [admin]",
-            folder.display()
-        );
-        control = None;
+    if let Some(path) = control.clone().filter(|_| !written) {
+        config::make_room(&path);
+        if !config::room(&path) {
+            tracing::warn!(
+                "no control socket: {} is not this user's to write; for drain, reload and stop set control in [admin]",
+                path.parent().unwrap_or(&path).display()
+            );
+            control = None;
+        }
     }
     let audit = audit_log(audit.as_deref(), "admin")?;
     warn_of_unwritten(tls.is_some(), audit.as_deref(), "admin");

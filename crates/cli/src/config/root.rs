@@ -107,7 +107,8 @@ pub(crate) struct Admin {
     pub(crate) listen: AdminListen,
 
     /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`), whose clients
-    /// prove who they are; or a list of both. `off` for none.
+    /// prove who they are; or a list of both. `off` for none. Whoever may not write to `/run` has it, unless it is said here,
+    /// at `$XDG_RUNTIME_DIR/plimsoll.sock`, or without a login at `/tmp/plimsoll-UID/control.sock`; commands look there, too.
     pub(crate) control: Controls,
 
     /// Address that takes reports of members (`POST /v1/report`), lends members to clients (`POST /v1/groups/NAME/bind`; see `lend`), shows

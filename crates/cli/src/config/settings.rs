@@ -19,7 +19,7 @@ use super::problem::{Problem, Problems};
 use super::{
     Binding, Config, Discover, DrainedSessions, File, Forwarded, Group, HandOver, Health, Listener, Member,
     MemberAddress, MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind,
-    ReportHeader, Strategy, WhenAllDown, affinity, tls, trace,
+    ReportHeader, Strategy, WhenAllDown, affinity, tls, trace, usual_control,
 };
 
 /// Where the balancer is watched and controlled.
@@ -230,7 +230,8 @@ impl File {
     pub(crate) fn admin(&self) -> AdminConfig {
         let admin = &self.config.admin;
         let written = self.spots.has("admin") && self.spots.key("admin").has("control");
-        let (listen, control, reports) = (admin.listen.0, admin.control.unix().cloned(), admin.reports.0);
+        let (listen, reports) = (admin.listen.0, admin.reports.0);
+        let control = if written { admin.control.unix().cloned() } else { Some(usual_control()) };
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
         let (lend, register, tls) = (admin.lend, admin.register, admin.doors().secured());

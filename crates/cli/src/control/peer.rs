@@ -42,12 +42,7 @@ impl<'b> Peer<'b> {
 
     /// Has something done.
     pub(crate) fn post(&self, target: &str, body: &Value) -> Result<Value, Trouble> {
-        if let Balancer::Http(_) = self.at {
-            return Err(Trouble::Refused(format!(
-                "{} only shows: give --control unix:/path of the control socket to act",
-                self.at
-            )));
-        }
+        self.at.acts()?;
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let body = self.send("POST", target, &body, ACT)?;
         Ok(serde_json::from_slice(&body).unwrap_or_default())
@@ -84,7 +79,7 @@ fn supervisor_hint(at: &Balancer, error: ErrorKind) -> &'static str {
             "use it as the user who started the Supervisor, or as root"
         }
         (Balancer::Unix(_), _) => "is it the control socket of a Supervisor?",
-        (Balancer::Http(_), _) => "see [supervise] listen of the Supervisor's file",
+        (Balancer::Http(_) | Balancer::Look(..), _) => "see [supervise] listen of the Supervisor's file",
         (Balancer::Https(..), _) => "see [supervise] control of the Supervisor's file",
     }
 }

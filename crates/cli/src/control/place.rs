@@ -1,14 +1,19 @@
 //! Which of those that run is meant. The socket on this host is the first of these that is given: `--control`, the
 //! environment's variable, `control` of the file named by `--config`, that of the usual file in this folder, the usual socket.
-//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. `--host` names control over
-//! TLS of other hosts, one or many.
+//! `--control http://HOST:PORT` names a read-only listener instead: enough to look, not to act. A balancer whose control socket
+//! is not there, or not this user's to open, is looked at by its read-only listener, too, if nobody says which one. `--host` names
+//! control over TLS of other hosts, one or many.
 
 use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Balancer, Credentials, Trouble, configured, secure};
-use crate::config::{DEFAULT_FILE, DEFAULT_LOTTERY_FILE, DEFAULT_SUPERVISE_CONTROL, DEFAULT_SUPERVISE_FILE};
+use crate::config::{
+    Admin, AdminListen, DEFAULT_FILE, DEFAULT_LOTTERY_FILE, DEFAULT_SUPERVISE_CONTROL,
+    DEFAULT_SUPERVISE_FILE, usual_controls,
+};
 
 /// A running balancer.
 pub(crate) type Where = At<Balancers>;
@@ -30,11 +35,16 @@ pub(crate) trait Kind {
     const FILE: &str;
     const SECTION: &str;
 
-    /// Where it is if nobody says anything.
+    /// Where it may be if nobody says anything, the likeliest place first.
     ///
     /// # Errors
     /// There is no usual place.
-    fn usual() -> Result<Balancer, Trouble>;
+    fn usual() -> Result<Vec<Balancer>, Trouble>;
+
+    /// Where it can be looked at without its control socket, by what a file says.
+    fn look(_file: Option<&Path>) -> Option<String> {
+        None
+    }
 }
 
 /// Balancers: `plimsoll up`.
@@ -59,8 +69,26 @@ impl Kind for Balancers {
     const FILE: &str = DEFAULT_FILE;
     const SECTION: &str = "admin";
 
-    fn usual() -> Result<Balancer, Trouble> {
-        Balancer::parse("unix:/run/plimsoll.sock")
+    fn usual() -> Result<Vec<Balancer>, Trouble> {
+        Ok(usual_controls().into_iter().map(Balancer::Unix).collect())
+    }
+
+    fn look(file: Option<&Path>) -> Option<String> {
+        let listen = match file {
+            Some(file) => configured(file, Self::SECTION, "listen").ok()?,
+            None => None,
+        };
+        let AdminListen(listen) = match listen {
+            Some(text) => text.parse().ok()?,
+            None => Admin::default().listen,
+        };
+        let mut address = listen.filter(|address| address.port() != 0)?;
+        match address.ip() {
+            IpAddr::V4(any) if any.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+            IpAddr::V6(any) if any.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+            _ => {}
+        }
+        Some(address.to_string())
     }
 }
 
@@ -75,8 +103,8 @@ impl Kind for Supervisors {
     const FILE: &str = DEFAULT_SUPERVISE_FILE;
     const SECTION: &str = "supervise";
 
-    fn usual() -> Result<Balancer, Trouble> {
-        Balancer::parse(&format!("unix:{DEFAULT_SUPERVISE_CONTROL}"))
+    fn usual() -> Result<Vec<Balancer>, Trouble> {
+        Ok(vec![Balancer::parse(&format!("unix:{DEFAULT_SUPERVISE_CONTROL}"))?])
     }
 }
 
@@ -90,7 +118,7 @@ impl Kind for Daemons {
     const FILE: &str = DEFAULT_LOTTERY_FILE;
     const SECTION: &str = "admin";
 
-    fn usual() -> Result<Balancer, Trouble> {
+    fn usual() -> Result<Vec<Balancer>, Trouble> {
         let what = "it is not said which daemon: give --host https://HOST:PORT, --control unix:/PATH, or -c FILE with \
              [admin] control";
         Err(Trouble::Refused(what.into()))
@@ -178,11 +206,45 @@ pub(crate) fn find<K: Kind>(control: Option<&str>, config: Option<&Path>) -> Res
         return Balancer::parse(control);
     }
     let file = config.or_else(|| Some(Path::new(K::FILE)).filter(|file| file.exists()));
-    let Some(file) = file else { return K::usual() };
-    let Some(control) = configured(file, K::SECTION)? else { return K::usual() };
-    Balancer::parse(&control).map_err(|trouble| {
-        Trouble::Refused(format!("{}: [{}] control: {trouble}", file.display(), K::SECTION))
-    })
+    let control = match file {
+        Some(file) => configured(file, K::SECTION, "control")?.map(|control| (file, control)),
+        None => None,
+    };
+    let places = match control {
+        None => K::usual()?,
+        Some((file, control)) => match Balancer::parse(&control) {
+            Ok(balancer) => vec![balancer],
+            Err(trouble) => {
+                let why = format!("{}: [{}] control: {trouble}", file.display(), K::SECTION);
+                return seen::<K>(Some(file), &why).ok_or(Trouble::Refused(why));
+            }
+        },
+    };
+    settled::<K>(places, file)
+}
+
+/// The first place where somebody is. If nobody is at any, the way to look at least; and if that leads nowhere either, the place
+/// where it should have been: whoever asks there is told what is wrong.
+fn settled<K: Kind>(places: Vec<Balancer>, file: Option<&Path>) -> Result<Balancer, Trouble> {
+    let mut away = None;
+    for place in places {
+        match place.there() {
+            Ok(()) => return Ok(place),
+            Err(error) => {
+                away.get_or_insert_with(|| (place.unreachable(&error).to_string(), place));
+            }
+        }
+    }
+    match away {
+        Some((why, place)) => Ok(seen::<K>(file, &why).unwrap_or(place)),
+        None => Err(Trouble::Refused("it is not said where it is: give --control unix:/PATH".into())),
+    }
+}
+
+/// The read-only listener, in place of a control socket that cannot be used, if one of ours answers there.
+fn seen<K: Kind>(file: Option<&Path>, why: &str) -> Option<Balancer> {
+    let look = Balancer::Look(K::look(file)?, why.to_owned());
+    look.status().is_ok().then_some(look)
 }
 
 #[cfg(test)]
@@ -241,7 +303,10 @@ mod tests {
         assert_eq!(found, Balancer::Unix("/z.sock".into()));
         let tls = refused(find("admin.control = \"tls://[::]:9905\""));
         assert!(tls.contains("--host https://"), "{tls}");
-        assert_eq!(find("").unwrap(), Balancer::Unix("/run/plimsoll.sock".into()));
+        assert!(usual_controls().contains(&match find("").unwrap() {
+            Balancer::Unix(path) => path,
+            other => panic!("{other}"),
+        }));
         let syntax = refused(find("[admin]\n\ncontrol = \n"));
         assert!(syntax.contains("line 3: ") && syntax.contains("--control"), "{syntax}");
         let off = refused(find("admin.control = \"off\""));

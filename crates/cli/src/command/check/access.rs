@@ -5,18 +5,28 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use plimsoll_brain::status::Status;
 use rustix::fs::{Access, access};
 
 use super::finding::{Part, See};
-use crate::config::{Config, File, LogPath};
+use crate::config::{self, Config, File, LogPath};
 
-/// Ports, folders, keys. Where a balancer runs (`there`) the ports are its own.
-pub(super) fn permissions(file: &File, there: bool) -> Part {
+/// Ports, folders, keys. Where a balancer runs (`seen`) ports and sockets that are its own need not be free.
+pub(super) fn permissions(file: &File, seen: Option<&Status>) -> Part {
     let mut part = Part::new("permissions");
-    if there {
-        part.skip("ports and sockets: the balancer that runs has them");
+    let listeners = file.config.listeners.iter();
+    let listeners = listeners.map(|listener| (listener.address.0, listener.protocol.transport()));
+    if let Some(status) = seen {
+        part.skip("ports and sockets: the balancer that runs has its own");
+        // Those that the next reload would add.
+        let own = |address: &SocketAddr| {
+            status.listeners.iter().any(|listener| listener.address == address.to_string())
+        };
+        listen(&mut part, listeners.filter(|(address, _)| !own(address)));
     } else {
-        listen(&mut part, &file.config);
+        let admin = &file.config.admin;
+        let admin = [admin.listen.0, admin.reports.0, admin.load_manager.0];
+        listen(&mut part, listeners.chain(admin.into_iter().flatten().map(|address| (address, "tcp"))));
         control_folder(&mut part, file);
     }
     let logs = file.config.access_log.iter().map(|log| &log.path).chain(&file.config.admin.audit);
@@ -28,13 +38,9 @@ pub(super) fn permissions(file: &File, there: bool) -> Part {
 }
 
 /// Could this user listen where the file says, now?
-fn listen(part: &mut Part, config: &Config) {
-    let listeners =
-        config.listeners.iter().map(|listener| (listener.address.0, listener.protocol.transport()));
-    let admin = [config.admin.listen.0, config.admin.reports.0, config.admin.load_manager.0];
-    let admin = admin.into_iter().flatten().map(|address| (address, "tcp"));
+fn listen(part: &mut Part, addresses: impl Iterator<Item = (SocketAddr, &'static str)>) {
     let mut free = 0;
-    for (address, transport) in listeners.chain(admin).filter(|(address, _)| address.port() != 0) {
+    for (address, transport) in addresses.filter(|(address, _)| address.port() != 0) {
         let outcome = match transport {
             "udp" => UdpSocket::bind(address).map(drop),
             _ => TcpListener::bind(address).map(drop),
@@ -71,7 +77,8 @@ fn control_folder(part: &mut Part, file: &File) {
     let admin = file.admin();
     let Some(socket) = admin.control else { return };
     let folder = folder_of(&socket);
-    if access(folder, Access::WRITE_OK).is_ok() {
+    let room = if admin.written { access(folder, Access::WRITE_OK).is_ok() } else { config::room(&socket) };
+    if room {
         part.ok(format!("the control socket can be made in {}", folder.display()));
         return;
     }

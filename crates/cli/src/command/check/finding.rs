@@ -1,5 +1,8 @@
 //! What was found, and how it is told.
 
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -70,25 +73,40 @@ impl See {
         Self::Versions,
     ];
 
-    /// A page of the documents, and the heading in it.
-    pub(super) fn page(self) -> &'static str {
+    /// A page of the guide, and the heading in it.
+    fn page(self) -> &'static str {
         match self {
-            Self::Config => "docs/guide/troubleshooting.md#the-configuration-is-refused",
-            Self::Unreachable => "docs/guide/troubleshooting.md#commands-cannot-reach-the-balancer",
-            Self::MemberUnreachable => "docs/guide/troubleshooting.md#a-member-cannot-be-connected-to",
-            Self::MemberOut => "docs/guide/troubleshooting.md#a-member-is-down-or-ejected",
-            Self::Health => "docs/guide/health-and-ejection.md#active-checks",
-            Self::Clock => "docs/guide/troubleshooting.md#the-clock-is-wrong-or-slow",
-            Self::Limits => "docs/guide/getting-started.md#limits-of-the-machine",
-            Self::Permissions => "docs/guide/troubleshooting.md#it-may-not-listen-or-write",
-            Self::Certificates => "docs/guide/tls.md",
-            Self::Access => "docs/guide/access.md",
-            Self::Reports => "docs/guide/troubleshooting.md#loads-are-old-or-missing",
-            Self::Discovery => "docs/guide/discovery.md",
-            Self::Reload => "docs/guide/troubleshooting.md#a-reload-changes-nothing",
-            Self::Versions => "docs/guide/troubleshooting.md#versions-differ",
+            Self::Config => "troubleshooting.md#the-configuration-is-refused",
+            Self::Unreachable => "troubleshooting.md#commands-cannot-reach-the-balancer",
+            Self::MemberUnreachable => "troubleshooting.md#a-member-cannot-be-connected-to",
+            Self::MemberOut => "troubleshooting.md#a-member-is-down-or-ejected",
+            Self::Health => "health-and-ejection.md#active-checks",
+            Self::Clock => "troubleshooting.md#the-clock-is-wrong-or-slow",
+            Self::Limits => "getting-started.md#limits-of-the-machine",
+            Self::Permissions => "troubleshooting.md#it-may-not-listen-or-write",
+            Self::Certificates => "tls.md",
+            Self::Access => "access.md",
+            Self::Reports => "troubleshooting.md#loads-are-old-or-missing",
+            Self::Discovery => "discovery.md",
+            Self::Reload => "troubleshooting.md#a-reload-changes-nothing",
+            Self::Versions => "troubleshooting.md#versions-differ",
         }
     }
+}
+
+/// Where the guide is: beside the program where a package put both, else in the source.
+fn guide() -> &'static Path {
+    static GUIDE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let program = std::env::current_exe().unwrap_or_default();
+        installed(&program).unwrap_or_else(|| "docs/guide".into())
+    });
+    &GUIDE
+}
+
+/// The guide that came with a program, if it did.
+fn installed(program: &Path) -> Option<PathBuf> {
+    let guide = program.parent()?.parent()?.join("share/doc/plimsoll/guide");
+    guide.is_dir().then_some(guide)
 }
 
 /// One thing that was looked at.
@@ -102,7 +120,7 @@ pub(super) struct Finding {
     pub(super) hint: Option<String>,
     /// Where to read on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) see: Option<&'static str>,
+    pub(super) see: Option<String>,
 }
 
 /// Things of one kind.
@@ -134,7 +152,12 @@ impl Part {
     }
 
     fn add(&mut self, outcome: Outcome, what: String, hint: Option<String>, see: Option<See>) {
-        self.findings.push(Finding { outcome, what, hint, see: see.map(See::page) });
+        self.findings.push(Finding {
+            outcome,
+            what,
+            hint,
+            see: see.map(|see| format!("{}/{}", guide().display(), see.page())),
+        });
     }
 
     /// Did something fail?
@@ -189,7 +212,7 @@ pub(super) fn page(parts: &[Part], short: bool, color: bool) -> String {
             if let Some(hint) = &finding.hint {
                 out.push_str(&format!("          {}\n", plain(hint)));
             }
-            if let Some(see) = finding.see {
+            if let Some(see) = &finding.see {
                 out.push_str(&format!("          {}\n", Tone::Faint.paint(&format!("see {see}"), color)));
             }
         }
@@ -210,11 +233,10 @@ pub(super) fn page(parts: &[Part], short: bool, color: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn every_hint_leads_to_a_page_that_is_there() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
         for see in See::ALL {
             let (file, heading) = see.page().split_once('#').unwrap_or_else(|| (see.page(), ""));
             let text =
@@ -224,6 +246,17 @@ mod tests {
                 heading.is_empty() || text.lines().any(|line| line.starts_with('#') && slug(line) == heading);
             assert!(found, "{file} has no heading {heading}");
         }
+    }
+
+    #[test]
+    fn the_guide_of_a_package_is_beside_the_program() {
+        let root = std::env::temp_dir().join(format!("plimsoll-guide-{}", std::process::id()));
+        let program = root.join("bin/plimsoll");
+        assert_eq!(installed(&program), None);
+        std::fs::create_dir_all(root.join("share/doc/plimsoll/guide")).unwrap();
+        assert_eq!(installed(&program), Some(root.join("share/doc/plimsoll/guide")));
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(installed(Path::new("plimsoll")), None);
     }
 
     #[test]

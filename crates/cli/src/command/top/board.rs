@@ -1,13 +1,16 @@
 //! What two looks say together: for each member the columns of the table, for each group its line of verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use plimsoll_admin::table::{self, Figures, Load, Scale};
 use plimsoll_brain::State;
-use plimsoll_brain::status::{GroupStatus, MemberStatus, Standing, Status};
+use plimsoll_brain::status::{
+    GroupStatus, MemberExplanation, MemberRecent, MemberStatus, RecentSecond, Standing, Status,
+};
 use serde::Serialize;
 
 use super::Sort;
-use super::gauge::{Gauge, Unit};
+use super::gauge::Gauge;
 use super::look::Look;
 
 /// All groups at one moment.
@@ -37,7 +40,7 @@ pub(super) struct Section {
     pub(super) capacity: Option<f64>,
     /// Part of it that is free.
     pub(super) headroom: Option<f64>,
-    /// Since start, seconds.
+    /// Of the last seconds; since start where those are not known. Seconds.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     /// Requests that wait now.
@@ -56,24 +59,28 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: State,
     pub(super) why: String,
+    pub(super) since_seconds: f64,
     pub(super) load: Gauge,
     /// Part of what it can do that is in use.
     pub(super) used: Option<f64>,
     /// Of the load that was last reported, seconds.
     pub(super) report_age_seconds: Option<f64>,
-    /// Sessions that are bound to it, over all listeners; none where a member is chosen for each request.
+    /// Sessions that are bound to it, over all listeners, and leases of it; none where a member is chosen for each request.
     pub(super) bindings: Option<u64>,
     pub(super) in_flight: u32,
+    /// Over the last ten seconds.
     pub(super) requests_per_second: Option<f64>,
-    /// Since start, seconds.
+    /// Of about the last ten seconds; since start where those are not known. Seconds.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     /// Requests that failed, since start.
     pub(super) errors: u64,
-    /// Of those the ones since the last look.
-    pub(super) errors_now: u64,
+    /// And a second, over the last ten seconds.
+    pub(super) errors_per_second: f64,
     /// Sessions that left it under alert, since start.
     pub(super) sheds: u64,
+    /// And in the last minute.
+    pub(super) sheds_lately: u64,
     /// Part of its sessions that is to go now.
     pub(super) alert_share: f64,
 }
@@ -141,11 +148,30 @@ impl<'l> Past<'l> {
     }
 }
 
+/// Seconds in which a time is looked for.
+const LATELY: usize = 5;
+
 fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
     let line = group.load_line.as_ref();
-    let rows: Vec<Row> = group.members.iter().map(|member| row(group, member, look, past)).collect();
+    let recent = look.recent.get(&group.name);
+    let members = recent.map_or(&[][..], |recent| &recent.members);
+    let listeners = || look.status.listeners.iter().filter(|listener| listener.group == group.name);
+    let explained = look.explained.get(&group.name).into_iter().flat_map(|all| &all.members);
+    let known = Known {
+        scale: Scale::of(group, members),
+        recent: members.iter().map(|own| (&*own.name, own)).collect(),
+        explained: explained.map(|own| (&*own.name, own)).collect(),
+        bound: table::bound(listeners()),
+        binds: table::binds(group, listeners()),
+    };
+    let rows: Vec<Row> = group.members.iter().map(|member| row(group, member, &known, past)).collect();
     let measured: Option<f64> = rows.iter().map(|row| row.requests_per_second).sum();
-    let time = |seconds: f64| (group.latency.count > 0).then_some(seconds);
+    let late = |of: fn(&RecentSecond) -> Option<f64>| {
+        let seconds = recent.map_or(&[][..], |recent| &recent.seconds);
+        seconds.iter().rev().take(LATELY).find_map(of)
+    };
+    let time =
+        |late: Option<f64>, all: f64| late.or((recent.is_none() && group.latency.count > 0).then_some(all));
     Section {
         name: group.name.clone(),
         healthy: group.healthy,
@@ -155,8 +181,8 @@ fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
         requests_per_second: measured.or_else(|| line.map(|line| line.requests_per_second)),
         capacity: line.and_then(|line| line.capacity),
         headroom: line.and_then(|line| line.headroom),
-        p50: time(group.latency.p50),
-        p99: time(group.latency.p99),
+        p50: time(late(|second| second.p50), group.latency.p50),
+        p99: time(late(|second| second.p99), group.latency.p99),
         queued: group.queued,
         rejected: group.rejected.values().sum(),
         shed: group.rejected.get("shed").copied().unwrap_or(0),
@@ -164,35 +190,45 @@ fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
     }
 }
 
-fn row(group: &GroupStatus, member: &MemberStatus, look: &Look, past: &Past<'_>) -> Row {
-    let line = member.load_line.as_ref();
-    let before = past.members.get(&(&*group.name, &*member.name));
-    let between = past.seconds.zip(before);
-    let rate =
-        between.map(|(seconds, before)| member.requests.saturating_sub(before.requests) as f64 / seconds);
-    let time = |seconds: f64| (member.latency.count > 0).then_some(seconds);
-    let listeners = look.status.listeners.iter().filter(|listener| !listener.bindings.is_empty());
-    let bound: Vec<u64> = listeners
-        .flat_map(|listener| listener.bindings.iter().filter(move |_| listener.group == group.name))
-        .filter(|binding| binding.member == member.name)
-        .map(|binding| binding.bound)
-        .collect();
+/// What is known of the members of a group beside their status, by name.
+struct Known<'l> {
+    scale: Scale,
+    recent: HashMap<&'l str, &'l MemberRecent>,
+    explained: HashMap<&'l str, &'l MemberExplanation>,
+    bound: HashMap<&'l str, u64>,
+    /// Are sessions bound at all?
+    binds: bool,
+}
+
+fn row(group: &GroupStatus, member: &MemberStatus, known: &Known<'_>, past: &Past<'_>) -> Row {
+    let name = &*member.name;
+    let recent = known.recent.get(name).copied();
+    let figures = Figures::of(member, recent, known.bound.get(name).copied().unwrap_or(0));
+    let limited = table::with_limit(member, known.explained.get(name).copied());
+    // What nobody counts by the second is counted between two looks.
+    let before = past.members.get(&(&*group.name, &*member.name)).filter(|_| recent.is_none());
+    let between = |now: u64, then: fn(&MemberStatus) -> u64| {
+        let (seconds, before) = past.seconds.zip(before)?;
+        Some(now.saturating_sub(then(before)) as f64 / seconds)
+    };
     Row {
         name: member.name.clone(),
         state: member.state,
         why: member.why.clone(),
-        load: Gauge::of(member, look.thresholds.get(&group.name)),
-        used: line.and_then(|line| line.used),
-        report_age_seconds: member.load.map(|load| load.age_seconds),
-        bindings: (!bound.is_empty()).then(|| bound.iter().sum()),
+        since_seconds: member.since_seconds,
+        load: Gauge::new(Load::of(&limited, recent, known.scale), known.scale),
+        used: member.load_line.as_ref().and_then(|line| line.used),
+        report_age_seconds: figures.report_age,
+        bindings: known.binds.then_some(figures.bindings),
         in_flight: member.in_flight,
-        requests_per_second: rate.or_else(|| line.map(|line| line.requests_per_second)),
-        p50: time(member.latency.p50),
-        p99: time(member.latency.p99),
-        errors: member.failures,
-        errors_now: before.map_or(0, |before| member.failures.saturating_sub(before.failures)),
-        sheds: member.moved,
-        alert_share: member.alert_share,
+        requests_per_second: between(member.requests, |before| before.requests).or(figures.rate),
+        p50: figures.p50,
+        p99: figures.p99,
+        errors: figures.failures,
+        errors_per_second: between(member.failures, |before| before.failures).unwrap_or(figures.failing),
+        sheds: figures.moved,
+        sheds_lately: figures.moved_lately,
+        alert_share: figures.alert_share,
     }
 }
 
@@ -203,24 +239,17 @@ impl Section {
         let greatest = |rows: &mut Vec<&Row>, by: &dyn Fn(&Row) -> f64| {
             rows.sort_by(|a, b| by(b).total_cmp(&by(a)));
         };
-        let share = |row: &Row| row.load.now / self.reach(row.load.unit).max(f64::MIN_POSITIVE);
         match sort {
             Sort::Configured => {}
             Sort::Name => rows.sort_by(|a, b| a.name.cmp(&b.name)),
             Sort::State => rows.sort_by_key(|row| std::cmp::Reverse(trouble(row.state))),
-            Sort::Load => greatest(&mut rows, &share),
+            Sort::Load => greatest(&mut rows, &|row| row.load.share()),
             Sort::Rate => greatest(&mut rows, &|row| row.requests_per_second.unwrap_or(-1.0)),
             Sort::P99 => greatest(&mut rows, &|row| row.p99.unwrap_or(-1.0)),
             Sort::Errors => greatest(&mut rows, &|row| row.errors as f64),
             Sort::Age => greatest(&mut rows, &|row| row.report_age_seconds.unwrap_or(-1.0)),
         }
         rows
-    }
-
-    /// How far bars of a unit reach here, so that they can be compared.
-    pub(super) fn reach(&self, unit: Unit) -> f64 {
-        let of_unit = self.members.iter().filter(|row| row.load.unit == unit);
-        of_unit.map(|row| row.load.reach()).fold(0.0, f64::max)
     }
 }
 

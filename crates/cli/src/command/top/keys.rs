@@ -29,10 +29,7 @@ pub(super) const HELP: [(&str, &str); 11] = [
     ("↑ ↓, PgUp PgDn", "move through what does not fit"),
     ("h, ?", "this, and back"),
     ("", ""),
-    (
-        "load",
-        "by the strategy's metric and thresholds, else in flight of the limit, else the part of the capacity in use",
-    ),
+    ("load", "the part of the capacity in use, else the load that is reported, else requests under way"),
     ("age", "since the load was measured"),
     ("p50, p99", "since the member joined, at most 6 % off"),
     ("sheds", "sessions that left under alert"),

@@ -1,20 +1,20 @@
-//! One look at a balancer: its status, the thresholds of strategies that have some, and what happened since the last one.
+//! One look at a balancer: its status, what each group did of late, and what happened since the last look.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_admin::Entry;
-use plimsoll_brain::status::{GroupExplanation, Status};
-use plimsoll_brain::strategy;
+use plimsoll_brain::status::{GroupExplanation, Recent, Status};
+use serde::de::DeserializeOwned;
 
 use crate::control::{Balancer, Trouble};
 
-/// Loads at which a strategy stops giving a member work, and takes some away; in the unit of the group's metric.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Thresholds {
-    pub(super) reject: Option<f64>,
-    pub(super) critical: Option<f64>,
-}
+/// Groups that are asked what they did of late, and members of one that is asked for limits: of more, a look would cost the balancer
+/// more than it is worth.
+const ASKED: usize = 64;
+const MANY: usize = 500;
+/// It finds limits by itself.
+const ADAPTIVE: &str = "adaptive";
 
 /// What was seen at one moment.
 #[derive(Clone, Debug)]
@@ -25,8 +25,10 @@ pub(super) struct Look {
     /// Whom it is of.
     pub(super) whom: String,
     pub(super) status: Status,
-    /// By group, where there are some.
-    pub(super) thresholds: BTreeMap<String, Thresholds>,
+    /// What they did of late, by group; not of all, see [`ASKED`].
+    pub(super) recent: BTreeMap<String, Recent>,
+    /// What strategies that find limits by themselves say of their members, likewise.
+    pub(super) explained: BTreeMap<String, GroupExplanation>,
     /// Since the last look, oldest first; all that are kept with the first.
     pub(super) events: Vec<Entry>,
 }
@@ -58,29 +60,35 @@ impl Eye {
         let events: Vec<Entry> =
             self.balancer.get(&format!("/events?follow=0&since={}", self.last)).unwrap_or_default();
         self.last = events.last().map_or(self.last, |entry| entry.seq);
-        let with_thresholds = status.groups.iter().filter(|group| has_thresholds(&group.strategy));
-        let thresholds = with_thresholds
-            .filter_map(|group| Some((group.name.clone(), self.thresholds(&group.name)?)))
-            .collect();
+        let asked = || status.groups.iter().take(ASKED);
+        let recent = asked().filter_map(|group| Some((group.name.clone(), self.of(&group.name, "recent")?)));
+        let recent = recent.collect();
+        let limits = asked().filter(|group| group.strategy == ADAPTIVE && group.members.len() <= MANY);
+        let explained =
+            limits.filter_map(|group| Some((group.name.clone(), self.of(&group.name, "explain")?)));
+        let explained = explained.collect();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Look {
             at: Instant::now(),
             unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
             whom: self.balancer.to_string(),
             status,
-            thresholds,
+            recent,
+            explained,
             events,
         })
     }
 
-    fn thresholds(&self, group: &str) -> Option<Thresholds> {
-        let explained: GroupExplanation = self.balancer.get(&format!("/v1/groups/{group}/explain")).ok()?;
-        // 0 is for none.
-        let knob = |name: &str| explained.knobs.get(name).copied().filter(|value| *value > 0.0);
-        Some(Thresholds { reject: knob("reject"), critical: knob("critical") })
+    /// What is asked of a group by itself; none where it is refused, or an older balancer does not know it.
+    fn of<T: DeserializeOwned>(&self, group: &str, what: &str) -> Option<T> {
+        self.balancer.get(&format!("/v1/groups/{}/{what}", encoded(group))).ok()
     }
 }
 
-fn has_thresholds(name: &str) -> bool {
-    strategy::find(name).is_some_and(|found| found.knobs.iter().any(|knob| knob.name == "critical"))
+/// A name as a part of a path.
+fn encoded(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:[]".contains(&byte);
+    name.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
 }

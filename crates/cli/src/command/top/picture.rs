@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use plimsoll_admin::Entry;
+use plimsoll_admin::table::COLUMNS;
 
 use super::Sort;
 use super::board::{Board, Row, Section};
@@ -37,32 +38,34 @@ const SHOWN: usize = 8;
 /// Columns of a picture that is not for a terminal.
 const PLAIN_WIDTH: usize = 200;
 
-/// A column: its heading, its width, and how soon it is left out where there is no room for all (0 is never).
+/// A column of numbers: its place among [`COLUMNS`], its width, and how soon it is left out where there is no room for all (0 is never).
 struct Column {
-    heading: &'static str,
+    place: usize,
     width: usize,
     goes: u8,
     cell: fn(&Row) -> (String, Tone),
 }
 
-/// After the bar, from the left.
-static COLUMNS: [Column; 10] = [
-    Column { heading: "load", width: 8, goes: 4, cell: |row| (row.load.text(), row.load.tone()) },
-    Column { heading: "used", width: 5, goes: 2, cell: |row| (percent(row.used), Tone::Plain) },
-    Column { heading: "age", width: 5, goes: 5, cell: |row| (age(row.report_age_seconds), Tone::Plain) },
+/// Between the load's and the last one, from the left.
+static NUMBERS: [Column; 7] = [
+    Column { place: 3, width: 6, goes: 3, cell: |row| (age(row.report_age_seconds), Tone::Plain) },
     Column {
-        heading: "bound",
-        width: 7,
-        goes: 1,
+        place: 4,
+        width: 8,
+        goes: 2,
         cell: |row| (row.bindings.map_or_else(none, grouped), Tone::Plain),
     },
-    Column { heading: "flight", width: 6, goes: 3, cell: |row| (row.in_flight.to_string(), Tone::Plain) },
-    Column { heading: "req/s", width: 7, goes: 0, cell: |row| (rate(row.requests_per_second), Tone::Plain) },
-    Column { heading: "p50", width: 7, goes: 6, cell: |row| (time(row.p50), Tone::Plain) },
-    Column { heading: "p99", width: 7, goes: 0, cell: |row| (time(row.p99), Tone::Plain) },
-    Column { heading: "errors", width: 8, goes: 7, cell: errors },
-    Column { heading: "sheds", width: 6, goes: 2, cell: sheds },
+    Column { place: 5, width: 7, goes: 0, cell: |row| (rate(row.requests_per_second), Tone::Plain) },
+    Column { place: 6, width: 7, goes: 5, cell: |row| (time(row.p50), Tone::Plain) },
+    Column { place: 7, width: 7, goes: 0, cell: |row| (time(row.p99), Tone::Plain) },
+    Column { place: 8, width: 11, goes: 4, cell: errors },
+    Column { place: 9, width: 11, goes: 1, cell: sheds },
 ];
+
+/// A heading, as this table has it.
+fn heading(place: usize) -> String {
+    COLUMNS[place].to_lowercase()
+}
 
 /// Columns between two columns.
 const GAP: usize = 2;
@@ -192,7 +195,7 @@ impl View {
             }
             lines.push(verdict(group));
             lines.push(layout.head());
-            lines.extend(group.sorted(self.sort).into_iter().map(|row| layout.row(group, row)));
+            lines.extend(group.sorted(self.sort).into_iter().map(|row| layout.row(row)));
         }
         lines
     }
@@ -227,55 +230,78 @@ struct Layout {
     name: usize,
     bar: usize,
     columns: Vec<&'static Column>,
+    /// Of the last one; 0 if there is no room for it.
+    why: usize,
 }
 
 /// Of the state, glyph and word.
 const STATE: usize = 12;
-/// Shortest and longest bar.
+/// Of the load beside its bar.
+const LOAD: usize = 13;
+/// Shortest and longest bar, and that beside which the reason of a state goes first.
 const BAR: (usize, usize) = (10, 30);
+const BAR_BESIDE: usize = 20;
+/// A reason in less room than that says nothing.
+const WHY: usize = 12;
 
 impl Layout {
     fn new(name: usize, width: usize) -> Self {
         let taken = |columns: &[&Column]| {
-            name + GAP + STATE + GAP + columns.iter().map(|column| GAP + column.width).sum::<usize>()
+            let numbers: usize = columns.iter().map(|column| GAP + column.width).sum();
+            name + GAP + STATE + GAP + GAP + LOAD + numbers
         };
-        let mut columns: Vec<&'static Column> = COLUMNS.iter().collect();
+        let mut columns: Vec<&'static Column> = NUMBERS.iter().collect();
         while taken(&columns) + BAR.0 > width {
             let first = columns.iter().enumerate().filter(|(_, column)| column.goes > 0);
             let Some((at, _)) = first.min_by_key(|(_, column)| column.goes) else { break };
             columns.remove(at);
         }
-        let bar = width.saturating_sub(taken(&columns)).min(BAR.1);
-        Self { name, bar, columns }
+        let room = width.saturating_sub(taken(&columns));
+        let beside = room.saturating_sub(room.min(BAR_BESIDE) + GAP);
+        let why = if beside >= WHY { beside } else { 0 };
+        let bar = if why > 0 { BAR_BESIDE } else { room.min(BAR.1) };
+        Self { name, bar, columns, why }
     }
 
     fn head(&self) -> Line {
-        let (name, bar) = (self.name, self.bar);
-        let mut text = format!("{:name$}  {:STATE$}  {:bar$}", "member", "state", "");
+        let (name, load) = (self.name, self.bar + GAP + LOAD);
+        let mut text = format!("{:name$}  {:STATE$}  {:load$}", heading(0), heading(1), heading(2));
         for column in &self.columns {
             let width = column.width;
-            text.push_str(&format!("  {:>width$}", column.heading));
+            text.push_str(&format!("  {:>width$}", heading(column.place)));
+        }
+        if self.why > 0 {
+            text.push_str(&format!("  {}", heading(10)));
         }
         Line::new(&text, Tone::Faint)
     }
 
-    fn row(&self, group: &Section, row: &Row) -> Line {
-        let mut name: String = plain(&row.name);
-        if let Some((end, _)) = name.char_indices().nth(self.name) {
-            name.truncate(end);
-        }
+    fn row(&self, row: &Row) -> Line {
         let width = self.name;
+        let name = cut(&plain(&row.name), width);
         let mut line = Line::new(&format!("{name:width$}  "), Tone::Strong);
         let (glyph, word, tone) = text::state(row.state);
         line.push(&format!("{:STATE$}  ", format!("{glyph} {word}")), tone);
-        line.push(&row.load.bar(group.reach(row.load.unit), self.bar), row.load.tone());
+        line.push(&row.load.bar(self.bar), row.load.tone());
+        line.push(&format!("  {:LOAD$}", row.load.text()), row.load.tone());
         for column in &self.columns {
             let (text, tone) = (column.cell)(row);
             let width = column.width;
             line.push(&format!("  {text:>width$}"), tone);
         }
+        if self.why > 0 {
+            let since = format!(" for {}", ago(row.since_seconds));
+            let why = cut(&plain(&row.why), self.why.saturating_sub(since.len()));
+            line.push(&format!("  {why}"), Tone::Plain);
+            line.push(&since, Tone::Faint);
+        }
         line
     }
+}
+
+/// Its first so many letters.
+fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
 }
 
 /// One line for a group: how it is, what it does, how far below its load line.
@@ -344,10 +370,6 @@ fn none() -> String {
     "-".to_owned()
 }
 
-fn percent(share: Option<f64>) -> String {
-    share.map_or_else(none, |share| format!("{:.0}%", share * 100.0))
-}
-
 fn time(seconds: Option<f64>) -> String {
     seconds.map_or_else(none, latency)
 }
@@ -369,17 +391,25 @@ fn rate(rate: Option<f64>) -> String {
     }
 }
 
+/// A second, of late, and all of them.
 fn errors(row: &Row) -> (String, Tone) {
-    let tone = match (row.errors, row.errors_now) {
-        (0, _) => Tone::Plain,
-        (_, 0) => Tone::Fair,
-        _ => Tone::Bad,
-    };
-    (grouped(row.errors), tone)
+    let all = grouped(row.errors);
+    match (row.errors, row.errors_per_second) {
+        (0, _) => ("0".to_owned(), Tone::Plain),
+        (_, now) if now > 0.0 => (format!("{}/s ({all})", rate(Some(now))), Tone::Bad),
+        _ => (format!("0 ({all})"), Tone::Plain),
+    }
 }
 
+/// In the last minute, and all of them.
 fn sheds(row: &Row) -> (String, Tone) {
-    (grouped(row.sheds), if row.alert_share > 0.0 { Tone::Fair } else { Tone::Plain })
+    let all = grouped(row.sheds);
+    let text = match (row.sheds, row.sheds_lately) {
+        (0, _) => "0".to_owned(),
+        (_, 0) => format!("0 ({all})"),
+        (_, now) => format!("{now}/min ({all})"),
+    };
+    (text, if row.alert_share > 0.0 { Tone::Fair } else { Tone::Plain })
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use plimsoll_brain::EventKind;
-use plimsoll_brain::status::{BindingStatus, LoadExplanation, LoadLine, MemberLoadLine, Status};
+use plimsoll_brain::status::{
+    BindingStatus, LoadExplanation, LoadLine, MemberLoadLine, MemberRecent, Recent, RecentSecond, Status,
+};
 
-use super::super::look::{Look, Thresholds};
+use super::super::look::Look;
 use super::*;
 use crate::control::sample;
 
@@ -14,7 +16,8 @@ fn look(status: Status) -> Look {
         unix_ms: 1_795_195_840_000,
         whom: "unix:/run/plimsoll.sock".into(),
         status,
-        thresholds: BTreeMap::new(),
+        recent: BTreeMap::new(),
+        explained: BTreeMap::new(),
         events: Vec::new(),
     }
 }
@@ -49,15 +52,29 @@ fn view() -> View {
     member.moved = 4;
     member.alert_share = 0.2;
     member.load = Some(LoadExplanation { value: 0.7, age_seconds: 0.31 });
-    member.load_line = Some(MemberLoadLine { used: Some(0.875), ..MemberLoadLine::default() });
+    member.load_effective = Some(0.7);
+    let line = |used| MemberLoadLine { used: Some(used), capacity: Some(100.0), ..MemberLoadLine::default() };
+    member.load_line = Some(line(0.7));
     web.members[1].load = Some(LoadExplanation { value: 0.31, age_seconds: 75.0 });
+    web.members[1].load_line = Some(line(0.31));
     status.listeners[1].group = "web".into();
     let bound = BindingStatus { member: "10.0.0.1:80".into(), bound: 1234, moved: 4 };
     status.listeners[1].bindings = vec![bound];
     let mut second = look(status);
     second.at = first.at + Duration::from_secs(1);
-    let set = Thresholds { reject: Some(0.6), critical: Some(0.9) };
-    second.thresholds = BTreeMap::from([("web".into(), set)]);
+    let of_late = MemberRecent {
+        name: "10.0.0.1:80".into(),
+        requests_per_second: 25.0,
+        failures_per_second: 0.5,
+        moved: 3,
+        p50: Some(0.008),
+        p99: Some(0.038),
+        reject_above: Some(0.6),
+        alert_above: Some(0.9),
+        ..MemberRecent::default()
+    };
+    let seconds = vec![RecentSecond { p50: Some(0.009), p99: Some(0.04), ..RecentSecond::default() }];
+    second.recent = BTreeMap::from([("web".into(), Recent { seconds, members: vec![of_late] })]);
     let mut view = View::new(&None, Sort::Configured, Duration::from_secs(1));
     view.seen(Board::of(&second, Some(&first)), &[entry(1, "5 failures in a row\x1b[2J")]);
     view
@@ -141,16 +158,23 @@ fn what_does_not_fit_is_reached_by_moving() {
 }
 
 #[test]
-fn rates_are_between_two_looks() {
+fn rates_and_times_are_of_late() {
     let view = view();
-    let row = &view.board.groups[0].members[0];
-    assert_eq!((row.requests_per_second, row.errors_now, row.bindings), (Some(250.0), 1, Some(1234)));
-    assert_eq!(view.board.groups[0].shed, 1200);
-    // Another process counts from 0: that is no rate.
-    let mut old = look(sample());
+    let web = &view.board.groups[0];
+    let row = &web.members[0];
+    assert_eq!((row.requests_per_second, row.errors_per_second, row.bindings), (Some(25.0), 0.5, Some(1234)));
+    assert_eq!((row.p99, row.sheds_lately, web.p99), (Some(0.038), 3, Some(0.04)));
+    assert_eq!(web.shed, 1200);
+    // The mark that is given as a load stands where the load is used by as much.
+    assert!(row.load.load.reject.is_some_and(|at| (at - 0.6).abs() < 1e-9), "{row:?}");
+    // Where nobody counts by the second it is between two looks, unless another process counts from 0.
+    let (mut old, mut new) = (look(sample()), look(sample()));
+    new.at = old.at + Duration::from_secs(1);
+    new.status.groups[0].members[0].requests += 250;
+    let rate = |old: &Look| Board::of(&new, Some(old)).groups[0].members[0].requests_per_second;
+    assert_eq!(rate(&old), Some(250.0));
     old.status.pid = 1;
-    let new = look(sample());
-    assert_eq!(Board::of(&new, Some(&old)).groups[0].members[0].requests_per_second, None);
+    assert_eq!(rate(&old), None);
 }
 
 #[test]
@@ -158,4 +182,13 @@ fn a_balancer_that_is_lost_is_said_so() {
     let mut view = view();
     view.lost = Some("cannot reach unix:/run/plimsoll.sock".into());
     assert!(text(&view.lines(150, 20)).contains("‼ cannot reach unix:/run/plimsoll.sock"));
+}
+
+#[test]
+fn the_columns_are_those_of_the_dashboard() {
+    let mut view = view();
+    let shown = text(&view.lines(200, 20));
+    let heads: Vec<&str> =
+        shown.lines().find(|line| line.starts_with("member")).unwrap().split_whitespace().collect();
+    assert_eq!(heads, COLUMNS.map(str::to_lowercase));
 }

@@ -1,0 +1,104 @@
+//! Where the control socket of a balancer is if nobody says: one place for root, a private one for every other user. Who starts a
+//! balancer and who looks for it come to the same place, whatever their environments say.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+/// Whoever may write its folder has it here.
+const COMMON: &str = "/run/plimsoll.sock";
+
+/// Where a balancer of this user makes its control socket.
+pub(crate) fn usual_control() -> PathBuf {
+    place(Path::new(COMMON), &runtime(), own())
+}
+
+/// Where a balancer's control socket may be, the likeliest first: this user's own, then the common one, which an administrator's
+/// may lead to.
+pub(crate) fn usual_controls() -> Vec<PathBuf> {
+    let mut all = vec![usual_control()];
+    // Another shell of the same user may have had another environment.
+    all.extend(runtime().into_iter().map(|folder| folder.join("plimsoll.sock")));
+    all.push(own().join("control.sock"));
+    all.retain(|path| path != Path::new(COMMON) && path.parent().is_some_and(kept));
+    all.dedup();
+    all.push(COMMON.into());
+    all
+}
+
+/// Makes the folder of this user's own place, if that is where the socket is to be.
+pub(crate) fn make_room(control: &Path) {
+    if control.parent() == Some(&own()) {
+        // One that is there already is judged by [`room`].
+        let _ = DirBuilder::new().mode(0o700).create(own());
+    }
+}
+
+/// Can the socket be made there, and by nobody else in our place?
+pub(crate) fn room(control: &Path) -> bool {
+    let Some(folder) = control.parent() else { return false };
+    if folder == own() {
+        return kept(folder) || folder.symlink_metadata().is_err();
+    }
+    access(folder, Access::WRITE_OK).is_ok()
+}
+
+fn place(common: &Path, runtime: &[PathBuf], own: PathBuf) -> PathBuf {
+    if common.parent().is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok()) {
+        return common.into();
+    }
+    let folder = runtime.iter().find(|folder| kept(folder));
+    folder.map_or_else(|| own.join("control.sock"), |folder| folder.join("plimsoll.sock"))
+}
+
+/// Folders that a login makes for what its user runs.
+fn runtime() -> Vec<PathBuf> {
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let login = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
+    named.into_iter().chain([login]).collect()
+}
+
+/// For a user without a login, such as one of a service.
+fn own() -> PathBuf {
+    PathBuf::from(format!("/tmp/plimsoll-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Is a folder there, this user's, and nobody else's to write? What is in it is then what this user put there.
+fn kept(folder: &Path) -> bool {
+    folder.symlink_metadata().is_ok_and(|found| {
+        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_common_place_is_for_whoever_may_write_there() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-usual-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let mode = |mode| std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (common, own) = (folder.join("common.sock"), PathBuf::from("/tmp/own"));
+        assert_eq!(place(&common, &[], own.clone()), common);
+        let away = Path::new("/nowhere/at/all/plimsoll.sock");
+        mode(0o700);
+        assert_eq!(place(away, &[folder.clone()], own.clone()), folder.join("plimsoll.sock"));
+        // Where others can write, they can put a socket of theirs.
+        mode(0o777);
+        assert_eq!(place(away, &[folder.clone()], own.clone()), Path::new("/tmp/own/control.sock"));
+        assert_eq!(place(away, &["/nowhere/at/all".into()], own), Path::new("/tmp/own/control.sock"));
+        std::fs::remove_dir(&folder).unwrap();
+    }
+
+    #[test]
+    fn who_looks_looks_first_where_it_would_be_made() {
+        let all = usual_controls();
+        assert!(all.contains(&usual_control()) || !usual_control().parent().is_some_and(kept), "{all:?}");
+        assert_eq!(all.last().unwrap(), Path::new(COMMON));
+    }
+}

@@ -1,0 +1,163 @@
+//! The first hour with Plimsoll: what the README has its reader type, in that order, and what an ordinary user may do.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
+
+use crate::stage::{Folder, Member, Process, Run, Walk, binary, free_port, part, until};
+
+#[test]
+fn as_the_readme_has_it() {
+    // Whether the generator keeps its time is this machine's affair, and how loaded it is.
+    let hour = Walk::of("README.md")
+        .under("## The first hour")
+        .put("plimsoll load ", "plimsoll load --tolerance 10s ");
+    let ran = hour.put("--duration 8s", "--duration 4s").done();
+    let said = |begin: &str, nth: usize| {
+        let mut found = ran.iter().filter(|(line, _)| line.starts_with(begin));
+        &found.nth(nth).unwrap_or_else(|| panic!("no {begin}")).1
+    };
+    assert!(said("curl", 0).out.contains("x-member: "), "{}", said("curl", 0).out);
+    // Side-cars speak, and are gone by.
+    let explained = &said("plimsoll explain", 0).out;
+    assert!(["knee", "work", "rif"].iter().all(|name| explained.contains(name)), "{explained}");
+    // The death was seen, and clients hardly saw it.
+    let events = &said("plimsoll events", 0).out;
+    assert!(events.contains("ejected") || events.contains("down"), "{events}");
+    let members = &said("plimsoll members", 1).out;
+    assert!(members.contains("/s") && members.contains("with twice the traffic"), "{members}");
+}
+
+/// Somebody who is not root, in a folder of their own. Where the tests are not root's, that is who runs them.
+struct Somebody {
+    folder: Folder,
+}
+
+impl Somebody {
+    const NUMBER: u32 = 54_321;
+
+    fn new() -> Self {
+        let folder = Folder::new();
+        std::fs::copy(binary(), folder.join("plimsoll")).unwrap();
+        std::fs::create_dir(folder.join("run")).unwrap();
+        std::fs::set_permissions(folder.join("run"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        if root() {
+            for path in [folder.path().to_owned(), folder.join("run")] {
+                std::os::unix::fs::chown(path, Some(Self::NUMBER), Some(Self::NUMBER)).unwrap();
+            }
+        }
+        Self { folder }
+    }
+
+    /// A command of theirs, with the folder that a login makes or without.
+    fn args(&self, login: bool, args: &[&str]) -> Vec<String> {
+        let mut all = Vec::new();
+        if root() {
+            let number = Self::NUMBER.to_string();
+            all.extend([part("setpriv").display().to_string(), "--clear-groups".into()]);
+            all.extend([format!("--reuid={number}"), format!("--regid={number}"), "--".into()]);
+        }
+        let run = self.folder.join("run");
+        all.extend([
+            "env".into(),
+            "-u".into(),
+            "XDG_RUNTIME_DIR".into(),
+            "-u".into(),
+            "PLIMSOLL_CONTROL".into(),
+        ]);
+        all.extend(login.then(|| format!("XDG_RUNTIME_DIR={}", run.display())));
+        all.push(self.folder.join("plimsoll").display().to_string());
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
+        all
+    }
+
+    fn start(&self, login: bool, args: &[&str]) -> Process {
+        let args = self.args(login, args);
+        let rest: Vec<&str> = args[1..].iter().map(String::as_str).collect();
+        Process::start(std::path::Path::new(&args[0]), &rest, self.folder.path())
+    }
+
+    fn run(&self, login: bool, args: &[&str]) -> Run {
+        let args = self.args(login, args);
+        let mut command = Command::new(&args[0]);
+        let output = command.args(&args[1..]).current_dir(self.folder.path()).stdin(Stdio::null()).output();
+        let output = output.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Run { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+fn root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The README's configuration, at free ports; no [admin] but for the port.
+fn file(somebody: &Somebody, member: &Member, admin: &str) -> u16 {
+    let port = free_port();
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:{}\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = [\"{}\"]\n\
+         [group.health]\ntcp = true\n[admin]\nlisten = \"127.0.0.1:{port}\"\n{admin}",
+        free_port(),
+        member.address
+    );
+    somebody.folder.write("plimsoll.toml", text);
+    port
+}
+
+#[test]
+fn an_ordinary_user_looks_and_acts() {
+    let (somebody, member) = (Somebody::new(), Member::start(&[]));
+    let port = file(&somebody, &member, "");
+    let name = member.address.to_string();
+    for login in [true, false] {
+        let mut up = somebody.start(login, &["up"]);
+        until("it serves", || somebody.run(login, &["status"]).code == Some(0));
+        let said = up.line("listening control unix:");
+        let run = somebody.folder.join("run").display().to_string();
+        assert_eq!(said.contains(&run), login, "{said}");
+        for look in [&["members"][..], &["top", "--once"], &["events"], &["explain", "group", "web"]] {
+            let run = somebody.run(login, look);
+            assert_eq!(run.code, Some(0), "{look:?}: {}{}", run.out, run.err);
+        }
+        for act in [["drain", &name], ["undrain", &name]] {
+            let run = somebody.run(login, &act);
+            assert_eq!(run.code, Some(0), "{act:?}: {}{}", run.out, run.err);
+        }
+        // It knows its own balancer by what it has.
+        let check = somebody.run(login, &["check"]);
+        assert_eq!(check.code, Some(0), "{}{}", check.out, check.err);
+        assert!(!check.out.contains("somebody else"), "{}", check.out);
+        // Another user may look, and is told why no more than that.
+        if root() && !login {
+            let look = Run::plimsoll(&["members"], somebody.folder.path());
+            assert_eq!(look.code, Some(0), "{}{}", look.out, look.err);
+            let act = Run::plimsoll(&["drain", &name], somebody.folder.path());
+            assert_eq!(act.code, Some(2), "{}{}", act.out, act.err);
+            assert!(
+                act.err.contains(&format!("http://127.0.0.1:{port} only shows: cannot reach unix:")),
+                "{}",
+                act.err
+            );
+        }
+        assert_eq!(somebody.run(login, &["stop"]).code, Some(0));
+        assert_eq!(up.end(), Some(0));
+    }
+    let away = somebody.run(true, &["status"]);
+    assert_eq!(away.code, Some(3), "{}", away.err);
+    assert!(away.err.contains("plimsoll up"), "{}", away.err);
+    let _ = std::fs::remove_dir(format!("/tmp/plimsoll-{}", Somebody::NUMBER));
+}
+
+#[test]
+fn without_a_control_socket_one_can_look_and_is_told_why_not_act() {
+    let (somebody, member) = (Somebody::new(), Member::start(&[]));
+    let port = file(&somebody, &member, "control = \"off\"\n");
+    let up = somebody.start(true, &["up"]);
+    until("it serves", || somebody.run(true, &["status"]).code == Some(0));
+    assert_eq!(somebody.run(true, &["members"]).code, Some(0), "{up}");
+    let act = somebody.run(true, &["drain", &member.address.to_string()]);
+    assert_eq!(act.code, Some(2), "{}", act.err);
+    assert!(act.err.contains(&format!("http://127.0.0.1:{port} only shows")), "{}", act.err);
+    assert!(act.err.contains("switched off"), "{}", act.err);
+    let check = somebody.run(true, &["check"]);
+    assert!(check.code == Some(0) && !check.out.contains("somebody else"), "{}{}", check.out, check.err);
+}
