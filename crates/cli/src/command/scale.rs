@@ -84,7 +84,7 @@ fn render(groups: &[(&GroupStatus, &ScalerStatus)], color: bool) -> String {
             (false, true) => format!("{}, paused", scaler.provider),
             (false, false) => scaler.provider.clone(),
         };
-        let by = scaler.decides.as_ref().map_or(by.clone(), |name| format!("{by}, {name} decides"));
+        let by = scaler.decides.as_ref().map_or_else(|| by.clone(), |name| format!("{by}, {name} decides"));
         rows.push(vec![
             Cell::text(&group.name).tone(Tone::Strong),
             Cell::number(scaler.desired).tone(if even { Tone::Good } else { Tone::Fair }),

@@ -87,10 +87,13 @@ mod tests {
         assert_eq!(place(&common, &[], own.clone()), common);
         let away = Path::new("/nowhere/at/all/plimsoll.sock");
         mode(0o700);
-        assert_eq!(place(away, &[folder.clone()], own.clone()), folder.join("plimsoll.sock"));
+        assert_eq!(place(away, std::slice::from_ref(&folder), own.clone()), folder.join("plimsoll.sock"));
         // Where others can write, they can put a socket of theirs.
         mode(0o777);
-        assert_eq!(place(away, &[folder.clone()], own.clone()), Path::new("/tmp/own/control.sock"));
+        assert_eq!(
+            place(away, std::slice::from_ref(&folder), own.clone()),
+            Path::new("/tmp/own/control.sock")
+        );
         assert_eq!(place(away, &["/nowhere/at/all".into()], own), Path::new("/tmp/own/control.sock"));
         std::fs::remove_dir(&folder).unwrap();
     }

@@ -170,8 +170,9 @@ fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
         let seconds = recent.map_or(&[][..], |recent| &recent.seconds);
         seconds.iter().rev().take(LATELY).find_map(of)
     };
-    let time =
-        |late: Option<f64>, all: f64| late.or((recent.is_none() && group.latency.count > 0).then_some(all));
+    let time = |late: Option<f64>, all: f64| {
+        late.or_else(|| (recent.is_none() && group.latency.count > 0).then_some(all))
+    };
     Section {
         name: group.name.clone(),
         healthy: group.healthy,
