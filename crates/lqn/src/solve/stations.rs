@@ -2,11 +2,13 @@
 
 use super::State;
 use super::net::{NOBODY, Net, Origin, Rule};
+use super::overtake::{Back, Overtakes};
 use super::queue::{self, Case, Memory, Source};
 
 /// How much of each station a request for an entry takes, however far down: visits where each waits as long as any
 /// other, work where the wait is in proportion to it. Only of entries of tasks whose threads are counted.
 pub(super) struct Reach {
+    overtakes: Overtakes,
     /// By task with more threads than one: per entry stations and how much.
     pools: Vec<Vec<(usize, Share)>>,
     /// By task: per entry the tasks below and how often they are asked; none where there are too many.
@@ -24,7 +26,11 @@ impl Reach {
         let model = net.model;
         let (entries, stations) = (model.entries.len(), net.stations.len());
         if entries.saturating_mul(stations) > MOST {
-            return Self { pools: vec![Vec::new(); model.tasks.len()], below: Vec::new() };
+            return Self {
+                overtakes: Overtakes::new(net),
+                pools: vec![Vec::new(); model.tasks.len()],
+                below: Vec::new(),
+            };
         }
         let mut all: Vec<Vec<f64>> = vec![Vec::new(); entries];
         for task in net.tasks.iter().rev() {
@@ -72,7 +78,7 @@ impl Reach {
             let asked = own.iter().take(tasks).enumerate().filter(|(_, much)| **much > 0.0);
             asked.map(|(task, much)| (task, *much)).collect()
         });
-        Self { below: below.collect(), pools: pools.collect() }
+        Self { overtakes: Overtakes::new(net), below: below.collect(), pools: pools.collect() }
     }
 }
 
@@ -141,7 +147,12 @@ fn at(
         return 0.0;
     }
     let mut sources = Vec::with_capacity(own.slots.len());
-    for slot in &own.slots {
+    let backs = if own.pool && own.after && own.slots.len() <= 60 {
+        reach.overtakes.of(net, state, station)
+    } else {
+        vec![Back::default(); own.slots.len()]
+    };
+    for (slot, back) in own.slots.iter().zip(backs) {
         let place = &state.slots[*slot];
         let each = |sum: f64| if place.rate > 0.0 { sum / place.rate } else { 0.0 };
         sources.push(Source {
@@ -154,6 +165,8 @@ fn at(
             idle: idle(net, totals, net.slots[*slot].holder),
             beyond: beyond(net, net.slots[*slot].holder),
             held: place.rate * place.wait + place.held * place.stretch + place.first,
+            back: back.part,
+            left: back.left,
             ..Source::default()
         });
     }
@@ -182,7 +195,7 @@ fn at(
     let mut memory = state.memories[station];
     match own.rule {
         Rule::Fifo | Rule::Sharing => {
-            let met = meetings(net, kin, station, &sources);
+            let met = meetings(net, reach, kin, state, station, &sources);
             if met.iter().flatten().all(|part| *part >= 1.0) {
                 queue::wait(&case, &mut sources, &mut memory);
             } else {
@@ -338,7 +351,14 @@ const LITTLE: f64 = 0.03;
 
 /// For each source, the part of each other's requests that it can meet: not those of the very thread or client that it
 /// is done for itself.
-fn meetings(net: &Net<'_>, kin: &[Vec<f64>], station: usize, sources: &[Source]) -> Vec<Vec<f64>> {
+fn meetings(
+    net: &Net<'_>,
+    reach: &Reach,
+    kin: &[Vec<f64>],
+    state: &State,
+    station: usize,
+    sources: &[Source],
+) -> Vec<Vec<f64>> {
     let slots = &net.stations[station].slots;
     if kin.is_empty() || slots.len() < 2 || slots.len() > 30 {
         return Vec::new();
@@ -372,6 +392,23 @@ fn meetings(net: &Net<'_>, kin: &[Vec<f64>], station: usize, sources: &[Source])
             // Where it hardly matters it is left out, without a step.
             let part = 1.0 - ((same - LITTLE) / (1.0 - LITTLE)).max(0.0);
             (met[one][other], met[other][one]) = (part, part);
+        }
+    }
+    // Who was answered goes on before the one that answered does: it is in front of that one's second phase.
+    if !net.stations[station].pool && net.stations[station].servers == 1.0 {
+        for (one, slot) in slots.iter().enumerate() {
+            let holder = net.slots[*slot].holder;
+            for (other, behind) in slots.iter().enumerate() {
+                let behind = net.slots[*behind];
+                if holder != NOBODY
+                    && behind.holder != holder
+                    && net.origins[behind.origin] == Origin::After(behind.holder)
+                {
+                    let same = kin[behind.holder][holder] / net.active[holder].max(1.0);
+                    met[one][other] *=
+                        1.0 - same.min(1.0) * reach.overtakes.follows(net, state, *slot, behind.holder);
+                }
+            }
         }
     }
     met
