@@ -432,8 +432,8 @@ fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories:
 }
 
 /// Higher priorities first: those of a priority and above are as if there were no others, but for the one of the others
-/// that is served to its end where none is interrupted (as in Cobham's formula, 1954). What all wait for together does
-/// not depend on who is first.
+/// that is served to its end where none is interrupted (as in Cobham's formula, 1954). What all wait for together, each
+/// as much as it has to do, does not depend on who is first (Kleinrock's conservation law, 1965).
 fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], memory: &mut Memory) {
     let own = &net.stations[station];
     let priorities: Vec<i32> = own.slots.iter().map(|slot| net.slots[*slot].priority).collect();
@@ -441,25 +441,28 @@ fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], mem
     levels.sort_unstable_by(|one, other| other.cmp(one));
     levels.dedup();
     let whole: f64 = sources.iter().map(|source| source.rate * source.mean).sum();
+    // Of what takes no time, too, it is said how long it waits.
+    let least = 1e-6 * whole / sources.iter().map(|source| source.rate).sum::<f64>();
+    let weight = |source: &Source| source.rate * source.mean.max(least);
     let mut above = 0.0;
     for level in levels {
         let places: Vec<usize> = (0..sources.len()).filter(|place| priorities[*place] >= level).collect();
         let mut those: Vec<Source> = places.iter().map(|place| sources[*place]).collect();
         queue::wait(case, &mut those, memory);
-        let mut all: f64 = those.iter().map(|source| source.rate * source.wait).sum();
+        let mut all: f64 = those.iter().map(|source| weight(source) * source.wait).sum();
         if own.rule == Rule::HeadOfLine {
-            let rate: f64 = those.iter().map(|source| source.rate).sum();
-            let busy = those.iter().map(|source| source.rate * source.mean).sum::<f64>() / own.servers;
+            let work: f64 = those.iter().map(weight).sum();
+            let busy = work / own.servers;
             let others = sources.iter().zip(&priorities).filter(|(_, priority)| **priority < level);
             // Half of the square over the mean: what is left of it when somebody comes.
             let left: f64 = others.map(|(source, _)| source.rate * source.square / 2.0).sum();
             let met = left / own.servers.powi(2) * (whole / own.servers).min(1.0).powf(own.servers - 1.0);
-            all += rate * met / (1.0 - busy.min(0.9));
+            all += work * met / (1.0 - busy.min(0.9));
         }
         let mine: f64 = places
             .iter()
             .filter(|place| priorities[**place] == level)
-            .map(|place| sources[*place].rate)
+            .map(|place| weight(&sources[*place]))
             .sum();
         let wait = if mine > 0.0 { (all - above).max(0.0) / mine } else { 0.0 };
         for (place, found) in places.iter().zip(&those) {
