@@ -12,6 +12,8 @@
 //!   analysis of distributed server systems, 1999, chapter 5), and no more can meet than there are threads to carry them.
 //! - A task with several threads holds each the longer, the more of them are at work, as far as they meet one another
 //!   further down: what its threads wait for is split by whose work is there.
+//! - A task that goes on after it has answered makes its caller wait if that is soon back: how soon it is, is followed
+//!   through what the caller does (`overtake`).
 //!
 //! What cannot be is taken away at the end: where a processor or a task would be busier than it can be, throughputs are
 //! lowered until it is not.
@@ -32,6 +34,8 @@ mod elapsed;
 mod forks;
 mod mix;
 mod net;
+mod overtake;
+mod phased;
 mod queue;
 mod relief;
 mod split;

@@ -4,8 +4,8 @@
 //! clients, servers that have one thread each and call one another in either phase. They are hard on purpose: in a third of them one
 //! client shares a thread with the only other one, and most of the work is in the second phase.
 //!
-//! The target is a mean of 7 %. Formulas miss it here: 9.9 %, and 7.7 % where there are several clients. The bounds below keep that
-//! from growing.
+//! Others are drawn as nobody looked at them before: one to three layers, one to ten clients, one to four threads, second phases from a
+//! fifth to three times as long as the first, calls by chance and in numbers that are certain. The target is a mean of 7 % over either.
 
 use std::collections::BTreeMap;
 
@@ -47,6 +47,98 @@ fn set() -> Vec<(String, Model)> {
     all
 }
 
+/// SplitMix64.
+struct Draw(u64);
+
+impl Draw {
+    fn part(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn one<T: Copy>(&mut self, from: &[T]) -> T {
+        from[(self.part() * from.len() as f64) as usize]
+    }
+
+    /// Evenly in its logarithm, to three digits after the point.
+    fn between(&mut self, from: f64, to: f64) -> f64 {
+        (1000.0 * from * (to / from).powf(self.part())).round() / 1000.0
+    }
+
+    fn is(&mut self, often: f64) -> bool {
+        self.part() < often
+    }
+}
+
+/// Layers of one or two servers each, the most of them with second phases, and one or two tasks of clients.
+fn drawn(draw: &mut Draw) -> String {
+    let shared = draw.is(0.4);
+    let layers = draw.one(&[1, 2, 2, 3]);
+    let widths: Vec<usize> = (0..layers).map(|_| draw.one(&[1, 1, 2])).collect();
+    let count: usize = widths.iter().sum();
+    let cores = if shared { count.div_ceil(2) } else { count };
+    let mut processors = String::from("P 0 p pc f i");
+    for core in 0..cores {
+        processors += &format!(" p p{core} {} m {}", draw.one(&["f", "f", "s"]), draw.one(&[1, 1, 2]));
+    }
+    let (mut tasks, mut entries) = (String::from(" -1 T 0"), String::from(" -1 E 0"));
+    for client in 0..draw.one(&[1, 2]) {
+        let (many, think) = (draw.one(&[1, 1, 2, 3, 5, 10]), draw.one(&[0.0, 0.5, 2.0, 5.0]));
+        let certain = draw.is(0.4);
+        tasks += &format!(" t c{client} r c{client} -1 pc z {think} m {many}");
+        let order = u8::from(certain);
+        entries += &format!(" f c{client} {order} -1 s c{client} {} -1", draw.between(0.1, 2.0));
+        for server in 0..widths[0] {
+            let calls = if certain { draw.one(&[1.0, 1.0, 2.0]) } else { draw.between(0.4, 2.5) };
+            entries += &format!(" y c{client} s{server} {calls} -1");
+        }
+    }
+    let mut server = 0;
+    for (layer, width) in widths.iter().enumerate() {
+        let (mut left, below) = (*width, widths[..=layer].iter().sum::<usize>());
+        while left > 0 {
+            tasks += &format!(
+                " t s{server} n s{server} -1 p{} m {}",
+                server % cores,
+                draw.one(&[1, 1, 1, 2, 3, 4])
+            );
+            let first = draw.between(0.2, 1.0);
+            let second = if draw.is(0.2) { 0.0 } else { first * draw.between(0.2, 3.0) };
+            let certain = draw.is(0.4);
+            let order = u8::from(certain);
+            entries += &format!(" s s{server} {first} {second} -1 f s{server} {order} {order} -1");
+            for called in below..below + widths.get(layer + 1).copied().unwrap_or_default() {
+                let mut calls = if certain {
+                    [draw.one(&[0.0, 1.0, 1.0, 2.0]), draw.one(&[0.0, 1.0, 1.0])]
+                } else {
+                    [draw.between(0.2, 2.0), if draw.is(0.5) { 0.0 } else { draw.between(0.2, 1.5) }]
+                };
+                if second == 0.0 {
+                    calls[1] = 0.0;
+                }
+                if calls == [0.0; 2] {
+                    calls[0] = 1.0;
+                }
+                entries += &format!(" y s{server} s{called} {} {} -1", calls[0], calls[1]);
+            }
+            (left, server) = (left - 1, server + 1);
+        }
+    }
+    format!("{processors}{tasks}{entries} -1")
+}
+
+/// Mean, and what 95 of 100 are below, of what numbers are off by in percent; prints them, with the worst.
+fn summary(what: &str, mut errors: Vec<(f64, String)>) -> [f64; 2] {
+    errors.sort_by(|one, other| other.0.abs().total_cmp(&one.0.abs()));
+    let mean = errors.iter().map(|(off, _)| off.abs()).sum::<f64>() / errors.len() as f64;
+    let p95 = errors[errors.len() / 20].0.abs();
+    eprintln!("{} {what}: off by {mean:.2} % in the mean, 95 of 100 by {p95:.2} %; worst:", errors.len());
+    errors.iter().take(6).for_each(|(off, name)| eprintln!("  {off:+6.2} %  {name}"));
+    [mean, p95]
+}
+
 #[test]
 fn throughputs_with_second_phases_are_as_close_as_is_said() {
     let mut errors = Vec::new();
@@ -64,18 +156,33 @@ fn throughputs_with_second_phases_are_as_close_as_is_said() {
             errors.push((100.0 * (own.mean / played.mean - 1.0), format!("{name}: {who}")));
         }
     }
-    errors.sort_by(|one, other| other.0.abs().total_cmp(&one.0.abs()));
-    let mean = errors.iter().map(|(off, _)| off.abs()).sum::<f64>() / errors.len() as f64;
-    let p95 = errors[errors.len() / 20].0.abs();
-    eprintln!(
-        "{} throughputs, off by {mean:.2} % in the mean, 95 of 100 by {p95:.2} %; worst:",
-        errors.len()
-    );
-    errors.iter().take(6).for_each(|(off, name)| eprintln!("  {off:+6.2} %  {name}"));
-    let several: Vec<f64> =
-        errors.iter().filter(|own| !own.1.contains(", 1 clients")).map(|own| own.0.abs()).collect();
-    let crowd = several.iter().sum::<f64>() / several.len() as f64;
-    eprintln!("of several clients: {crowd:.2} %");
-    assert!(errors.len() == 180 && mean <= 10.5, "{mean} %");
-    assert!(several.len() == 120 && crowd <= 8.2, "{crowd} %");
+    let several = errors.iter().filter(|own| !own.1.contains(", 1 clients")).cloned().collect::<Vec<_>>();
+    assert!(errors.len() == 180 && several.len() == 120);
+    let [mean, _] = summary("throughputs", errors);
+    let [crowd, _] = summary("throughputs with several clients", several);
+    assert!(mean <= 7.0 && crowd <= 7.0, "{mean} %, {crowd} %");
+}
+
+#[test]
+fn models_with_second_phases_that_nobody_chose_are_solved_as_well() {
+    let mut draw = Draw(5);
+    let (mut throughputs, mut responses) = (Vec::new(), Vec::new());
+    for number in 0..150 {
+        let text = drawn(&mut draw);
+        let model = model(&text);
+        let effort = Effort { events: 400_000, precision: 0.004, ..Effort::default() };
+        let played = simulate(&model, &effort).expect("it ends");
+        let (solved, how) = solve(&model);
+        assert!(how.converged, "{number}: {how:?}\n{text}");
+        for (own, played) in solved.tasks.iter().zip(&played.tasks) {
+            let (Some(response), Some(truth)) = (own.response, played.response) else { continue };
+            let name = format!("{number}, {}", own.name);
+            throughputs.push((100.0 * (own.throughput.mean / played.throughput.mean - 1.0), name.clone()));
+            responses.push((100.0 * (response.mean / truth.mean - 1.0), name));
+        }
+    }
+    assert!(responses.len() > 200);
+    let [throughput, _] = summary("throughputs of drawn models", throughputs);
+    let [response, p95] = summary("response times of drawn models", responses);
+    assert!(throughput <= 7.0 && response <= 7.0 && p95 <= 20.0, "{throughput} %, {response} %, {p95} %");
 }

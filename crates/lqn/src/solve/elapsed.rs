@@ -84,7 +84,7 @@ fn phases(net: &Net<'_>, state: &State, row: &Row) -> (Span, Span) {
 }
 
 /// How long one piece of work takes, with the waiting for it.
-fn piece(net: &Net<'_>, state: &State, place: usize, slot: usize) -> Span {
+pub(super) fn piece(net: &Net<'_>, state: &State, place: usize, slot: usize) -> Span {
     let own = &net.model.activities[place];
     let processor = &net.model.processors[net.model.tasks[own.task.0].processor.0];
     let calls: f64 = own.calls.iter().map(|call| call.count).sum();

@@ -8,11 +8,11 @@
 //!
 //! A request sees what is there when it comes: the chain, weighed by the rate at which its own source comes in each
 //! state. So a source never waits for itself. With a task of one thread that goes on after it has answered, the state
-//! says whether it has: what a caller that comes back overtakes. Where service varies otherwise than the exponential
+//! says whether it has ([`phased`](super::phased)). Where service varies otherwise than the exponential
 //! distribution the wait is corrected by [`spread`](super::spread).
 
 use super::mix::Mix;
-use super::{spread, uneven};
+use super::{phased, spread, uneven};
 
 /// Requests of one origin at a station.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +32,10 @@ pub(super) struct Source {
     pub(super) beyond: f64,
     /// How many are here in the mean, waiting or not answered yet.
     pub(super) held: f64,
+    /// Of a task that goes on after it has answered: the part of them that comes while what the same thread asked for
+    /// before still goes on, and how long it does so then.
+    pub(super) back: f64,
+    pub(super) left: f64,
     /// Found: mean and variance of the waiting time.
     pub(super) wait: f64,
     pub(super) variance: f64,
@@ -77,21 +81,21 @@ impl Default for Memory {
 const LONGEST: f64 = 20_000.0;
 
 /// Rates of the sources as a function of how many requests are here.
-struct Rates<'s> {
-    sources: &'s [Source],
+pub(super) struct Rates<'s> {
+    pub(super) sources: &'s [Source],
     mix: Mix,
     /// Per source: its rate for each of its group's that is elsewhere; its own rate if it is from outside.
     each: Vec<f64>,
-    closed: f64,
+    pub(super) closed: f64,
     /// All that their limits add up to.
     all: f64,
     /// Part of those here that is not from outside.
-    share: f64,
+    pub(super) share: f64,
     /// Sum of the rates from outside.
-    outside: f64,
+    pub(super) outside: f64,
     crowding: f64,
     reference: f64,
-    level: f64,
+    pub(super) level: f64,
     fewer: f64,
 }
 
@@ -142,7 +146,7 @@ impl<'s> Rates<'s> {
     }
 
     /// How much slower or faster each comes with so many of the sources here than it would in the mean.
-    fn pace(&self, here: f64) -> f64 {
+    pub(super) fn pace(&self, here: f64) -> f64 {
         if self.crowding <= 0.0 {
             return self.level;
         }
@@ -151,7 +155,7 @@ impl<'s> Rates<'s> {
     }
 
     /// Rate of each source; their sum, and what it would be without crowding.
-    fn at(&self, here: f64, out: &mut [f64]) -> (f64, f64) {
+    pub(super) fn at(&self, here: f64, out: &mut [f64]) -> (f64, f64) {
         let here = here * self.share;
         let full = here >= self.closed - 1e-9;
         let pace = self.pace(here);
@@ -177,21 +181,24 @@ impl<'s> Rates<'s> {
 }
 
 /// What is summed up over the states.
-struct Sums {
-    rates: Vec<f64>,
+pub(super) struct Sums {
+    pub(super) rates: Vec<f64>,
     /// Per source: arrivals, their waiting in services, its square.
-    seen: Vec<[f64; 3]>,
-    norm: f64,
-    crew: [f64; 2],
-    plain: f64,
-    paced: f64,
+    pub(super) seen: Vec<[f64; 3]>,
+    /// The same of those that come back while what their thread asked for before still goes on.
+    pub(super) back: Vec<[f64; 3]>,
+    pub(super) norm: f64,
+    pub(super) crew: [f64; 2],
+    pub(super) plain: f64,
+    pub(super) paced: f64,
 }
 
 impl Sums {
-    fn new(count: usize) -> Self {
+    pub(super) fn new(count: usize) -> Self {
         Self {
             rates: vec![0.0; count],
             seen: vec![[0.0; 3]; count],
+            back: vec![[0.0; 3]; count],
             norm: 0.0,
             crew: [0.0; 2],
             plain: 0.0,
@@ -199,15 +206,22 @@ impl Sums {
         }
     }
 
-    fn add(&mut self, p: f64, wait: f64, square: f64) {
+    pub(super) fn add(&mut self, p: f64, wait: f64, square: f64) {
         for (rate, seen) in self.rates.iter().zip(&mut self.seen) {
             let weight = p * rate;
             *seen = [seen[0] + weight, seen[1] + weight * wait, seen[2] + weight * square];
         }
     }
 
-    fn scale(&mut self, by: f64) {
-        self.seen.iter_mut().flatten().for_each(|sum| *sum *= by);
+    pub(super) fn add_back(&mut self, p: f64, wait: f64, square: f64) {
+        for (rate, seen) in self.rates.iter().zip(&mut self.back) {
+            let weight = p * rate;
+            *seen = [seen[0] + weight, seen[1] + weight * wait, seen[2] + weight * square];
+        }
+    }
+
+    pub(super) fn scale(&mut self, by: f64) {
+        self.seen.iter_mut().chain(&mut self.back).flatten().for_each(|sum| *sum *= by);
         self.crew.iter_mut().for_each(|sum| *sum *= by);
         self.norm *= by;
         self.plain *= by;
@@ -223,7 +237,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     if total.is_nan() || total <= 0.0 || mean.is_nan() || mean <= 0.0 || case.servers == 0 {
         return;
     }
-    let rates = Rates::new(sources, case, memory);
+    let mut rates = Rates::new(sources, case, memory);
     let open = rates.outside > 0.0;
     let after = case.phases[1] > 1e-9 * mean;
     if !open && !after && rates.closed <= case.servers as f64 + 1e-9 {
@@ -231,8 +245,13 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     }
     let mut sums = Sums::new(sources.len());
     let overtaken = after && case.servers == 1;
-    let (each, overloaded) =
-        if overtaken { one_thread(case, &rates, &mut sums) } else { chain(case, &rates, mean, &mut sums) };
+    let (each, overloaded) = if overtaken {
+        let found = phased::one_thread(case, &mut rates, &mut sums);
+        memory.level = rates.level;
+        found
+    } else {
+        chain(case, &rates, mean, &mut sums)
+    };
     memory.overloaded = overloaded;
     if sums.crew[0] > 0.0 {
         memory.crew = sums.crew[1] / sums.crew[0];
@@ -253,7 +272,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     } else {
         None
     };
-    if sums.paced > 0.0 {
+    if sums.paced > 0.0 && !overtaken {
         let aim: f64 = sums.plain / sums.paced;
         memory.level = (memory.level * aim.sqrt()).clamp(0.2, 20.0);
     }
@@ -264,6 +283,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
                 return (0.0, 0.0);
             }
             let (mut long, mut square) = (each * waited / came, each * each * squared / came);
+            let mut factor = 1.0;
             // Whom it meets: the others, and of its own all but itself.
             let (mut met, mut work, mut works) = (0.0, 0.0, 0.0);
             for (other, source) in sources.iter().enumerate() {
@@ -293,6 +313,17 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
                 }
                 long *= by;
                 square *= by * by;
+                factor = by;
+            }
+            let own = sources[place];
+            let [came, waited, squared] = sums.back[place];
+            if overtaken && own.back > 0.0 && came > 0.0 {
+                // Whom it meets behind what it left there itself.
+                let mut met = each * factor * waited / came;
+                let mets = (each * factor).powi(2) * squared / came + own.left * (2.0 * own.left + 2.0 * met);
+                met += own.left;
+                long += own.back * (met - long);
+                square += own.back * (mets - square);
             }
             (long, (square - long * long).max(0.0))
         })
@@ -389,49 +420,4 @@ fn chain(case: &Case, rates: &Rates<'_>, mean: f64, sums: &mut Sums) -> (f64, bo
         }
     }
     (each, overloaded)
-}
-
-/// One thread with two phases: who is there, and in which phase the thread is.
-fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f64, bool) {
-    let [first, second] = case.phases;
-    let whole = first + second;
-    // Idle; answered nobody yet (with n there); has answered (with n there).
-    let mut idle = 1.0_f64;
-    let mut working = 0.0_f64;
-    // Of one less: how likely it had answered, and the rate at which others came.
-    let mut before = (0.0, 0.0);
-    let mut n = 0.0;
-    loop {
-        let (rate, plain) = rates.at(n, &mut sums.rates);
-        let after = second * (before.0 * before.1 + rate * (working + idle));
-        let here = idle + working + after;
-        sums.norm += here;
-        sums.add(idle, 0.0, 0.0);
-        sums.plain += here * plain;
-        sums.paced += here * (rate - rates.outside);
-        // In the unit of the whole service.
-        sums.add(working, n, n * (n + 1.0));
-        let late = n + second / whole;
-        sums.add(after, late, late * (late + 1.0));
-        if rate <= 0.0 {
-            break;
-        }
-        let closed = rate - rates.outside;
-        let ratio = rate * whole;
-        if closed <= 0.0 && n > 2.0 && ratio >= 0.9999 {
-            return (whole, true);
-        }
-        (before, working, idle) = ((after, rate), first * rate * here, 0.0);
-        n += 1.0;
-        if here > 1e200 {
-            sums.scale(1e-200);
-            working *= 1e-200;
-            before.0 *= 1e-200;
-        }
-        if (here < 1e-13 * sums.norm && ratio < 1.0) || n > 2.0 * LONGEST {
-            break;
-        }
-    }
-    sums.crew = [1.0, 1.0];
-    (whole, false)
 }

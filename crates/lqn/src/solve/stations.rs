@@ -2,11 +2,13 @@
 
 use super::State;
 use super::net::{NOBODY, Net, Origin, Rule};
+use super::overtake::{Back, Overtakes};
 use super::queue::{self, Case, Memory, Source};
 
 /// How much of each station a request for an entry takes, however far down: visits where each waits as long as any
 /// other, work where the wait is in proportion to it. Only of entries of tasks whose threads are counted.
 pub(super) struct Reach {
+    overtakes: Overtakes,
     /// By task with more threads than one: per entry stations and how much.
     pools: Vec<Vec<(usize, Share)>>,
     /// By task: per entry the tasks below and how often they are asked; none where there are too many.
@@ -24,7 +26,11 @@ impl Reach {
         let model = net.model;
         let (entries, stations) = (model.entries.len(), net.stations.len());
         if entries.saturating_mul(stations) > MOST {
-            return Self { pools: vec![Vec::new(); model.tasks.len()], below: Vec::new() };
+            return Self {
+                overtakes: Overtakes::new(net),
+                pools: vec![Vec::new(); model.tasks.len()],
+                below: Vec::new(),
+            };
         }
         let mut all: Vec<Vec<f64>> = vec![Vec::new(); entries];
         for task in net.tasks.iter().rev() {
@@ -72,7 +78,7 @@ impl Reach {
             let asked = own.iter().take(tasks).enumerate().filter(|(_, much)| **much > 0.0);
             asked.map(|(task, much)| (task, *much)).collect()
         });
-        Self { below: below.collect(), pools: pools.collect() }
+        Self { overtakes: Overtakes::new(net), below: below.collect(), pools: pools.collect() }
     }
 }
 
@@ -141,7 +147,12 @@ fn at(
         return 0.0;
     }
     let mut sources = Vec::with_capacity(own.slots.len());
-    for slot in &own.slots {
+    let backs = if own.pool && own.after && own.slots.len() <= 60 {
+        reach.overtakes.of(net, state, station)
+    } else {
+        vec![Back::default(); own.slots.len()]
+    };
+    for (slot, back) in own.slots.iter().zip(backs) {
         let place = &state.slots[*slot];
         let each = |sum: f64| if place.rate > 0.0 { sum / place.rate } else { 0.0 };
         sources.push(Source {
@@ -154,6 +165,8 @@ fn at(
             idle: idle(net, totals, net.slots[*slot].holder),
             beyond: beyond(net, net.slots[*slot].holder),
             held: place.rate * place.wait + place.held * place.stretch + place.first,
+            back: back.part,
+            left: back.left,
             ..Source::default()
         });
     }
@@ -182,7 +195,7 @@ fn at(
     let mut memory = state.memories[station];
     match own.rule {
         Rule::Fifo | Rule::Sharing => {
-            let met = meetings(net, kin, station, &sources);
+            let met = meetings(net, reach, kin, state, station, &sources);
             if met.iter().flatten().all(|part| *part >= 1.0) {
                 queue::wait(&case, &mut sources, &mut memory);
             } else {
@@ -338,7 +351,14 @@ const LITTLE: f64 = 0.03;
 
 /// For each source, the part of each other's requests that it can meet: not those of the very thread or client that it
 /// is done for itself.
-fn meetings(net: &Net<'_>, kin: &[Vec<f64>], station: usize, sources: &[Source]) -> Vec<Vec<f64>> {
+fn meetings(
+    net: &Net<'_>,
+    reach: &Reach,
+    kin: &[Vec<f64>],
+    state: &State,
+    station: usize,
+    sources: &[Source],
+) -> Vec<Vec<f64>> {
     let slots = &net.stations[station].slots;
     if kin.is_empty() || slots.len() < 2 || slots.len() > 30 {
         return Vec::new();
@@ -374,6 +394,23 @@ fn meetings(net: &Net<'_>, kin: &[Vec<f64>], station: usize, sources: &[Source])
             (met[one][other], met[other][one]) = (part, part);
         }
     }
+    // Who was answered goes on before the one that answered does: it is in front of that one's second phase.
+    if !net.stations[station].pool && net.stations[station].servers == 1.0 {
+        for (one, slot) in slots.iter().enumerate() {
+            let holder = net.slots[*slot].holder;
+            for (other, behind) in slots.iter().enumerate() {
+                let behind = net.slots[*behind];
+                if holder != NOBODY
+                    && behind.holder != holder
+                    && net.origins[behind.origin] == Origin::After(behind.holder)
+                {
+                    let same = kin[behind.holder][holder] / net.active[holder].max(1.0);
+                    met[one][other] *=
+                        1.0 - same.min(1.0) * reach.overtakes.follows(net, state, *slot, behind.holder);
+                }
+            }
+        }
+    }
     met
 }
 
@@ -395,8 +432,8 @@ fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories:
 }
 
 /// Higher priorities first: those of a priority and above are as if there were no others, but for the one of the others
-/// that is served to its end where none is interrupted (as in Cobham's formula, 1954). What all wait for together does
-/// not depend on who is first.
+/// that is served to its end where none is interrupted (as in Cobham's formula, 1954). What all wait for together, each
+/// as much as it has to do, does not depend on who is first (Kleinrock's conservation law, 1965).
 fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], memory: &mut Memory) {
     let own = &net.stations[station];
     let priorities: Vec<i32> = own.slots.iter().map(|slot| net.slots[*slot].priority).collect();
@@ -404,25 +441,28 @@ fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], mem
     levels.sort_unstable_by(|one, other| other.cmp(one));
     levels.dedup();
     let whole: f64 = sources.iter().map(|source| source.rate * source.mean).sum();
+    // Of what takes no time, too, it is said how long it waits.
+    let least = 1e-6 * whole / sources.iter().map(|source| source.rate).sum::<f64>();
+    let weight = |source: &Source| source.rate * source.mean.max(least);
     let mut above = 0.0;
     for level in levels {
         let places: Vec<usize> = (0..sources.len()).filter(|place| priorities[*place] >= level).collect();
         let mut those: Vec<Source> = places.iter().map(|place| sources[*place]).collect();
         queue::wait(case, &mut those, memory);
-        let mut all: f64 = those.iter().map(|source| source.rate * source.wait).sum();
+        let mut all: f64 = those.iter().map(|source| weight(source) * source.wait).sum();
         if own.rule == Rule::HeadOfLine {
-            let rate: f64 = those.iter().map(|source| source.rate).sum();
-            let busy = those.iter().map(|source| source.rate * source.mean).sum::<f64>() / own.servers;
+            let work: f64 = those.iter().map(weight).sum();
+            let busy = work / own.servers;
             let others = sources.iter().zip(&priorities).filter(|(_, priority)| **priority < level);
             // Half of the square over the mean: what is left of it when somebody comes.
             let left: f64 = others.map(|(source, _)| source.rate * source.square / 2.0).sum();
             let met = left / own.servers.powi(2) * (whole / own.servers).min(1.0).powf(own.servers - 1.0);
-            all += rate * met / (1.0 - busy.min(0.9));
+            all += work * met / (1.0 - busy.min(0.9));
         }
         let mine: f64 = places
             .iter()
             .filter(|place| priorities[**place] == level)
-            .map(|place| sources[*place].rate)
+            .map(|place| weight(&sources[*place]))
             .sum();
         let wait = if mine > 0.0 { (all - above).max(0.0) / mine } else { 0.0 };
         for (place, found) in places.iter().zip(&those) {

@@ -1,0 +1,145 @@
+//! A task of one thread that goes on after it has answered: who is there, and whether the thread goes on.
+//!
+//! Whoever was answered comes back sooner than others do, or later: by [`overtake`](super::overtake) it is known how
+//! likely that is before its own last request is over. So the state says, while the thread goes on, whether its caller
+//! is back.
+
+use super::queue::{Case, Rates, Sums};
+
+/// Of all that were answered, the part that comes from threads that can come back, and of those the part that comes back
+/// before what they asked for is over.
+fn returns(rates: &Rates<'_>) -> (f64, f64) {
+    let (mut all, mut closed, mut back) = (0.0, 0.0, 0.0);
+    for source in rates.sources {
+        all += source.rate;
+        if source.limit.is_finite() {
+            closed += source.rate;
+            back += source.rate * source.back;
+        }
+    }
+    if closed <= 0.0 { (0.0, 0.0) } else { (closed / all, (back / closed).min(0.999)) }
+}
+
+/// Times at most that rates are tried.
+const TRIES: usize = 6;
+
+/// One thread with two phases. Of each source, those that are soon back leave the fewer to come otherwise: how fast these do
+/// is found here and not from one round to the next, where it would be late.
+pub(super) fn one_thread(case: &Case, rates: &mut Rates<'_>, sums: &mut Sums) -> (f64, bool) {
+    let count = rates.sources.len();
+    let rest: Vec<f64> = rates.sources.iter().map(|source| 1.0 - source.back.min(0.999)).collect();
+    let mut factors: Vec<f64> = rest
+        .iter()
+        .zip(rates.sources)
+        .map(|(rest, source)| if source.limit.is_finite() { rest * rates.level } else { 1.0 })
+        .collect();
+    rates.level = 1.0;
+    let mut expected = vec![0.0; count];
+    let mut found = states(case, rates, sums, &factors, &mut expected);
+    for _ in 0..TRIES {
+        let mut most = 0.0_f64;
+        for (place, factor) in factors.iter_mut().enumerate() {
+            let aim = expected[place] * rest[place] / sums.seen[place][0];
+            if rates.sources[place].limit.is_finite() && aim.is_finite() && aim > 0.0 {
+                let next = (*factor * aim).clamp(0.05 * rest[place], 20.0 * rest[place]);
+                most = most.max((next / *factor - 1.0).abs());
+                *factor = next;
+            }
+        }
+        if most < 1e-3 {
+            break;
+        }
+        *sums = Sums::new(count);
+        expected.iter_mut().for_each(|sum| *sum = 0.0);
+        found = states(case, rates, sums, &factors, &mut expected);
+    }
+    // With which it begins the next time.
+    let (mut all, mut weighed) = (0.0, 0.0);
+    for ((factor, rest), source) in factors.iter().zip(&rest).zip(rates.sources) {
+        if source.limit.is_finite() {
+            all += source.rate;
+            weighed += source.rate * factor / rest;
+        }
+    }
+    rates.level = if all > 0.0 { weighed / all } else { 1.0 };
+    found
+}
+
+/// Sums over the states. `factors` are by how much each source comes faster than by those of it that are elsewhere; `expected` is
+/// how often each would come by these alone.
+fn states(
+    case: &Case,
+    rates: &Rates<'_>,
+    sums: &mut Sums,
+    factors: &[f64],
+    expected: &mut [f64],
+) -> (f64, bool) {
+    let [first, second] = case.phases;
+    let whole = first + second;
+    let (inside, back) = returns(rates);
+    // How soon a caller is back.
+    let soon = back / ((1.0 - back) * second);
+    // Nobody is there; with n there, nobody was answered yet.
+    let (mut idle, mut working) = (1.0_f64, 0.0_f64);
+    let mut while_away = sums.rates.clone();
+    let mut n = 0.0;
+    let at = |n: f64, out: &mut [f64]| {
+        rates.at(n, out);
+        out.iter_mut().zip(factors).for_each(|(rate, factor)| *rate *= factor);
+        out.iter().sum::<f64>()
+    };
+    // What came from states with one less.
+    let mut more = [0.0; 2];
+    loop {
+        // Others, while a caller is elsewhere that is not one of them.
+        let others = at(n + 1.0, &mut while_away);
+        let rate = at(n, &mut sums.rates);
+        let leaves = 1.0 / second;
+        let soon = if n + 1.0 > rates.closed + 1e-9 { 0.0 } else { soon };
+        // It goes on with its caller elsewhere, or with it back: the balances of both.
+        let quiet = rate * (idle + working);
+        let a = [others + soon + leaves - inside * (others + soon), -inside * rate];
+        let b = [-(1.0 - inside) * (others + soon), rate + leaves - (1.0 - inside) * rate];
+        let right = [inside * quiet + more[0], (1.0 - inside) * quiet + more[1]];
+        let det = a[0] * b[1] - a[1] * b[0];
+        let away = ((right[0] * b[1] - a[1] * right[1]) / det).max(0.0);
+        let again = ((a[0] * right[1] - b[0] * right[0]) / det).max(0.0);
+        let here = idle + working + away + again;
+        sums.norm += here;
+        // In the unit of the whole service.
+        let late = n + second / whole;
+        sums.add(idle, 0.0, 0.0);
+        sums.add(working, n, n * (n + 1.0));
+        sums.add(again, late, late * (late + 1.0));
+        let pace = rates.pace(n * rates.share);
+        for ((sum, rate), factor) in expected.iter_mut().zip(&sums.rates).zip(factors) {
+            *sum += here * rate / factor / pace;
+        }
+        // Whoever's turn it was is the less likely to be one that is seldom elsewhere, the more others are there.
+        sums.add_back(away * soon, n, n * (n + 1.0));
+        std::mem::swap(&mut sums.rates, &mut while_away);
+        sums.add(away, late, late * (late + 1.0));
+        let up = rate * (idle + working + again) + (others + soon) * away;
+        if up <= 0.0 {
+            break;
+        }
+        let ratio = rate * whole;
+        if rate - rates.outside <= 0.0 && n > 2.0 && ratio >= 0.9999 {
+            return (whole, true);
+        }
+        more = [others * away, soon * away + rate * again];
+        (working, idle) = (first * up, 0.0);
+        n += 1.0;
+        if here > 1e200 {
+            sums.scale(1e-200);
+            expected.iter_mut().for_each(|sum| *sum *= 1e-200);
+            working *= 1e-200;
+            more.iter_mut().for_each(|flow| *flow *= 1e-200);
+        }
+        if (here < 1e-13 * sums.norm && rate * whole < 1.0) || n > 40_000.0 {
+            break;
+        }
+    }
+    sums.crew = [1.0, 1.0];
+    (whole, false)
+}
