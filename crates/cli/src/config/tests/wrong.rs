@@ -7,7 +7,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: admission, discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, max_rate, members, monitor, name, objective, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: admission, aperture, discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, max_rate, members, monitor, name, objective, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
