@@ -56,7 +56,7 @@ fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) 
     for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
         let mut vessels: [Vessel; SAMPLE] = core::array::from_fn(|_| Vessel::default());
         let mut count = 0;
-        let (mut spoke, mut knees, mut works) = (0_u32, 0.0, 0.0);
+        let (mut spoke, mut knees, mut works) = (0, 0.0, 0.0);
         for index in sample(members.len(), chance) {
             let member = &members[index];
             let Some(view) = member.view(ask.now) else { continue };
@@ -75,7 +75,7 @@ fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) 
                 count += 1;
             }
         }
-        if spoke > 0 && spoke < members.len().min(SAMPLE) as u32 {
+        if spoke > 0 {
             // Those that say nothing are taken to be like the others, but for what is seen of them.
             let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
             for index in sample(members.len(), chance) {
@@ -120,44 +120,20 @@ fn fill(vessels: &[Vessel], unit: f64) -> usize {
         low = low.min(vessel.cost(vessel.queue));
         high = high.min(vessel.cost(vessel.queue + POURED));
     }
-    let (level, poured) = level(vessels, low, high);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        let poured: f64 = vessels.iter().map(|vessel| vessel.takes(middle)).sum();
+        if poured < POURED { low = middle } else { high = middle }
+    }
+    let poured: f64 = vessels.iter().map(|vessel| vessel.takes(high)).sum();
     let mut left = unit * poured;
     for vessel in vessels {
-        left -= vessel.takes(level);
+        left -= vessel.takes(high);
         if left <= 0.0 {
             return vessel.index;
         }
     }
     vessels[0].index
-}
-
-/// The level between two at which what fits is poured, to one part in a thousand of it, and how much that is. By false position, where an
-/// end that stays counts half the next time (Dowell and Jarratt 1971): a few steps where halving takes a dozen.
-fn level(vessels: &[Vessel], mut low: f64, mut high: f64) -> (f64, f64) {
-    let fits = |level: f64| vessels.iter().map(|vessel| vessel.takes(level)).sum::<f64>();
-    let mut most = fits(high);
-    let (mut below, mut above) = (-POURED, most - POURED);
-    let (mut level, mut side) = (high, 0);
-    let steps = if above <= CLOSE * POURED || high <= low { 0 } else { STEPS };
-    for _ in 0..steps {
-        let middle = high - above * (high - low) / (above - below);
-        let poured = fits(middle);
-        let off = poured - POURED;
-        if off.abs() <= CLOSE * POURED {
-            return (middle, poured);
-        }
-        if off < 0.0 {
-            (low, below) = (middle, off);
-            above *= if side < 0 { 0.5 } else { 1.0 };
-            side = -1;
-        } else {
-            (high, above) = (middle, off);
-            (level, most) = (middle, poured);
-            below *= if side > 0 { 0.5 } else { 1.0 };
-            side = 1;
-        }
-    }
-    (level, most)
 }
 
 impl Vessel {
@@ -185,6 +161,5 @@ const SAMPLES: usize = 4;
 /// Requests that are poured: this one, whatever the age of what is known.
 const POURED: f64 = 1.0;
 
-/// Steps to the level at most, and how near is near enough.
-const STEPS: usize = 14;
-const CLOSE: f64 = 1e-3;
+/// Halvings of the interval that the level lies in: to one part in ten thousand.
+const HALVINGS: usize = 14;
