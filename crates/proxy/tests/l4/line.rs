@@ -155,13 +155,14 @@ async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
 async fn who_is_refused_is_told_to_come_again_when_a_request_is_likely_to_be_through() {
     within(async {
         let server = Server::start(1_200).await;
-        let (_engine, address) = balancer(&server, 1);
+        let (engine, address) = balancer(&server, 1);
         learn(address, 8).await;
         let asked = fill(&server, address).await;
         let mut waits: Vec<TcpStream> = Vec::new();
         for _ in 0..6 {
             waits.push(send(address).await);
         }
+        until("six wait", || status(&engine).queued == 6).await;
         let mut refused = send(address).await;
         let told = head(&mut refused).await.unwrap();
         assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("\r\nRetry-After: 2\r\n"), "{told}");
