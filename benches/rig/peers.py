@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import pki
 from .origin import BODIES
-from .process import HOST, Failed
+from .process import HOST, Failed, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve()
@@ -29,6 +29,8 @@ class Plimsoll:
     name = "plimsoll"
     bodies = tuple(BODIES)
     modes = MODES
+    admin = "off"
+    admission = ""
 
     def __init__(self):
         self.binary = Path(os.environ.get("PLIMSOLL_BIN") or TARGET / "release" / "plimsoll")
@@ -55,7 +57,7 @@ class Plimsoll:
 threads = 1
 
 [admin]
-listen = "off"
+listen = "{self.admin}"
 control = "unix:{where}/control.sock"
 
 [[listener]]
@@ -67,10 +69,23 @@ group = "web"
 [[group]]
 name = "web"
 members = [{members}]
+{self.admission}
 {'protocol = "h2"' if mode == "grpc" else ""}
 """
         )
         return [self.binary, "up", "-c", config]
+
+
+class FullPlimsoll(Plimsoll):
+    """The same with all on that the default strategy can have: limits for members, and a page of metrics at `admin`."""
+
+    name = "all on"
+    admission = "admission = true"
+
+    def __init__(self):
+        super().__init__()
+        self.page = free_port()
+        self.admin = f"{HOST}:{self.page}"
 
 
 class HAProxy:

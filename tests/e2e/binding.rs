@@ -111,6 +111,41 @@ fn sessions_leave_an_overloaded_member_until_all_is_even() {
 }
 
 #[test]
+fn another_strategy_while_it_runs_leaves_sessions_where_they_are() {
+    let members = [named("one"), named("two"), named("three")];
+    let addresses = members.each_ref().map(|member| member.address);
+    let bindings = ["per_session", "on_demand"];
+    let all = bindings.iter().flat_map(|binding| ["http", "tcp"].map(|protocol| (protocol, binding)));
+    for (protocol, binding) in all {
+        let listener = format!("protocol = \"{protocol}\"\nbinding = \"{binding}\"\n");
+        let rest = "strategy = \"round_robin\"\n[group.monitor]\nmetric = \"load\"\n";
+        let balancer = Balancer::start(&listening(&listener, &addresses, rest));
+        let mut clients: Vec<Wire> = (0..9).map(|_| Wire::connect(balancer.address())).collect();
+        let before = round(&mut clients);
+        let count = |name: &str| before.iter().filter(|who| *who == name).count();
+        assert!(["one", "two", "three"].iter().all(|name| count(name) >= 1), "{before:?}");
+        let bound_before = addresses.map(|address| bound(&balancer, address));
+        for strategy in ["first_available", "{ rendezvous = { load_factor = 0 } }", "adaptive"] {
+            let said = balancer.run(&["set", "group", &format!("web.strategy={strategy}")]);
+            assert!(said.code == 0 && said.out.contains("strategy"), "{}", said.err);
+            for _ in 0..2 {
+                assert_eq!(round(&mut clients), before, "{protocol}, {binding}, {strategy}");
+            }
+            let bound_now = addresses.map(|address| bound(&balancer, address));
+            assert_eq!(bound_now, bound_before, "{protocol}, {binding}, {strategy}");
+            // It is in force: who is new goes by it.
+            if strategy == "first_available" {
+                let mut news: Vec<Wire> = (0..4).map(|_| Wire::connect(balancer.address())).collect();
+                assert_eq!(round(&mut news), ["one"; 4], "{protocol}, {binding}");
+                drop(news);
+                let there = || addresses.map(|address| bound(&balancer, address));
+                until("those have gone", || there() == bound_before);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_session_may_be_sent_to_its_member_and_members_told_to_send_it() {
     let (one, other) = (named("one"), named("other"));
     let rest = "[group.monitor]\nmetric = \"load\"\n";

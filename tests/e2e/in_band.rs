@@ -107,6 +107,33 @@ fn who_finds_no_room_waits_for_as_long_as_there_is_time() {
     assert_eq!(waited("objective = \"20ms\"\n").1, 0.0, "it would be too late");
 }
 
+/// Requests that find no room, where one takes two seconds at best, as the member says, and there is one.
+#[test]
+fn who_would_be_answered_too_late_is_refused_at_once() {
+    let (idle, full) = (IDLE.replace("0.010000", "2.000000"), FULL.replace("0.010000", "2.000000"));
+    let member = Script::start(move |wire| {
+        while let Some(head) = wire.head()? {
+            let (status, report) =
+                if head.contains("/full") { ("503 Busy", &full) } else { ("200 OK", &idle) };
+            wire.try_send(format!(
+                "HTTP/1.1 {status}\r\nEndpoint-Load-Metrics: {report}\r\nContent-Length: 0\r\n\r\n"
+            ))?;
+        }
+        std::io::Result::Ok(())
+    });
+    let told = |total: &str| {
+        let rest = format!("objective = \"10s\"\n[group.timeouts]\ntotal = \"{total}\"\n");
+        let balancer = Balancer::start(&format!("threads = 1\n{}", web(&[member.address], &rest)));
+        assert_eq!(get(balancer.address(), "/").status, 200);
+        let answer = get(balancer.address(), "/full");
+        let waits = balancer.metric("plimsoll_queue_wait_seconds_count{group=\"web\"}");
+        (answer.status, answer.reason().map(str::to_owned), waits)
+    };
+    assert_eq!(told("1500ms"), (503, Some("shed".to_owned()), 0.0), "it would not be answered in time");
+    // With time it waits, for as long as it could still be sent on.
+    assert_eq!(told("2500ms"), (503, Some("shed".to_owned()), 1.0));
+}
+
 #[test]
 fn nonsense_harms_nobody() {
     for report in

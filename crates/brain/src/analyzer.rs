@@ -25,11 +25,13 @@ use crate::member::rate::Bucket;
 use crate::neighbours::Apart;
 use crate::rebind::Rebind;
 use crate::{Event, EventKind, Load, Member, MemberId, Plan, State, Time, Vitals, hash};
+use aperture::Aperture;
 use effective::Reports;
 use loads::Work;
 use outlier::Ejection;
 use watch::Crowd;
 
+mod aperture;
 mod effective;
 mod eject;
 mod health;
@@ -77,6 +79,8 @@ pub struct Analyzer {
     compared: Time,
     /// What its traffic comes to.
     crowd: Crowd,
+    /// Which part of a large group this balancer uses.
+    aperture: Aperture,
     /// What is known of other balancers, for plans.
     company: Arc<Company>,
     /// Where clients are bound on demand: who has too many.
@@ -142,6 +146,7 @@ impl Analyzer {
             wake: None,
             compared: now,
             crowd: Crowd::default(),
+            aperture: Aperture::default(),
             company: Arc::default(),
             rebind: None,
             planned: now,
@@ -368,6 +373,7 @@ impl Analyzer {
             .filter(|(entry, _)| entry.state.eligible() || (open && !entry.drained() && !entry.disabled))
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
+        let members = self.within(members);
         self.plans += 1;
         let plan = Plan::new(self.spec.strategy, self.spec.knobs.clone(), members)
             .admitting(self.spec.admits())
@@ -381,13 +387,13 @@ impl Analyzer {
         })
     }
 
-    /// Those that are in no plan because they are drained or about to leave, and could still serve: they are up. Whoever was bound to one may
-    /// come to it, and nobody else.
-    pub fn kept(&self) -> Vec<Member> {
+    /// Those that are in no plan and could serve: outside the aperture, or (if `drained`) drained or about to leave, and up. Whoever was
+    /// bound to one may come to it, and nobody else.
+    pub fn kept(&self, drained: bool) -> Vec<Member> {
         let entries = self.entries.iter().zip(&self.spec.members);
         let serves = |entry: &Entry| {
             let well = entry.health.verdict == Verdict::Up && entry.ejection.until.is_none();
-            well && entry.state == State::Draining
+            (well && drained && entry.state == State::Draining) || self.shut_out(entry)
         };
         entries
             .filter(|(entry, _)| serves(entry))

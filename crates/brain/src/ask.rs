@@ -15,4 +15,6 @@ pub struct Ask {
     pub key: u64,
     /// The moment of the choice.
     pub now: Time,
+    /// If it fails, it cannot be sent to another: it is no trial for a member that is back from an ejection, while there are others.
+    pub once: bool,
 }

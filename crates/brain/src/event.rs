@@ -34,6 +34,8 @@ pub enum EventKind {
     SlowStart,
     /// It takes its whole share.
     FullShare,
+    /// This balancer uses more members of a large group, or fewer.
+    Aperture,
     /// It has more load than its share: part of its sessions is to go elsewhere.
     AlertRaised,
     /// It has its share again.

@@ -56,6 +56,7 @@
 //!     when_all_down: WhenAllDown::Reject,
 //!     admission: None,
 //!     objective: None,
+//!     aperture: None,
 //! };
 //! let mut analyzer = Analyzer::new(spec, Time(0));
 //! let plan = analyzer.plan(Time(0)).expect("the first call gives a plan");

@@ -160,7 +160,10 @@ impl Plan {
         hand.sit(self.serial, &self.members);
         let first = (self.strategy.choose)(self, hand, ask);
         let out = |member: &Member| {
-            member.full() || tried.contains(&member.id) || (self.guarded && self.barred(member, ask.now))
+            member.full()
+                || tried.contains(&member.id)
+                || (ask.once && member.on_trial())
+                || (self.guarded && self.barred(member, ask.now))
         };
         match self.members.get(first) {
             Some(member) if !out(member) => Choice::Member(first),
@@ -212,6 +215,19 @@ impl Plan {
         let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
         Pace::new(sojourn, pace.in_flight, self.objective)
+    }
+
+    /// How long a request is likely to take at best, by what members say of the work that one is, else by what requests took with
+    /// them lately; zero where nothing is known. Whoever waits for room and has less time than that left waits in vain.
+    #[cold]
+    pub fn quickest(&self, now: Time) -> Duration {
+        let step = self.members.len().div_ceil(SAMPLE).max(1);
+        let takes = |member: &Member| match member.view(now) {
+            Some(said) => Some(said.reading.work),
+            None => member.vitals.blended().map(|nanos| nanos * 1e-9),
+        };
+        let least = self.members.iter().step_by(step).filter_map(takes).reduce(f32::min);
+        Duration::try_from_secs_f32(least.unwrap_or_default()).unwrap_or_default()
     }
 
     /// The sum of a count of the members; where there are many, by a sample of them.
@@ -364,5 +380,33 @@ pub(crate) mod tests {
         plan.members()[1].vitals.begin();
         assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1), "no limit is in force");
         assert_eq!(plan.admitting(true).target(1, &[MemberId(2)], Time(0)), None);
+    }
+
+    #[test]
+    fn what_can_be_sent_only_once_is_no_trial() {
+        for strategy in strategy::ALL {
+            let plan = Plan::new(strategy, Knobs::defaults(strategy), members(&[1.0; 3]));
+            let chosen = |plan: &Plan, once: bool| {
+                let mut counts = [0_u32; 3];
+                for turn in 0..300 {
+                    let ask = Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once };
+                    match plan.choose(&mut Hand::default(), &ask, &[]) {
+                        Choice::Member(index) => counts[index] += 1,
+                        none => panic!("{}: {none:?}", strategy.name),
+                    }
+                }
+                counts
+            };
+            plan.members()[0].vitals.suspicion.release();
+            assert_eq!(chosen(&plan, true)[0], 0, "{}", strategy.name);
+            assert_ne!(chosen(&plan, false)[0], 0, "{}: others are its trial", strategy.name);
+            plan.members().iter().for_each(|member| member.vitals.suspicion.release());
+            assert_eq!(
+                chosen(&plan, true).iter().sum::<u32>(),
+                300,
+                "{}: it is better than none",
+                strategy.name
+            );
+        }
     }
 }

@@ -6,128 +6,16 @@
 
 #[expect(dead_code, reason = "other tests use the rest of it")]
 mod farm;
+mod measure;
 
-use farm::ours::Ours;
-use farm::peers::{Oracle, Prequal, Reported};
-use farm::{Discipline, Outcome, Policy, Setting, Work, run};
-
-/// How much is run.
-#[derive(Clone, Copy)]
-struct Effort {
-    warmup: f64,
-    measured: f64,
-    seeds: u64,
-}
-
-const SHORT: Effort = Effort { warmup: 12.0, measured: 8.0, seeds: 2 };
-const LONG: Effort = Effort { warmup: 20.0, measured: 30.0, seeds: 3 };
-
-/// Means over the seeds.
-#[derive(Default)]
-struct Row {
-    p50: f64,
-    p99: f64,
-    p999: f64,
-    /// Per cent of the requests.
-    failed: f64,
-    shed: f64,
-    in_time: f64,
-    /// Successes per second over the mean capacity.
-    goodput: f64,
-    messages: f64,
-    cv: f64,
-    knee_error: f64,
-    ejections: u64,
-    /// 99th percentile where a refusal counts as one that was given up.
-    strict: f64,
-    /// Median time to a refusal, ms; those that waited, per cent, and their mean wait, ms.
-    refusal: f64,
-    waited: f64,
-    wait: f64,
-    /// Of the urgent requests: 99th percentile, ms, and what was refused, per cent.
-    urgent_p99: f64,
-    urgent_shed: f64,
-}
-
-/// Runs a policy of this name at a setting.
-fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
-    let mut row = Row::default();
-    for seed in 1..=effort.seeds {
-        let mut setting =
-            Setting { warmup: effort.warmup, measured: effort.measured, seed, ..setting.clone() };
-        let (balancers, members) = (setting.balancers, setting.members);
-        let mut ours = None;
-        let mut peer: Box<dyn Policy> = match name {
-            "oracle" => Box::new(Oracle::new(members, seed)),
-            "prequal" => Box::new(Prequal::new(3, 0.84, balancers, seed)),
-            "prequal tuned" => Box::new(Prequal::new(5, 0.5, balancers, seed)),
-            "reported 1 s" => Box::new(Reported::new(1.0, balancers, members, seed)),
-            "reported 3 s" => Box::new(Reported::new(3.0, balancers, members, seed)),
-            _ => {
-                let (strategy, push, silent) = match name {
-                    "adaptive" => ("adaptive", false, setting.silent),
-                    "adaptive, offers" => ("adaptive", true, setting.silent),
-                    "adaptive, agentless" => ("adaptive", false, 10),
-                    other => (other, false, setting.silent),
-                };
-                (setting.push, setting.silent) = (push, silent);
-                setting.guarded = strategy == "adaptive";
-                let mut policy = Ours::new(strategy, balancers, members, seed);
-                policy.asks = setting.urgent > 0.0;
-                ours = Some(policy);
-                Box::new(Oracle::new(0, 0))
-            }
-        };
-        let outcome = run(&setting, ours.as_mut().map_or(&mut *peer, |ours| ours));
-        add(&mut row, &outcome, effort.seeds as f64);
-        row.ejections += ours.map_or(0, |ours| ours.ejections);
-    }
-    println!(
-        "{name:20} load {:4} N {:3}  p50 {:6.1}  p99 {:7.1}  p99.9 {:7.1} ms  failed {:6.3} %  shed {:5.2} %  in time {:5.1} %  \
-         goodput {:.3}  messages {:.2}  cv {:.2}  knee off by {:3.0} %  ejections {}  \
-         strict p99 {:6.1}  refused after {:.1} ms  waited {:.2} % for {:.1} ms",
-        setting.load,
-        setting.balancers,
-        row.p50,
-        row.p99,
-        row.p999,
-        row.failed,
-        row.shed,
-        row.in_time,
-        row.goodput,
-        row.messages,
-        row.cv,
-        100.0 * row.knee_error,
-        row.ejections,
-        row.strict,
-        row.refusal,
-        row.waited,
-        row.wait,
-    );
-    row
-}
-
-fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
-    row.p50 += outcome.quantile(0.5) / runs;
-    row.p99 += outcome.quantile(0.99) / runs;
-    row.p999 += outcome.quantile(0.999) / runs;
-    row.failed += outcome.share(outcome.failed) / runs;
-    row.shed += outcome.share(outcome.shed) / runs;
-    row.in_time += outcome.share(outcome.in_time) / runs;
-    row.goodput += outcome.good as f64 / outcome.seconds / outcome.capacity / runs;
-    row.messages += outcome.messages as f64 / outcome.requests as f64 / runs;
-    row.cv += outcome.cv / runs;
-    row.strict += outcome.strict(0.99) / runs;
-    row.refusal += outcome.refusal(0.5) / runs;
-    row.waited += outcome.share(outcome.waited) / runs;
-    row.wait += 1e3 * outcome.waits / outcome.waited.max(1) as f64 / runs;
-    row.knee_error += outcome.knee_error / runs;
-    let (p99, shed) = outcome.urgent(0.99);
-    row.urgent_p99 += p99 / runs;
-    row.urgent_shed += shed / runs;
-}
+use farm::{Discipline, Setting, Work};
+use measure::{Effort, LONG, SHORT, measure};
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
+
+/// C1: mean error of the knees at these loads.
+const KNEES: [f64; 3] = [0.10; 3];
+const KNEES_SHORT: [f64; 3] = [0.15; 3];
 
 fn at(load: f64) -> Setting {
     Setting::at(load, 0)
@@ -171,7 +59,11 @@ fn latency(effort: Effort) {
         let brief = Effort { seeds: if long { effort.seeds } else { 1 }, ..effort };
         let reported = measure("reported 3 s", &setting, brief).p99;
         least("S1, agentless p99 to weighted round robin by 3 s reports", agentless / reported, [0.5; 3]);
+        least("C1, knees", ours.knee_error, if long { KNEES } else { KNEES_SHORT });
         if long {
+            for at in ["prequal at .3", "prequal at .4", "prequal at .5", "prequal at .6", "prequal at .7"] {
+                least("L3, p99 to prequal over its quantiles", ours.p99 / p99(at), [1.0, 0.95, 0.90]);
+            }
             measure("round_robin", &setting, effort);
             measure("random", &setting, effort);
             measure("least_request", &setting, effort);
@@ -182,7 +74,7 @@ fn latency(effort: Effort) {
 
 /// L7: two balancers and a hundred.
 fn fleets(effort: Effort) {
-    let sizes: &[usize] = if effort.seeds > 2 { &[1, 2, 5, 100] } else { &[2, 100] };
+    let sizes: &[usize] = if effort.seeds > 2 { &[1, 2, 5, 100] } else { &[2, 5, 100] };
     for balancers in sizes {
         let setting = Setting { balancers: *balancers, ..at(0.75) };
         let ours = measure("adaptive", &setting, effort).p99;

@@ -75,6 +75,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
         when_all_down: if open { WhenAllDown::FailOpen } else { WhenAllDown::Reject },
         admission: None,
         objective: None,
+        aperture: None,
     })
 }
 

@@ -21,7 +21,7 @@ fn named(name: &str) -> &'static Strategy {
 }
 
 fn ask(turn: u64, dice: &mut Dice) -> Ask {
-    Ask { turn, chance: dice.bits(), key: dice.bits(), now: Time(turn * 100_000) }
+    Ask { turn, chance: dice.bits(), key: dice.bits(), now: Time(turn * 100_000), once: false }
 }
 
 fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
@@ -348,6 +348,7 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         chance,
         key,
         now: Time(now),
+        once: turn % 2 == 0,
     })
 }
 

@@ -36,6 +36,7 @@ fn spec(strategy: &str, capacities: &[f64]) -> GroupSpec {
         when_all_down: WhenAllDown::Reject,
         admission: None,
         objective: None,
+        aperture: None,
     }
 }
 

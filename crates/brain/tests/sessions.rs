@@ -284,6 +284,7 @@ fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
         when_all_down: WhenAllDown::Reject,
         admission: None,
         objective: None,
+        aperture: None,
     }
 }
 

@@ -147,8 +147,13 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
         let (now, start) = if arrival < seconds && arrival <= end {
             let now = arrival;
             arrival -= unit(&mut dice).ln() / rate;
-            let ask =
-                Ask { turn: flights.len() as u64, chance: dice.bits(), key: dice.bits(), now: time(now) };
+            let ask = Ask {
+                turn: flights.len() as u64,
+                chance: dice.bits(),
+                key: dice.bits(),
+                now: time(now),
+                once: false,
+            };
             let Choice::Member(index) = brain.plan().choose(&mut hand, &ask, &[]) else {
                 panic!("nobody is left")
             };
@@ -302,6 +307,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
             when_all_down: WhenAllDown::Reject,
             admission: None,
             objective: None,
+            aperture: None,
         };
         for seed in SEEDS {
             let mut analyzer = Box::new(Analyzer::new(spec.clone(), Time(0)));

@@ -46,6 +46,7 @@ impl Group {
             when_all_down: WhenAllDown::Reject,
             admission: None,
             objective: None,
+            aperture: None,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
         analyzer.set_on_demand(true, Time(0));

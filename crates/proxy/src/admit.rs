@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time, Turn, Urgency};
 
@@ -25,6 +26,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) urgency: Option<Urgency>,
     /// When no answer is of use any more.
     pub(crate) deadline: Time,
+    /// Can it be sent only once?
+    pub(crate) once: bool,
     /// When it came: the time that it may wait for room begins there.
     pub(crate) since: Time,
     /// Is a look at once in vain? Members have just said so themselves.
@@ -86,7 +89,7 @@ pub(crate) async fn admit(
     tried: &[MemberId],
     deadline: Time,
 ) -> Result<Trip, Reason> {
-    let wish = Wish { key, tried, urgency: None, deadline, since: core.now(), refused: false };
+    let wish = Wish { key, tried, urgency: None, deadline, once: false, since: core.now(), refused: false };
     match at_once(core, pool, pool.view(), key, tried, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
@@ -121,6 +124,7 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
             } else if !std::mem::take(&mut look) {
                 return Poll::Pending;
             }
+            pool.once(wish.once);
             match pool.admit(wish.key, core.chance(), core.tick(), wish.tried) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
@@ -149,6 +153,7 @@ pub(crate) async fn line_up(
     let room = &pool.group.room;
     let urgency = wish.urgency.unwrap_or_default();
     if !wish.refused && room.ranked() && !room.outranked(urgency) {
+        pool.once(wish.once);
         match pool.admit(wish.key, core.chance(), core.now(), wish.tried) {
             Admission::Trip(trip) => {
                 // Where one found room there may be more.
@@ -161,10 +166,15 @@ pub(crate) async fn line_up(
     }
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let begun = core.now();
+    // One that is sent on later than this would not be answered in time.
+    let last = latest(wish.deadline, pool.quickest(begun));
+    if begun >= last {
+        return Err(too_late(wish, begun));
+    }
     let lined = room
         .line(core, &waker, urgency, pool.pace(wish.urgency.is_some()), wish.since)
         .ok_or(Reason::Shed)?;
-    timer.set(wish.deadline.min(lined.until()));
+    timer.set(last.min(lined.until()));
     // As in the queue.
     let mut look = !wish.refused && lined.alone();
     let found = poll_fn(|cx| {
@@ -184,6 +194,7 @@ pub(crate) async fn line_up(
                 }
                 Turn::Look | Turn::Wait => {}
             }
+            pool.once(wish.once);
             match pool.admit(wish.key, core.chance(), now, wish.tried) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
@@ -200,6 +211,11 @@ pub(crate) async fn line_up(
     }
     pool.tally().waits.record(core.now().since(begun));
     found
+}
+
+/// When a request is sent on at the latest that is likely to take so long.
+fn latest(deadline: Time, takes: Duration) -> Time {
+    Time(deadline.0.saturating_sub(u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// Why nobody waits any longer.

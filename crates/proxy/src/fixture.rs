@@ -51,6 +51,7 @@ pub(crate) fn ruled(
         when_all_down: WhenAllDown::Reject,
         admission: None,
         objective: None,
+        aperture: None,
     };
     let minute = Duration::from_secs(60);
     let settings = Arc::new(GroupSettings {

@@ -106,6 +106,11 @@ impl Asked {
     fn repeatable(&self) -> bool {
         !self.streamed
     }
+
+    /// If a member fails it after it may have done something, is that its end?
+    fn once(&self) -> bool {
+        self.streamed || !self.method.idempotent()
+    }
 }
 
 enum Next {

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use plimsoll_brain::{Ask, Choice, Hand, MemberId, Pace, RetryBudget, Time};
 
@@ -27,6 +28,8 @@ pub(crate) struct Pool {
     view: RefCell<Rc<View>>,
     upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
     turn: Cell<u64>,
+    /// Of the next choice.
+    once: Cell<bool>,
     budget: RefCell<RetryBudget>,
     hand: Rc<RefCell<Hand>>,
     /// If its members speak GIOP.
@@ -85,6 +88,7 @@ impl Pool {
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
+            once: Cell::new(false),
             hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
             iiop: iiop::Side::default(),
@@ -122,10 +126,21 @@ impl Pool {
         let view = self.view();
         let plan = &view.published.plan;
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-        match plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now }, tried) {
+        match plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now, once: false }, tried) {
             Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),
             Choice::Full | Choice::Shed | Choice::Nobody => None,
         }
+    }
+
+    /// How long a request is likely to take at best; zero where that is not known.
+    pub(crate) fn quickest(&self, now: Time) -> Duration {
+        self.view().published.plan.quickest(now)
+    }
+
+    /// When one that finds no room does well to come again: after what requests take lately, in whole seconds, as `Retry-After` has it.
+    #[cold]
+    pub(crate) fn again_in(&self) -> u64 {
+        whole_seconds(self.pace(true).sojourn)
     }
 
     /// What this core keeps between choices, as it is now.
@@ -138,6 +153,11 @@ impl Pool {
         self.turn.set(self.group.turn());
     }
 
+    /// Can what is chosen for next be sent only once?
+    pub(crate) fn once(&self, once: bool) {
+        self.once.set(once);
+    }
+
     /// The same by a view at hand.
     pub(crate) fn admit_by(
         &self,
@@ -148,9 +168,11 @@ impl Pool {
         tried: &[MemberId],
     ) -> Admission {
         let plan = &view.published.plan;
+        let once = self.once.take();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-            let choice = plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now }, tried);
+            let choice =
+                plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now, once }, tried);
             match choice {
                 Choice::Member(index) => {
                     let member = &plan.members()[index];
@@ -321,8 +343,18 @@ impl View {
 
 /// Where a core begins: the cores of a process evenly spread, from a place that is this process's own.
 fn seat(core: usize, cores: usize) -> u64 {
+    own_seed().wrapping_add(u64::MAX / cores.max(1) as u64 * core as u64)
+}
+
+/// Rounded up; at least one, and a minute at the most, as what took so long lately says nothing of what will be then.
+fn whole_seconds(time: Duration) -> u64 {
+    (time.as_secs() + u64::from(time.subsec_nanos() > 0)).clamp(1, 60)
+}
+
+/// A number that no other process has.
+pub(crate) fn own_seed() -> u64 {
     static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
-    OWN.wrapping_add(u64::MAX / cores.max(1) as u64 * core as u64)
+    *OWN
 }
 
 /// Each core holds its part of the retries that need no share.
@@ -370,5 +402,16 @@ impl Upstream {
         let before = idle.len();
         idle.retain_mut(keep);
         self.stripe().idle.sub((before - idle.len()) as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_whole_ones_rounded_up() {
+        let of = |millis| whole_seconds(Duration::from_millis(millis));
+        assert_eq!([0, 3, 1_000, 1_001, 2_500, 100_000].map(of), [1, 1, 1, 2, 3, 60]);
     }
 }

@@ -34,14 +34,14 @@ pub(crate) fn publication(
     Some(Published { plan, records: of_plan, others, draining, kept, settings: Arc::clone(settings) })
 }
 
-/// Members that are drained and whose sessions stay.
+/// Members in no plan whose sessions stay: drained ones where the group says so, and those outside the aperture.
 pub(crate) fn kept(
     analyzer: &Analyzer,
     records: &BTreeMap<MemberId, Arc<Record>>,
     settings: &Arc<GroupSettings>,
     plan: &Plan,
 ) -> Option<Arc<Published>> {
-    let members = settings.keeps_drained.then(|| analyzer.kept()).filter(|kept| !kept.is_empty())?;
+    let members = Some(analyzer.kept(settings.keeps_drained)).filter(|kept| !kept.is_empty())?;
     let records = members.iter().filter_map(|member| records.get(&member.id).cloned()).collect();
     let rules = (plan.strategy(), plan.knobs().clone());
     let (plan, settings) =

@@ -81,7 +81,23 @@ impl Trip {
     /// Takes what the member said of itself with an answer, the value of the header; true if it said that it has no
     /// room for this request.
     pub(crate) fn hear(&self, value: &[u8], now: Time) -> bool {
-        let mut sample = self.samples(now).then(Vec::new);
+        let sampled = self.samples(now);
+        if !sampled && let Some(said) = reading::quick(value) {
+            self.view.published.plan.hear(
+                &mut self.upstream.hand.borrow_mut(),
+                self.place(),
+                &said.reading,
+                now,
+            );
+            return said.full;
+        }
+        self.hear_all(value, sampled, now)
+    }
+
+    /// The same of any form. Out of line: most members say what they are in one.
+    #[inline(never)]
+    fn hear_all(&self, value: &[u8], sampled: bool, now: Time) -> bool {
+        let mut sample = sampled.then(Vec::new);
         let said = reading::read(value, |metric| {
             if let Some(sample) = &mut sample {
                 sample.extend(metric.figure().map(|name| (name, metric.value)));

@@ -16,6 +16,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("cut-off", include_str!("../../../../experiments/cut-off.toml")),
     ("adaptive-healthy", include_str!("../../../../experiments/adaptive-healthy.toml")),
     ("adaptive-faults", include_str!("../../../../experiments/adaptive-faults.toml")),
+    ("adaptive-faults-503", include_str!("../../../../experiments/adaptive-faults-503.toml")),
     ("adaptive-overload", include_str!("../../../../experiments/adaptive-overload.toml")),
     ("cygnus-4", include_str!("../../../../experiments/cygnus-4.toml")),
     ("cygnus-5", include_str!("../../../../experiments/cygnus-5.toml")),

@@ -157,6 +157,13 @@ impl Analyzer {
 
     fn why(&self, entry: &Entry) -> String {
         match entry.state {
+            _ if self.shut_out(entry) => {
+                let used = self.usable - self.aperture.outside.len().min(self.usable);
+                format!(
+                    "outside the aperture: this balancer uses {used} of {} members; {}",
+                    self.usable, entry.health.why
+                )
+            }
             State::Draining if entry.draining => entry.drainer.why().to_owned(),
             State::Draining => LEAVING.to_owned(),
             State::Disabled => "disabled by an operator".to_owned(),

@@ -32,6 +32,9 @@ pub struct GroupSpec {
     /// Within what time clients want their answers, where admission is on; `None` for as long as it takes where nobody waits for
     /// room beyond a few times as long as a request takes.
     pub objective: Option<Duration>,
+    /// How many members this balancer uses at least of a large group, of which it uses a part ([`Analyzer::seat`](crate::Analyzer::seat));
+    /// `None` for all. 0 counts as 1.
+    pub aperture: Option<u32>,
 }
 
 impl GroupSpec {

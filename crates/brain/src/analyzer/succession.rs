@@ -158,6 +158,7 @@ mod tests {
             when_all_down: WhenAllDown::Reject,
             admission: None,
             objective: None,
+            aperture: None,
             health: Some(HealthSpec { rise: 2, fall: 3 }),
             outlier: Some(OutlierSpec {
                 false_alarm: 1e-6,

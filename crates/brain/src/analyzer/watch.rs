@@ -46,12 +46,13 @@ impl Analyzer {
     /// Takes a look; no limits if what is in flight from here is not all `requests`. To be called again after the time that is returned, sooner or later if need be.
     pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
         self.advance(now);
+        let wide = self.look_through();
         if !(requests && self.spec.admits()) {
             for entry in &mut self.entries {
                 entry.vitals.allow(0);
             }
             self.crowd.most.store(0, Relaxed);
-            return REST;
+            return if wide { BUSY } else { REST };
         }
         let (mut all, mut usual, mut known) = (Window::default(), 0.0, 0.0);
         for entry in &mut self.entries {
@@ -93,7 +94,7 @@ impl Analyzer {
         }
         let least = self.crowd.least();
         self.crowd.most.store(self.crowd.limit.follow(in_flight, pressed, usual, least), Relaxed);
-        if busy { BUSY } else { REST }
+        if busy || wide { BUSY } else { REST }
     }
 }
 

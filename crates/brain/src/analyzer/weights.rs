@@ -88,6 +88,7 @@ mod tests {
             when_all_down: WhenAllDown::Reject,
             admission: None,
             objective: None,
+            aperture: None,
         }
     }
 

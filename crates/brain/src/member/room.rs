@@ -40,6 +40,11 @@ impl Member {
         }
     }
 
+    /// Is it back from an ejection, without a request that succeeded since?
+    pub(crate) fn on_trial(&self) -> bool {
+        self.vitals.suspicion.on_parole()
+    }
+
     /// How many requests it may have by the same; `None` for any number.
     pub(crate) fn most(&self, now: Time) -> Option<u32> {
         match self.view(now) {

@@ -113,7 +113,13 @@ impl Plan {
             self.bars(member, crowded, ask.now) && !(blind && member.view(ask.now).is_some())
         };
         let left = |member: &Member| below(member) && !(self.guarded && bars(member));
-        match (self.strategy.second)(self, hand, ask, &left) {
+        let seasoned = |member: &Member| left(member) && !member.on_trial();
+        let found = match ask.once {
+            true => (self.strategy.second)(self, hand, ask, &seasoned)
+                .or_else(|| (self.strategy.second)(self, hand, ask, &left)),
+            false => (self.strategy.second)(self, hand, ask, &left),
+        };
+        match found {
             Some(index) => Choice::Member(index),
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
             None if self.members.iter().any(below) => Choice::Shed,
@@ -143,7 +149,7 @@ mod tests {
     fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
         let mut hand = Hand::default();
         for turn in 0..100 {
-            let ask = Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1) };
+            let ask = Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once: false };
             match plan.choose(&mut hand, &ask, &[]) {
                 Choice::Member(index) => plan.members()[index].vitals.begin(),
                 none => return (plan.members().iter().map(Member::in_flight).collect(), none),

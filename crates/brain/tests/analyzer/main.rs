@@ -47,6 +47,7 @@ fn spec(names: &str) -> GroupSpec {
         when_all_down: WhenAllDown::Reject,
         admission: None,
         objective: None,
+        aperture: None,
     }
 }
 
@@ -270,7 +271,7 @@ fn a_member_that_is_late_at_the_start_starts_slowly() {
 fn a_drained_member_that_is_well_may_keep_its_sessions() {
     let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
     let kept = |group: &Group| {
-        group.analyzer.kept().iter().map(|member| member.name.to_string()).collect::<Vec<_>>()
+        group.analyzer.kept(true).iter().map(|member| member.name.to_string()).collect::<Vec<_>>()
     };
     let [a, b] = [group.id("a"), group.id("b")];
     group.then(1.0, |analyzer, now| {
@@ -329,7 +330,7 @@ fn one_that_is_about_to_leave_is_drained_by_nobody() {
     assert_eq!(group.planned(), "b");
     assert!(group.state("a").1.contains("about to end") && group.analyzer.drains(group.id("a")));
     // It is well, and may keep its sessions.
-    assert_eq!(group.analyzer.kept().len(), 1);
+    assert_eq!(group.analyzer.kept(true).len(), 1);
     // Said once more it is no news, and no operator takes it back.
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "");
     group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap());

@@ -10,13 +10,14 @@
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{Time, Urgency};
 
-#[expect(dead_code, reason = "other tests use the rest of it")]
+mod arrivals;
 #[path = "../dice/mod.rs"]
 pub(crate) mod dice;
 mod flight;
 pub(crate) mod ours;
 mod outcome;
 pub(crate) mod peers;
+pub(crate) mod predecessors;
 mod run;
 mod server;
 
@@ -50,6 +51,18 @@ pub(crate) struct Setting {
     pub(crate) retries: f64,
     /// How long requests are.
     pub(crate) work: Work,
+    /// Times as long as that.
+    pub(crate) scale: f64,
+    /// Do balancers have shares of the requests as 1, 1/2, 1/3 ...?
+    pub(crate) skewed: bool,
+    /// Do twice as many come for 3 of every 12 seconds?
+    pub(crate) bursts: bool,
+    /// Are all members alike?
+    pub(crate) alike: bool,
+    /// Do members stand still now and then, for 30 to 100 ms, in place of having neighbours?
+    pub(crate) stalls: bool,
+    /// Do members promise slots?
+    pub(crate) slots: bool,
     /// Share of the requests that are more urgent than the others.
     pub(crate) urgent: f64,
     /// Are all requests five times as long from the middle on?
@@ -84,6 +97,8 @@ pub(crate) enum Discipline {
     Sharing,
     /// One for each processor, the others wait in order.
     Fifo,
+    /// As many as there are processors at once, which then take as long as one; those who come meanwhile wait. All are of one length.
+    Batch,
     /// As sharing, but jobs wait for one another and get in one another's way.
     Contended,
 }
@@ -103,6 +118,12 @@ impl Setting {
             ignore_cancel: false,
             retries: 0.0,
             work: Work::Lognormal,
+            scale: 1.0,
+            skewed: false,
+            bursts: false,
+            alike: false,
+            stalls: false,
+            slots: true,
             urgent: 0.0,
             heavier: false,
             network: 0.000_25,
@@ -153,6 +174,9 @@ pub(crate) trait Policy {
 
     /// A request of balancer `who` is over.
     fn ended(&mut self, who: usize, now: f64, answer: &Answer);
+
+    /// An answer of this member is there: what the policy's own part in the member does then.
+    fn seen(&mut self, _now: f64, _member: usize, _fleet: &Fleet) {}
 
     /// A member offers a slot to balancer `who`.
     fn offered(&mut self, _who: usize, _now: f64, _member: usize, _reading: &Reading) {}

@@ -8,7 +8,7 @@ use plimsoll_brain::fleet::{Fleet as Fellows, Listed, ListedMember, Settings, Wh
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
     Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, Lines, MemberId, MemberSpec, OutlierSpec, Plan,
-    Ticket, Time, Turn, Urgency, Vitals, WhenAllDown, strategy,
+    Ticket, Time, Totals, Turn, Urgency, Vitals, WhenAllDown, strategy,
 };
 
 use super::dice::Dice;
@@ -24,7 +24,6 @@ pub(crate) struct Ours {
     gossip: Option<(f64, f64)>,
     /// Do requests say how urgent they are?
     pub(crate) asks: bool,
-    pub(crate) ejections: u64,
 }
 
 struct Balancer {
@@ -40,18 +39,21 @@ struct Balancer {
     rung: bool,
     /// What it knows of the others, and reports that it made.
     fellows: Option<(Fellows, u32)>,
+    /// Ejections so far, and what it has counted of each member.
+    ejections: u64,
+    totals: Vec<Totals>,
     /// Counted in before it started anew: what ends of it says nothing.
     strangers: u64,
 }
 
 impl Ours {
-    /// `name`: of a strategy, and `, admission` behind it where that is to be on.
+    /// `name`: of a strategy, and behind it `, admission` where that is to be on, and `, aperture 10` where it is to use a part.
     pub(crate) fn new(name: &'static str, balancers: usize, members: usize, seed: u64) -> Self {
         let mut dice = Dice::new(seed, 77);
         let balancers = (0..balancers)
             .map(|index| Balancer::new(name, members, spread(index, balancers), &mut dice))
             .collect();
-        Self { name, members, balancers, dice, gossip: None, asks: false, ejections: 0 }
+        Self { name, members, balancers, dice, gossip: None, asks: false }
     }
 
     /// Balancers that tell one another what they see, every so many seconds, where so large a share of the reports is lost.
@@ -71,6 +73,16 @@ impl Ours {
     }
 }
 
+impl Ours {
+    /// Ejections by all balancers.
+    pub(crate) fn ejections(&self) -> u64 {
+        self.balancers.iter().map(|balancer| balancer.ejections).sum()
+    }
+}
+
+/// As the configuration has it where nothing is said, and all the rest of what ejects, too.
+const CONSECUTIVE: u32 = 5;
+
 /// The seeds of hands that know of each other, such as those of one process.
 fn spread(index: usize, count: usize) -> u64 {
     u64::MAX / count as u64 * index as u64
@@ -78,6 +90,10 @@ fn spread(index: usize, count: usize) -> u64 {
 
 impl Balancer {
     fn new(name: &str, members: usize, seed: u64, dice: &mut Dice) -> Self {
+        let (name, aperture) = match name.rsplit_once(", aperture ") {
+            Some((name, least)) => (name, Some(least.parse().expect("a number"))),
+            None => (name, None),
+        };
         let (name, objective) = match name.strip_suffix(" ms").and_then(|name| name.rsplit_once(", within "))
         {
             Some((name, millis)) => (name, Some(Duration::from_millis(millis.parse().expect("a number")))),
@@ -87,7 +103,15 @@ impl Balancer {
             Some(name) => (name, Some(true)),
             None => (name, None),
         };
+        let (name, penalty) = match name.strip_suffix(", no penalty") {
+            Some(name) => (name, Some(0.0)),
+            None => (name, None),
+        };
         let strategy = strategy::find(name).expect("a strategy of this name");
+        let mut knobs = Knobs::defaults(strategy);
+        if let (Some(penalty), Some(last)) = (penalty, knobs.0.last_mut()) {
+            *last = penalty;
+        }
         let member = |index: usize| {
             let name = format!("10.0.{}.{}:80", index / 256, index % 256);
             MemberSpec {
@@ -101,14 +125,14 @@ impl Balancer {
         let spec = GroupSpec {
             name: "farm".into(),
             strategy,
-            knobs: Knobs::defaults(strategy),
+            knobs,
             members: (0..members).map(member).collect(),
             health: None,
             outlier: Some(OutlierSpec {
                 false_alarm: 1e-6,
-                consecutive: 0,
+                consecutive: CONSECUTIVE,
                 interval: Duration::from_secs(10),
-                deviations: 0.0,
+                deviations: 1.9,
                 min_requests: 100,
                 ejection: Duration::from_secs(10),
                 max_ejection: Duration::from_secs(300),
@@ -118,8 +142,10 @@ impl Balancer {
             when_all_down: WhenAllDown::Reject,
             admission,
             objective,
+            aperture,
         };
         let mut analyzer = Analyzer::new(spec, Time(0));
+        analyzer.seat(seed);
         let plan = analyzer.plan(Time(0)).expect("the first plan");
         let vitals = analyzer.members().map(|(_, _, vitals)| vitals.clone()).collect();
         Self {
@@ -132,13 +158,15 @@ impl Balancer {
             tickets: BTreeMap::new(),
             rung: false,
             fellows: None,
+            ejections: 0,
+            totals: vec![Totals::default(); members],
             strangers: 0,
         }
     }
 
     fn pick(&mut self, now: f64, failed: Option<usize>, chance: u64) -> Option<usize> {
         self.turn += 1;
-        let ask = Ask { turn: self.turn, chance, key: 0, now: time(now) };
+        let ask = Ask { turn: self.turn, chance, key: 0, now: time(now), once: false };
         let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
         let Choice::Member(index) = self.plan.choose(&mut self.hand, &ask, &tried) else { return None };
         let member = &self.plan.members()[index];
@@ -170,8 +198,14 @@ impl Balancer {
 
     /// Tells the others of ejections of its own, later, and does as they say, now.
     fn confer(&mut self, now: Time) {
-        let Some((fellows, _)) = &mut self.fellows else { return };
+        let Some((fellows, _)) = &mut self.fellows else {
+            while let Some(event) = self.analyzer.poll_event() {
+                self.ejections += u64::from(event.kind == EventKind::Ejected);
+            }
+            return;
+        };
         while let Some(event) = self.analyzer.poll_event() {
+            self.ejections += u64::from(event.kind == EventKind::Ejected);
             let input = |name: &str| event.inputs.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
             let lasts = match event.kind {
                 EventKind::Ejected if input("told").is_none() => input("seconds").unwrap_or(0.0),
@@ -292,9 +326,16 @@ impl Policy for Ours {
         if answer.refused || answer.left {
             return;
         }
+        let totals = &mut balancer.totals[answer.member];
+        totals.requests += 1;
+        totals.failures += u64::from(answer.failed);
+        if !answer.failed {
+            vitals.succeeded();
+        } else if vitals.failed() >= CONSECUTIVE {
+            balancer.analyzer.handle_streak(id, now);
+        }
         if balancer.plan.observe(&mut balancer.hand, &vitals, latency, answer.failed, now) {
             balancer.analyzer.handle_suspicion(id, now);
-            self.ejections += 1;
         }
         balancer.settle(now);
     }
@@ -310,6 +351,9 @@ impl Policy for Ours {
     fn tick(&mut self, now: f64, _: &Fleet) {
         for balancer in &mut self.balancers {
             balancer.analyzer.watch(true, time(now));
+            let totals = balancer.totals.iter().zip(0..).map(|(totals, id)| (MemberId(id), *totals));
+            let totals: Vec<(MemberId, Totals)> = totals.collect();
+            balancer.analyzer.handle_totals(&totals, time(now));
             balancer.settle(time(now));
         }
     }

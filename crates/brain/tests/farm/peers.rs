@@ -41,6 +41,8 @@ impl Policy for Oracle {
 pub(crate) struct Prequal {
     probes: usize,
     quantile: f64,
+    /// If it leaves out whoever failed five times in a row: for each balancer and member the failures, the ejections, and until when.
+    ejects: Option<Vec<(u32, u32, f64)>>,
     pools: Vec<Pool>,
     dice: Dice,
     messages: u64,
@@ -67,13 +69,23 @@ impl Prequal {
     /// The paper has 3 probes for each request and a quantile of 0.84.
     pub(crate) fn new(probes: usize, quantile: f64, balancers: usize, seed: u64) -> Self {
         let pools = (0..balancers).map(|_| Pool::default()).collect();
-        Self { probes, quantile, pools, dice: Dice::new(seed, 6), messages: 0 }
+        Self { probes, quantile, ejects: None, pools, dice: Dice::new(seed, 6), messages: 0 }
+    }
+}
+
+impl Prequal {
+    /// The same, with ejection after five failures in a row, for 10 s, then 20 ...
+    pub(crate) fn ejecting(self, members: usize) -> Self {
+        Self { ejects: Some(vec![(0, 0, 0.0); self.pools.len() * members]), ..self }
     }
 }
 
 impl Policy for Prequal {
     fn choose(&mut self, who: usize, now: f64, fleet: &Fleet, _: Option<usize>) -> Option<usize> {
         let members = fleet.servers.len();
+        let of = self.ejects.as_ref().map(|of| &of[who * members..][..members]);
+        let out = |member: usize| of.is_some_and(|of| of[member].2 > now);
+        self.pools[who].probes.retain(|probe| !out(probe.member));
         let pool = &mut self.pools[who];
         pool.probes.retain(|probe| now - probe.ready < 1.0);
         let ready: Vec<usize> =
@@ -98,7 +110,12 @@ impl Policy for Prequal {
                 }
                 member
             }
-            _ => self.dice.below(members),
+            _ => loop {
+                let drawn = self.dice.below(members);
+                if !out(drawn) {
+                    break drawn;
+                }
+            },
         };
         // One goes with each request: the oldest and the worst in turn.
         pool.worst_next = !pool.worst_next;
@@ -130,7 +147,16 @@ impl Policy for Prequal {
         Some(member)
     }
 
-    fn ended(&mut self, _: usize, _: f64, _: &Answer) {}
+    fn ended(&mut self, who: usize, now: f64, answer: &Answer) {
+        let Some(of) = &mut self.ejects else { return };
+        let members = of.len() / self.pools.len();
+        let (streak, times, until) = &mut of[who * members + answer.member];
+        *streak = if answer.failed { *streak + 1 } else { 0 };
+        if *streak >= 5 {
+            *times += 1;
+            (*streak, *until) = (0, now + 10.0 * f64::from(*times));
+        }
+    }
 
     fn messages(&self) -> u64 {
         self.messages
@@ -143,7 +169,7 @@ pub(crate) struct Reported {
     every: f64,
     next: f64,
     weights: Vec<f64>,
-    before: Vec<(u64, f64)>,
+    before: Vec<(u64, f64, u64)>,
     /// Earliest deadline first, for each balancer.
     deadlines: Vec<Vec<f64>>,
 }
@@ -152,7 +178,13 @@ impl Reported {
     pub(crate) fn new(every: f64, balancers: usize, members: usize, seed: u64) -> Self {
         let mut dice = Dice::new(seed, 7);
         let deadlines = (0..balancers).map(|_| (0..members).map(|_| dice.unit()).collect()).collect();
-        Self { every, next: every, weights: vec![1.0; members], before: vec![(0, 0.0); members], deadlines }
+        Self {
+            every,
+            next: every,
+            weights: vec![1.0; members],
+            before: vec![(0, 0.0, 0); members],
+            deadlines,
+        }
     }
 }
 
@@ -178,7 +210,10 @@ impl Policy for Reported {
             .map(|(server, before)| {
                 let rate = (server.received - before.0) as f64 / self.every;
                 let used = (server.busy - before.1) / self.every / server.cores;
-                *before = (server.received, server.busy);
+                let errors = (server.failures - before.2) as f64 / self.every;
+                *before = (server.received, server.busy, server.failures);
+                // The error penalty of 1 that it has.
+                let used = used + if rate > 0.0 { errors / rate } else { 0.0 };
                 if rate > 0.0 && used > 0.0 { rate / used } else { f64::NAN }
             })
             .collect();

@@ -6,11 +6,12 @@ use std::collections::{BinaryHeap, VecDeque};
 use plimsoll_brain::Urgency;
 use plimsoll_brain::meter::Reading;
 
+use super::arrivals::Arrivals;
 use super::dice::Dice;
 use super::flight::{Flight, State, URGENT};
 use super::outcome::Outcome;
 use super::server::Server;
-use super::{Answer, DEADLINE, Discipline, Fleet, Policy, Setting, Work, time};
+use super::{Answer, DEADLINE, Discipline, Fleet, Policy, Setting, time};
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -41,7 +42,7 @@ const NOBODY: usize = usize::MAX;
 const TRIES: u32 = 4;
 
 /// Mean, seconds of a processor of speed 1.
-pub(super) const WORK: f64 = 0.010;
+pub(crate) const WORK: f64 = 0.010;
 
 /// One run.
 struct Run<'a> {
@@ -62,7 +63,7 @@ struct Run<'a> {
 /// Runs a policy.
 pub(crate) fn run(setting: &Setting, policy: &mut dyn Policy) -> Outcome {
     let servers: Vec<Server> = (0..setting.members).map(|index| Server::new(index, setting)).collect();
-    let capacity: f64 = servers.iter().map(Server::capacity).sum::<f64>() / WORK;
+    let capacity: f64 = servers.iter().map(Server::capacity).sum::<f64>() / (WORK * setting.scale);
     let mut run = Run {
         setting,
         fleet: Fleet { servers, network: setting.network },
@@ -98,9 +99,7 @@ impl Run<'_> {
 
     fn go(&mut self, policy: &mut dyn Policy) {
         let end = self.setting.warmup + self.setting.measured;
-        let mut arrivals = Dice::new(self.setting.seed, 1);
-        let mut works = Dice::new(self.setting.seed, 2);
-        let mut whos = Dice::new(self.setting.seed, 3);
+        let mut arrivals = Arrivals::new(self.setting);
         self.at(0.0, Event::Arrival);
         self.at(0.1, Event::Tick);
         for member in 0..self.setting.members {
@@ -127,16 +126,10 @@ impl Run<'_> {
             match event {
                 Event::Arrival if now >= end => {}
                 Event::Arrival => {
-                    // Members learn at 75 % before the load that is measured begins.
-                    let load = if now < self.setting.warmup { 0.75 } else { self.setting.load };
-                    self.at(now + arrivals.exp(1.0 / (load * self.outcome.capacity)), Event::Arrival);
-                    let work = match self.setting.work {
-                        Work::Lognormal => works.lognormal(WORK, 1.2).min(0.3),
-                        Work::Pareto => works.pareto(0.3),
-                    };
-                    let middle = self.setting.warmup + self.setting.measured / 2.0;
-                    let work = if self.setting.heavier && now > middle { 5.0 * work } else { work };
-                    let who = whos.below(self.setting.balancers);
+                    let gap = arrivals.gap(self.setting, self.outcome.capacity, now);
+                    self.at(now + gap, Event::Arrival);
+                    let work = arrivals.work(self.setting, now);
+                    let who = arrivals.who(self.setting);
                     self.arrive(who, work, now, policy);
                 }
                 Event::Reach(flight) => self.reach(flight, now),
@@ -304,7 +297,12 @@ impl Run<'_> {
     /// Lets waiting jobs run that may.
     fn start(&mut self, member: usize) {
         let server = &mut self.fleet.servers[member];
-        let most = if server.discipline == Discipline::Fifo { server.cores as usize } else { usize::MAX };
+        let most = match server.discipline {
+            Discipline::Fifo => server.cores as usize,
+            Discipline::Batch if server.running > 0 => 0,
+            Discipline::Batch => server.cores as usize,
+            Discipline::Sharing | Discipline::Contended => usize::MAX,
+        };
         while server.running < most {
             let Some(flight) = server.waiting.pop_front() else { return };
             if self.flights[flight].state != State::Waiting {
@@ -369,6 +367,7 @@ impl Run<'_> {
         entry.state = State::Gone;
         if let Some(job) = entry.job.take() {
             let reading = server.meter.end(job, succeeded, time(now));
+            let reading = Reading { slot: reading.slot && self.setting.slots, ..reading };
             let reading = match self.setting.lying == Some(entry.member) {
                 true => Reading { in_flight: 0, knee: 100.0, work: 1e-5, slot: true, ..reading },
                 false => reading,
@@ -399,6 +398,7 @@ impl Run<'_> {
             reading: entry.reading,
         };
         policy.ended(who, now, &answer);
+        policy.seen(now, member, &self.fleet);
         if refused || (failed && self.tokens >= 1.0 && self.flights[flight].tries < TRIES) {
             self.tokens -= if failed { 1.0 } else { 0.0 };
             if failed {

@@ -29,6 +29,7 @@ pub(crate) struct Server {
     pub(super) silent: bool,
     pub(super) failing: bool,
     pub(super) discipline: Discipline,
+    stalls: bool,
     /// Integral of the jobs over the second that runs.
     pub(super) integral: f64,
     /// Requests received and work done, for those who weigh by reports.
@@ -54,6 +55,7 @@ impl Server {
             8 => (2.0, 1.0),
             _ => (4.0, 0.5),
         };
+        let (cores, speed) = if setting.alike { (4.0, 1.0) } else { (cores, speed) };
         let speed = if setting.slow == Some(index) { speed / 10.0 } else { speed };
         Self {
             cores,
@@ -70,6 +72,7 @@ impl Server {
             silent: index % 10 < setting.silent,
             failing: setting.failing == Some(index),
             discipline: setting.discipline,
+            stalls: setting.stalls,
             integral: 0.0,
             received: 0,
             busy: 0.0,
@@ -83,7 +86,7 @@ impl Server {
         let n = self.running as f64;
         let share = match self.discipline {
             Discipline::Sharing => (self.cores / n).min(1.0),
-            Discipline::Fifo => 1.0,
+            Discipline::Fifo | Discipline::Batch => 1.0,
             // The universal scalability law (Gunther 1993): a tenth is done one at a time, and jobs disturb one another.
             Discipline::Contended => {
                 ((self.cores / n).min(1.0)) / (1.0 + 0.1 * (n - 1.0) + 0.002 * n * (n - 1.0))
@@ -117,6 +120,11 @@ impl Server {
     /// A neighbour comes or goes; for how long it lasts, seconds.
     pub(super) fn disturb(&mut self, dice: &mut Dice, now: f64) -> f64 {
         self.advance(now);
+        if self.stalls {
+            let stands = self.g == 1.0;
+            self.g = if stands { STANDING } else { 1.0 };
+            return if stands { dice.between(0.030, 0.100) } else { dice.exp(STALLS) };
+        }
         if self.g == 1.0 {
             self.g = 0.3 + 0.5 * dice.unit();
             dice.exp(3.0)
@@ -128,6 +136,13 @@ impl Server {
 
     /// What it can do in the mean, work per second.
     pub(super) fn capacity(&self) -> f64 {
-        if self.failing { 0.0 } else { self.cores * self.speed * (1.0 - 3.0 / 13.0 * 0.45) }
+        let lost = if self.stalls { 0.065 / (0.065 + STALLS) } else { 3.0 / 13.0 * 0.45 };
+        if self.failing { 0.0 } else { self.cores * self.speed * (1.0 - lost) }
     }
 }
+
+/// Part of the speed of a member that stands still: none would never end.
+const STANDING: f64 = 1e-3;
+
+/// Seconds from one stall to the next.
+const STALLS: f64 = 2.0;

@@ -229,6 +229,7 @@ pub(super) fn kind(kind: EventKind, why: &str) -> (&'static str, Tone) {
         EventKind::Enabled => ("enabled", Tone::Good),
         EventKind::SlowStart => ("slow start", Tone::Fair),
         EventKind::FullShare => ("full share", Tone::Good),
+        EventKind::Aperture => ("aperture", Tone::Plain),
         EventKind::AlertRaised => ("alert", Tone::Fair),
         EventKind::AlertCleared => ("alert over", Tone::Good),
         EventKind::Moved => ("moved", Tone::Plain),

@@ -66,6 +66,13 @@ pub(crate) struct Group {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) objective: Option<TimeSpan>,
 
+    /// Of a large group this process uses a part only, whatever the strategy: two members for each of its requests in flight, and at least so
+    /// many. Where there are many balancers each then has enough to do with few members instead of too little with all.
+    /// Default: all are used (`adaptive` has such a part of its own, of at least 10, where members say nothing of themselves).
+    #[schemars(range(min = 2, max = 65_536))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) aperture: Option<u32>,
+
     /// What sticks to one member, for strategies that hash: `client` (its IP address), `path`,
     /// `header:NAME`, `cookie:NAME`. Where a header or cookie is missing, the client's address stands in.
     #[serde(default = "client")]
@@ -442,6 +449,12 @@ pub(super) fn check(
         let message = format!("`key` has no effect: strategy `{}` does not hash", strategy.name);
         let hint = format!("strategies that do: {}", readers.join(", "));
         found.push(Problem::warning(spot.name("key"), message).hint(hint));
+    }
+    if spot.has("aperture") && (strategy.reads_key || strategy.name == "first_available") {
+        let message =
+            format!("with `aperture` balancers do not agree on who is first for `{}`", strategy.name);
+        let hint = "each uses a part of the members that is its own: leave it out where there are several";
+        found.push(Problem::warning(spot.name("aperture"), message).hint(hint));
     }
     if spot.has("objective") && !group.admission.unwrap_or(strategy.limits) {
         let message = "`objective` has no effect: nobody waits for room without `admission`";

@@ -369,6 +369,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         },
         admission: group.admission,
         objective: group.objective.map(|objective| objective.0),
+        aperture: group.aperture,
     };
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,

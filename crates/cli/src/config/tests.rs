@@ -163,11 +163,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:136:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-      136 | send_proxy = "v1"
+    warning: plimsoll.toml:137:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      137 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:177:8: no listener sends clients to group `sticky`
-      177 | name = "sticky"
+    warning: plimsoll.toml:178:8: no listener sends clients to group `sticky`
+      178 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
@@ -231,6 +231,8 @@ fn every_key_reaches_the_settings() {
     assert_eq!(admission, [Some(true), None]);
     let objective: Vec<_> = settings.groups.iter().map(|group| group.spec.objective).take(2).collect();
     assert_eq!(objective, [Some(Duration::from_millis(301)), None]);
+    let aperture: Vec<_> = settings.groups.iter().map(|group| group.spec.aperture).take(2).collect();
+    assert_eq!(aperture, [Some(12), None]);
     let drawn = file.config.groups[3].lottery.as_ref().unwrap();
     assert_eq!((&*drawn.service.0, drawn.daemons.len(), drawn.keys.0.to_str()), ("web", 2, Some("/keys")));
     assert_eq!(

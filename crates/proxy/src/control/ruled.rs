@@ -19,6 +19,7 @@ use crate::load_line::Survey;
 use crate::metered::HostMeter;
 use crate::moves::{self, Targets};
 use crate::neighbours::Hosts;
+use crate::pool::own_seed;
 use crate::publication::{kept, publication};
 use crate::report;
 use crate::rest::Rest;
@@ -59,6 +60,7 @@ impl Ruled {
         now: Time,
     ) -> Self {
         let mut analyzer = Analyzer::new(settings.spec.clone(), now);
+        analyzer.seat(own_seed());
         analyzer.fill(settings.max_rate, now);
         let mut records = BTreeMap::new();
         let first = publication(&mut analyzer, &mut records, &settings, cores, now);

@@ -15,7 +15,7 @@ impl<S: Stream> Session<S> {
     /// Answers a request whose head could not be read; the connection ends with it.
     pub(super) async fn refuse(&mut self, reason: Reason) {
         self.listener.pool().group.reject(self.core.index, reason);
-        let answer = own_answer(self.is_call(), reason, false, true, b"");
+        let answer = own_answer(self.is_call(), reason, false, true, (1, b""));
         if self.send(&answer).await {
             self.linger().await;
         }
@@ -32,7 +32,8 @@ impl<S: Stream> Session<S> {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
         let to_head = asked.method == Method::Head;
-        let answer = own_answer(self.is_call(), reason, to_head, !keep, asked.metered.refusal());
+        let again = self.listener.pool().again_in();
+        let answer = own_answer(self.is_call(), reason, to_head, !keep, (again, asked.metered.refusal()));
         if !self.send(&answer).await {
             return false;
         }
@@ -120,12 +121,18 @@ impl<S: Stream> Session<S> {
 }
 
 /// The text of an answer of our own, to a `call` as gRPC has it. `close`: the client's connection ends with it; `more` are whole
-/// header lines.
-pub(crate) fn own_answer(call: bool, reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
-    if call { grpc::refusal(reason, more) } else { answer(reason, to_head, close, more) }
+/// header lines, after how many seconds the client does well to come again if it can.
+pub(crate) fn own_answer(
+    call: bool,
+    reason: Reason,
+    to_head: bool,
+    close: bool,
+    (again, more): (u64, &[u8]),
+) -> Vec<u8> {
+    if call { grpc::refusal(reason, more) } else { answer(reason, to_head, close, (again, more)) }
 }
 
-fn answer(reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
+fn answer(reason: Reason, to_head: bool, close: bool, (again, more): (u64, &[u8])) -> Vec<u8> {
     let (status, phrase) = reason.status();
     let body = format!("plimsoll: {}\n", reason.sentence());
     let mut answer = Vec::with_capacity(256);
@@ -136,7 +143,7 @@ fn answer(reason: Reason, to_head: bool, close: bool, more: &[u8]) -> Vec<u8> {
          plimsoll-reason: {}\r\n{}{}",
         body.len(),
         reason.label(),
-        if status == 503 { "Retry-After: 1\r\n" } else { "" },
+        if status == 503 { format!("Retry-After: {again}\r\n") } else { String::new() },
         if close { "Connection: close\r\n" } else { "" },
     );
     answer.extend_from_slice(more);

@@ -36,7 +36,7 @@ pub(super) fn refuse(
         core.log(&line, &client, &group.name, &outcome, &Way::default());
     }
     let to_head = head.method == Method::HEAD;
-    let text = crate::http::own_answer(heads::is_call(&head.headers), reason, to_head, false, b"");
+    let text = crate::http::own_answer(heads::is_call(&head.headers), reason, to_head, false, (1, b""));
     answer(&text, to_head, respond);
 }
 

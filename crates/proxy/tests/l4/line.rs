@@ -152,6 +152,29 @@ async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
 }
 
 #[tokio::test]
+async fn who_is_refused_is_told_to_come_again_when_a_request_is_likely_to_be_through() {
+    within(async {
+        let server = Server::start(1_200).await;
+        let (engine, address) = balancer(&server, 1);
+        learn(address, 8).await;
+        let asked = fill(&server, address).await;
+        let mut waits: Vec<TcpStream> = Vec::new();
+        for _ in 0..6 {
+            waits.push(send(address).await);
+        }
+        until("six wait", || status(&engine).queued == 6).await;
+        let mut refused = send(address).await;
+        let told = head(&mut refused).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("\r\nRetry-After: 2\r\n"), "{told}");
+        server.gate.send_replace(true);
+        for asked in asked {
+            assert_eq!(asked.await.unwrap(), 200);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_short_burst_waits_and_is_not_refused() {
     within(async {
         let on = ("least_connections", Some(true));

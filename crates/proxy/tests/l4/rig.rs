@@ -44,6 +44,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
             when_all_down: WhenAllDown::Reject,
             admission: None,
             objective: None,
+            aperture: None,
         },
         probe: None,
         key: Key::Client,

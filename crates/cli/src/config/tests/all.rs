@@ -138,6 +138,7 @@ max_connections = 9
 max_rate = 50.5
 admission = true
 objective = "301ms"
+aperture = 12
 slow_start = "0s"
 when_all_down = "fail_open"
 queue = 5

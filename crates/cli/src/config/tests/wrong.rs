@@ -7,7 +7,7 @@ fn a_typo_is_shown_with_what_was_meant() {
     assert_snapshot!(errors(&LEAST.replace("members", "membres")), @r#"
     error: plimsoll.toml:6:1: unknown key `membres` in [[group]]
         6 | membres = ["127.0.0.1:1"]
-          | ^^^^^^^ did you mean `members`?   allowed: admission, discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, max_rate, members, monitor, name, objective, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
+          | ^^^^^^^ did you mean `members`?   allowed: admission, aperture, discover, drained_sessions, hand_over, health, iiop, key, lottery, max_connections, max_rate, members, monitor, name, objective, outlier, pool, pool_idle, protocol, queue, queue_timeout, report_header, retry, scaler, send_proxy, slow_start, strategy, timeouts, tls, when_all_down
     1 error
     "#);
     assert_snapshot!(errors(&format!("{LEAST}strategy = {{ least_request = {{ choises = 3 }} }}")), @r#"
@@ -229,13 +229,14 @@ fn listeners_of_xds_are_held_against_what_they_can() {
 }
 
 #[test]
-fn an_objective_is_for_those_who_wait_for_room() {
+fn objectives_are_for_those_who_wait_and_apertures_for_those_without_an_order() {
     for (rest, said) in [
         ("objective = \"1s\"", ""),
         ("objective = \"1s\"\nstrategy = \"random\"\nadmission = true", ""),
         ("objective = \"1s\"\nstrategy = \"random\"", "`objective` has no effect: nobody waits for room"),
         ("objective = \"1s\"\nadmission = false", "`objective` has no effect: nobody waits for room"),
         ("objective = \"0s\"", "1ms"),
+        ("aperture = 12\nstrategy = \"maglev\"", "balancers do not agree on who is first for `maglev`"),
     ] {
         let found = match read(&format!("{LEAST}{rest}\n")) {
             Ok(file) => file.warnings.to_string(),

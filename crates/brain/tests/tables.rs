@@ -1,0 +1,211 @@
+//! The tables of the study that `adaptive` came from (section 4 of it), by the policies as they are here: every published policy and
+//! those of the papers, faults, overload, and fleets of other kinds. The short form holds a few rows to what was found; `make bench-sim`
+//! runs all and prints them.
+
+#![expect(clippy::print_stdout, reason = "the tables of the long form")]
+
+#[expect(dead_code, reason = "other tests use the rest of it")]
+mod farm;
+#[expect(dead_code, reason = "other tests use the rest of it")]
+mod measure;
+
+use farm::{Discipline, Setting, Work};
+use measure::{Effort, LONG, Row, measure};
+
+const LOADS: [f64; 4] = [0.5, 0.75, 0.9, 1.05];
+
+/// A few seconds, one seed: of the order of the long form, no more.
+const BRIEF: Effort = Effort { warmup: 8.0, measured: 5.0, seeds: 1 };
+
+/// The study's table of sensitivity has one.
+const SINGLE: Effort = Effort { seeds: 1, ..LONG };
+
+fn at(load: f64) -> Setting {
+    Setting::at(load, 0)
+}
+
+/// 4.1: the healthy fleet, by those policies that `adaptive.rs` does not run.
+fn healthy(loads: &[f64], effort: Effort) {
+    for load in loads {
+        let row = |name: &'static str| measure(name, &at(*load), effort);
+        let ours = row("adaptive");
+        let idle = row("join_idle_queue");
+        assert!(
+            ours.p99 <= idle.p99,
+            "at {load}: p99 {:.1} ms, of join_idle_queue {:.1}",
+            ours.p99,
+            idle.p99
+        );
+        let views = row("adaptive, views");
+        assert!(
+            ours.p99 <= 1.05 * views.p99,
+            "at {load}: slots cost {:.1} ms, {:.1} without",
+            ours.p99,
+            views.p99
+        );
+        for name in ["rate.d lottery", "cygnus", "cygnus, per balance .2", "cygnus, sessions"] {
+            let theirs = row(name);
+            assert!(
+                ours.p99 < 0.5 * theirs.p99,
+                "{name} at {load}: p99 {:.1} ms, ours {:.1}",
+                theirs.p99,
+                ours.p99
+            );
+        }
+    }
+}
+
+/// 4.2: one member fails at once what it gets, another runs at a tenth of its speed.
+fn faults(loads: &[f64], effort: Effort) {
+    for load in loads {
+        let faulty = Setting { failing: Some(0), slow: Some(6), ..at(*load) };
+        let row = |name: &'static str| measure(name, &faulty, effort);
+        let ours = row("adaptive");
+        let least = |name: &str, theirs: &Row| {
+            assert!(
+                ours.failed <= theirs.failed,
+                "{name} at {load}: {:.3} % failed, ours {:.3}",
+                theirs.failed,
+                ours.failed
+            );
+        };
+        for name in [
+            "peak_ewma, no penalty",
+            "peak_ewma",
+            "reported 1 s",
+            "join_idle_queue",
+            "prequal .5",
+            "prequal .5, ejecting",
+        ] {
+            least(name, &row(name));
+        }
+        row("adaptive, agentless");
+        measure("adaptive", &Setting { retries: 0.1, ..faulty.clone() }, effort);
+    }
+}
+
+/// 4.3: more than there is capacity for, with members that go on with what clients have given up, and that do not.
+fn overload(loads: &[f64], effort: Effort) {
+    for load in loads {
+        for ignore_cancel in [false, true] {
+            let setting = Setting { ignore_cancel, ..at(*load) };
+            let ours = measure("adaptive", &setting, effort);
+            for name in ["least_connections", "peak_ewma", "prequal .5"] {
+                let theirs = measure(name, &setting, effort);
+                assert!(
+                    ours.in_time > theirs.in_time
+                        && (!ignore_cancel || ours.goodput >= theirs.goodput - 0.01),
+                    "{name} at {load}, {ignore_cancel}: {:.1} % in time, {:.3}; ours {:.1}, {:.3}",
+                    theirs.in_time,
+                    theirs.goodput,
+                    ours.in_time,
+                    ours.goodput
+                );
+            }
+        }
+    }
+}
+
+/// 4.6: fleets of other kinds. Nowhere is it worse than Prequal as tuned by hand.
+fn kinds() -> Vec<(&'static str, Setting)> {
+    let with = |change: fn(&mut Setting)| {
+        let mut setting = at(0.75);
+        change(&mut setting);
+        setting
+    };
+    vec![
+        ("2 balancers", with(|fleet| fleet.balancers = 2)),
+        ("5 balancers", with(|fleet| fleet.balancers = 5)),
+        ("100 balancers", with(|fleet| fleet.balancers = 100)),
+        ("5 ms of network", with(|fleet| fleet.network = 0.005)),
+        ("work by Pareto", with(|fleet| fleet.work = Work::Pareto)),
+        ("members alike", with(|fleet| fleet.alike = true)),
+        ("stalls of 30 to 100 ms", with(|fleet| fleet.stalls = true)),
+        ("requests of 1 ms", with(|fleet| fleet.scale = 0.1)),
+        ("traffic as 1, 1/2, 1/3 ...", with(|fleet| fleet.skewed = true)),
+        ("batches", with(|fleet| fleet.discipline = Discipline::Batch)),
+    ]
+}
+
+fn sensitivity(loads: &[f64], effort: Effort, which: impl Fn(&str) -> bool) {
+    for (what, setting) in kinds().into_iter().filter(|(what, _)| which(what)) {
+        for load in loads {
+            println!("{what}");
+            let setting = Setting { load: *load, ..setting.clone() };
+            let ours = measure("adaptive", &setting, effort);
+            let tuned = measure("prequal tuned", &setting, effort);
+            measure("prequal", &setting, effort);
+            measure("least_connections", &setting, effort);
+            measure("adaptive, agentless", &setting, effort);
+            assert!(
+                ours.p99 <= tuned.p99,
+                "{what} at {load}: {:.1} ms, {:.1} by prequal as tuned",
+                ours.p99,
+                tuned.p99
+            );
+            assert!(
+                ours.failed <= 0.1 && ours.shed <= 1.0,
+                "{what} at {load}: {:.2}, {:.2} %",
+                ours.failed,
+                ours.shed
+            );
+        }
+    }
+}
+
+/// The first seconds of balancers and members that know nothing, and bursts.
+fn beginnings(effort: Effort) {
+    let cold = Effort { warmup: 0.0, measured: 3.0, ..effort };
+    for load in [0.75, 0.9] {
+        println!("from the start");
+        let ours = measure("adaptive", &at(load), cold);
+        let tuned = measure("prequal tuned", &at(load), cold);
+        assert!(
+            ours.p99 <= 1.1 * tuned.p99,
+            "from the start at {load}: {:.1} ms, {:.1}",
+            ours.p99,
+            tuned.p99
+        );
+    }
+    println!("twice as many for 3 of every 12 s");
+    let bursts = Setting { bursts: true, ..at(0.75) };
+    let ours = measure("adaptive", &bursts, effort);
+    for name in ["least_connections", "peak_ewma", "join_idle_queue", "prequal tuned"] {
+        let theirs = measure(name, &bursts, effort);
+        assert!(
+            ours.in_time > theirs.in_time,
+            "{name}: {:.1} % in time, ours {:.1}",
+            theirs.in_time,
+            ours.in_time
+        );
+    }
+}
+
+#[test]
+fn healthy_fleets_beside_the_predecessors() {
+    healthy(&[0.75], BRIEF);
+}
+
+#[test]
+fn who_fails_fast_beside_published_policies() {
+    faults(&[0.75], BRIEF);
+}
+
+#[test]
+fn skewed_traffic_and_stalls() {
+    sensitivity(&[0.75], BRIEF, |what| what.starts_with("traffic") || what.starts_with("stalls"));
+}
+
+#[test]
+#[ignore = "long: make bench-sim"]
+fn long_form() {
+    println!("4.1");
+    healthy(&LOADS, LONG);
+    println!("4.2");
+    faults(&LOADS[..3], LONG);
+    println!("4.3");
+    overload(&[1.05, 1.3, 2.0], Effort { measured: 20.0, ..LONG });
+    println!("4.6");
+    sensitivity(&[0.75, 0.9], SINGLE, |_| true);
+    beginnings(SINGLE);
+}
