@@ -57,8 +57,8 @@ pub struct Convergence {
     pub overloaded: bool,
 }
 
-/// Rounds at most.
-const MOST: u32 = 600;
+/// Rounds at most. Where most wait for threads that go on after they have answered, several hundred are needed.
+const MOST: u32 = 1_000;
 /// It has converged when nothing changes by more than this part.
 const CLOSE: f64 = 1e-5;
 
