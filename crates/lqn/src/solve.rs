@@ -91,6 +91,8 @@ struct Place {
     wait: f64,
     wait_variance: f64,
     stretch: f64,
+    /// Of those that come while what their thread asked for before goes on.
+    back: overtake::Back,
 }
 
 /// Solves a model. It always has an answer; whether that is one, [`Convergence`] says.
