@@ -57,8 +57,8 @@ pub struct Convergence {
     pub overloaded: bool,
 }
 
-/// Rounds at most.
-const MOST: u32 = 600;
+/// Rounds at most. Where most wait for threads that go on after they have answered, several hundred are needed.
+const MOST: u32 = 1_000;
 /// It has converged when nothing changes by more than this part.
 const CLOSE: f64 = 1e-5;
 
@@ -91,6 +91,8 @@ struct Place {
     wait: f64,
     wait_variance: f64,
     stretch: f64,
+    /// Of those that come while what their thread asked for before goes on.
+    back: overtake::Back,
 }
 
 /// Solves a model. It always has an answer; whether that is one, [`Convergence`] says.

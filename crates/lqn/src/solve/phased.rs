@@ -20,60 +20,8 @@ fn returns(rates: &Rates<'_>) -> (f64, f64) {
     if closed <= 0.0 { (0.0, 0.0) } else { (closed / all, (back / closed).min(0.999)) }
 }
 
-/// Times at most that rates are tried.
-const TRIES: usize = 6;
-
-/// One thread with two phases. Of each source, those that are soon back leave the fewer to come otherwise: how fast these do
-/// is found here and not from one round to the next, where it would be late.
-pub(super) fn one_thread(case: &Case, rates: &mut Rates<'_>, sums: &mut Sums) -> (f64, bool) {
-    let count = rates.sources.len();
-    let rest: Vec<f64> = rates.sources.iter().map(|source| 1.0 - source.back.min(0.999)).collect();
-    let mut factors: Vec<f64> = rest
-        .iter()
-        .zip(rates.sources)
-        .map(|(rest, source)| if source.limit.is_finite() { rest * rates.level } else { 1.0 })
-        .collect();
-    rates.level = 1.0;
-    let mut expected = vec![0.0; count];
-    let mut found = states(case, rates, sums, &factors, &mut expected);
-    for _ in 0..TRIES {
-        let mut most = 0.0_f64;
-        for (place, factor) in factors.iter_mut().enumerate() {
-            let aim = expected[place] * rest[place] / sums.seen[place][0];
-            if rates.sources[place].limit.is_finite() && aim.is_finite() && aim > 0.0 {
-                let next = (*factor * aim).clamp(0.05 * rest[place], 20.0 * rest[place]);
-                most = most.max((next / *factor - 1.0).abs());
-                *factor = next;
-            }
-        }
-        if most < 1e-3 {
-            break;
-        }
-        *sums = Sums::new(count);
-        expected.iter_mut().for_each(|sum| *sum = 0.0);
-        found = states(case, rates, sums, &factors, &mut expected);
-    }
-    // With which it begins the next time.
-    let (mut all, mut weighed) = (0.0, 0.0);
-    for ((factor, rest), source) in factors.iter().zip(&rest).zip(rates.sources) {
-        if source.limit.is_finite() {
-            all += source.rate;
-            weighed += source.rate * factor / rest;
-        }
-    }
-    rates.level = if all > 0.0 { weighed / all } else { 1.0 };
-    found
-}
-
-/// Sums over the states. `factors` are by how much each source comes faster than by those of it that are elsewhere; `expected` is
-/// how often each would come by these alone.
-fn states(
-    case: &Case,
-    rates: &Rates<'_>,
-    sums: &mut Sums,
-    factors: &[f64],
-    expected: &mut [f64],
-) -> (f64, bool) {
+/// One thread with two phases.
+pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f64, bool) {
     let [first, second] = case.phases;
     let whole = first + second;
     let (inside, back) = returns(rates);
@@ -83,17 +31,22 @@ fn states(
     let (mut idle, mut working) = (1.0_f64, 0.0_f64);
     let mut while_away = sums.rates.clone();
     let mut n = 0.0;
+    // Of each source, those that are not back so soon.
     let at = |n: f64, out: &mut [f64]| {
-        rates.at(n, out);
-        out.iter_mut().zip(factors).for_each(|(rate, factor)| *rate *= factor);
-        out.iter().sum::<f64>()
+        let (_, plain) = rates.at(n, out);
+        let mut sum = 0.0;
+        for (rate, source) in out.iter_mut().zip(rates.sources) {
+            *rate *= 1.0 - source.back.min(0.999);
+            sum += *rate;
+        }
+        (sum, plain)
     };
     // What came from states with one less.
     let mut more = [0.0; 2];
     loop {
         // Others, while a caller is elsewhere that is not one of them.
-        let others = at(n + 1.0, &mut while_away);
-        let rate = at(n, &mut sums.rates);
+        let (others, _) = at(n + 1.0, &mut while_away);
+        let (rate, plain) = at(n, &mut sums.rates);
         let leaves = 1.0 / second;
         let soon = if n + 1.0 > rates.closed + 1e-9 { 0.0 } else { soon };
         // It goes on with its caller elsewhere, or with it back: the balances of both.
@@ -111,10 +64,9 @@ fn states(
         sums.add(idle, 0.0, 0.0);
         sums.add(working, n, n * (n + 1.0));
         sums.add(again, late, late * (late + 1.0));
-        let pace = rates.pace(n * rates.share);
-        for ((sum, rate), factor) in expected.iter_mut().zip(&sums.rates).zip(factors) {
-            *sum += here * rate / factor / pace;
-        }
+        sums.plain += here * plain;
+        sums.paced += (idle + working + again) * (rate - rates.outside)
+            + away * ((others - rates.outside).max(0.0) + soon);
         // Whoever's turn it was is the less likely to be one that is seldom elsewhere, the more others are there.
         sums.add_back(away * soon, n, n * (n + 1.0));
         std::mem::swap(&mut sums.rates, &mut while_away);
@@ -132,7 +84,6 @@ fn states(
         n += 1.0;
         if here > 1e200 {
             sums.scale(1e-200);
-            expected.iter_mut().for_each(|sum| *sum *= 1e-200);
             working *= 1e-200;
             more.iter_mut().for_each(|flow| *flow *= 1e-200);
         }

@@ -90,12 +90,12 @@ pub(super) struct Rates<'s> {
     /// All that their limits add up to.
     all: f64,
     /// Part of those here that is not from outside.
-    pub(super) share: f64,
+    share: f64,
     /// Sum of the rates from outside.
     pub(super) outside: f64,
     crowding: f64,
     reference: f64,
-    pub(super) level: f64,
+    level: f64,
     fewer: f64,
 }
 
@@ -146,7 +146,7 @@ impl<'s> Rates<'s> {
     }
 
     /// How much slower or faster each comes with so many of the sources here than it would in the mean.
-    pub(super) fn pace(&self, here: f64) -> f64 {
+    fn pace(&self, here: f64) -> f64 {
         if self.crowding <= 0.0 {
             return self.level;
         }
@@ -194,7 +194,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn new(count: usize) -> Self {
+    fn new(count: usize) -> Self {
         Self {
             rates: vec![0.0; count],
             seen: vec![[0.0; 3]; count],
@@ -237,7 +237,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     if total.is_nan() || total <= 0.0 || mean.is_nan() || mean <= 0.0 || case.servers == 0 {
         return;
     }
-    let mut rates = Rates::new(sources, case, memory);
+    let rates = Rates::new(sources, case, memory);
     let open = rates.outside > 0.0;
     let after = case.phases[1] > 1e-9 * mean;
     if !open && !after && rates.closed <= case.servers as f64 + 1e-9 {
@@ -246,9 +246,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     let mut sums = Sums::new(sources.len());
     let overtaken = after && case.servers == 1;
     let (each, overloaded) = if overtaken {
-        let found = phased::one_thread(case, &mut rates, &mut sums);
-        memory.level = rates.level;
-        found
+        phased::one_thread(case, &rates, &mut sums)
     } else {
         chain(case, &rates, mean, &mut sums)
     };
@@ -272,7 +270,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     } else {
         None
     };
-    if sums.paced > 0.0 && !overtaken {
+    if sums.paced > 0.0 {
         let aim: f64 = sums.plain / sums.paced;
         memory.level = (memory.level * aim.sqrt()).clamp(0.2, 20.0);
     }

@@ -153,7 +153,9 @@ fn at(
         vec![Back::default(); own.slots.len()]
     };
     for (slot, back) in own.slots.iter().zip(backs) {
-        let place = &state.slots[*slot];
+        let place = &mut state.slots[*slot];
+        place.back.part += step * (back.part - place.back.part);
+        place.back.left += step * (back.left - place.back.left);
         let each = |sum: f64| if place.rate > 0.0 { sum / place.rate } else { 0.0 };
         sources.push(Source {
             rate: place.rate,
@@ -165,8 +167,8 @@ fn at(
             idle: idle(net, totals, net.slots[*slot].holder),
             beyond: beyond(net, net.slots[*slot].holder),
             held: place.rate * place.wait + place.held * place.stretch + place.first,
-            back: back.part,
-            left: back.left,
+            back: place.back.part,
+            left: place.back.left,
             ..Source::default()
         });
     }
