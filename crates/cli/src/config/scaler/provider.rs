@@ -435,14 +435,16 @@ pub(super) fn check(scaler: &Scaler, spot: &Spot, found: &mut Vec<Problem>) {
         let message = format!("from `first_port` there are fewer ports than the {members} that there may be");
         found.push(Problem::error(spot.key("first_port").value(), message));
     }
-    if let Some(process) = &scaler.process
+    if let Some(process) = &scaler.process()
         && scaler.on_stop == super::OnStop::Leave
         && process.state.is_none()
     {
         let message = "processes that are left would be found by nobody: there is no `state`";
-        found.push(
-            Problem::error(spot.value(), message).hint("add state = \"/var/lib/plimsoll/web.processes\""),
-        );
+        let hint = match scaler.process {
+            Some(_) => "add state = \"/var/lib/plimsoll/web.processes\"",
+            None => "write process = { command = [\"…\"], state = \"/var/lib/plimsoll/web.processes\" }",
+        };
+        found.push(Problem::error(spot.value(), message).hint(hint));
     }
 }
 
