@@ -127,7 +127,7 @@ fn another_strategy_while_it_runs_leaves_sessions_where_they_are() {
         let bound_before = addresses.map(|address| bound(&balancer, address));
         for strategy in ["first_available", "{ rendezvous = { load_factor = 0 } }", "adaptive"] {
             let said = balancer.run(&["set", "group", &format!("web.strategy={strategy}")]);
-            assert!(said.code == Some(0) && said.out.contains("strategy"), "{}", said.err);
+            assert!(said.code == Some(0) && said.err.contains("strategy"), "{}", said.err);
             for _ in 0..2 {
                 assert_eq!(round(&mut clients), before, "{protocol}, {binding}, {strategy}");
             }

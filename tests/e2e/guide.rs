@@ -110,10 +110,11 @@ fn tcp_and_udp() {
 }
 
 /// Blocks that are no balancer's configuration: the page, and how they begin.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 7] = [
     ("access.md", "[[grant]]"),
     ("access.md", "[[role]]"),
     ("lab.md", ""),
+    ("lottery.md", "[[service]]"),
     ("lottery.md", "member ="),
     ("model.md", ""),
     ("supervise.md", ""),

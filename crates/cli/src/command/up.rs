@@ -132,12 +132,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     if let Some(said) = said {
         tracing::warn!("{said}");
     }
-    if store.kind() == "memory" {
-        tracing::info!(
-            "what operators do, and members that are registered, are forgotten with this process: there is no [store], and no \
-             STATE_DIRECTORY, which systemd sets where StateDirectory= says so"
-        );
-    }
+    let forgets = store.kind() == "memory";
     // A process that serves still may renew what is there.
     store.close();
     let lost = |why| Failure::failed(format_args!("what was kept in memory cannot be taken over: {why}"));
@@ -199,6 +194,12 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     }
     for line in keyless(&file.config) {
         tracing::info!("{line}");
+    }
+    if forgets {
+        tracing::info!(
+            "what operators do, and members that are registered, are forgotten with this process: there is no [store], and no \
+             STATE_DIRECTORY, which systemd sets where StateDirectory= says so"
+        );
     }
     if let Some(address) = admin.addr() {
         tracing::info!("listening admin {address}: dashboard http://{address}/, status, metrics, events");
