@@ -19,7 +19,10 @@ fn as_the_readme_has_it() {
     assert!(said("curl", 0).out.contains("x-member: "), "{}", said("curl", 0).out);
     // Side-cars speak, and are gone by.
     let explained = &said("plimsoll explain", 0).out;
-    assert!(["knee=", "work_ms=", "heard_ms_ago="].iter().all(|name| explained.contains(name)), "{explained}");
+    assert!(
+        ["knee=", "work_ms=", "heard_ms_ago="].iter().all(|name| explained.contains(name)),
+        "{explained}"
+    );
     // The death was seen, and clients hardly saw it.
     let events = &said("plimsoll events", 0).out;
     assert!(events.contains("ejected") || events.contains("down"), "{events}");
