@@ -14,7 +14,7 @@ use super::{Folder, Member, Run, free_port, listens, until};
 
 /// Commands that run until they are told to stop.
 const DAEMONS: [&str; 4] =
-    ["plimsoll member", "plimsoll agent", "plimsoll lottery -", "plimsoll supervise -"];
+    ["plimsoll member ", "plimsoll agent", "plimsoll lottery -", "plimsoll supervise -"];
 /// What makes a command of these one that ends.
 const ENDS: [&str; 2] = ["--once", "--help"];
 /// What a reader of ours types.
