@@ -74,6 +74,7 @@ fn one_decides_and_another_goes_on_when_it_is_killed() {
     let config = text(&etcd, &format!("min = 2\nmax = 4\n{command}"));
     let [mut first, second] = by_duty([Balancer::start(&config), Balancer::start(&config)]);
     until("two that serve, at both", || usable(&first).len() == 2 && usable(&second) == usable(&first));
+    until("they are known to serve", || started(&first).len() == 2);
     let left = Left(started(&first));
     assert_eq!((left.0.len(), started(&second).len()), (2, 0), "nobody is started twice");
     let shown = second.run(&["scale"]).out;

@@ -217,7 +217,7 @@ fn the_address_moves_when_the_balancer_is_killed() {
     assert!(moved < Duration::from_secs(5), "{moved:?}");
     // A request of each connection that it carried, and of those that were made between the count and the end of it: the generator may
     // be late, and make all at once that are due. However long the address takes to move, nobody is refused meanwhile.
-    let came = (150.0 * (killed.duration_since(counted).as_secs_f64() + 0.05)).ceil() as u64;
+    let came = (150.0 * (killed.duration_since(counted).as_secs_f64() + 0.25)).ceil() as u64;
     assert!(
         lost <= carried + came,
         "{lost} failed, {carried} connections were carried, {came} may have come meanwhile: {kept} {fresh}"
