@@ -126,6 +126,7 @@ fn members_that_a_program_started_are_those_of_whoever_decides_next() {
     let config = text(&etcd, &format!("min = 2\nmax = 4\nexec = {{ command = [\"{program}\"] }}\n"));
     let [mut first, mut second] = by_duty([Balancer::start(&config), Balancer::start(&config)]);
     until("two that serve, at both", || usable(&first).len() == 2 && usable(&second) == usable(&first));
+    until("they are known to serve", || started(&first).len() == 2);
     let left = Left(started(&first));
     first.process.kill();
     until("the other has taken them over", || started(&second) == left.0);

@@ -213,7 +213,10 @@ fn without_a_terminal_it_is_one_picture() {
         ["member", "state", "load", "report", "bindings", "rate", "p50", "p99", "errors", "sheds", "why"];
     assert_eq!(ours, all);
     // The dashboard has the same in that order, but for those in which nobody has anything.
-    let page = get(balancer.admin(), "/dashboard").text();
+    let mut browser = crate::stage::Wire::connect(balancer.admin());
+    let host = balancer.admin();
+    browser.send(format!("GET /dashboard HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
+    let page = browser.answer().unwrap().text();
     let table = page.split("class=\"members\"").nth(1).unwrap().split("</thead>").next().unwrap().to_owned();
     let heads = table.split("<th ").skip(1).filter_map(|head| head.split('>').nth(1)?.strip_suffix("</th"));
     let heads: Vec<String> = heads.map(str::to_lowercase).collect();
