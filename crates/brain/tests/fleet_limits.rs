@@ -82,7 +82,7 @@ fn run(count: usize, limit: u32, lost: f64, seconds: u64, seed: u64) -> Outcome 
         });
         for place in 0..count {
             // Each balancer has its own beat.
-            if (now + 3 * place as u64) % INTERVAL == 0 {
+            if (now + 3 * place as u64).is_multiple_of(INTERVAL) {
                 let waiting = all[place].waiting;
                 all[place].fleet.waits("web", waiting);
                 all[place].fleet.tend(at(now));
@@ -126,7 +126,7 @@ fn a_limit_holds_within_a_tenth_whoever_wants_how_much() {
         for lost in [0.0, 0.1] {
             for seed in 1..=3 {
                 let seen = run(count, limit, lost, 30, seed);
-                println!("{count} balancers, limit {limit}, {lost} lost: {seen:.3?}");
+                eprintln!("{count} balancers, limit {limit}, {lost} lost: {seen:.3?}");
                 assert!(seen.most <= 1.1, "{count} balancers, limit {limit}, {lost} lost: {seen:?}");
                 assert!(seen.parts <= 1.1, "{count} balancers, limit {limit}, {lost} lost: {seen:?}");
                 assert!(seen.mean >= 0.9, "{count} balancers, limit {limit}, {lost} lost: {seen:?}");
