@@ -179,7 +179,7 @@ impl<'p> Engine<'p> {
                 engine.arrival(place as u32);
             }
             let key = engine.chance.routes[place].key();
-            let route = entry.routing.map(|routing| Route::new(entry, &program.entries, routing, key));
+            let route = entry.routing.map(|routing| Route::new(entry, program, routing, key));
             if let Some(age) = route.as_ref().map(|route| route.age).filter(|age| *age > 0.0) {
                 engine.at(age, Event::Look(place as u32));
             }
