@@ -1,16 +1,33 @@
-//! Events per second of processor time on the paper's H-ORB (24 clients) and on each model of a folder given:
-//! `make bench-model`.
+//! Events per second of processor time on the paper's H-ORB (24 clients) and on others, and how long 88,000 rounds of that take, for
+//! which lqsim needs 0.60 s: `make bench-model`.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use plimsoll_lqn::{Effort, read, simulate};
 
 /// Events per second of one core, on H-ORB.
 const TARGET: f64 = 15e6;
+/// Rounds of its clients, and seconds that those may take: a sixth of lqsim's.
+const ROUNDS: f64 = 88_000.0;
+const MOST: f64 = 0.10;
+
+/// Seconds that this thread has had a processor for, which others on the machine do not change as much; where the system does not
+/// tell, seconds.
+fn processor_time() -> f64 {
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let told = told.and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+    told.map_or_else(|| BEGUN.elapsed().as_secs_f64(), |nanoseconds| nanoseconds / 1e9)
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
 
 fn main() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
@@ -18,18 +35,22 @@ fn main() {
         let text = std::fs::read_to_string(models.join(name)).expect("it stands in the repository");
         let model = read(&text, &BTreeMap::new()).expect("a test reads it").model;
         let effort = Effort { events: 8_000_000, precision: 0.0, ..Effort::default() };
-        let mut best = 0.0_f64;
+        let (mut best, mut each) = (0.0_f64, 0.0);
         for _ in 0..5 {
-            let begun = Instant::now();
+            let begun = processor_time();
             let found = simulate(&model, &effort).expect("a test simulates it");
-            best = best.max(found.events as f64 / begun.elapsed().as_secs_f64());
+            best = best.max(found.events as f64 / (processor_time() - begun));
+            let rounds: f64 =
+                found.tasks.iter().filter(|own| own.response.is_some()).map(|own| own.throughput.mean).sum();
+            each = found.events as f64 / (rounds * (found.time + found.warm_up));
         }
-        // The target is one for the paper's model.
-        let verdict = match name {
-            "paper/horb-n24.lqn" if best >= TARGET => ", target 15.00 or more: met",
-            "paper/horb-n24.lqn" => ", target 15.00 or more: MISSED",
-            _ => "",
-        };
-        println!("{name:24} {:6.2} million events/s{verdict}", best / 1e6);
+        println!("{name:24} {:6.2} million events/s", best / 1e6);
+        // The targets are those of the paper's model.
+        if name == "paper/horb-n24.lqn" {
+            let took = ROUNDS * each / best;
+            println!("  target: 15 million events/s or more: {}", verdict(best >= TARGET));
+            println!("  88,000 rounds of its clients, {each:.1} events each: {took:.3} s (lqsim 0.60 s)");
+            println!("  target: {MOST:.2} s at most: {}", verdict(took <= MOST));
+        }
     }
 }

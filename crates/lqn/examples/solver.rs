@@ -1,17 +1,22 @@
 //! The solver against simulations: how far off its throughputs and response times are, and how long it takes. First the
-//! models in `tests/models` with known results, then each of these changed (clients, threads, work, cores; drawn from a seed)
+//! models in `tests/models` with known results, and a sweep of two hundred points; then each of these changed (clients, threads, work, cores; drawn from a seed)
 //! and simulated here: `make bench-model`. The first argument is a part of the names of models or a folder of others, the
 //! second one the number of changes of each; 0 simulates the models as they are, none leaves that out.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use plimsoll_lqn::model::{Copies, Model, Role};
-use plimsoll_lqn::{Effort, Findings, read, simulate, solve};
+use plimsoll_lqn::simulate::simulate_while;
+use plimsoll_lqn::{
+    Effort, Findings, anchored_sweep, anchors, is_sure, plan, read, simulate, solve, solved_lines,
+};
 use serde_json::Value;
 
 fn folder() -> PathBuf {
@@ -191,6 +196,79 @@ fn verdict(what: &str, found: f64, most: f64, unit: &str) {
     println!("  target: {what} {found:.3} {unit}, at most {most} {unit}: {verdict}");
 }
 
+/// Seconds that a sweep of two hundred points may take on two cores, and by what its response times may be off.
+const SWEEP: (f64, f64) = (1.0, 4.0);
+
+/// The paper's H-ORB with 1 to 200 clients, as `plimsoll model sweep` does it: how long that takes on all cores, and how far off it is
+/// from simulations.
+fn sweep() {
+    let text = fs::read_to_string(folder().join("paper/horb-n24.lqn")).expect("it stands in the repository");
+    let base = read(&text, &BTreeMap::new()).expect("a test reads it").model;
+    let clients = |count: u32| {
+        let mut model = base.clone();
+        let those = model.tasks.iter_mut().filter(|task| task.is_client());
+        those.for_each(|task| task.copies = Copies::Some(count));
+        model
+    };
+    let points: Vec<Model> = (1..=200).map(clients).collect();
+    let along: Vec<usize> = (0..points.len()).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let asked = Cell::new(0);
+    let begun = Instant::now();
+    let solved = solved_lines(points.len(), std::slice::from_ref(&along), &|places| {
+        asked.set(asked.get() + places.len());
+        let next = Mutex::new(places.iter().enumerate());
+        let found = Mutex::new(Vec::new());
+        let work = || {
+            while let Some((number, place)) = next.lock().ok().and_then(|mut next| next.next()) {
+                let (own, how) = solve(&points[*place]);
+                let sure = is_sure(&points[*place], &how);
+                found.lock().expect("nobody panics").push((number, (own, sure)));
+            }
+        };
+        std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
+        let mut found = found.into_inner().expect("nobody panics");
+        found.sort_by_key(|(number, _)| *number);
+        found.into_iter().map(|(_, own)| own).collect()
+    });
+    let formulas = begun.elapsed();
+    let solved: Vec<Findings> = solved.into_iter().map(|(own, _)| own).collect();
+    let places = anchors(&points.iter().zip(&solved).collect::<Vec<_>>());
+    let runs = places.iter().map(|place| {
+        let until = Instant::now() + Duration::from_millis(50);
+        let run = |seed| {
+            let effort = Effort { seed, events: u64::MAX / 4, precision: 0.001 };
+            simulate_while(&points[*place], &effort, &mut || Instant::now() < until)
+        };
+        let runs: Vec<Findings> = std::thread::scope(|scope| {
+            let run = &run;
+            let all: Vec<_> = (1..=cores as u64).map(|seed| scope.spawn(move || run(seed))).collect();
+            all.into_iter().filter_map(|own| own.join().ok()?.ok()).collect()
+        });
+        (*place, plan(&points[*place], &runs).findings)
+    });
+    let runs: Vec<(usize, Findings)> = runs.collect();
+    let swept = anchored_sweep(&points, &solved, &along, &runs);
+    let took = begun.elapsed();
+    println!(
+        "sweep: 200 points on {cores} cores: {} solved in {:.2} s, {} simulated, {:.2} s in all",
+        asked.get(),
+        formulas.as_secs_f64(),
+        runs.len(),
+        took.as_secs_f64()
+    );
+    let mut off: Vec<f64> = Vec::new();
+    for place in (0..200).step_by(8).chain([1, 2, 5, 199]) {
+        let effort = Effort { seed: 3, events: 1_000_000, precision: 0.0 };
+        let Ok(truth) = simulate(&points[place], &effort) else { continue };
+        let (own, truth) = (numbers(&swept[place]), numbers(&truth));
+        off.extend(truth.iter().map(|(who, (_, r))| (own[who].1 / r - 1.0).abs() * 100.0));
+    }
+    off.sort_by(f64::total_cmp);
+    verdict("sweep, time", took.as_secs_f64(), SWEEP.0, "s");
+    verdict("sweep, response, p95", off[(off.len() * 95).div_ceil(100) - 1], SWEEP.1, "%");
+}
+
 /// All numbers of a model, solved and simulated.
 fn beside(model: &Model) {
     let (found, how) = solve(model);
@@ -243,6 +321,9 @@ fn main() {
         errors.add(name, model, &truth);
     }
     errors.say("known");
+    if part.is_empty() {
+        sweep();
+    }
     if let [(_, model)] = &models[..] {
         return beside(model);
     }

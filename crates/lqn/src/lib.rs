@@ -23,7 +23,7 @@ pub mod write;
 
 pub use fit::fit;
 pub use model::Model;
-pub use plan::{Plan, anchored_sweep, anchors, is_sure, plan};
+pub use plan::{Plan, anchored_sweep, anchors, is_sure, plan, solved_lines};
 pub use read::{Read, Trouble, read};
 pub use simulate::{Effort, Estimate, Findings, Replication, Stuck, simulate, simulate_on, simulate_while};
 pub use solve::{Convergence, solve};

@@ -158,17 +158,21 @@ pub enum Policy {
     PowerOfTwo,
     /// Always the same for one client.
     Sticky,
+    /// The first in the order in which they stand of those that have a thread free; where none has, the first of those for whose
+    /// threads fewest wait.
+    FirstAvailable,
 }
 
 impl Policy {
     /// All, by their names in texts.
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("random", Self::Random),
         ("round_robin", Self::RoundRobin),
         ("weighted", Self::Weighted),
         ("least_loaded", Self::LeastLoaded),
         ("power_of_two", Self::PowerOfTwo),
         ("sticky", Self::Sticky),
+        ("first_available", Self::FirstAvailable),
     ];
 
     /// Its name in texts.

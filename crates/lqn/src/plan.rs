@@ -15,7 +15,7 @@ use crate::{Convergence, Model, solve};
 
 mod anchored;
 
-pub use anchored::{Along, anchored_sweep, anchors};
+pub use anchored::{Along, Solved, anchored_sweep, anchors, solved_lines};
 
 /// How far the solver is typically off, as a part of a throughput or of what is busy, and of a time. The test of its
 /// accuracy holds it to that.

@@ -154,6 +154,9 @@ pub fn left_out(model: &Model) -> Vec<String> {
                 "that what {name} sends to whom changes with the load, as those are not alike to whom it forwards"
             ));
         }
+        if routing.policy == Policy::FirstAvailable && !split::first_has_all(model, entry) {
+            all.push(format!("that {name} fills one before it sends anything to the next"));
+        }
         if matches!(routing.policy, Policy::RoundRobin | Policy::Weighted) {
             all.push(format!("that the turns of {name} come more evenly than chance"));
         }

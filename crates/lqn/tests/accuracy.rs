@@ -1,12 +1,16 @@
 //! How far off the solver is, over all models in `models` with known results, and that it has an answer for each of the
 //! others: `cargo test -p plimsoll-lqn --test accuracy -- --nocapture` prints it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_lqn::model::{Copies, Model, Role};
-use plimsoll_lqn::{Effort, Findings, anchored_sweep, anchors, is_sure, plan, read, simulate, solve};
+use plimsoll_lqn::plan::Solved;
+use plimsoll_lqn::{
+    Effort, Findings, anchored_sweep, anchors, is_sure, plan, read, simulate, solve, solved_lines,
+};
 use serde_json::Value;
 
 fn folder() -> PathBuf {
@@ -301,6 +305,57 @@ fn a_sweep_is_right_at_points_that_were_not_simulated() {
     assert!(errors.p95() <= 4.0 && errors.mean() <= 2.0);
 }
 
+/// What formulas say of points along lines, and of how many they were asked.
+fn lines(points: &[Model], lines: &[Vec<usize>]) -> (Vec<Solved>, usize) {
+    let asked = Cell::new(0);
+    let solved = solved_lines(points.len(), lines, &|places| {
+        asked.set(asked.get() + places.len());
+        let one = |place: &usize| {
+            let (found, how) = solve(&points[*place]);
+            (found, is_sure(&points[*place], &how))
+        };
+        places.iter().map(one).collect()
+    });
+    (solved, asked.get())
+}
+
+#[test]
+fn what_is_not_solved_of_a_sweep_lies_on_the_line_between() {
+    let (_, base) = models().into_iter().find(|(name, _)| name == "paper/horb-n24.lqn").unwrap();
+    let with = |clients: u32, speed: f64| {
+        let mut model = base.clone();
+        model.tasks[0].copies = Copies::Some(clients);
+        model.processors.iter_mut().filter(|own| own.name == "CPUB1").for_each(|own| own.speed = speed);
+        model
+    };
+    // Clients, then three speeds of a server with each number of them.
+    let one: Vec<Model> = (1..=120).map(|clients| with(clients, 1.0)).collect();
+    let many: Vec<Model> =
+        (1..=60).flat_map(|clients| [0.5, 1.0, 2.0].map(|speed| with(clients, speed))).collect();
+    // The longer a line, the fewer.
+    for (points, count, part) in [(one, 1, 0.5), (many, 3, 0.75)] {
+        let along = (0..count).map(|line| (line..points.len()).step_by(count).collect());
+        let (solved, asked) = lines(&points, &along.collect::<Vec<_>>());
+        assert_eq!(solved.len(), points.len());
+        assert!(
+            asked as f64 <= part * points.len() as f64 && solved.iter().all(|(_, sure)| *sure),
+            "{asked}"
+        );
+        let mut most = 0.0_f64;
+        for (model, (own, _)) in points.iter().zip(&solved) {
+            let exact = numbers(&solve(model).0);
+            for (who, [x, r]) in numbers(own) {
+                most = most.max(off(x, exact[&who][0]).abs()).max(off(r, exact[&who][1]).abs());
+            }
+        }
+        eprintln!("{asked} of {} points solved, the others off by {most:.3} % at most", points.len());
+        assert!(most < 0.4, "{most}");
+    }
+    // Each by itself where there are no lines.
+    let few: Vec<Model> = (1..=5).map(|clients| with(clients, 1.0)).collect();
+    assert_eq!(lines(&few, &[]).1, 5);
+}
+
 /// As `sweep` does by default: two hundred points, from a fiftieth of the clients to four times as many, of which five are
 /// simulated for as long as fits in the budget.
 #[test]
@@ -324,8 +379,10 @@ fn two_hundred_points_are_right_by_the_simulation_of_five() {
             model
         };
         let points: Vec<Model> = (1..=200).map(clients).collect();
-        let solved: Vec<(Findings, _)> = points.iter().map(solve).collect();
-        assert!(solved.iter().zip(&points).all(|((_, how), model)| is_sure(model, how)), "{name}");
+        let places: Vec<usize> = (0..points.len()).collect();
+        let (solved, asked) = lines(&points, &[places]);
+        eprintln!("{name}: {asked} points solved");
+        assert!(solved.iter().all(|(_, sure)| *sure), "{name}");
         let solved: Vec<Findings> = solved.into_iter().map(|(found, _)| found).collect();
         let run = |place: usize, seed, events| {
             simulate(&points[place], &Effort { seed, events, precision: 0.0 }).unwrap()

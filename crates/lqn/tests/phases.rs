@@ -150,8 +150,9 @@ fn throughputs_with_second_phases_are_as_close_as_is_said() {
         // Clients and what they ask for.
         let clients = solved.tasks.iter().zip(&played.tasks).filter(|(own, _)| own.response.is_some());
         let clients = clients.map(|(own, other)| (&own.name, own.throughput, other.throughput));
-        let entries = solved.entries.iter().zip(&played.entries).filter(|(_, own)| own.throughput.mean > 0.0);
-        let entries = entries.map(|(own, other)| (&own.name, own.throughput, other.throughput));
+        let entries = solved.entries.iter().zip(&played.entries).zip(&model.entries);
+        let entries = entries.filter(|(_, entry)| !model.tasks[entry.task.0].is_client());
+        let entries = entries.map(|((own, other), _)| (&own.name, own.throughput, other.throughput));
         for (who, own, played) in clients.chain(entries) {
             errors.push((100.0 * (own.mean / played.mean - 1.0), format!("{name}: {who}")));
         }

@@ -40,6 +40,41 @@ fn chance_turns_and_the_shorter_queue_take_as_long_as_formulas_say() {
 }
 
 #[test]
+fn one_is_filled_before_the_next() {
+    let model = |threads: &str| {
+        let text = format!(
+            "#pragma route.lb=first_available\nG \"\" 1 1 -1 P 0 p pl f i p pa f i p pb f i -1 \
+             T 0 t lb i lb -1 pl t sa n sa -1 pa {threads} t sb n sb -1 pb i -1 \
+             E 0 a lb 3 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1"
+        );
+        read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model
+    };
+    let effort = Effort { events: 2_000_000, precision: 0.003, ..Effort::default() };
+    // What two threads have to leave to others is what Erlang's formula B says.
+    let two = model("m 2");
+    let found = simulate(&two, &effort).unwrap();
+    let lost = 4.5 / (1.0 + 3.0 + 4.5);
+    let over = found.entries[2].throughput.mean / 3.0;
+    assert!((over / lost - 1.0).abs() < 0.01, "{over}, not {lost}");
+    assert_eq!(found.entries[1].waiting.mean, 0.0);
+    assert!(left_out(&two).iter().any(|own| own.contains("fills one before")), "{:?}", left_out(&two));
+    // As many as are needed: nobody else is asked, as formulas know.
+    let endless = model("i");
+    let (solved, _) = solve(&endless);
+    for found in [simulate(&endless, &effort).unwrap(), solved] {
+        assert_eq!(found.entries[2].throughput.mean, 0.0);
+        assert!((found.entries[1].throughput.mean / 3.0 - 1.0).abs() < 0.01);
+    }
+    assert!(left_out(&endless).is_empty(), "{:?}", left_out(&endless));
+    // All have too much: the first of those where fewest wait, and nobody stands idle.
+    let text = "#pragma route.lb=first_available\nP 0 p pc f i p pl f i p pa f p pb f -1 T 0 t cl r cl -1 pc m 8 t lb i lb -1 pl \
+                t sa n sa -1 pa t sb n sb -1 pb -1 E 0 s cl 0 -1 f cl 1 -1 y cl lb 1 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    let full = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
+    let found = simulate(&full, &effort).unwrap();
+    assert!(found.processors[2..].iter().all(|own| own.busy.mean > 0.99), "{:?}", found.processors);
+}
+
+#[test]
 fn loads_that_are_old_are_worse_than_none() {
     let ages = [0.0, 1.0, 10.0, 40.0].map(|age| response(&format!("#pragma route.lb=least_loaded({age})")));
     assert!(ages.is_sorted(), "{ages:?}");

@@ -6,8 +6,8 @@ use crate::config::count;
 use crate::control::text::{Cell, Tone, latency};
 
 /// A line for each group that has a load line: what it can carry, what is free of that, how far to trust it.
-pub(super) fn lines(groups: &[GroupStatus]) -> Vec<Vec<Cell>> {
-    let named = groups.iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
+pub(super) fn lines<'s>(groups: impl IntoIterator<Item = &'s GroupStatus>) -> Vec<Vec<Cell>> {
+    let named = groups.into_iter().filter_map(|group| Some((group, group.load_line.as_ref()?)));
     named.map(|(group, line)| row(group, line)).collect()
 }
 
@@ -119,14 +119,14 @@ fn rate(rate: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use plimsoll_brain::status::{MemberLoadLine, Predicted};
 
     use super::*;
     use crate::control::sample;
     use crate::control::text::table;
 
-    fn line() -> LoadLine {
+    pub(in crate::command) fn line() -> LoadLine {
         let what_if = |change: &str, about: &str, capacity: f64, load: f64, p99| WhatIf {
             change: change.into(),
             about: about.into(),

@@ -1,4 +1,4 @@
-//! `plimsoll members`: every member, what state it is in and why, what it carries.
+//! `plimsoll members`: every member, what state it is in and why, what it carries; and what each group could.
 
 use std::process::ExitCode;
 
@@ -113,13 +113,14 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
     if !measured {
         rows.iter_mut().for_each(|row| drop(row.drain(4..6)));
     }
-    let lines: Vec<_> = groups.iter().flat_map(|group| load_line::predictions(group)).collect();
+    let can_carry = load_line::lines(groups.iter().copied());
+    let predicted: Vec<_> = groups.iter().flat_map(|group| load_line::predictions(group)).collect();
     let found = sources::lines(groups.iter().copied());
     let below = |lines: &[Vec<Cell>]| match lines {
         [] => String::new(),
         lines => format!("\n{}", table(lines, color)),
     };
-    table(&rows, color) + &below(&lines) + &below(&found)
+    table(&rows, color) + &below(&can_carry) + &below(&predicted) + &below(&found)
 }
 
 #[cfg(test)]
@@ -139,6 +140,25 @@ mod tests {
         web           10.0.0.4:80           ◌ draining           1          7    400000         0  30.7%  13.0ms  39.0ms   4d 15h  by an operator
         web           [fd00::5]:80          ✘ down               1          0         0         0   0.0%       -       -   3m 20s  connection refused
         game servers  games.internal:27015  ○ unchecked          1          0         0         0      -       -       -   3m 20s  no check has passed yet
+        ");
+    }
+
+    #[test]
+    fn what_a_group_can_carry_stands_below() {
+        let mut status = sample();
+        status.groups.truncate(1);
+        status.groups[0].members.truncate(1);
+        status.groups[0].load_line = Some(load_line::tests::line());
+        let groups: Vec<_> = status.groups.iter().collect();
+        let shown = render(&groups, false);
+        let below = shown.split_once("\n\n").map(|(_, below)| below).unwrap_or_default();
+        insta::assert_snapshot!(below, @"
+        web  load line 200/s (190 to 1.2k)  40% below it  good: 3 predictions checked, off by 3%
+
+        web  at 80%                                160/s  p50 20.0ms  p99 310ms    3s ago
+        web  with one more like the median member  300/s  60% free  p99 100ms
+        web  with twice the traffic                200/s  over the load line
+        web  without its only usable member        0.0/s  nobody is left to serve
         ");
     }
 

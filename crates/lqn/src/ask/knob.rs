@@ -4,6 +4,8 @@
 use crate::Model;
 use crate::model::{ActivityId, Body, Copies, Entry, EntryId, Order, Patience, ProcessorId, Role, TaskId};
 
+mod ways;
+
 /// Which number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
@@ -30,10 +32,22 @@ pub enum Knob {
     Weight(EntryId, usize),
     /// Requests that may wait for a thread of a task.
     Queue(TaskId),
+    /// Squared coefficient of variation of the work of an activity, or of a phase of an entry.
+    Variation(ActivityId),
+    /// With what probability an entry that forwards by chance does so to one of its targets, by the place of that in it.
+    Forward(EntryId, usize),
+    /// With what probability one of the ways after an activity is gone, by the place of the way in those.
+    Branch(ActivityId, usize),
+    /// How often an activity is done in the loop after another one, by its place in that.
+    Turns(ActivityId, usize),
+    /// Priority of a task.
+    Priority(TaskId),
+    /// What is added to it for one of its entries.
+    Urgency(EntryId),
 }
 
 /// Words that follow a name and a point, and what they stand for.
-pub const WORDS: [(&str, &str); 11] = [
+pub const WORDS: [(&str, &str); 15] = [
     ("threads", "threads of a task, or how many clients"),
     ("think", "mean time for which clients think"),
     ("cores", "cores of a processor"),
@@ -45,6 +59,13 @@ pub const WORDS: [(&str, &str); 11] = [
     ("age", "how long an entry that forwards believes loads"),
     ("weight", "of FROM.TO, what part an entry that forwards gives one, to what the others get in the mean"),
     ("queue", "requests that may wait for a thread of a task"),
+    (
+        "variation",
+        "squared coefficient of variation of the work of an entry's first phase (of NAME.2 its second), or of an activity",
+    ),
+    ("probability", "of FROM.TO, how probably an entry forwards to another, or one activity follows another"),
+    ("turns", "of FROM.TO, how often the loop after an activity does another"),
+    ("priority", "of a task, or of an entry"),
 ];
 
 impl Knob {
@@ -77,14 +98,21 @@ impl Knob {
             "cores" => processor().map(Self::Cores).ok_or_else(|| none("processor", processors())),
             "speed" => processor().map(Self::Speed).ok_or_else(|| none("processor", processors())),
             "arrivals" => entry().map(Self::Arrivals).ok_or_else(|| none("entry", entries())),
-            "demand" => {
+            "demand" | "variation" => {
                 let first = entry().and_then(|id| match &model.entries[id.0].body {
                     Body::Phases(phases) => phases.first().copied(),
                     Body::Graph(_) => None,
                 });
                 let activity = || model.activities.iter().position(|own| own.name == whose).map(ActivityId);
                 let found = first.or_else(|| phase(model, whose)).or_else(activity);
-                found.map(Self::Demand).ok_or_else(|| none("entry with phases, or activity,", entries()))
+                let found = found.ok_or_else(|| none("entry with phases, or activity,", entries()))?;
+                Ok(if word == "demand" { Self::Demand(found) } else { Self::Variation(found) })
+            }
+            "probability" => ways::probability(model, whose),
+            "turns" => ways::turns(model, whose),
+            "priority" => {
+                let found = task().map(Self::Priority).or_else(|| entry().map(Self::Urgency));
+                found.ok_or_else(|| none("task or entry", tasks()))
             }
             "calls" => call(model, whose, false).map(|(from, place)| Self::Calls(from, place)),
             "timeout" => call(model, whose, true).map(|(from, place)| Self::Timeout(from, place)),
@@ -147,12 +175,20 @@ impl Knob {
                 part / others
             }
             Self::Queue(TaskId(own)) => model.tasks[own].queue_limit.map_or(f64::INFINITY, f64::from),
+            Self::Variation(ActivityId(own)) => model.activities[own].variation,
+            Self::Forward(EntryId(own), place) => model.entries[own].forwards[place].1,
+            Self::Branch(own, place) | Self::Turns(own, place) => ways::share(model, own, place),
+            Self::Priority(TaskId(own)) => f64::from(model.tasks[own].priority),
+            Self::Urgency(EntryId(own)) => f64::from(model.entries[own].priority),
         }
     }
 
     /// Is it a count?
     pub fn is_whole(self) -> bool {
-        matches!(self, Self::Threads(_) | Self::Cores(_) | Self::Queue(_))
+        matches!(
+            self,
+            Self::Threads(_) | Self::Cores(_) | Self::Queue(_) | Self::Priority(_) | Self::Urgency(_)
+        )
     }
 
     /// Gives it another value.
@@ -168,9 +204,15 @@ impl Knob {
                 Err(format!("there cannot be {value} of it: a whole number from 1 to 1000000"))
             }
         };
-        if !value.is_finite() || value < 0.0 {
+        let ranks = matches!(self, Self::Priority(_) | Self::Urgency(_));
+        if !value.is_finite() || value < 0.0 && !ranks {
             return Err(format!("it cannot be {value}: a number from 0 on"));
         }
+        let rank = || {
+            let whole = value.fract() == 0.0 && value.abs() <= 1e6;
+            let why = || format!("it cannot be {value}: a whole number from -1000000 to 1000000");
+            if whole { Ok(value as i32) } else { Err(why()) }
+        };
         match self {
             Self::Threads(TaskId(own)) => model.tasks[own].copies = count()?,
             Self::Cores(ProcessorId(own)) => model.processors[own].copies = count()?,
@@ -215,6 +257,12 @@ impl Knob {
                 }
                 own.queue_limit = Some(value as u32);
             }
+            Self::Variation(ActivityId(own)) => model.activities[own].variation = value,
+            Self::Forward(EntryId(own), place) => ways::forward(&mut model.entries[own], place, value)?,
+            Self::Branch(own, place) => ways::branch(model, own, place, value)?,
+            Self::Turns(own, place) => ways::turn(model, own, place, value)?,
+            Self::Priority(TaskId(own)) => model.tasks[own].priority = rank()?,
+            Self::Urgency(EntryId(own)) => model.entries[own].priority = rank()?,
         }
         Ok(())
     }

@@ -46,6 +46,123 @@ pub fn anchors(solved: &[(&Model, &Findings)]) -> Vec<usize> {
     places
 }
 
+/// How far what lies between two solved points may be off what is solved there, for all on both sides to be taken from the
+/// line between: there it is off by a quarter of that.
+const STRAIGHT: f64 = 0.004;
+/// Points from one that is solved to the next at first.
+const STRIDE: usize = 8;
+
+/// What formulas say of a point, and whether they are sure of it.
+pub type Solved = (Findings, bool);
+
+/// What formulas say of the points of a sweep, and whether they are sure of it. Few are solved, for numbers change smoothly along
+/// a line: every eighth, and in between as many as it takes until those that are left lie between two that say nearly the same of
+/// what is between them. `lines` are places of points that follow one another and differ in one number; each place is in one of
+/// them. `solve` is asked for some places at once, and answers in their order.
+///
+/// A point between others that are sure is taken to be so.
+pub fn solved_lines(
+    count: usize,
+    lines: &[Vec<usize>],
+    solve: &dyn Fn(&[usize]) -> Vec<Solved>,
+) -> Vec<Solved> {
+    let mut found: Vec<Option<Solved>> = vec![None; count];
+    let put = |found: &mut Vec<Option<Solved>>, places: Vec<usize>| {
+        let solved = solve(&places);
+        places.into_iter().zip(solved).for_each(|(place, own)| found[place] = Some(own));
+    };
+    // Stretches of which both ends are solved: their line, and places in that.
+    let mut open: Vec<(usize, usize, usize)> = Vec::new();
+    let mut first = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let last = line.len().saturating_sub(1);
+        let ends: Vec<usize> = (0..last).step_by(STRIDE).chain([last]).collect();
+        first.extend(ends.iter().filter_map(|end| line.get(*end)));
+        open.extend(ends.windows(2).map(|pair| (number, pair[0], pair[1])));
+    }
+    put(&mut found, first);
+    loop {
+        open.retain(|(_, from, to)| to - from > 1);
+        if open.is_empty() {
+            break;
+        }
+        let middle = |(_, from, to): &(usize, usize, usize)| usize::midpoint(*from, *to);
+        put(&mut found, open.iter().map(|own| lines[own.0][middle(own)]).collect());
+        let mut next = Vec::new();
+        for own @ (number, from, to) in std::mem::take(&mut open) {
+            let (line, at) = (&lines[number], middle(&own));
+            let halves = [(from, at), (at, to)];
+            let known = |place: usize| found[line[place]].as_ref();
+            let (Some(one), Some(mid), Some(other)) = (known(from), known(at), known(to)) else { continue };
+            let straight = one.1
+                && mid.1
+                && other.1
+                && between(&one.0, &other.0, part(from, to, at))
+                    .is_some_and(|own| apart(&own, &mid.0) <= STRAIGHT);
+            if !straight {
+                next.extend(halves.map(|(from, to)| (number, from, to)));
+                continue;
+            }
+            for (from, to) in halves {
+                for place in from + 1..to {
+                    let (Some(one), Some(other)) = (&found[line[from]], &found[line[to]]) else { continue };
+                    let own = between(&one.0, &other.0, part(from, to, place));
+                    found[line[place]] = own.map(|own| (own, true));
+                }
+            }
+        }
+        open = next;
+    }
+    // None is left, unless lines leave out a place.
+    let left: Vec<usize> = (0..count).filter(|place| found[*place].is_none()).collect();
+    put(&mut found, left);
+    found.into_iter().flatten().collect()
+}
+
+fn part(from: usize, to: usize, at: usize) -> f64 {
+    (at - from) as f64 / (to - from).max(1) as f64
+}
+
+/// What is so far on the way from one to the other, evenly in logarithms; none if they have not the same parts.
+fn between(one: &Findings, other: &Findings, part: f64) -> Option<Findings> {
+    let shape = |own: &Findings| {
+        [own.tasks.len(), own.entries.len(), own.processors.len(), own.activities.len(), own.calls.len()]
+    };
+    (shape(one) == shape(other)).then(|| {
+        pairs(one, other, &|one, other, _| {
+            let mean = if one.mean > 0.0 && other.mean > 0.0 {
+                one.mean.powf(1.0 - part) * other.mean.powf(part)
+            } else {
+                (1.0 - part) * one.mean + part * other.mean
+            };
+            Estimate { mean, half_width: 0.0 }
+        })
+    })
+}
+
+/// By how much throughputs, response times and what is busy differ at most, as a part of them.
+fn apart(one: &Findings, other: &Findings) -> f64 {
+    let numbers = |own: &Findings| {
+        let tasks = own.tasks.iter().flat_map(|own| [Some(own.throughput), own.response, Some(own.busy)]);
+        let entries = own.entries.iter().flat_map(|own| [Some(own.throughput), own.response]);
+        let processors = own.processors.iter().map(|own| Some(own.busy));
+        tasks
+            .chain(entries)
+            .chain(processors)
+            .map(|own| own.map_or(0.0, |own| own.mean))
+            .collect::<Vec<f64>>()
+    };
+    let (one, other) = (numbers(one), numbers(other));
+    if one.len() != other.len() {
+        return f64::INFINITY;
+    }
+    let off = |(one, other): (&f64, &f64)| {
+        let most = one.abs().max(other.abs());
+        if most > 0.0 { (one - other).abs() / most } else { 0.0 }
+    };
+    one.iter().zip(&other).map(off).fold(0.0, f64::max)
+}
+
 /// Corrects the solved points of a sweep, one for each model, by those that were simulated, given by their places in the list;
 /// what a [`plan`](super::plan()) found of a point counts as simulated, too. `along` says where each point stands.
 ///

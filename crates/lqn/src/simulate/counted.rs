@@ -10,6 +10,7 @@ use super::{
     ActivityFinding, EntryFinding, Estimate, Failures, Findings, ProcessorFinding, Quantiles, TaskFinding,
 };
 use crate::Model;
+use crate::model::Body;
 use crate::replicas::{Flat, Places};
 
 /// What never happened would have, 95 times of 100, if so much of it were expected: -ln 0.05.
@@ -111,10 +112,23 @@ pub(super) fn findings(model: &Model, flat: &Flat<'_>, runs: &[Replication<'_>])
     let entries = model.entries.iter().enumerate().map(|(place, entry)| {
         let sum = |which: usize| move |mark: &Mark| mark.entries[place][which];
         let open = entry.arrivals > 0.0;
+        // Clients take no requests: they do what is first, and as often. Until they would answer, where that is known.
+        let client = model.tasks[entry.task.0].is_client();
+        let (start, phases) = match &entry.body {
+            Body::Phases(phases) => (phases[0].0, true),
+            Body::Graph(start) => (start.0, false),
+        };
+        let begun = |mark: &Mark| mark.activities[start][0];
         EntryFinding {
             name: entry.name.clone(),
-            throughput: rate(&sum(0)),
-            service: mean(&sum(3), &sum(2)),
+            throughput: if client { rate(&begun) } else { rate(&sum(0)) },
+            service: match (client, phases) {
+                (true, true) => mean(&|mark| mark.activities[start][1], &begun),
+                (true, false) if model.tasks[entry.task.0].entries.len() == 1 => {
+                    mean(&|mark| mark.tasks[entry.task.0][2], &|mark| mark.tasks[entry.task.0][1])
+                }
+                _ => mean(&sum(3), &sum(2)),
+            },
             waiting: mean(&sum(1), &sum(0)),
             response: (open && ever(&answered(place))).then(|| mean(&sum(5), &sum(4))),
             percentiles: quantiles(&Percentiles::of(

@@ -8,14 +8,15 @@
 use std::collections::VecDeque;
 
 use super::Stuck;
-use super::program::{Ask, Calls, ENDLESS, Program};
+use super::program::Program;
 use super::route::Route;
 use super::station::{Station, Wish};
 use super::streams::Streams;
 use super::tally::Tally;
 use crate::Model;
 use agenda::{Agenda, Event};
-use graph::{Joins, Loops};
+use graph::Loops;
+use records::{Branch, Request, State, Thread, Waiting};
 use slab::Slab;
 
 mod agenda;
@@ -23,7 +24,9 @@ mod ends;
 mod graph;
 mod limits;
 mod next;
+mod records;
 mod slab;
+mod work;
 
 /// Nobody.
 const NONE: u32 = u32::MAX;
@@ -59,6 +62,10 @@ pub(super) struct Engine<'p> {
     most: usize,
 }
 
+/// What is to be done next, before all that stands in the list: as if it stood there last. What always follows is done
+/// without it.
+type Now = Option<Do>;
+
 /// Things to do at this moment.
 #[derive(Clone, Copy)]
 enum Do {
@@ -76,68 +83,6 @@ enum Do {
     Ask(u32),
     /// A call of a branch has failed: it leaves out what is left of its activity.
     Fail(u32),
-}
-
-/// The threads of a task.
-struct State {
-    /// None for as many as are needed.
-    free: Option<u32>,
-    queue: VecDeque<u32>,
-}
-
-#[derive(Clone, Default)]
-struct Request {
-    entry: u32,
-    /// The branch that waits.
-    caller: u32,
-    /// When it came to the entry at which it is now.
-    came: f64,
-    /// The entry to which it came from outside, and when; `NONE` if it did not.
-    origin: u32,
-    outside: f64,
-    /// Something that was done for it failed.
-    failed: bool,
-    /// Rank of the task that asks.
-    rank: u16,
-}
-
-#[derive(Clone, Default)]
-struct Thread {
-    task: u32,
-    entry: u32,
-    /// What is to be answered.
-    request: u32,
-    branches: u32,
-    begun: f64,
-    /// A call has failed.
-    failed: bool,
-    /// Only of activity graphs with joins, or with forks in loops.
-    joins: Option<Box<Joins>>,
-}
-
-#[derive(Clone, Default)]
-struct Branch {
-    thread: u32,
-    activity: u32,
-    /// When it began with the activity.
-    begun: f64,
-    /// Number of the alarm that counts.
-    alarm: u32,
-    /// Calls that are left, of those made exactly so often.
-    left: Vec<u32>,
-    /// Only in loops.
-    loops: Option<Box<Loops>>,
-}
-
-/// A call whose answer is waited for: whom it asks, with what patience, its request and how often it tried again.
-#[derive(Clone, Copy, Default)]
-struct Waiting {
-    entry: u32,
-    patience: u32,
-    request: u32,
-    tries: u32,
-    /// Number of the event at which it gives up; 0 for none.
-    until: u32,
 }
 
 impl<'p> Engine<'p> {
@@ -179,7 +124,7 @@ impl<'p> Engine<'p> {
                 engine.arrival(place as u32);
             }
             let key = engine.chance.routes[place].key();
-            let route = entry.routing.map(|routing| Route::new(entry, &program.entries, routing, key));
+            let route = entry.routing.map(|routing| Route::new(entry, program, routing, key));
             if let Some(age) = route.as_ref().map(|route| route.age).filter(|age| *age > 0.0) {
                 engine.at(age, Event::Look(place as u32));
             }
@@ -225,59 +170,45 @@ impl<'p> Engine<'p> {
         };
         self.now = at;
         self.events += 1;
-        match event {
-            Event::Done(branch) => {
-                if self.branches.all[branch as usize].alarm == number {
-                    let station = self.station_of(branch);
-                    let chance = &mut self.chance.stations[station];
-                    let wish = self.stations[station].done(branch, self.now, chance);
-                    self.grant(station, wish);
-                    self.todo.push(Do::Pieced(branch));
-                }
-            }
-            Event::Thought(branch) => self.todo.push(Do::Piece(branch)),
+        let mut next = match event {
+            Event::Done(branch) => self.done(branch, number),
+            Event::Thought(branch) => self.piece(branch),
             Event::Awake(thread) => {
-                self.begun = (self.now, if self.now > self.begun.0 { 0 } else { self.begun.1 + 1 });
+                self.begun = (at, if at > self.begun.0 { 0 } else { self.begun.1 + 1 });
                 if self.begun.1 > AT_ONCE {
-                    return Err(Stuck::Still(self.now));
+                    return Err(Stuck::Still(at));
                 }
-                self.set_out(thread);
+                self.set_out(thread)
             }
             Event::Arrival(entry) => {
                 let request = Request {
                     entry,
                     caller: NONE,
-                    came: self.now,
+                    came: at,
                     origin: entry,
-                    outside: self.now,
+                    outside: at,
                     failed: false,
                     rank: self.program.outside(),
                 };
                 let request = self.requests.add(request);
-                self.todo.push(Do::Come(request));
                 self.arrival(entry);
+                self.come(request)
             }
-            Event::Ring(station) => {
-                let station = station as usize;
-                if self.alarms[station] == number {
-                    let (who, wish) = self.stations[station].rung(self.now);
-                    self.grant(station, wish);
-                    self.todo.extend(who.map(Do::Pieced));
-                }
-            }
+            Event::Ring(station) => self.ring(station as usize, number),
             Event::Look(entry) => {
                 if let Some(route) = &mut self.routes[entry as usize] {
                     route.look(&self.loads);
                     let age = route.age;
-                    self.at(self.now + age, event);
+                    self.at(at + age, event);
                 }
+                None
             }
             Event::GiveUp(branch) => self.give_up(branch, number),
-            Event::Again(branch) => self.todo.push(Do::Ask(branch)),
-        }
+            Event::Again(branch) => self.ask(branch),
+        };
         let mut done = 0;
-        while let Some(next) = self.todo.pop() {
-            match next {
+        while let Some(one) = next.or_else(|| self.todo.pop()) {
+            next = match one {
                 Do::Begin(branch) => self.begin(branch),
                 Do::Piece(branch) => self.piece(branch),
                 Do::Pieced(branch) => self.pieced(branch),
@@ -285,14 +216,14 @@ impl<'p> Engine<'p> {
                 Do::Next(branch) => self.next(branch),
                 Do::Ask(branch) => self.ask(branch),
                 Do::Fail(branch) => self.fail(branch),
-            }
+            };
             done += 1;
             if done > AT_ONCE {
-                return Err(Stuck::Still(self.now));
+                return Err(Stuck::Still(at));
             }
         }
-        if self.requests.count().max(self.threads.count()).max(self.branches.count()) > self.most {
-            return Err(Stuck::Grows(self.now));
+        if self.requests.most().max(self.threads.most()).max(self.branches.most()) > self.most {
+            return Err(Stuck::Grows(at));
         }
         Ok(())
     }
@@ -303,17 +234,43 @@ impl<'p> Engine<'p> {
 
     fn grant(&mut self, station: usize, wish: Wish) {
         match wish {
-            Wish::Done { who, at } => {
-                let number = self.at(at, Event::Done(who));
-                self.branches.all[who as usize].alarm = number;
-            }
+            Wish::Done { who, at } => self.done_at(who, at),
             Wish::Ring { at } => self.alarms[station] = self.at(at, Event::Ring(station as u32)),
             Wish::Nothing => {}
         }
     }
 
-    fn station_of(&self, branch: u32) -> usize {
-        self.program.activities[self.branches.all[branch as usize].activity as usize].processor
+    /// A branch is done with a piece of work, if this is the alarm that counts.
+    fn done(&mut self, branch: u32, number: u32) -> Now {
+        let own = &self.branches.all[branch as usize];
+        if own.alarm != number {
+            return None;
+        }
+        let place = self.program.activities[own.activity as usize].processor;
+        let station = &mut self.stations[place];
+        if station.plain {
+            if let Some((who, at)) = station.leaves(self.now) {
+                self.done_at(who, at);
+            }
+        } else {
+            let wish = station.done(branch, self.now, &mut self.chance.stations[place]);
+            self.grant(place, wish);
+        }
+        self.pieced(branch)
+    }
+
+    /// A station's alarm, if it is the one that counts.
+    fn ring(&mut self, station: usize, number: u32) -> Now {
+        if self.alarms[station] != number {
+            return None;
+        }
+        let (who, wish) = self.stations[station].rung(self.now);
+        self.grant(station, wish);
+        who.map(Do::Pieced)
+    }
+
+    fn done_at(&mut self, who: u32, at: f64) {
+        self.branches.all[who as usize].alarm = self.at(at, Event::Done(who));
     }
 
     fn arrival(&mut self, entry: u32) {
@@ -331,7 +288,7 @@ impl<'p> Engine<'p> {
     }
 
     /// A client begins.
-    fn set_out(&mut self, thread: u32) {
+    fn set_out(&mut self, thread: u32) -> Now {
         let task = self.threads.all[thread as usize].task;
         let entries = &self.program.tasks[task as usize].entries;
         let drawn = &mut self.chance.tasks[task as usize];
@@ -339,11 +296,12 @@ impl<'p> Engine<'p> {
         let own = &mut self.threads.all[thread as usize];
         (own.entry, own.begun, own.failed) = (entry as u32, self.now, false);
         self.tally.busy(task as usize, 1, self.now);
-        self.branch(thread, self.program.entries[entry].start as u32, None);
+        let branch = self.branch(thread, self.program.entries[entry].start as u32, None);
+        self.begin(branch)
     }
 
-    /// A branch of a thread begins with this activity.
-    fn branch(&mut self, thread: u32, activity: u32, loops: Option<Box<Loops>>) {
+    /// A branch of a thread, which is to begin with this activity.
+    fn branch(&mut self, thread: u32, activity: u32, loops: Option<Box<Loops>>) -> u32 {
         self.threads.all[thread as usize].branches += 1;
         let branch = self.branches.take();
         let own = &mut self.branches.all[branch as usize];
@@ -352,10 +310,10 @@ impl<'p> Engine<'p> {
         if loops.is_some() {
             own.loops = loops;
         }
-        self.todo.push(Do::Begin(branch));
+        branch
     }
 
-    fn come(&mut self, request: u32) {
+    fn come(&mut self, request: u32) -> Now {
         let entry = self.requests.all[request as usize].entry as usize;
         let task = self.program.entries[entry].task;
         self.tally.came(entry);
@@ -366,17 +324,17 @@ impl<'p> Engine<'p> {
                 }
                 self.loads[task] += 1;
                 self.crews[task].queue.push_back(request);
-                return;
+                return None;
             }
             Some(free) => *free -= 1,
             None => {}
         }
         self.loads[task] += 1;
-        self.take(task, request);
+        self.take(task, request)
     }
 
     /// A thread takes a request.
-    fn take(&mut self, task: usize, request: u32) {
+    fn take(&mut self, task: usize, request: u32) -> Now {
         let Request { entry, came, .. } = self.requests.all[request as usize];
         self.tally.waited(entry as usize, self.now - came);
         self.tally.busy(task, 1, self.now);
@@ -385,116 +343,7 @@ impl<'p> Engine<'p> {
         (own.task, own.entry, own.request, own.begun) = (task as u32, entry, request, self.now);
         own.failed = false;
         let start = self.program.entries[entry as usize].start as u32;
-        self.branch(thread, start, None);
-    }
-
-    fn begin(&mut self, branch: u32) {
-        let own = &mut self.branches.all[branch as usize];
-        own.begun = self.now;
-        let activity = own.activity as usize;
-        let step = &self.program.activities[activity];
-        if let Calls::Exact { targets, .. } = &step.calls {
-            own.left.clear();
-            own.left.extend(targets.iter().map(|(count, _)| *count));
-        }
-        if step.think > 0.0 {
-            let time = step.think * self.chance.ways[activity].think.exponential();
-            self.at(self.now + time, Event::Thought(branch));
-        } else {
-            self.todo.push(Do::Piece(branch));
-        }
-    }
-
-    fn piece(&mut self, branch: u32) {
-        let activity = self.branches.all[branch as usize].activity as usize;
-        let step = &self.program.activities[activity];
-        let work = step.piece.draw(&mut self.chance.activities[activity].work);
-        if work <= 0.0 {
-            self.todo.push(Do::Pieced(branch));
-            return;
-        }
-        let (station, priority) = (step.processor, step.priority);
-        let (wish, ousted) = self.stations[station].come(branch, priority, work, self.now);
-        if let Some(ousted) = ousted {
-            // Its alarm, which is a greater number than 0 by now, counts no more.
-            self.branches.all[ousted as usize].alarm = 0;
-        }
-        self.grant(station, wish);
-    }
-
-    /// Between two pieces of work, or after the last.
-    fn pieced(&mut self, branch: u32) {
-        let program = self.program;
-        let own = &mut self.branches.all[branch as usize];
-        let activity = own.activity as usize;
-        match &program.activities[activity].calls {
-            Calls::None => self.finish(branch),
-            Calls::Stochastic { ends, targets } => {
-                let drawn = self.chance.activities[activity].calls.unit();
-                if drawn < *ends {
-                    return self.finish(branch);
-                }
-                let drawn = (drawn - ends) / (1.0 - ends);
-                let target = targets.iter().find(|(sum, _)| drawn < *sum).or_else(|| targets.last());
-                // There is one at least.
-                if let Some((_, ask)) = target {
-                    self.call(branch, *ask);
-                }
-            }
-            Calls::Exact { targets, ordered } => {
-                let all: u32 = own.left.iter().sum();
-                if all == 0 {
-                    return self.finish(branch);
-                }
-                let calls = &mut self.chance.activities[activity].calls;
-                let mut place = if *ordered { 0 } else { calls.below(all as usize) as u32 };
-                let chosen = own.left.iter().position(|left| {
-                    let found = place < *left;
-                    place = place.saturating_sub(*left);
-                    found
-                });
-                if let Some(chosen) = chosen {
-                    own.left[chosen] -= 1;
-                    self.call(branch, targets[chosen].1);
-                }
-            }
-        }
-    }
-
-    fn call(&mut self, branch: u32, ask: Ask) {
-        let Ask { entry, waits, patience, rank } = ask;
-        if !waits {
-            self.todo.push(Do::Piece(branch));
-            self.send(entry, NONE, rank);
-            return;
-        }
-        if self.program.limited {
-            self.waits_for(branch, Waiting { entry, patience, request: 0, tries: 0, until: 0 });
-        }
-        if patience == ENDLESS {
-            self.send(entry, branch, rank);
-        } else {
-            self.ask(branch);
-        }
-    }
-
-    /// A request goes to an entry, for a branch that waits.
-    fn send(&mut self, entry: u32, caller: u32, rank: u16) -> u32 {
-        let request =
-            Request { entry, caller, came: self.now, origin: NONE, outside: self.now, failed: false, rank };
-        let request = self.requests.add(request);
-        self.todo.push(Do::Come(request));
-        request
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a simulation touches at each event: what is rare is kept apart.
-    #[test]
-    fn what_is_under_way_is_small() {
-        assert_eq!((size_of::<Request>(), size_of::<Thread>(), size_of::<Branch>()), (32, 40, 56));
+        let branch = self.branch(thread, start, None);
+        self.begin(branch)
     }
 }

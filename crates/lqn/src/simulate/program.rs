@@ -56,8 +56,8 @@ pub(super) struct Step {
 
 pub(super) enum Calls {
     None,
-    /// After each piece it ends with this probability; else it calls one of these, each with its share added to those
-    /// before it.
+    /// After each piece it ends with this probability, or calls one of these, each with its probability added to those before it
+    /// and to that.
     Stochastic {
         ends: f64,
         targets: Vec<(f64, Ask)>,
@@ -199,12 +199,13 @@ fn step(
     let calls = if activity.calls.is_empty() {
         Calls::None
     } else if activity.order == Order::Stochastic {
+        let ends = 1.0 / (total + 1.0);
         let mut sum = 0.0;
         let targets = activity.calls.iter().map(|call| {
             sum += call.count / total;
-            (sum, ask(call))
+            (ends + (1.0 - ends) * sum, ask(call))
         });
-        Calls::Stochastic { targets: targets.collect(), ends: 1.0 / (total + 1.0) }
+        Calls::Stochastic { targets: targets.collect(), ends }
     } else {
         let targets = activity.calls.iter().map(|call| (call.count as u32, ask(call)));
         Calls::Exact { targets: targets.collect(), ordered: activity.order == Order::List }

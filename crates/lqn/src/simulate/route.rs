@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::dice::Dice;
-use super::program::Way;
+use super::program::{Program, Way};
 use super::streams::mixed;
 use crate::model::{Policy, Routing};
 
@@ -15,6 +15,8 @@ pub(super) struct Route {
     /// Entries, and their tasks.
     targets: Vec<(usize, usize)>,
     weights: Vec<f64>,
+    /// Threads of the task of each.
+    threads: Vec<u32>,
     /// Are all weights the same? Then nothing is weighed, and draws are as they are without any.
     equal: bool,
     /// What makes the sessions of this balancer another matter than those of others.
@@ -29,7 +31,10 @@ pub(super) struct Route {
 }
 
 impl Route {
-    pub(super) fn new(way: &Way, ways: &[Way], routing: Routing, key: u64) -> Self {
+    pub(super) fn new(way: &Way, program: &Program, routing: Routing, key: u64) -> Self {
+        let targets: Vec<(usize, usize)> =
+            way.forwards.iter().map(|(_, entry)| (*entry, program.entries[*entry].task)).collect();
+        let threads = targets.iter().map(|(_, task)| program.tasks[*task].copies.unwrap_or(u32::MAX));
         let mut before = 0.0;
         let weights = way.forwards.iter().map(|(sum, _)| {
             let own = sum - before;
@@ -44,7 +49,8 @@ impl Route {
             policy: routing.policy,
             age: routing.age,
             equal,
-            targets: way.forwards.iter().map(|(_, entry)| (*entry, ways[*entry].task)).collect(),
+            threads: threads.collect(),
+            targets,
             key,
             turn: 0,
             credit: vec![0.0; weights.len()],
@@ -78,6 +84,7 @@ impl Route {
                 let [one, other] = self.two(dice);
                 if self.load(other) < self.load(one) { other } else { one }
             }
+            Policy::FirstAvailable => self.first(),
             Policy::Sticky => match session {
                 None => self.random(dice),
                 Some(session) => match self.bound.get(&session) {
@@ -138,6 +145,14 @@ impl Route {
         }
         self.credit[best] -= self.weights.iter().sum::<f64>();
         best
+    }
+
+    /// The first with a thread free; where there is none, the first for whose threads fewest wait.
+    fn first(&self) -> usize {
+        let all = || self.seen.iter().zip(&self.threads);
+        let free = all().position(|(seen, threads)| seen < threads);
+        let fewest = || all().enumerate().min_by_key(|(_, (seen, threads))| *seen - *threads);
+        free.or_else(|| fewest().map(|(place, _)| place)).unwrap_or_default()
     }
 
     /// The least loaded for its weight; of several any, in proportion to the weights.

@@ -27,8 +27,10 @@ pub(super) enum Wish {
 /// A processor at work.
 pub(super) struct Station {
     scheduling: Scheduling,
-    /// Cores; none for as many as are needed.
-    cores: Option<u32>,
+    /// Is everyone served to the end, in the order of coming? Then it may be asked in the short way.
+    pub(super) plain: bool,
+    /// Cores; the greatest number for as many as are needed.
+    cores: u32,
     busy: u32,
     waiting: VecDeque<(u32, f64)>,
     ranked: BinaryHeap<Ranked>,
@@ -51,12 +53,14 @@ struct Ranked(i32, Reverse<u64>, u32, u64);
 
 impl Station {
     pub(super) fn new(processor: &Processor) -> Self {
+        let (cores, endless) = match processor.copies {
+            Copies::Some(count) => (count, false),
+            Copies::Infinite => (u32::MAX, true),
+        };
         Self {
             scheduling: processor.scheduling,
-            cores: match processor.copies {
-                Copies::Some(count) => Some(count),
-                Copies::Infinite => None,
-            },
+            plain: endless || processor.scheduling == Scheduling::Fcfs,
+            cores,
             busy: 0,
             waiting: VecDeque::new(),
             ranked: BinaryHeap::new(),
@@ -72,20 +76,37 @@ impl Station {
 
     /// Counts what was used until now.
     pub(super) fn count(&mut self, now: f64) {
-        let used = match self.cores {
-            Some(cores) => self.busy.min(cores),
-            None => self.busy,
-        };
-        self.area += f64::from(used) * (now - self.counted);
+        self.area += f64::from(self.busy.min(self.cores)) * (now - self.counted);
         self.counted = now;
+    }
+
+    /// A branch comes with so much work to a plain one: when it will be done; none if it waits.
+    pub(super) fn enters(&mut self, who: u32, work: f64, now: f64) -> Option<f64> {
+        self.count(now);
+        if self.busy < self.cores {
+            self.busy += 1;
+            return Some(now + work);
+        }
+        self.waiting.push_back((who, work));
+        None
+    }
+
+    /// A branch of a plain one is done: who is next, and when that will be done.
+    pub(super) fn leaves(&mut self, now: f64) -> Option<(u32, f64)> {
+        self.count(now);
+        let next = self.waiting.pop_front();
+        if next.is_none() {
+            self.busy -= 1;
+        }
+        next.map(|(who, work)| (who, now + work))
     }
 
     /// A branch comes with so much work, above 0. Preemption tells whose end is off: its branch is to forget its alarm.
     pub(super) fn come(&mut self, who: u32, priority: i32, work: f64, now: f64) -> (Wish, Option<u32>) {
         self.count(now);
         self.turn += 1;
-        let free = self.cores.is_none_or(|cores| self.busy < cores);
-        if self.scheduling == Scheduling::Sharing && self.cores.is_some() {
+        let free = self.busy < self.cores;
+        if self.scheduling == Scheduling::Sharing {
             self.run(now);
             self.busy += 1;
             self.sharing.push(Reverse((sortable(self.clock + work), self.turn, who)));
@@ -159,8 +180,7 @@ impl Station {
 
     /// How fast each of those served is.
     fn speed(&self) -> f64 {
-        let cores = f64::from(self.cores.unwrap_or(u32::MAX));
-        (cores / f64::from(self.busy.max(1))).min(1.0)
+        (f64::from(self.cores) / f64::from(self.busy.max(1))).min(1.0)
     }
 
     fn run(&mut self, now: f64) {

@@ -2,7 +2,8 @@
 //!
 //! Chance, weights and sessions give each its share; turns give all the same. These are exact as rates. Who goes by loads
 //! gives each what it can do: the least loaded in proportion to how fast targets are (its threads or its cores, whichever are
-//! fewer, times its speed over its demand), of any two the less loaded its share, by which two are drawn. That waiting is then
+//! fewer, times its speed over its demand), of any two the less loaded its share, by which two are drawn. Who fills one before the
+//! next gives all to the first that has as many threads as are needed. That waiting is then
 //! less than by chance, is up to [`relief`](super::relief).
 //!
 //! Of targets that are alike that is exact. Of others it is where all are busy; with less to do each gets the closer to its
@@ -11,7 +12,7 @@
 use std::borrow::Cow;
 
 use super::visits;
-use crate::model::{Entry, EntryId, Model, Policy};
+use crate::model::{Copies, Entry, EntryId, Model, Policy};
 
 /// The model with those parts as the shares of forwarding entries.
 pub(super) fn split(model: &Model) -> Cow<'_, Model> {
@@ -22,6 +23,7 @@ pub(super) fn split(model: &Model) -> Cow<'_, Model> {
             Policy::Random | Policy::Weighted | Policy::Sticky | Policy::PowerOfTwo => continue,
             Policy::RoundRobin => vec![1.0; entry.forwards.len()],
             Policy::LeastLoaded => entry.forwards.iter().map(|(to, _)| speed(model, *to)).collect(),
+            Policy::FirstAvailable => filled(model, entry),
         };
         let all: f64 = parts.iter().sum();
         if !(all > 0.0 && all.is_finite()) {
@@ -37,6 +39,23 @@ pub(super) fn split(model: &Model) -> Cow<'_, Model> {
         }
     }
     own
+}
+
+/// Who is filled one after the other: whoever stands first, up to the first with as many threads as are needed. How much of it
+/// the first ones leave to the next depends on the load; of those each counts by how fast it is, which is right while all are busy.
+fn filled(model: &Model, entry: &Entry) -> Vec<f64> {
+    let endless = |to: &EntryId| model.task_of(*to).copies == Copies::Infinite;
+    let last = entry.forwards.iter().position(|(to, _)| endless(to));
+    let part = |place: usize, to: EntryId| match last {
+        Some(last) if place > last => 0.0,
+        _ => speed(model, to),
+    };
+    entry.forwards.iter().enumerate().map(|(place, (to, _))| part(place, *to)).collect()
+}
+
+/// Does the first of them have as many threads as are needed, so that none of the others is ever asked?
+pub(super) fn first_has_all(model: &Model, entry: &Entry) -> bool {
+    entry.forwards.first().is_some_and(|(to, _)| model.task_of(*to).copies == Copies::Infinite)
 }
 
 /// Requests per unit of time that an entry could do at most, by its threads and its processor; 1 where nothing bounds it.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use plimsoll_lqn::model::{Patience, Policy, Routing};
 
 use crate::command::{Exit, Failure, Globals};
-use crate::config::{self, Binding, Config, Group, Member, Protocol};
+use crate::config::{self, Binding, Config, Group, Listener, Member, Protocol};
 use crate::talk::{Output, write};
 
 /// Write the model of a configuration: clients, balancer and members of each group, with its policy (-o lqn or toml)
@@ -49,6 +49,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     }
     let threads = file.config.threads;
     let make = if globals.output == Output::Toml { toml } else { model };
+    let groups: Vec<_> = groups.into_iter().map(|group| (group, routing(group, &file.config).0)).collect();
     let text = make(&name, threads.unwrap_or(1), &groups);
     // Names of groups may be such that what is made of them is the same.
     plimsoll_lqn::read(&text, &BTreeMap::new())
@@ -57,19 +58,40 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The policy of a model that is nearest to a group's strategy, and what it is taken for if that is another.
-fn routing(group: &Group) -> (Routing, Option<&'static str>) {
+/// The policy of a model that is nearest to a group's strategy, and what it is taken for if that is another. Where all who come
+/// keep their member (`per_session`, `affinity`), so do the clients of the model.
+fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
+    let mut listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name)).peekable();
+    if listeners.peek().is_some() && listeners.all(|own| keeps(own) == Some(true)) {
+        let sticky = Routing { policy: Policy::Sticky, age: 0.0 };
+        return (sticky, Some("sticky: clients keep their member, which is drawn for each once"));
+    }
     policy(
         group.strategy.name(),
         group.monitor.as_ref().map_or(0.0, |monitor| monitor.interval.0.as_secs_f64()),
     )
 }
 
+/// Do clients of a listener keep their member: always, until one has too much (none), or not at all?
+fn keeps(listener: &Listener) -> Option<bool> {
+    let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
+    match binding {
+        // A stream is nothing that makes requests: it is one, whoever has it.
+        Binding::PerSession if matches!(listener.protocol, Protocol::Tcp | Protocol::Udp) => {
+            Some(listener.affinity.is_some())
+        }
+        Binding::PerSession => Some(true),
+        Binding::OnDemand => None,
+        Binding::PerRequest => Some(listener.affinity.is_some()),
+    }
+}
+
 /// Where the model of a group is not what the balancer does.
 fn notes(group: &Group, config: &Config) -> Vec<String> {
     let strategy = group.strategy.name();
     let mut all = Vec::new();
-    if let (_, Some(instead)) = routing(group) {
+    let (own, instead) = routing(group, config);
+    if let Some(instead) = instead {
         all.push(format!("{strategy} is taken for {instead}"));
     }
     let knobs = group.strategy.find().map(|(_, knobs)| knobs);
@@ -116,8 +138,7 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
                 listener.address
             ));
         }
-        let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
-        if binding != Binding::PerRequest || listener.affinity.is_some() {
+        if own.policy != Policy::Sticky && keeps(listener) != Some(false) {
             all.push(format!(
                 "clients of the listener at {} keep their member; the model chooses one for each request",
                 listener.address
@@ -137,6 +158,7 @@ pub(crate) fn policy(strategy: &str, age: f64) -> (Routing, Option<&'static str>
         "weighted_round_robin" => (now(Policy::Weighted), None),
         "least_connections" => (now(Policy::LeastLoaded), None),
         "rendezvous" | "maglev" => (now(Policy::Sticky), Some("sticky")),
+        "first_available" => (now(Policy::FirstAvailable), None),
         "least_request" => (now(Policy::PowerOfTwo), None),
         "peak_ewma" | "prequal" => (now(Policy::PowerOfTwo), Some("power_of_two")),
         // Whoever has too much is relieved later, of sessions that a model does not have.
@@ -160,9 +182,9 @@ fn word(name: &str) -> String {
 }
 
 /// A name of the grammar for each group.
-fn words(groups: &[&Group]) -> Vec<String> {
+fn words(groups: &[(&Group, Routing)]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    for group in groups {
+    for (group, _) in groups {
         let mut own = word(&group.name.to_string());
         while words.contains(&own) {
             own.push('_');
@@ -180,7 +202,7 @@ fn patience(group: &Group) -> Option<(f64, u32)> {
 
 /// The model in the short TOML of models. What waits at the balancer when members have as many connections as they may, waits
 /// at the members there.
-fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
+fn toml(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
     let mut out = format!(
         "# The model of {}. Times are in seconds, or have a unit.\n",
         file.replace(['\n', '\r'], " ")
@@ -190,8 +212,7 @@ fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
         out,
         "[balancer]\nworkers = {threads}\ndemand = \"50us\"   # work of one request at the balancer"
     );
-    for (group, own) in groups.iter().zip(words(groups)) {
-        let (routing, _) = routing(group);
+    for ((group, routing), own) in groups.iter().zip(words(groups)) {
         let _ = writeln!(out, "\n[[clients]]\nname = \"{own}_clients\"\ngroup = \"{own}\"");
         out += "number = 100   # clients; or rate = 100, requests per second\nthink = \"1s\"   # time for which one waits before its next request\n";
         let _ = writeln!(out, "\n[[group]]\nname = \"{own}\"\npolicy = \"{routing}\"");
@@ -213,7 +234,7 @@ fn toml(file: &str, threads: usize, groups: &[&Group]) -> String {
 }
 
 /// The same model in the grammar of other tools, with a parameter for each guess.
-fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
+fn model(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
     let words = words(groups);
     let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
     head += "# What the file does not say stands here: give what you measured.\n";
@@ -224,12 +245,11 @@ fn model(file: &str, threads: usize, groups: &[&Group]) -> String {
     let mut choices: Vec<String> = Vec::new();
     let _ = writeln!(processors, "  p plimsoll_cores f m {threads}");
     let _ = writeln!(tasks, "  t plimsoll i {balancer} -1 plimsoll_cores");
-    for (group, own) in groups.iter().zip(&words) {
+    for ((group, routing), own) in groups.iter().zip(&words) {
         let _ = writeln!(head, "${own}_clients = 100   # clients of group {}", group.name);
         let _ = writeln!(head, "${own}_think = 1   # time for which one waits before its next request");
         let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
         let _ = writeln!(head, "${own}_cores = 1   # cores of a member");
-        let (routing, _) = routing(group);
         // Where it tries again, each try chooses anew.
         let from = match patience(group) {
             None => own.clone(),
@@ -321,7 +341,8 @@ mod tests {
         };
         for rest in ["", "[group.timeouts]\nper_try = \"250ms\"\n[group.retry]\nattempts = 3\n"] {
             let config = config(rest);
-            let groups: Vec<&Group> = config.groups.iter().collect();
+            let groups: Vec<_> =
+                config.groups.iter().map(|group| (group, routing(group, &config).0)).collect();
             let [lqn, toml] = [model, toml].map(|make| meaning(&make("x.toml", 2, &groups)));
             assert_eq!(lqn, toml, "{rest}");
             assert_eq!(
@@ -354,6 +375,34 @@ mod tests {
         ] {
             assert!(said(rest).contains(word), "{rest}: {}", said(rest));
         }
+    }
+
+    #[test]
+    fn who_fills_one_before_the_next_and_who_keeps_its_clients() {
+        let of = |listener: &str, group: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1:8081\"\ngroup = \"web\"\n{listener}[[group]]\nname = \"web\"\n{group}\
+                 members = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n"
+            );
+            let file = config::parse("x.toml", text.into_bytes()).unwrap_or_else(|why| panic!("{why}"));
+            let own = routing(&file.config.groups[0], &file.config).0;
+            (own.to_string(), notes(&file.config.groups[0], &file.config).join("\n"))
+        };
+        let first = "strategy = \"first_available\"\n";
+        let (policy, said) = of("", first);
+        assert_eq!(policy, "first_available");
+        assert!(!said.contains("taken for"), "{said}");
+        for listener in ["binding = \"per_session\"\n", "affinity = { cookie = \"member\" }\n"] {
+            let (policy, said) = of(listener, first);
+            assert!(
+                policy == "sticky" && said.contains("clients keep their member"),
+                "{listener}: {policy} {said}"
+            );
+        }
+        let (policy, said) = of("binding = \"on_demand\"\n", first);
+        assert!(policy == "first_available" && said.contains("keep their member"), "{policy} {said}");
+        // A stream is what a model takes for a request.
+        assert_eq!(of("protocol = \"tcp\"\n", first).0, "first_available");
     }
 
     #[test]

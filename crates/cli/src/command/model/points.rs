@@ -1,14 +1,14 @@
 //! Many models of one shape at once: what is found of all points of a sweep.
 //!
 //! A plan of few points is one of each. Of many only some are simulated, and by what factor the formulas are off there
-//! corrects all others. Where formulas say nothing of a point, because they leave out what is in it or do not settle,
+//! corrects all others; where numbers hardly change their course, only some are solved. Where formulas say nothing of a point, because they leave out what is in it or do not settle,
 //! it has a plan of its own.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use plimsoll_lqn::{Findings, Model, Stuck, anchored_sweep, anchors, is_sure, solve};
+use plimsoll_lqn::{Findings, Model, Stuck, anchored_sweep, anchors, is_sure, solve, solved_lines};
 
 use super::method::How;
 use crate::command::Globals;
@@ -30,11 +30,14 @@ pub(super) struct Course {
     pub(super) along: Vec<usize>,
     /// Places of those that lie along that axis and are in the middle of all others.
     pub(super) middle: Vec<usize>,
+    /// The same for all others: places of those that differ by that axis only.
+    pub(super) lines: Vec<Vec<usize>>,
 }
 
 impl Course {
-    /// Of a sweep over axes with so many values, the last of which changes first.
-    pub(super) fn of(lengths: &[usize]) -> Self {
+    /// Of a sweep over axes with so many values, the last of which changes first. Where values go up and down, nothing follows from
+    /// neighbours: it is not `smooth`, and each point a line of its own.
+    pub(super) fn of(lengths: &[usize], smooth: bool) -> Self {
         let long = (0..lengths.len()).max_by_key(|axis| lengths[*axis]).unwrap_or_default();
         let after = |axis: usize| -> usize { lengths[axis + 1..].iter().product() };
         let at = |place: usize, axis: usize| place / after(axis) % lengths[axis];
@@ -42,9 +45,16 @@ impl Course {
         let central = |place: &usize| {
             (0..lengths.len()).all(|axis| axis == long || at(*place, axis) == lengths[axis] / 2)
         };
+        let firsts = (0..all).filter(|place| at(*place, long) == 0);
+        let line = |first: usize| (0..lengths[long]).map(|number| first + number * after(long)).collect();
         Self {
             along: (0..all).map(|place| at(place, long)).collect(),
             middle: (0..all).filter(central).collect(),
+            lines: if smooth {
+                firsts.map(line).collect()
+            } else {
+                (0..all).map(|place| vec![place]).collect()
+            },
         }
     }
 }
@@ -75,9 +85,12 @@ pub(super) fn find(models: &[Model], how: &How, course: Option<&Course>, globals
 /// Of all points of which formulas say something: what they say, corrected by simulations in the middle of the sweep; none if
 /// there are no such points, or they cannot be simulated.
 fn anchored(models: &[Model], how: &How, course: &Course) -> Option<(Vec<Option<Findings>>, Vec<usize>)> {
-    let solved = on_all_cores(models, &|model: &Model| {
+    let one = |model: &&Model| {
         let (found, convergence) = solve(model);
         (found, is_sure(model, &convergence))
+    };
+    let solved = solved_lines(models.len(), &course.lines, &|places| {
+        on_all_cores(&places.iter().map(|place| &models[*place]).collect::<Vec<_>>(), &one)
     });
     let (solved, sure): (Vec<Findings>, Vec<bool>) = solved.into_iter().unzip();
     let line: Vec<usize> = course.middle.iter().copied().filter(|place| sure[*place]).collect();
@@ -96,7 +109,7 @@ fn anchored(models: &[Model], how: &How, course: &Course) -> Option<(Vec<Option<
 }
 
 /// On all cores, in the order of the models.
-fn on_all_cores<T: Send>(models: &[Model], one: &(impl Fn(&Model) -> T + Sync)) -> Vec<T> {
+fn on_all_cores<M: Sync, T: Send>(models: &[M], one: &(impl Fn(&M) -> T + Sync)) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let found: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(models.len()));
     let work = || {
@@ -146,9 +159,13 @@ mod tests {
 
     #[test]
     fn a_sweep_is_corrected_along_its_longest_axis() {
-        let course = Course::of(&[2, 4, 3]);
+        let course = Course::of(&[2, 4, 3], true);
         assert_eq!(course.middle, [13, 16, 19, 22]);
         assert_eq!(course.along[..12], [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
-        assert_eq!(Course::of(&[3]).middle, [0, 1, 2]);
+        assert_eq!(course.lines.len(), 6);
+        assert_eq!(course.lines[4], course.middle);
+        let one = Course::of(&[3], true);
+        assert_eq!((one.middle, one.lines), (vec![0, 1, 2], vec![vec![0, 1, 2]]));
+        assert_eq!(Course::of(&[2], false).lines, [[0], [1]]);
     }
 }

@@ -153,7 +153,8 @@ fn solve(
         text.read(&set).map(|read| read.model)
     });
     let models = models.collect::<Result<Vec<Model>, Failure>>()?;
-    let course = Course::of(&axes.iter().map(|axis| axis.values.len()).collect::<Vec<_>>());
+    let smooth = axes.iter().all(|axis| axis.values.is_sorted() || axis.values.iter().rev().is_sorted());
+    let course = Course::of(&axes.iter().map(|axis| axis.values.len()).collect::<Vec<_>>(), smooth);
     // A picture may be of what formulas do not know.
     let each = globals.output == Output::Svg && args.metric.is_played();
     let Found { of, anchors } = find(&models, &args.how, (!each).then_some(&course), globals);

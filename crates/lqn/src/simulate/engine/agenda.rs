@@ -3,9 +3,6 @@
 //! A simulation spends much of its time here, so an appointment is as small as can be: sixteen bytes, four of them in a line of
 //! the cache, with the event in four of those.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use super::super::station::sortable;
 
 /// Something that happens; the number says to whom.
@@ -83,10 +80,15 @@ impl Appointment {
     }
 }
 
-/// The appointments.
+/// The appointments: a heap, in which each is before its two children at twice its place.
+///
+/// What is taken mostly leads to something that is put down: that comes to the place of what was taken, and the heap is put in
+/// order once for both.
 #[derive(Default)]
 pub(super) struct Agenda {
-    all: BinaryHeap<Reverse<Appointment>>,
+    all: Vec<Appointment>,
+    /// The first was taken, and nothing has come to its place yet.
+    open: bool,
     number: u32,
 }
 
@@ -94,18 +96,69 @@ impl Agenda {
     /// Puts an event down; returns its number, which is never 0 while there are fewer than four thousand million.
     pub(super) fn put(&mut self, at: f64, event: Event) -> u32 {
         self.number = self.number.wrapping_add(1);
-        self.all.push(Reverse(Appointment::new(at, self.number, event)));
+        let own = Appointment::new(at, self.number, event);
+        if self.open {
+            self.open = false;
+            self.replace(own);
+        } else {
+            self.all.push(own);
+            self.rise(self.all.len() - 1, own);
+        }
         self.number
     }
 
     /// Does anything happen by then?
-    pub(super) fn has_by(&self, until: f64) -> bool {
-        self.all.peek().is_some_and(|Reverse(own)| own.at() <= sortable(until))
+    pub(super) fn has_by(&mut self, until: f64) -> bool {
+        self.close();
+        self.all.first().is_some_and(|own| own.at() <= sortable(until))
     }
 
     /// What is next: its time, its number, the event.
     pub(super) fn take(&mut self) -> Option<(f64, u32, Event)> {
-        self.all.pop().map(|Reverse(own)| own.parts())
+        self.close();
+        let first = *self.all.first()?;
+        self.open = true;
+        Some(first.parts())
+    }
+
+    /// Nothing came to the place of what was taken: the last one does.
+    fn close(&mut self) {
+        if std::mem::take(&mut self.open)
+            && let Some(last) = self.all.pop()
+            && !self.all.is_empty()
+        {
+            self.replace(last);
+        }
+    }
+
+    /// Comes to the first place. The gap goes down to the end, for what comes is seldom soon, and it rises from there
+    /// (Wegener, Bottom-up heapsort, 1993).
+    fn replace(&mut self, own: Appointment) {
+        let (all, mut gap) = (&mut self.all[..], 0);
+        while let Some(&[one, other]) = all.get(2 * gap + 1..2 * gap + 3) {
+            let child = 2 * gap + 1 + usize::from(other < one);
+            all[gap] = all[child];
+            gap = child;
+        }
+        if let Some(&only) = all.get(2 * gap + 1) {
+            all[gap] = only;
+            gap = 2 * gap + 1;
+        }
+        self.rise(gap, own);
+    }
+
+    /// Comes to a place, or to one above it.
+    fn rise(&mut self, mut place: usize, own: Appointment) {
+        let all = &mut self.all[..];
+        while place > 0 {
+            let above = (place - 1) / 2;
+            if all[above] < own {
+                break;
+            }
+            all[place] = all[above];
+            place = above;
+        }
+        all[place] = own;
     }
 }
 
@@ -115,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_appointment_is_small_and_comes_out_as_it_was() {
-        assert_eq!(size_of::<Reverse<Appointment>>(), 16);
+        assert_eq!(size_of::<Appointment>(), 16);
         let kinds = [
             Event::Done,
             Event::Thought,

@@ -1,33 +1,40 @@
 //! What ends: an activity, the wait of a caller, a branch, and with its last branch the work of a thread.
 
 use super::super::program::Answers;
-use super::{Do, Engine, NONE, Request};
+use super::{Do, Engine, NONE, Now, Request};
 
 impl Engine<'_> {
     /// An activity is done: perhaps somebody is answered, then comes what follows.
-    pub(super) fn finish(&mut self, branch: u32) {
+    pub(super) fn finish(&mut self, branch: u32) -> Now {
         let own = &self.branches.all[branch as usize];
         let (thread, activity) = (own.thread, own.activity);
         self.tally.done(activity as usize, self.now - own.begun);
-        self.todo.push(Do::Next(branch));
         let entry = self.threads.all[thread as usize].entry as usize;
         let answers = match &self.program.activities[activity as usize].answers {
             Answers::Nobody => false,
             Answers::Own => true,
             Answers::Some(entries) => entries.contains(&entry),
         };
-        if answers {
-            self.answer(thread);
+        let answered = if answers { self.answer(thread) } else { None };
+        let first = match answered {
+            Some(Do::Piece(caller)) => self.piece(caller),
+            Some(Do::Come(request)) => self.come(request),
+            other => other,
+        };
+        if first.is_some() {
+            self.todo.push(Do::Next(branch));
+            return first;
         }
+        self.next(branch)
     }
 
     /// The thread's caller is answered, or its request goes elsewhere.
-    fn answer(&mut self, thread: u32) {
+    fn answer(&mut self, thread: u32) -> Now {
         let own = &mut self.threads.all[thread as usize];
         let (request, entry, failed) =
             (std::mem::replace(&mut own.request, NONE), own.entry as usize, own.failed);
         if request == NONE {
-            return;
+            return None;
         }
         self.requests.all[request as usize].failed |= failed;
         self.tally.served(entry, self.now - own.begun);
@@ -35,8 +42,7 @@ impl Engine<'_> {
         if let Some(to) = self.forward(entry, request) {
             let own = &mut self.requests.all[request as usize];
             (own.entry, own.came) = (to as u32, self.now);
-            self.todo.push(Do::Come(request));
-            return;
+            return Some(Do::Come(request));
         }
         let Request { caller, origin, outside, failed, .. } = self.requests.all[request as usize];
         self.requests.give(request);
@@ -44,14 +50,16 @@ impl Engine<'_> {
             if let Some(asked) = self.asked.get_mut(caller as usize) {
                 asked.until = 0;
             }
-            self.todo.push(if failed { Do::Fail(caller) } else { Do::Piece(caller) });
-        } else if origin != NONE {
+            return Some(if failed { Do::Fail(caller) } else { Do::Piece(caller) });
+        }
+        if origin != NONE {
             self.tally.answered(origin as usize, self.now - outside, !failed);
         }
+        None
     }
 
     /// A branch has come to its end, and perhaps its thread.
-    pub(super) fn end(&mut self, branch: u32) {
+    pub(super) fn end(&mut self, branch: u32) -> Now {
         let thread = self.branches.all[branch as usize].thread;
         if let Some(loops) = &mut self.branches.all[branch as usize].loops {
             loops.all.clear();
@@ -60,20 +68,22 @@ impl Engine<'_> {
         let own = &mut self.threads.all[thread as usize];
         own.branches -= 1;
         if own.branches > 0 {
-            return;
+            return None;
         }
         if let Some(joins) = &mut own.joins {
             joins.clear();
         }
         let (task, entry, begun) = (own.task as usize, own.entry as usize, own.begun);
         // A graph that answers nowhere answers when it is over.
-        self.answer(thread);
+        let answered = self.answer(thread);
+        self.todo.extend(answered);
         self.tally.busy(task, -1, self.now);
         self.tally.over(entry, self.now - begun);
         if self.program.tasks[task].think.is_some() {
             let good = !self.threads.all[thread as usize].failed;
             self.tally.cycle(task, self.now - begun, good);
-            return self.rest(thread);
+            self.rest(thread);
+            return None;
         }
         self.threads.give(thread);
         match self.next_of(task) {
@@ -82,6 +92,7 @@ impl Engine<'_> {
                 if let Some(free) = &mut self.crews[task].free {
                     *free += 1;
                 }
+                None
             }
         }
     }

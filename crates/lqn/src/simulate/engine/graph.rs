@@ -2,7 +2,7 @@
 
 use super::super::dice::Dice;
 use super::super::program::{Then, Turns};
-use super::{Do, Engine, Thread};
+use super::{Do, Engine, Now, Thread};
 
 /// How far a thread is with joins and forks.
 #[derive(Clone, Default)]
@@ -26,7 +26,7 @@ const FORK: u32 = 1 << 31;
 
 impl Engine<'_> {
     /// A branch goes on to what follows its activity.
-    pub(super) fn next(&mut self, branch: u32) {
+    pub(super) fn next(&mut self, branch: u32) -> Now {
         let program = self.program;
         let activity = self.branches.all[branch as usize].activity;
         let mut then = &program.activities[activity as usize].then;
@@ -46,7 +46,8 @@ impl Engine<'_> {
                     }
                     let loops = own.loops.clone();
                     for to in ways.iter().skip(1).rev() {
-                        self.branch(thread, *to as u32, loops.clone());
+                        let other = self.branch(thread, *to as u32, loops.clone());
+                        self.todo.push(Do::Begin(other));
                     }
                     return self.go_on(branch, ways.first().copied());
                 }
@@ -107,10 +108,10 @@ impl Engine<'_> {
     }
 
     /// A branch goes on with an activity; a way that leads nowhere ends.
-    fn go_on(&mut self, branch: u32, activity: Option<usize>) {
+    fn go_on(&mut self, branch: u32, activity: Option<usize>) -> Now {
         let Some(activity) = activity else { return self.end(branch) };
         self.branches.all[branch as usize].activity = activity as u32;
-        self.todo.push(Do::Begin(branch));
+        self.begin(branch)
     }
 }
 

@@ -5,7 +5,7 @@
 //! nobody waits any more: it is served to the end.
 
 use super::super::program::ENDLESS;
-use super::{Do, Engine, Event, NONE, Request, Waiting};
+use super::{Do, Engine, Event, NONE, Now, Request, Waiting};
 
 impl Engine<'_> {
     /// A branch makes a call and waits for its answer.
@@ -17,63 +17,61 @@ impl Engine<'_> {
     }
 
     /// A branch makes the call that it has patience for.
-    pub(super) fn ask(&mut self, branch: u32) {
+    pub(super) fn ask(&mut self, branch: u32) -> Now {
         let asked = self.asked[branch as usize];
         let thread = self.branches.all[branch as usize].thread;
         let task = self.threads.all[thread as usize].task;
         let rank = self.program.tasks[task as usize].rank;
-        let request = self.send(asked.entry, branch, rank);
+        let request = self.request(asked.entry, branch, rank);
         let timeout = self.program.patience[asked.patience as usize].timeout;
         let until = if timeout.is_finite() { self.at(self.now + timeout, Event::GiveUp(branch)) } else { 0 };
         let own = &mut self.asked[branch as usize];
         (own.request, own.until) = (request, until);
+        self.come(request)
     }
 
     /// A queue is at its limit.
-    pub(super) fn refuse(&mut self, request: u32) {
+    pub(super) fn refuse(&mut self, request: u32) -> Now {
         let Request { entry, caller, .. } = self.requests.all[request as usize];
         self.tally.refused(entry as usize);
         self.requests.give(request);
-        if caller != NONE {
-            self.in_vain(caller);
-        }
+        if caller == NONE { None } else { self.in_vain(caller) }
     }
 
     /// A branch has waited for long enough, if it still waits for what it waited for then.
-    pub(super) fn give_up(&mut self, branch: u32, number: u32) {
+    pub(super) fn give_up(&mut self, branch: u32, number: u32) -> Now {
         let asked = self.asked[branch as usize];
         if asked.until != number {
-            return;
+            return None;
         }
         self.tally.timed_out(asked.entry as usize);
         // Whoever has it goes on with it.
         self.requests.all[asked.request as usize].caller = NONE;
-        self.in_vain(branch);
+        self.in_vain(branch)
     }
 
     /// A call was not answered: again, or it has failed.
-    fn in_vain(&mut self, branch: u32) {
+    fn in_vain(&mut self, branch: u32) -> Now {
         let own = &mut self.asked[branch as usize];
         own.until = 0;
         let patience = (own.patience != ENDLESS).then(|| self.program.patience[own.patience as usize]);
         let Some(patience) = patience.filter(|patience| own.tries < patience.retries) else {
-            self.todo.push(Do::Fail(branch));
-            return;
+            return Some(Do::Fail(branch));
         };
         let pause = patience.backoff * 2.0_f64.powi(own.tries as i32);
         own.tries += 1;
         self.tally.retried(own.entry as usize);
         if pause > 0.0 {
             self.at(self.now + pause, Event::Again(branch));
-        } else {
-            self.todo.push(Do::Ask(branch));
+            return None;
         }
+        Some(Do::Ask(branch))
     }
 
     /// A call has failed, and with it what it was for.
-    pub(super) fn fail(&mut self, branch: u32) {
+    pub(super) fn fail(&mut self, branch: u32) -> Now {
         let thread = self.branches.all[branch as usize].thread;
         self.threads.all[thread as usize].failed = true;
-        self.finish(branch);
+        self.finish(branch)
     }
 }

@@ -38,6 +38,11 @@ impl<T: Default> Slab<T> {
         self.free.push(place);
     }
 
+    /// As many as there ever were at a time.
+    pub(super) fn most(&self) -> usize {
+        self.all.len()
+    }
+
     pub(super) fn count(&self) -> usize {
         self.all.len() - self.free.len()
     }
