@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 /// keep their member (`per_session`, `affinity`), so do the clients of the model.
 fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
     let mut listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name)).peekable();
-    if listeners.peek().is_some() && listeners.all(|own| keeps(own) == Some(true)) {
+    if listeners.peek().is_some() && listeners.all(keeps) {
         let sticky = Routing { policy: Policy::Sticky, age: 0.0 };
         return (sticky, Some("sticky: clients keep their member, which is drawn for each once"));
     }
@@ -72,18 +72,12 @@ fn routing(group: &Group, config: &Config) -> (Routing, Option<&'static str>) {
     )
 }
 
-/// Do clients of a listener keep their member: always, until one has too much (none), or not at all?
-fn keeps(listener: &Listener) -> Option<bool> {
+/// Do the clients of a listener keep their member for all that they ask?
+fn keeps(listener: &Listener) -> bool {
     let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
-    match binding {
-        // A stream is nothing that makes requests: it is one, whoever has it.
-        Binding::PerSession if matches!(listener.protocol, Protocol::Tcp | Protocol::Udp) => {
-            Some(listener.affinity.is_some())
-        }
-        Binding::PerSession => Some(true),
-        Binding::OnDemand => None,
-        Binding::PerRequest => Some(listener.affinity.is_some()),
-    }
+    // A stream is nothing that makes requests: it is one, whoever has it.
+    let stream = matches!(listener.protocol, Protocol::Tcp | Protocol::Udp);
+    listener.affinity.is_some() && binding != Binding::OnDemand || binding == Binding::PerSession && !stream
 }
 
 /// Where the model of a group is not what the balancer does.
@@ -138,7 +132,9 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
                 listener.address
             ));
         }
-        if own.policy != Policy::Sticky && keeps(listener) != Some(false) {
+        let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
+        let bound = binding != Binding::PerRequest || listener.affinity.is_some();
+        if bound && own.policy != Policy::Sticky {
             all.push(format!(
                 "clients of the listener at {} keep their member; the model chooses one for each request",
                 listener.address
