@@ -92,6 +92,7 @@ mod start;
 mod store;
 mod store_etcd;
 mod store_lost;
+mod store_shared;
 mod streaming;
 mod supervise;
 mod supervise_control;

@@ -1,12 +1,8 @@
 //! Several balancers with one store in Debian's etcd: what one is told all do; what becomes of it when etcd fails, in part and whole.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_cluster::etcd::{Endpoint, EtcdSettings, TlsFiles};
-use plimsoll_cluster::store::{Change, Refused, Shared, SharedSettings, Store};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -336,74 +332,6 @@ fn over_tls_with_a_user_whose_token_is_renewed() {
     std::fs::write(path.join("password2"), "falsch").unwrap();
     wrong(&config.replace(&file("password"), &file("password2")), "authentication failed");
     wrong(&config.replace(&file("ca.pem"), &file("client.pem")), "TLS: ");
-}
-
-fn shared(etcd: &Etcd, prefix: &str) -> Shared {
-    let settings = SharedSettings {
-        etcd: EtcdSettings {
-            endpoints: vec![Endpoint { https: false, host: "127.0.0.1".into(), port: etcd.port() }],
-            user: None::<(String, PathBuf)>,
-            tls: TlsFiles::default(),
-            timeout: Duration::from_secs(5),
-        },
-        prefix: prefix.into(),
-        copy: None,
-    };
-    let (store, said) = Shared::open(settings).unwrap();
-    assert_eq!(said, None);
-    store
-}
-
-#[test]
-fn of_two_writers_one_is_refused() {
-    let etcd = Etcd::start(1);
-    let (one, other) = (shared(&etcd, "/w/"), shared(&etcd, "/w/"));
-    let view = |store: &Shared| std::sync::Arc::clone(&store.views().borrow());
-    for round in 0..20 {
-        let key = format!("k{}", round % 4);
-        // Both have seen the same, and say something else.
-        until("both have seen the same", || view(&one) == view(&other));
-        let change = |who: &str| Change::put(key.as_str(), format!("{who} {round}")).as_seen(&view(&one));
-        let changes = [(&one, change("one")), (&other, change("other"))];
-        let made = thread::scope(|scope| {
-            let all = changes.each_ref().map(|(store, change)| scope.spawn(move || store.commit(change)));
-            all.map(|made| made.join().unwrap())
-        });
-        let refused = made.iter().filter(|made| **made == Err(Refused::Conflict(key.clone()))).count();
-        assert_eq!((made.iter().filter(|made| made.is_ok()).count(), refused), (1, 1), "{made:?}");
-        let winner = if made[0].is_ok() { "one" } else { "other" };
-        until("all know who was faster", || {
-            let said = format!("{winner} {round}");
-            [&one, &other]
-                .iter()
-                .all(|store| view(store).entries.get(&key).is_some_and(|entry| *entry.value == said))
-        });
-    }
-    assert_eq!(one.health().conflicts + other.health().conflicts, 20);
-    // What changes nothing is waited for by nobody.
-    let begun = Instant::now();
-    one.commit(&Change::delete("nobody")).unwrap();
-    etcd.ctl(&["put", "elsewhere", "1"]);
-    one.commit(&Change::delete("nobody")).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5));
-}
-
-#[test]
-fn leases_are_etcds() {
-    let etcd = Etcd::start(1);
-    let (one, other) = (shared(&etcd, "/l/"), shared(&etcd, "/l/"));
-    let has = |store: &Shared, key: &str| store.views().borrow().entries.contains_key(key);
-    let ttl = Some(Duration::from_secs(4));
-    one.commit(&Change::default().and_put("kept", "1", ttl).and_put("lost", "2", ttl)).unwrap();
-    until("seen by the other", || has(&other, "kept") && has(&other, "lost"));
-    // Whichever balancer is told renews it.
-    until("one is over", || {
-        assert_eq!(other.renew("kept"), Ok(true));
-        !has(&one, "lost")
-    });
-    assert!(has(&one, "kept") && has(&other, "kept"));
-    until("the other is over", || !has(&other, "kept"));
-    assert_eq!(other.renew("kept"), Ok(false));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use crate::binding::{bound, report, round};
 use crate::stage::{Balancer, Load, Member, Script, Wire, get, listening, until, web};
@@ -94,7 +95,8 @@ fn what_members_said_of_themselves_is_known_to_the_next_process() {
 
 #[test]
 fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
-    let slow = Member::start(&["--service", "const:100ms"]);
+    // A machine that stands still for a moment makes the fast one look slow, but not this slow.
+    let slow = Member::start(&["--service", "const:1s"]);
     let fast = Member::start(&["--service", "const:2ms"]);
     let members = [slow.address, fast.address];
     // What is seen lasts longer than the test.
@@ -103,10 +105,15 @@ fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
     let latency = |balancer: &Balancer| {
         members.map(|member| figures(balancer, member).get("latency_estimate_seconds").copied())
     };
+    let mut gets = 0;
     until("both are known", || {
         get(line.balancer.address(), "/");
+        gets += 1;
         latency(&line.balancer).iter().all(Option::is_some)
     });
+    // A client has its answer before the request is counted: one that is not yet would count among those of the next process.
+    let counted = || members.map(|member| requests(&line.balancer, member)).iter().sum::<u64>();
+    until("all are counted", || counted() == gets);
     let before = latency(&line.balancer).map(Option::unwrap);
     assert!(before[0] > 4.0 * before[1], "{before:?}");
     line.upgrade();
@@ -165,9 +172,18 @@ fn loads_that_were_pushed_are_those_of_the_next_process() {
             .collect::<Vec<_>>()
     };
     until("the loads are known", || known(&line) == [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
+    // What the group's strategy makes of it, and what operators see.
+    let of_group = |line: &Line| line.balancer.metric("plimsoll_group_load{group=\"web\"}");
+    assert_eq!(of_group(&line), 50.0);
     for _ in 0..2 {
         line.upgrade();
         assert_eq!(known(&line), [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
+        // They are to have their say for ten seconds, as members that have reported once have, not for as long as an upgrade takes.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            let told = of_group(&line);
+            assert!((told - 50.0).abs() < 5.0, "{told}");
+        }
         let explained = line.balancer.run(&["explain", "group", "web", "-o", "json"]).json();
         let age = explained["members"][0]["facts"][0]["age_seconds"].as_f64().unwrap();
         assert!(age > 0.0 && age < 600.0, "{explained}");

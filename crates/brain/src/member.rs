@@ -13,6 +13,7 @@ use heard::Heard;
 use suspicion::Suspicion;
 
 pub(crate) mod ceiling;
+mod company;
 pub(crate) mod heard;
 pub(crate) mod past;
 pub(crate) mod rate;
@@ -265,52 +266,6 @@ impl Vitals {
         self.work.load(Relaxed) as u32
     }
 
-    /// Requests in flight from other balancers, as far as that is known; 0 for a balancer that is alone.
-    #[inline]
-    pub fn others(&self) -> f64 {
-        f64::from(f32::from_bits(self.others.load(Relaxed)))
-    }
-
-    /// Requests a second that other balancers begin with it, and requests that wait there for a place with it, as far as that is known.
-    pub fn coming(&self) -> (f64, f64) {
-        let bits = self.coming.load(Relaxed);
-        let number = |bits: u32| f64::from(f32::from_bits(bits));
-        (number(bits as u32), number((bits >> 32) as u32))
-    }
-
-    /// Sets that.
-    pub(crate) fn expect(&self, rate: f64, waiting: f64) {
-        let bits = |number: f64| u64::from((number.clamp(0.0, f64::from(MOST_TOLD)) as f32).to_bits());
-        let coming = bits(rate) | bits(waiting) << 32;
-        if self.coming.load(Relaxed) != coming {
-            self.coming.store(coming, Relaxed);
-        }
-    }
-
-    /// Sets how many requests others have in flight.
-    pub(crate) fn accompany(&self, others: f64) {
-        let bits = (others.clamp(0.0, f64::from(MOST_TOLD)) as f32).to_bits();
-        if self.others.load(Relaxed) != bits {
-            self.others.store(bits, Relaxed);
-        }
-    }
-
-    /// This balancer's part of the member's limit; `None` where it has all of it.
-    #[inline]
-    pub fn part(&self) -> Option<u32> {
-        self.part.load(Relaxed).checked_sub(1)
-    }
-
-    /// Sets that; true if it has become more.
-    pub(crate) fn give(&self, part: Option<u32>) -> bool {
-        let coded = part.map_or(0, |part| part.saturating_add(1));
-        let before = self.part.load(Relaxed);
-        if before != coded {
-            self.part.store(coded, Relaxed);
-        }
-        before != 0 && (coded == 0 || coded > before)
-    }
-
     /// Was the member given as many requests a second as it may be given?
     #[inline]
     pub fn spent(&self) -> bool {
@@ -333,27 +288,6 @@ impl Vitals {
         if self.rated() {
             self.until.store(0, Relaxed);
         }
-    }
-
-    /// This balancer's part of the requests that the member is given in a second, above 0, at most 1.
-    pub fn portion(&self) -> f64 {
-        match f32::from_bits(self.portion.load(Relaxed)) {
-            part if part > 0.0 => f64::from(part),
-            _ => 1.0,
-        }
-    }
-
-    /// Sets that; `None` for all of them.
-    pub(crate) fn allot(&self, portion: Option<f64>) {
-        self.portion.store(portion.map_or(0, |part| (part.clamp(1e-6, 1.0) as f32).to_bits()), Relaxed);
-    }
-
-    /// Nobody else is there.
-    pub(crate) fn alone(&self) {
-        self.accompany(0.0);
-        self.expect(0.0, 0.0);
-        self.give(None);
-        self.allot(None);
     }
 
     /// Requests in flight that went through this process: without those that clients have with the member themselves.

@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use plimsoll_brain::Time;
 use plimsoll_cluster::fleet::Past;
 use plimsoll_cluster::store::{Change, Entry, Refused, Store};
 use plimsoll_proxy::{Bound, FlowAbout, Legacy};
@@ -238,6 +239,8 @@ pub(crate) struct Left {
     pub(crate) later: bool,
     /// What was told of members.
     pub(crate) facts: Vec<Fact>,
+    /// When, by the clock of the data plane, that was as old as it says.
+    pub(crate) facts_at: Option<Time>,
     /// Flows of datagrams, in the order in which their sockets come.
     pub(crate) flows: Vec<FlowAbout>,
 }
@@ -252,6 +255,7 @@ impl Left {
             fleet: serde_json::from_value(part("fleet")).unwrap_or_default(),
             later: part("later").as_bool().unwrap_or(false),
             facts: serde_json::from_value(part("facts")).unwrap_or_default(),
+            facts_at: serde_json::from_value(part("facts_at")).unwrap_or_default(),
             flows: serde_json::from_value(part("flows")).unwrap_or_default(),
         }
     }

@@ -43,13 +43,14 @@ pub(crate) fn at_once(
     view: Rc<View>,
     key: u64,
     tried: &[MemberId],
+    once: bool,
     now: Time,
 ) -> Admission {
     let calm = pool.group.room.calm();
     if !calm && let Some(no) = behind(pool) {
         return no;
     }
-    let admission = pool.admit_by(view, key, core.chance(), now, tried);
+    let admission = pool.admit_by(view, key, core.chance(), now, tried, once);
     if !calm && let Admission::Trip(_) = &admission {
         // Where one found room there may be more.
         pool.group.room.ring();
@@ -90,7 +91,7 @@ pub(crate) async fn admit(
     deadline: Time,
 ) -> Result<Trip, Reason> {
     let wish = Wish { key, tried, urgency: None, deadline, once: false, since: core.now(), refused: false };
-    match at_once(core, pool, pool.view(), key, tried, core.now()) {
+    match at_once(core, pool, pool.view(), key, tried, false, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
         Admission::Shed => line_up(core, pool, timer, &wish, |_| false).await,
@@ -124,8 +125,7 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
             } else if !std::mem::take(&mut look) {
                 return Poll::Pending;
             }
-            pool.once(wish.once);
-            match pool.admit(wish.key, core.chance(), core.tick(), wish.tried) {
+            match pool.admit(wish.key, core.chance(), core.tick(), wish.tried, wish.once) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Shed => return Poll::Ready(Err(Reason::Shed)),
@@ -153,8 +153,7 @@ pub(crate) async fn line_up(
     let room = &pool.group.room;
     let urgency = wish.urgency.unwrap_or_default();
     if !wish.refused && room.ranked() && !room.outranked(urgency) {
-        pool.once(wish.once);
-        match pool.admit(wish.key, core.chance(), core.now(), wish.tried) {
+        match pool.admit(wish.key, core.chance(), core.now(), wish.tried, wish.once) {
             Admission::Trip(trip) => {
                 // Where one found room there may be more.
                 room.ring();
@@ -194,8 +193,7 @@ pub(crate) async fn line_up(
                 }
                 Turn::Look | Turn::Wait => {}
             }
-            pool.once(wish.once);
-            match pool.admit(wish.key, core.chance(), now, wish.tried) {
+            match pool.admit(wish.key, core.chance(), now, wish.tried, wish.once) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Full | Admission::Shed if late => {

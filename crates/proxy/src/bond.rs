@@ -189,7 +189,7 @@ impl Bond {
         {
             return Some(trip);
         }
-        match pool.admit_by(Rc::clone(view), key, chance, now, &tried) {
+        match pool.admit_by(Rc::clone(view), key, chance, now, &tried, false) {
             Admission::Trip(trip) => Some(trip),
             Admission::Full | Admission::Shed | Admission::Nobody => None,
         }

@@ -110,7 +110,7 @@ pub(crate) fn trip(core: &Core) -> Trip {
 
 /// The same in a group that is there.
 pub(crate) fn trip_of(pool: &Rc<Pool>) -> Trip {
-    match pool.admit(0, 0, Time(0), &[]) {
+    match pool.admit(0, 0, Time(0), &[], false) {
         Admission::Trip(trip) => trip,
         Admission::Full | Admission::Shed | Admission::Nobody => panic!("no member"),
     }

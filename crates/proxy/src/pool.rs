@@ -28,8 +28,6 @@ pub(crate) struct Pool {
     view: RefCell<Rc<View>>,
     upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
     turn: Cell<u64>,
-    /// Of the next choice.
-    once: Cell<bool>,
     budget: RefCell<RetryBudget>,
     hand: Rc<RefCell<Hand>>,
     /// If its members speak GIOP.
@@ -88,7 +86,6 @@ impl Pool {
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
-            once: Cell::new(false),
             hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
             iiop: iiop::Side::default(),
@@ -111,8 +108,15 @@ impl Pool {
     }
 
     /// Chooses a member and counts the request in.
-    pub(crate) fn admit(&self, key: u64, chance: u64, now: Time, tried: &[MemberId]) -> Admission {
-        self.admit_by(self.view(), key, chance, now, tried)
+    pub(crate) fn admit(
+        &self,
+        key: u64,
+        chance: u64,
+        now: Time,
+        tried: &[MemberId],
+        once: bool,
+    ) -> Admission {
+        self.admit_by(self.view(), key, chance, now, tried, once)
     }
 
     /// Whom it would choose: a member that is told to a client, and counted by nobody.
@@ -153,11 +157,6 @@ impl Pool {
         self.turn.set(self.group.turn());
     }
 
-    /// Can what is chosen for next be sent only once?
-    pub(crate) fn once(&self, once: bool) {
-        self.once.set(once);
-    }
-
     /// The same by a view at hand.
     pub(crate) fn admit_by(
         &self,
@@ -166,9 +165,9 @@ impl Pool {
         chance: u64,
         now: Time,
         tried: &[MemberId],
+        once: bool,
     ) -> Admission {
         let plan = &view.published.plan;
-        let once = self.once.take();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
             let choice =

@@ -444,8 +444,10 @@ impl<'w> Stage<'w> {
             until(&format!("{address} of `{text}` listened at: {}", self.shell.said()), || listens(address));
         }
         if supervisor {
-            until("the Supervisor answers", || {
-                Run::plimsoll(&["supervise", "status"], self.folder.path()).code == Some(0)
+            // It answers before it has started anything, and all is well with what is not started.
+            until("what the Supervisor started answers", || {
+                let status = Run::plimsoll(&["supervise", "status"], self.folder.path());
+                status.code == Some(0) && status.out.contains(" running ")
             });
         }
         if serves(code) {

@@ -15,6 +15,9 @@ use crate::succession::{Elder, Fact, House, Kept, Left, PATIENCE, Seen, Took};
 /// For a process to say what it has counted last.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
+/// For what was told to be told again.
+const NOT_NEWER: Duration = Duration::from_millis(20);
+
 impl Running {
     /// From now on another process can take over.
     pub(crate) fn can_be_followed(&self, elder: Elder) {
@@ -92,7 +95,11 @@ impl Running {
         reports.sort_by(|one, other| {
             other.age_seconds.unwrap_or(0.0).total_cmp(&one.age_seconds.unwrap_or(0.0))
         });
-        for report in reports {
+        for mut report in reports {
+            // The data plane knows already what came of them: told as something newer, it would be a report of its own, and members
+            // would seem to report so often that they are silent by now.
+            let since = left.facts_at.map_or(Duration::ZERO, |at| self.engine.now().since(at)) + NOT_NEWER;
+            report.age_seconds = report.age_seconds.map(|age| age + since.as_secs_f64());
             if let Err(why) = self.cluster.report(&report) {
                 tracing::debug!("what was told of {} is lost: {why:?}", report.member);
             }
@@ -124,7 +131,7 @@ impl House for Running {
         // Whoever takes over writes from now on, and takes away what is over.
         self.store.close();
         let _one = lock(&self.reloading);
-        let mut facts = Vec::new();
+        let (mut facts, facts_at) = (Vec::new(), Some(self.engine.now()));
         let groups: Vec<_> =
             self.force().settings.groups.iter().map(|group| group.spec.name.clone()).collect();
         for group in groups {
@@ -138,7 +145,7 @@ impl House for Running {
                 }));
             }
         }
-        Left { engine: self.engine.legacy(), crews, facts, ..Left::default() }
+        Left { engine: self.engine.legacy(), crews, facts, facts_at, ..Left::default() }
     }
 
     fn pause(&self) -> Option<Past> {

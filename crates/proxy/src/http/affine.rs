@@ -86,7 +86,7 @@ impl<S: Stream> Session<S> {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.once()),
         };
         if let Some(bond) = &self.bond {
             bond.borrow_mut().how = how;
@@ -189,7 +189,7 @@ fn escape(
     // Not the bits that said that it goes.
     let chance = mix(chance);
     let there = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now));
-    let there = there.or_else(|| match pool.admit_by(Rc::clone(view), key, chance, now, &tried) {
+    let there = there.or_else(|| match pool.admit_by(Rc::clone(view), key, chance, now, &tried, false) {
         Admission::Trip(trip) => Some(trip),
         Admission::Full | Admission::Shed | Admission::Nobody => None,
     })?;

@@ -97,7 +97,7 @@ impl<S: Stream> Session<S> {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.once()),
         };
         // It came by a cookie before a reload, and is not to be bound.
         let free = binding == Binding::PerRequest && !bond.is_bound();

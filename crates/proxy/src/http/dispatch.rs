@@ -123,10 +123,7 @@ impl<S: Stream> Session<S> {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
             let admission = match &self.bond {
                 _ if refusals == REFUSALS => Admission::Shed,
-                None => {
-                    pool.once(asked.once());
-                    admit::at_once(&self.core, pool, view, asked.key, &tried, now)
-                }
+                None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.once(), now),
                 Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
                     Ok(admission) => admission,
                     Err(location) => return Outcome::Redirected(location),

@@ -280,7 +280,7 @@ impl Flow {
                 Some(trip) => Admission::Trip(trip),
                 None => {
                     pool.session();
-                    pool.admit(key, core.chance(), now, &failed)
+                    pool.admit(key, core.chance(), now, &failed, false)
                 }
             };
             match admission {
