@@ -233,3 +233,22 @@ fn http2() {
         .skip("curl --http2 https://", OTHER_HOST)
         .go();
 }
+
+#[test]
+fn lottery() {
+    let why = "the daemons of the five minutes have no settings; tests of the lottery do it";
+    Walk::guide("lottery.md")
+        .config(usize::MAX)
+        .with(&WEB.replace("10.0.0.1:80", "10.0.0.1:8080").replace("10.0.0.2:80", "10.0.0.2:8080"))
+        .skip("plimsoll lottery drain --control", why)
+        .skip("plimsoll lottery undrain --control", why)
+        .skip("curl -d", why)
+        .skip("plimsoll lottery status --host", OTHER_HOST)
+        .skip("plimsoll lottery drain --host", OTHER_HOST)
+        .skip("plimsoll lottery disable web --host", OTHER_HOST)
+        .skip("plimsoll lottery set web", OTHER_HOST)
+        .skip("plimsoll lottery set ttl", OTHER_HOST)
+        .skip("plimsoll lottery keys rotate --host", OTHER_HOST)
+        .skip("plimsoll lottery keys rotate --clients", OTHER_HOST)
+        .go();
+}

@@ -441,7 +441,16 @@ impl<'w> Stage<'w> {
             wanted.push(self.place("127.0.0.1:9900"));
         }
         for address in wanted {
-            until(&format!("{address} of `{text}` listened at: {}", self.shell.said()), || listens(address));
+            // Who takes datagrams says so, and whether its server is there; others can be reached.
+            let there = || {
+                if !code.starts_with("plimsoll lottery") {
+                    return listens(address);
+                }
+                let said = self.shell.said();
+                said.contains(&format!("listening lottery {address}"))
+                    && said.matches(" is up: ").count() >= said.matches("listening lottery ").count()
+            };
+            until(&format!("{address} of `{text}` listened at: {}", self.shell.said()), there);
         }
         if supervisor {
             // It answers before it has started anything, and all is well with what is not started.
