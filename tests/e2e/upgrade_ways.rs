@@ -92,7 +92,7 @@ fn sockets_of_a_service_manager_are_there_before_the_process_and_after_it() {
     let port = free_port();
     let file = |port: u16| {
         format!(
-            "{}[admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n",
+            "{}[group.health]\nhttp = \"/healthz\"\n[admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n",
             web(&[member.address], "").replace("127.0.0.1:0", &format!("127.0.0.1:{port}")),
             folder.join("control.sock").display()
         )
@@ -118,23 +118,33 @@ fn sockets_of_a_service_manager_are_there_before_the_process_and_after_it() {
         line.trim().parse::<u32>().unwrap()
     };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    // Whoever comes before there is a process waits for it.
-    let mut early = Wire::connect(address);
-    early.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    // Whoever comes before there is a process waits for it, and until it is known whether the member is well.
+    let come = || {
+        let clients = (0..30).map(|_| Wire::connect(address));
+        let ask = |mut client: Wire| {
+            client.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            client
+        };
+        clients.map(ask).collect::<Vec<_>>()
+    };
+    let served = |clients: Vec<Wire>| {
+        let statuses = clients.into_iter().map(|mut client| client.answer().unwrap().status);
+        assert_eq!(statuses.collect::<Vec<_>>(), [200; 30]);
+    };
+    let early = come();
     let first = start(2);
     let _end = Ends(first);
-    assert_eq!(early.answer().unwrap().status, 200);
+    served(early);
     let status = || Run::plimsoll(&["status", "-o", "json"], folder.path());
     until("control answers", || status().code == Some(0));
     assert_eq!(status().json()["pid"], first);
     // It ends, and another one is started: who comes in between is served by that.
     kill_process(number(first), Signal::TERM).unwrap();
     until("it has ended", || !runs(first));
-    let mut between = Wire::connect(address);
-    between.send("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let between = come();
     let second = start(2);
     let _end = Ends(second);
-    assert_eq!(between.answer().unwrap().status, 200);
+    served(between);
     // An upgrade of such a one takes the same sockets on.
     let run = Run::plimsoll(&["upgrade", "-o", "json"], folder.path());
     assert_eq!(run.code, Some(0), "{}", run.err);

@@ -328,6 +328,11 @@ impl Analyzer {
         self.survey();
     }
 
+    /// Is there a member whose first check has not ended? Those that operators keep out are not waited for.
+    pub fn awaits_checks(&self) -> bool {
+        self.entries.iter().any(|entry| entry.state == State::Unchecked)
+    }
+
     /// When [`Analyzer::handle_timeout`] wants to be called: an ejection may end or a share may grow.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.wake

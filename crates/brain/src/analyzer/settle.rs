@@ -103,8 +103,7 @@ impl Analyzer {
             }
         }
         self.started |= self.usable > 0;
-        let waiting = || self.entries.iter().any(|entry| entry.state == State::Unchecked);
-        let down = self.usable == 0 && (self.started || !waiting());
+        let down = self.usable == 0 && (self.started || !self.awaits_checks());
         if down && !self.all_down {
             let then = match self.spec.when_all_down {
                 WhenAllDown::Reject => "requests are refused",

@@ -16,6 +16,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use plimsoll_admin::{Admin, Audit, Rules, Secured};
 use plimsoll_cluster::corba::LoadManager;
@@ -38,6 +40,11 @@ use crate::running::{Running, notify, warn};
 use crate::succession::{Elder, Heir, Program};
 use crate::{limits, log};
 use serve::{Signals, serve};
+
+/// For the first checks of members, at most, before anybody is accepted.
+const FIRST_CHECKS: Duration = Duration::from_secs(1);
+/// How often it is asked whether they have ended.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Run the balancer
 ///
@@ -71,6 +78,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let stays = heir.sockets.stays;
     let Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening } = begun;
     let mut successor = heir.take_over(&running, fleet.as_ref().is_some_and(|(.., given)| *given))?;
+    if successor.is_first() {
+        await_checks(running.engine());
+    }
     running.engine().open().map_err(Failure::failed)?;
     if let Some((settings, seat, _)) = fleet {
         let (name, listen) = (settings.name.clone(), settings.listen);
@@ -96,6 +106,15 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     // Last, so that what stops can be watched.
     drop(admin);
     outcome
+}
+
+/// Waits until members have been checked once: whoever waits already, at a socket that was there before this process, would find
+/// nobody to be sent to. A member that does not answer is not waited for.
+fn await_checks(engine: &Engine) {
+    let patience = Instant::now() + FIRST_CHECKS;
+    while !engine.checked() && Instant::now() < patience {
+        thread::sleep(LOOK);
+    }
 }
 
 /// What runs, and accepts nobody yet.

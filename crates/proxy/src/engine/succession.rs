@@ -63,6 +63,11 @@ impl Legacy {
 }
 
 impl Engine {
+    /// Has each member's first check ended, where members are checked? Before that nobody can be sent to it.
+    pub fn checked(&self) -> bool {
+        !lock(&self.0.control).groups.values().any(|ruled| ruled.analyzer.awaits_checks())
+    }
+
     /// Accepts on all listeners; nothing if it does already.
     ///
     /// # Errors
