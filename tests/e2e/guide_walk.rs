@@ -1,7 +1,9 @@
 //! Pages of the guide, each done from its first line to its last: see `stage/walk.rs`. What a page has that is not done here stands
 //! behind `skip`, with the reason.
 
-use crate::stage::Walk;
+use std::net::SocketAddr;
+
+use crate::stage::{Walk, free_port};
 
 /// The balancer that pages without a configuration of their own speak of.
 const WEB: &str = "[admin]\nreports = \"10.0.0.250:9901\"\n\n[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n\n\
@@ -251,4 +253,15 @@ fn lottery() {
         .skip("plimsoll lottery keys rotate --host", OTHER_HOST)
         .skip("plimsoll lottery keys rotate --clients", OTHER_HOST)
         .go();
+}
+
+#[test]
+fn dns() {
+    let server = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let runs = Walk::guide("dns.md")
+        .place("10.0.0.9:53", server)
+        .put("@10.0.0.9 ", &format!("@127.0.0.1 -p {} ", server.port()))
+        .done();
+    let said: Vec<&str> = runs.iter().map(|(_, run)| run.out.as_str()).collect();
+    assert!(said[0] == "127.0.0.1\n" && said[1].matches("127-0-0-1.web.example.").count() == 2, "{said:?}");
 }

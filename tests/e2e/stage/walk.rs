@@ -18,7 +18,7 @@ const DAEMONS: [&str; 4] =
 /// What makes a command of these one that ends.
 const ENDS: [&str; 2] = ["--once", "--help"];
 /// What a reader of ours types.
-const COMMANDS: [&str; 6] = ["plimsoll ", "curl ", "kill ", "sed -i ", "wait ", "export "];
+const COMMANDS: [&str; 7] = ["plimsoll ", "curl ", "dig ", "kill ", "sed -i ", "wait ", "export "];
 /// Ends of names of files that a page has its reader write.
 const FILES: [&str; 3] = [".toml", ".lqn", ".csv"];
 /// What does not stand in a command that can be typed.
@@ -40,6 +40,7 @@ pub(crate) struct Walk {
     config: usize,
     added: String,
     put: Vec<(String, String)>,
+    places: Vec<(String, SocketAddr)>,
     skipped: Vec<(String, &'static str)>,
     codes: Vec<(String, i32)>,
     files: Vec<(String, String)>,
@@ -57,6 +58,7 @@ impl Walk {
             config: 0,
             added: String::new(),
             put: Vec::new(),
+            places: Vec::new(),
             skipped: Vec::new(),
             codes: Vec::new(),
             files: Vec::new(),
@@ -109,6 +111,12 @@ impl Walk {
     /// Something else in place of a name of the page, in files and lines; `FOLDER` in it is where the page is done.
     pub(crate) fn put(mut self, old: &str, new: &str) -> Self {
         self.put.push((old.into(), new.into()));
+        self
+    }
+
+    /// What this address of the page is here, where any free one would not do.
+    pub(crate) fn place(mut self, address: &str, here: SocketAddr) -> Self {
+        self.places.push((address.into(), here));
         self
     }
 
@@ -293,7 +301,7 @@ impl<'w> Stage<'w> {
             typed: typed.to_owned(),
             shell,
             folder,
-            places: BTreeMap::new(),
+            places: walk.places.iter().cloned().collect(),
             members: Vec::new(),
         };
         stage.place("127.0.0.1:9900");
