@@ -262,7 +262,7 @@ class Booted(unittest.TestCase):
         # It reads its file again, and goes on with the old one where that is wrong.
         before = root.say("systemctl show --value -p MainPID plimsoll-lottery")
         root.run("systemctl reload plimsoll-lottery")
-        root.write("/etc/plimsoll/lottery.toml", "nonsense = 1\n")
+        root.write("/etc/plimsoll/lottery.toml", "nonsense = 1\n" + lottery)
         root.run("systemctl reload plimsoll-lottery")
         until("it says what is wrong", lambda: "nonsense" in root.say("journalctl -u plimsoll-lottery -o cat"))
         root.write("/etc/plimsoll/lottery.toml", lottery)
