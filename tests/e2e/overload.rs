@@ -1,6 +1,6 @@
 //! More than the members can do, where they say nothing of themselves and work on for clients that have gone.
 
-use crate::stage::{Balancer, Load, Member, curl, listening, web};
+use crate::stage::{Balancer, Load, Member, Run, curl, listening, until, web};
 
 /// Two members of two processors, 200 requests a second in all.
 const MEMBER: [&str; 5] = ["--cores", "2", "--service", "exp:20ms", "--ignore-cancel"];
@@ -40,6 +40,9 @@ fn what_cannot_be_served_is_refused_and_the_rest_is_served_soon() {
     assert!((200..1_200).contains(&shed), "{shed} of {} refused", record.due);
     let usual = record.service.quantile(0.5);
     assert!(usual.as_secs_f64() < 0.6, "half of what is answered takes more than {usual:?}");
+    let told = |kind: &str| Run::plimsoll(&["events"], balancer.folder().path()).out.contains(kind);
+    assert!(told("refuses  web  "), "{}", Run::plimsoll(&["events"], balancer.folder().path()).out);
+    until("it is told that it is over", || told("refuses none  web  "));
 }
 
 #[test]

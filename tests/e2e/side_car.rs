@@ -125,6 +125,40 @@ fn what_it_carries_is_untouched_and_what_it_sees_is_said_with_each_answer() {
     assert_eq!(server.accepted(), 1);
 }
 
+/// Not even a request that may be sent only once is lost with a server: nobody has seen it.
+#[test]
+fn a_server_that_is_gone_costs_nobody_anything_and_is_told_of() {
+    let (gone, other) = (Member::start(&[]), Member::start(&[]));
+    let side_car = SideCar::start(&format!("127.0.0.1:0={}", gone.address), &[]);
+    let balancer = crate::stage::Balancer::start(&web(&[side_car.address, other.address], ""));
+    let ask = |times: usize| {
+        for _ in 0..times {
+            let mut wire = Wire::connect(balancer.address());
+            wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+            assert_eq!(wire.answer().unwrap().status, 200);
+        }
+    };
+    ask(20);
+    let server = gone.address;
+    drop(gone);
+    ask(40);
+    let said = |word: &str| format!("the server {server} {word}");
+    until("it is told of", || {
+        side_car.process.lines().iter().any(|line| line.contains(&said("cannot be reached")))
+    });
+    // By itself it says so, too.
+    let mut wire = Wire::connect(side_car.address);
+    wire.send(GET);
+    let answer = wire.answer().unwrap();
+    assert_eq!((answer.status, answer.field("plimsoll-reason")), (502, Some("connect_failed")));
+    assert!(answer.field("endpoint-load-metrics").unwrap().ends_with(", named_metrics.away=1"));
+    let _back = Member::start_at(server, &[]);
+    until("it is told that it is back", || {
+        ask(2);
+        side_car.process.lines().iter().any(|line| line.contains(&said("can be reached again")))
+    });
+}
+
 #[test]
 fn what_it_sees_is_reported_with_the_rest() {
     let server = Member::start(&["--service", "const:20ms"]);

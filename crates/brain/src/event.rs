@@ -48,6 +48,10 @@ pub enum EventKind {
     AllDown,
     /// The group has a member that can be used again.
     Recovered,
+    /// Requests are refused, because its members have as many as they can work on.
+    Shedding,
+    /// None was for a while.
+    ShedEnded,
     /// An operator changed a setting while it runs.
     Changed,
     /// More reports came for a member than are taken.

@@ -7,7 +7,8 @@
 //! and Jacobson 2012) with adaptive last-in first-out (Maurer, Fail at Scale, 2015), both without a number to set:
 //! time is measured in *sojourns*, the time that a request takes with the members.
 //!
-//! * **Patient**: the first to come is the first to go, and each may wait for [`PATIENCE`] sojourns. In a sojourn as
+//! * **Patient**: the first to come is the first to go, and each may wait for [`PATIENCE`] sojourns, or [`UNNOTICED`] where that is
+//!   longer: where requests take milliseconds, servers that stand still for a moment would have all refused. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain.
 //! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns, which is more than a burst: the
@@ -193,7 +194,8 @@ impl<T> Line<T> {
         match wait {
             // Nobody knows when a place comes free.
             _ if sojourn.is_zero() => Duration::ZERO,
-            None => sojourn.mul_f64(if self.hurried { HASTE } else { PATIENCE }),
+            None if self.hurried => sojourn.mul_f64(HASTE),
+            None => sojourn.mul_f64(PATIENCE).max(UNNOTICED),
             Some(wait) if self.hurried => wait.min(sojourn.mul_f64(HASTE)),
             Some(wait) => wait,
         }
@@ -244,6 +246,9 @@ const PATIENCE: f64 = 2.0;
 
 /// The same where it does not.
 const HASTE: f64 = 0.125;
+
+/// What nobody notices, and every server stands still for now and then: one may wait for that, however quick requests are.
+const UNNOTICED: Duration = Duration::from_millis(100);
 
 /// What takes longer counts as this: nobody knows how long a client waits, and few wait for longer than twice that.
 const LONGEST: Duration = Duration::from_secs(1);

@@ -162,7 +162,7 @@ impl Plan {
         let out = |member: &Member| {
             member.full()
                 || tried.contains(&member.id)
-                || (ask.once && member.on_trial())
+                || (ask.once && member.on_trial(ask.now))
                 || (self.guarded && self.barred(member, ask.now))
         };
         match self.members.get(first) {
@@ -397,10 +397,10 @@ pub(crate) mod tests {
                 }
                 counts
             };
-            plan.members()[0].vitals.suspicion.release();
+            plan.members()[0].vitals.suspicion.release(Time(1));
             assert_eq!(chosen(&plan, true)[0], 0, "{}", strategy.name);
             assert_ne!(chosen(&plan, false)[0], 0, "{}: others are its trial", strategy.name);
-            plan.members().iter().for_each(|member| member.vitals.suspicion.release());
+            plan.members().iter().for_each(|member| member.vitals.suspicion.release(Time(1)));
             assert_eq!(
                 chosen(&plan, true).iter().sum::<u32>(),
                 300,

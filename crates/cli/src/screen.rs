@@ -35,6 +35,11 @@ impl Line {
         self.0.push((text.to_owned(), tone));
     }
 
+    /// Another one goes on after it.
+    pub(crate) fn append(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+
     /// Columns that it takes. None of the characters in use is wide.
     pub(crate) fn width(&self) -> usize {
         self.0.iter().map(|(text, _)| text.chars().count()).sum()

@@ -24,10 +24,12 @@ use crate::worker::{Groups, Order, Worker};
 use crate::{GroupSettings, ListenerSettings, Settings};
 
 mod journal;
+mod refusals;
 mod ruled;
 
 pub(crate) use journal::Journal;
 pub use journal::Stamped;
+use refusals::Refusals;
 pub(crate) use ruled::Ruled;
 use ruled::blame;
 
@@ -141,6 +143,7 @@ impl Control {
             ruled.analyzer.handle_totals(&totals, now);
             ruled.settle(self.cores, now, &mut self.journal);
             ruled.tell_moves(&mut self.journal);
+            ruled.tell_refusals(now, &mut self.journal);
         }
         self.survey(&stirring, now);
         let drawn = (LINES / self.groups.len().max(1)).clamp(2, DRAWN);

@@ -263,6 +263,11 @@ impl Group {
     pub(crate) fn reject(&self, core: usize, reason: Reason) {
         self.tallies[core].rejected[reason as usize].add(1);
     }
+
+    /// How often it was for this reason, in this process.
+    pub(crate) fn rejected(&self, reason: Reason) -> u64 {
+        self.tallies.iter().map(|tally| tally.rejected[reason as usize].value()).sum()
+    }
 }
 
 fn per_core<T: Default>(cores: usize) -> Box<[T]> {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_brain::meter::{Host, Job, Jobs, Meter, Reading};
-use plimsoll_wire::reading::{self, Said};
+use plimsoll_wire::reading::{self, Said, Unseen};
 
 use crate::inner::lock;
 
@@ -110,14 +110,14 @@ impl Metered {
     pub(crate) fn begin(side_car: &Arc<SideCar>, refuse: bool, now: Time) -> Self {
         let count = match side_car.begin(refuse, now) {
             Ok(seat) => Count::In { side_car: Arc::clone(side_car), seat, begun: now },
-            Err(reading) => Count::Refused(line(reading, true)),
+            Err(reading) => Count::Refused(line(reading, Some(Unseen::Full))),
         };
         Self(Some(Box::new(count)))
     }
 
     /// Of a request that is refused though there may be room: it is to go elsewhere.
     pub(crate) fn unwanted(side_car: &SideCar) -> Self {
-        Self(Some(Box::new(Count::Refused(line(side_car.reading(), true)))))
+        Self(Some(Box::new(Count::Refused(line(side_car.reading(), Some(Unseen::Full))))))
     }
 
     /// The header of a refusal; empty if there was room.
@@ -125,6 +125,15 @@ impl Metered {
         match self.0.as_deref() {
             Some(Count::Refused(line)) => line,
             _ => b"",
+        }
+    }
+
+    /// The header of an answer of our own, because the server cannot be reached; empty if this is no side-car.
+    pub(crate) fn away(&self) -> Vec<u8> {
+        match self.0.as_deref() {
+            Some(Count::In { side_car, .. }) => line(side_car.reading(), Some(Unseen::Away)),
+            Some(Count::Refused(line)) => line.clone(),
+            None => Vec::new(),
         }
     }
 
@@ -140,7 +149,7 @@ impl Metered {
         if self.0.is_none() {
             return Vec::new();
         }
-        let mut header = self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, false));
+        let mut header = self.end(status < 500, tick()).map_or_else(Vec::new, |reading| line(reading, None));
         if let Some(theirs) = theirs {
             reading::join(theirs, &mut header);
         }
@@ -230,9 +239,9 @@ impl Heed {
     }
 }
 
-fn line(reading: Reading, full: bool) -> Vec<u8> {
+fn line(reading: Reading, unseen: Option<Unseen>) -> Vec<u8> {
     let mut line = Vec::with_capacity(256);
-    reading::write(&Said { reading, full }, &mut line);
+    reading::write(&Said { reading, unseen }, &mut line);
     line
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
-use plimsoll_wire::reading;
+use plimsoll_wire::reading::{self, Unseen};
 
 use crate::GroupSettings;
 use crate::blame::Blame;
@@ -78,9 +78,9 @@ impl Trip {
         self.upstream.stripe()
     }
 
-    /// Takes what the member said of itself with an answer, the value of the header; true if it said that it has no
-    /// room for this request.
-    pub(crate) fn hear(&self, value: &[u8], now: Time) -> bool {
+    /// Takes what the member said of itself with an answer, the value of the header; whether it said that its server
+    /// has not seen the request.
+    pub(crate) fn hear(&self, value: &[u8], now: Time) -> Option<Unseen> {
         let sampled = self.samples(now);
         if !sampled && let Some(said) = reading::quick(value) {
             self.view.published.plan.hear(
@@ -89,14 +89,14 @@ impl Trip {
                 &said.reading,
                 now,
             );
-            return said.full;
+            return said.unseen;
         }
         self.hear_all(value, sampled, now)
     }
 
     /// The same of any form. Out of line: most members say what they are in one.
     #[inline(never)]
-    fn hear_all(&self, value: &[u8], sampled: bool, now: Time) -> bool {
+    fn hear_all(&self, value: &[u8], sampled: bool, now: Time) -> Option<Unseen> {
         let mut sample = sampled.then(Vec::new);
         let said = reading::read(value, |metric| {
             if let Some(sample) = &mut sample {
@@ -104,16 +104,16 @@ impl Trip {
             }
         });
         // It may say something else, or nothing that makes sense: that is the member's business.
-        let Ok(said) = said else { return false };
+        let said = said.ok()?;
         let plan = &self.view.published.plan;
         if let Some(values) = sample.filter(|values| !values.is_empty())
             && let Some(member) = plan.members().get(self.place())
         {
             self.group.pass_on(Arc::clone(&member.name), values);
         }
-        let Some(said) = said else { return false };
+        let said = said?;
         plan.hear(&mut self.upstream.hand.borrow_mut(), self.place(), &said.reading, now);
-        said.full
+        said.unseen
     }
 
     /// Is all that the member says to be looked at this time?
@@ -248,7 +248,7 @@ mod tests {
             let (pool, mut heard) = listened(&core, sample);
             let trip = trip_of(&pool);
             for millisecond in 0..1000 {
-                assert!(!trip.hear(header, Time(1 + millisecond * 1_000_000)));
+                assert_eq!(trip.hear(header, Time(1 + millisecond * 1_000_000)), None);
             }
             std::iter::from_fn(|| Some(heard.try_recv().ok()?.values)).collect()
         })

@@ -10,6 +10,7 @@
 //! | `sojourn` | seconds that a request takes now |
 //! | `slot` | 1 if room for one more is promised |
 //! | `full` | 1 if this answer only says that there is no room |
+//! | `away` | 1 if this answer only says that the server cannot be reached |
 
 use plimsoll_brain::meter::Reading;
 
@@ -20,8 +21,17 @@ use crate::orca::{self, Bad, Kind, Metric};
 pub struct Said {
     /// As the member's meter has it.
     pub reading: Reading,
-    /// Was the request refused because there is no room?
-    pub full: bool,
+    /// Why the server has not seen the request, if it has not.
+    pub unseen: Option<Unseen>,
+}
+
+/// Why a server has not seen a request that whoever stands before it has answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// There is no room.
+    Full,
+    /// It cannot be reached.
+    Away,
 }
 
 /// Reads the value of the header [`orca::HEADER`]; `None` if the report says nothing of this kind. Every metric,
@@ -31,7 +41,7 @@ pub struct Said {
 /// The report is malformed: see [`orca::read`].
 pub fn read(value: &[u8], mut other: impl FnMut(&Metric<'_>)) -> Result<Option<Said>, Bad> {
     let mut reading = Reading::default();
-    let mut full = false;
+    let mut unseen = None;
     let mut found = false;
     orca::read(value, |metric| {
         if metric.kind == Kind::Named {
@@ -43,13 +53,14 @@ pub fn read(value: &[u8], mut other: impl FnMut(&Metric<'_>)) -> Result<Option<S
                 "mean" => reading.mean_in_flight = value,
                 "sojourn" => reading.sojourn = value,
                 "slot" => reading.slot = value > 0.0,
-                "full" => full = value > 0.0,
+                "full" if value > 0.0 => unseen = Some(Unseen::Full),
+                "away" if value > 0.0 => unseen = Some(Unseen::Away),
                 _ => {}
             }
         }
         other(&metric);
     })?;
-    Ok(found.then_some(Said { reading, full }))
+    Ok(found.then_some(Said { reading, unseen }))
 }
 
 /// The same of the very form that [`write()`] has, which nearly all reports of this kind have, at a tenth of the cost: it goes with every
@@ -72,7 +83,11 @@ pub fn quick(value: &[u8]) -> Option<Said> {
         rest = found.unwrap_or(rest);
         found.is_some()
     };
-    let (slot, full) = (flag(b", named_metrics.slot=1"), flag(b", named_metrics.full=1"));
+    let slot = flag(b", named_metrics.slot=1");
+    let unseen = match flag(b", named_metrics.full=1") {
+        true => Some(Unseen::Full),
+        false => flag(b", named_metrics.away=1").then_some(Unseen::Away),
+    };
     let reading = Reading {
         in_flight: in_flight as u32,
         knee: knee as f32,
@@ -81,7 +96,7 @@ pub fn quick(value: &[u8]) -> Option<Said> {
         sojourn: sojourn as f32,
         slot,
     };
-    rest.is_empty().then_some(Said { reading, full })
+    rest.is_empty().then_some(Said { reading, unseen })
 }
 
 /// A number of digits, with a point among them or not, and what follows it.
@@ -125,8 +140,10 @@ pub fn write(said: &Said, out: &mut Vec<u8>) {
     if slot {
         out.extend_from_slice(b", named_metrics.slot=1");
     }
-    if said.full {
-        out.extend_from_slice(b", named_metrics.full=1");
+    match said.unseen {
+        Some(Unseen::Full) => out.extend_from_slice(b", named_metrics.full=1"),
+        Some(Unseen::Away) => out.extend_from_slice(b", named_metrics.away=1"),
+        None => {}
     }
     out.extend_from_slice(b"\r\n");
 }
@@ -152,7 +169,7 @@ pub fn join(theirs: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-const OURS: [&str; 7] = ["rif", "knee", "work", "mean", "sojourn", "slot", "full"];
+const OURS: [&str; 8] = ["rif", "knee", "work", "mean", "sojourn", "slot", "full", "away"];
 
 /// Appends a number with so many decimals, at most 9. Readings are not negative, and far below 10^10; this goes with
 /// every answer, and formatting numbers in general would be half of what a side-car adds to it.
@@ -192,9 +209,12 @@ mod tests {
             sojourn: 0.021,
             slot: true,
         };
-        for said in
-            [Said { reading, full: false }, Said { reading: Reading { slot: false, ..reading }, full: true }]
-        {
+        let none = Reading { slot: false, ..reading };
+        for said in [
+            Said { reading, unseen: None },
+            Said { reading: none, unseen: Some(Unseen::Full) },
+            Said { reading: none, unseen: Some(Unseen::Away) },
+        ] {
             let mut line = Vec::new();
             write(&said, &mut line);
             let value =
@@ -258,7 +278,7 @@ mod tests {
 
     #[test]
     fn what_the_server_says_itself_is_said_with_it() {
-        let said = Said { reading: Reading { in_flight: 7, knee: 3.5, ..Reading::default() }, full: false };
+        let said = Said { reading: Reading { in_flight: 7, knee: 3.5, ..Reading::default() }, unseen: None };
         let joined = |theirs: &str| {
             let mut line = b"a: b\r\n".to_vec();
             write(&said, &mut line);

@@ -34,8 +34,9 @@ pub(super) struct Chart {
     pub(super) lines: Vec<Drawn>,
     /// Places and words of the levels.
     pub(super) levels: Vec<Level>,
-    /// A level of its own: the load line.
+    /// A level of its own, and what it is.
     pub(super) rule: Option<Level>,
+    pub(super) rule_is: &'static str,
     /// Minutes ago, and what each line was then.
     pub(super) rows: Vec<Row>,
 }
@@ -92,6 +93,7 @@ pub(super) fn chart(
         lines: drawn.collect(),
         levels,
         rule: rule.map(level),
+        rule_is: "load line",
         rows: rows(lines, form),
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Events {
 
 pub(super) fn events(eye: &Eye<'_>, path: &str) -> Events {
     let entries = eye.events();
-    let events = EventView::all(&entries, eye.now, LOG);
+    let events = EventView::all(eye, &entries, LOG);
     Events { base: eye.base("Events", &Place::Events, path), events, all: entries.len() }
 }
 
@@ -61,12 +61,12 @@ pub(super) fn event(eye: &Eye<'_>, seq: u64, path: &str) -> Option<Event> {
         },
         None => words::Verdict::of(group, &[]).sentence(),
     });
-    let view = EventView::new(entry, eye.now);
+    let view = EventView::new(eye, entry);
     let title = format!("Event {seq}");
     Some(Event {
         base: eye.base(&title, &Place::Event(seq), path),
         event: view,
         now,
-        around: EventView::all(&around, eye.now, AROUND),
+        around: EventView::all(eye, &around, AROUND),
     })
 }

@@ -73,24 +73,14 @@ pub(super) fn member(eye: &Eye<'_>, group: &str, name: &str, path: &str) -> Opti
         charts.push(chart("m-rate".into(), "Completed, requests a second", &[rates], capacity, false, rate));
         let flights = drawn(of_it, 1.0, Scale::Flight(1.0), &recent);
         let flights = Line { name: "under way", ..flights };
-        charts.push(chart(
-            "m-flight".into(),
-            "Requests under way",
-            &[flights],
-            member.limit.map(f64::from),
-            false,
-            number,
-        ));
+        let limit = member.limit.map(f64::from);
+        let flights = chart("m-flight".into(), "Requests under way", &[flights], limit, false, number);
+        charts.push(Chart { rule_is: "gets nothing new from", ..flights });
         if member.load.is_some() {
             let loads = Line { name: "load", ..drawn(of_it, 1.0, Scale::Load(1.0), &recent) };
-            charts.push(chart(
-                "m-load".into(),
-                "Load, as reported",
-                &[loads],
-                of_it.alert_above,
-                false,
-                number,
-            ));
+            let above = of_it.alert_above;
+            let loads = chart("m-load".into(), "Load, as reported", &[loads], above, false, number);
+            charts.push(Chart { rule_is: "sheds sessions above", ..loads });
         }
     }
     let place = Place::Member { group: group.to_owned(), member: name.to_owned() };
@@ -111,7 +101,7 @@ pub(super) fn member(eye: &Eye<'_>, group: &str, name: &str, path: &str) -> Opti
         charts,
         actions: member_actions(eye, group, member),
         how: super::act::how(eye.plane, eye.caller, Verb::Drain, group),
-        events: EventView::all(&events, eye.now, EVENTS),
+        events: EventView::all(eye, &events, EVENTS),
     })
 }
 
@@ -174,6 +164,9 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Fact> 
             "load",
             format!("{} reported {} ago; {heard}", number(load.value), ago(load.age_seconds)),
         )),
+        None if member.knee.is_some() => {
+            facts.push(fact("load", "none is reported; with its answers it says itself what it can do"));
+        }
         None => facts.push(fact("load", "nothing is reported of it")),
     }
     facts.push(fact("bound to it", format!("{}, {} of them by leases", bound, member.leases)));

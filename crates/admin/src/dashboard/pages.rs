@@ -40,7 +40,7 @@ pub(super) fn home(eye: &Eye<'_>, path: &str) -> Home {
         base: eye.base("Overview", &Place::Home, path),
         hidden: eye.status.groups.len().saturating_sub(GROUPS),
         groups,
-        events: EventView::all(&eye.events(), eye.now, EVENTS),
+        events: EventView::all(eye, &eye.events(), EVENTS),
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) fn group(eye: &Eye<'_>, name: &str, path: &str) -> Option<Group> {
             Vec::new()
         },
         how: super::act::how(eye.plane, eye.caller, Verb::Set, name),
-        events: EventView::all(&events, eye.now, EVENTS),
+        events: EventView::all(eye, &events, EVENTS),
     })
 }
 

@@ -87,6 +87,11 @@ fn start(eye: &Eye<'_>, group: &GroupStatus) -> Start {
         .filter(|own| *own > 0.0)
         .collect();
     capacities.sort_by(f64::total_cmp);
+    // Else as many requests as a member can work on at once, by what it says of itself.
+    let mut knees: Vec<f64> =
+        group.members.iter().filter_map(|member| member.knee).filter(|knee| *knee > 0.0).collect();
+    knees.sort_by(f64::total_cmp);
+    let cores = cores.or_else(|| knees.get(knees.len() / 2).copied());
     let cores = cores.unwrap_or(1.0).clamp(1.0, 64.0).round() as u32;
     let (demand, from) = match capacities.get(capacities.len() / 2) {
         Some(median) => (

@@ -387,21 +387,27 @@ pub(super) struct EventView {
     pub(super) group: String,
     pub(super) group_href: String,
     pub(super) member: Option<String>,
+    /// Empty for one that is no member any more.
     pub(super) member_href: String,
     pub(super) why: String,
     pub(super) inputs: Vec<(String, String)>,
 }
 
 impl EventView {
-    pub(super) fn new(entry: &Entry, now: u64) -> Self {
+    pub(super) fn new(eye: &Eye<'_>, entry: &Entry) -> Self {
         let (glyph, word, tone) = words::happened(entry.kind, &entry.why);
-        let member = entry.member.as_deref();
+        // One that has left has no page.
+        let there = |name: &&str| {
+            eye.group(&entry.group)
+                .is_some_and(|group| group.members.iter().any(|member| member.name == *name))
+        };
+        let member = entry.member.as_deref().filter(there);
         Self {
             seq: entry.seq,
             href: place::of_event(entry.seq),
             clock: words::clock(entry.unix_ms),
             date: words::date(entry.unix_ms),
-            ago: ago((now.saturating_sub(entry.unix_ms) / 1000) as f64),
+            ago: ago((eye.now.saturating_sub(entry.unix_ms) / 1000) as f64),
             glyph,
             word,
             tone,
@@ -418,7 +424,7 @@ impl EventView {
         }
     }
 
-    pub(super) fn all(entries: &[Entry], now: u64, most: usize) -> Vec<Self> {
-        entries.iter().take(most).map(|entry| Self::new(entry, now)).collect()
+    pub(super) fn all(eye: &Eye<'_>, entries: &[Entry], most: usize) -> Vec<Self> {
+        entries.iter().take(most).map(|entry| Self::new(eye, entry)).collect()
     }
 }

@@ -31,6 +31,7 @@ pub(super) fn happened(kind: EventKind, why: &str) -> (&'static str, String, Ton
         | Kind::DiscoveryFailed
         | Kind::Flooded
         | Kind::NoReports
+        | Kind::Shedding
         | Kind::Refused => ("‼", Tone::Bad),
         Kind::Up | Kind::Recovered | Kind::FullShare => ("●", Tone::Good),
         Kind::Readmitted if Event::in_vain(kind, why) => ("◌", Tone::Fair),
@@ -38,6 +39,7 @@ pub(super) fn happened(kind: EventKind, why: &str) -> (&'static str, String, Ton
         | Kind::Undrained
         | Kind::Enabled
         | Kind::AlertCleared
+        | Kind::ShedEnded
         | Kind::DiscoveryRecovered => ("✔", Tone::Good),
         Kind::AlertRaised => ("▲", Tone::Fair),
         Kind::Moved | Kind::HandedOver => ("→", Tone::Fair),

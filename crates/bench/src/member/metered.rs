@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use plimsoll_brain::Time;
 use plimsoll_brain::meter::{Job, Meter, Reading};
-use plimsoll_wire::reading::{self, Said};
+use plimsoll_wire::reading::{self, Said, Unseen};
 
 /// The meter of one member, with its clock.
 pub(super) struct Gauge {
@@ -57,6 +57,6 @@ impl Drop for Metered<'_> {
 
 fn line(reading: Reading, full: bool) -> Vec<u8> {
     let mut line = Vec::with_capacity(256);
-    reading::write(&Said { reading, full }, &mut line);
+    reading::write(&Said { reading, unseen: full.then_some(Unseen::Full) }, &mut line);
     line
 }

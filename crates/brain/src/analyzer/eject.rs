@@ -56,7 +56,7 @@ impl Analyzer {
 
     pub(super) fn readmit(&mut self, place: usize, why: &str) {
         self.entries[place].ejection.end(self.now);
-        self.entries[place].vitals.suspicion.release();
+        self.entries[place].vitals.suspicion.release(self.now);
         self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
         let still = match self.entries[place].state {

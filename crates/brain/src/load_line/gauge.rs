@@ -314,7 +314,7 @@ impl Gauge {
         }
         if let Some(Said { knee, work }) = self.said.filter(|said| said.knee >= 1.0 && said.work > 0.0) {
             let best = self.own(knee / work);
-            let (low, high) = (best / METER, best * METER);
+            let (low, high) = (best / METER.0, best * METER.1);
             let source = "what it says of itself with its answers";
             known.push(Estimate { low, best, high, servers: knee, shared: !lines, source });
         }
@@ -379,8 +379,8 @@ fn bounded(mut estimate: Estimate, above: f64, peak: f64) -> Estimate {
 const WIDE: f64 = 3.0;
 
 /// Knees that members say are found within a third of the truth for processors, between half and once and a half for queues
-/// (docs/decisions/0004).
-const METER: f64 = 1.5;
+/// (docs/decisions/0004): they may be too large by so many times, and too small.
+const METER: (f64, f64) = (1.5, 1.98);
 
 /// Share of a request's time alone that its processor time has to be for processors to be what limits.
 const PART: f64 = 0.3;

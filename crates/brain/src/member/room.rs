@@ -40,9 +40,9 @@ impl Member {
         }
     }
 
-    /// Is it back from an ejection, without a request that succeeded since?
-    pub(crate) fn on_trial(&self) -> bool {
-        self.vitals.suspicion.on_parole()
+    /// Is it just back from an ejection, without a request that succeeded since? Then who can be sent only once does not try it.
+    pub(crate) fn on_trial(&self, now: Time) -> bool {
+        self.vitals.suspicion.spared(now)
     }
 
     /// How many requests it may have by the same; `None` for any number.

@@ -5,7 +5,10 @@
 //! hide a member that has just died (Page's cusum, 1954). In a healthy fleet two or three failures in a row
 //! reach the threshold; where all members fail alike none does. The only constant is the chance of a false alarm.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
+
+use crate::Time;
 
 /// The test and the recent outcomes of one member.
 #[derive(Debug, Default)]
@@ -14,8 +17,8 @@ pub(crate) struct Suspicion {
     sum: AtomicU32,
     /// Failures of the last [`MEMORY`] outcomes, f32 bits, above the number of outcomes, up to the memory.
     outcomes: AtomicU64,
-    /// Back from an ejection and without a success since?
-    parole: AtomicBool,
+    /// When it came back from an ejection, if it has had no success since; else 0.
+    parole: AtomicU64,
 }
 
 impl Suspicion {
@@ -30,7 +33,7 @@ impl Suspicion {
             self.sum.store((sum as f32).to_bits(), Relaxed);
         }
         if !failed && self.on_parole() {
-            self.parole.store(false, Relaxed);
+            self.parole.store(0, Relaxed);
         }
         let packed = self.outcomes.load(Relaxed);
         if !failed && packed == MEMORY {
@@ -69,7 +72,7 @@ impl Suspicion {
         if sum.is_finite() && (0.0..=MEMORY as f32).contains(&failures) && count <= MEMORY {
             self.sum.store(sum.clamp(0.0, MOST as f32).to_bits(), Relaxed);
             self.outcomes.store(outcomes, Relaxed);
-            self.parole.store(parole, Relaxed);
+            self.parole.store(u64::from(parole), Relaxed);
         }
     }
 
@@ -84,21 +87,26 @@ impl Suspicion {
 
     /// It comes back from an ejection: gets one request at a time until one succeeds, and the first failures
     /// send it out again.
-    pub(crate) fn release(&self) {
+    pub(crate) fn release(&self, now: Time) {
         let left = (self.sum() - RELIEF).max(0.0) as f32;
         self.sum.store(left.to_bits(), Relaxed);
-        self.parole.store(true, Relaxed);
+        self.parole.store(now.0.max(1), Relaxed);
     }
 
     /// Back from an ejection and without a success since?
     pub(crate) fn on_parole(&self) -> bool {
-        self.parole.load(Relaxed)
+        self.parole.load(Relaxed) != 0
+    }
+
+    /// The same, and so lately that who can be sent again may still come and try it?
+    pub(crate) fn spared(&self, now: Time) -> bool {
+        self.on_parole() && now.since(Time(self.parole.load(Relaxed))) < SPARED
     }
 
     pub(crate) fn forget(&self) {
         self.sum.store(0, Relaxed);
         self.outcomes.store(0, Relaxed);
-        self.parole.store(false, Relaxed);
+        self.parole.store(0, Relaxed);
     }
 
     /// The least share of its requests that it fails, with 97.7 % confidence (Wilson's lower bound at z = 2).
@@ -135,6 +143,10 @@ const MOST: f64 = 20.0;
 
 /// What the end of an ejection takes off the sum.
 const RELIEF: f64 = 7.0;
+
+/// For so long only those requests try one that is back from an ejection that can be sent again if it fails them. There may be no
+/// such requests, so then all may.
+const SPARED: Duration = Duration::from_secs(1);
 
 /// Outcomes that count.
 const MEMORY: u64 = 64;
@@ -173,12 +185,14 @@ mod tests {
     fn parole_ends_with_a_success_and_a_failure_sends_it_out_again() {
         let suspicion = Suspicion::default();
         while suspicion.record(true, 1e-4) < threshold(1e-6) {}
-        suspicion.release();
+        let now = Time(5_000_000_000);
+        suspicion.release(now);
         assert!(suspicion.on_parole() && suspicion.sum() < threshold(1e-6));
+        assert!(suspicion.spared(now) && !suspicion.spared(now + SPARED));
         assert!(suspicion.record(true, 1e-4) >= threshold(1e-6));
-        suspicion.release();
+        suspicion.release(now);
         suspicion.record(false, 1e-4);
-        assert!(!suspicion.on_parole());
+        assert!(!suspicion.on_parole() && !suspicion.spared(now));
     }
 
     #[test]

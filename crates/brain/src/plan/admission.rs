@@ -113,7 +113,7 @@ impl Plan {
             self.bars(member, crowded, ask.now) && !(blind && member.view(ask.now).is_some())
         };
         let left = |member: &Member| below(member) && !(self.guarded && bars(member));
-        let seasoned = |member: &Member| left(member) && !member.on_trial();
+        let seasoned = |member: &Member| left(member) && !member.on_trial(ask.now);
         let found = match ask.once {
             true => (self.strategy.second)(self, hand, ask, &seasoned)
                 .or_else(|| (self.strategy.second)(self, hand, ask, &left)),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{Failure, Globals};
 use crate::config::TimeSpan;
-use crate::control::text::{Tone, plain, utc};
+use crate::control::text::{Tone, plain, short, utc};
 use crate::control::{self, Balancer, Said, Target as _, Where};
 
 /// Show what the balancer decided, when and why
@@ -204,8 +204,11 @@ impl<W: Write> Printer<W> {
         line.push_str("  ");
         line.push_str(&plain(&entry.why));
         if !entry.inputs.is_empty() {
-            let inputs: Vec<_> =
-                entry.inputs.iter().map(|(name, value)| format!("{}={value}", plain(name))).collect();
+            let inputs: Vec<_> = entry
+                .inputs
+                .iter()
+                .map(|(name, value)| format!("{}={}", plain(name), short(*value)))
+                .collect();
             line.push_str(&Tone::Faint.paint(&format!(" [{}]", inputs.join(" ")), self.color));
         }
         line.truncate(line.trim_end().len());
@@ -236,6 +239,8 @@ pub(super) fn kind(kind: EventKind, why: &str) -> (&'static str, Tone) {
         EventKind::HandedOver => ("handed over", Tone::Plain),
         EventKind::AllDown => ("all down", Tone::Bad),
         EventKind::Recovered => ("recovered", Tone::Good),
+        EventKind::Shedding => ("refuses", Tone::Bad),
+        EventKind::ShedEnded => ("refuses none", Tone::Good),
         EventKind::Changed => ("changed", Tone::Plain),
         EventKind::Flooded => ("flooded", Tone::Bad),
         EventKind::NoReports => ("no reports", Tone::Bad),

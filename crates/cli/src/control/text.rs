@@ -61,6 +61,23 @@ pub(crate) fn state(state: State) -> (&'static str, &'static str, Tone) {
     (glyph, word, tone)
 }
 
+/// A number to four digits where it has a fraction, as it is where it has none.
+pub(crate) fn short(value: f64) -> String {
+    if value == value.trunc() && value.abs() < 1e9 {
+        return format!("{value}");
+    }
+    let magnitude = value.abs().log10().floor();
+    if !(-4.0..9.0).contains(&magnitude) {
+        return format!("{value:.3e}");
+    }
+    let digits = (3.0 - magnitude).clamp(0.0, 8.0) as usize;
+    let text = format!("{value:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
 /// One place in a table.
 pub(crate) struct Cell {
     text: String,
@@ -189,6 +206,12 @@ pub(crate) fn utc(unix_ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let said = [0.0, 1.0, -3.0, 1.0 / 3.0, 12.3456, 0.000_012_34, 1.5e10, 123_456.789, 2.0e9].map(short);
+        assert_eq!(said, ["0", "1", "-3", "0.3333", "12.35", "1.234e-5", "1.500e10", "123457", "2.000e9"]);
+    }
 
     #[test]
     fn moments_are_dates() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use plimsoll_brain::{Analyzer, MemberId, MemberSpec, Time, Totals};
 
-use super::Journal;
+use super::{Journal, Refusals};
 use crate::GroupSettings;
 use crate::blame::Blame;
 use crate::group::{Group, Published, Record, Wires};
@@ -34,6 +34,7 @@ pub(crate) struct Ruled {
     pub(super) records: BTreeMap<MemberId, Arc<Record>>,
     /// Sessions that left members, as far as events told of them.
     pub(crate) told: BTreeMap<MemberId, u64>,
+    pub(crate) refusals: Refusals,
     ids: BTreeMap<Arc<str>, MemberId>,
     pub(crate) hand_overs: HandOvers,
     pub(crate) load_line: Survey,
@@ -82,6 +83,7 @@ impl Ruled {
             settings,
             records,
             told: BTreeMap::new(),
+            refusals: Refusals::default(),
             ids,
             hand_overs: HandOvers::default(),
             load_line: Survey::default(),
@@ -176,6 +178,15 @@ impl Ruled {
             let alert = self.analyzer.last_alert(*id);
             let from = name(*id).unwrap_or_default();
             journal.write(moves::event((&self.group.name, &from), &targets, alert, total, name));
+        }
+    }
+
+    /// Writes down that requests are refused since the last time, or are not any more.
+    pub(super) fn tell_refusals(&mut self, now: Time, journal: &mut Journal) {
+        let refused = self.group.rejected(Refusals::REASON);
+        let in_flight = self.analyzer.members().map(|(_, _, vitals)| vitals.in_flight()).sum();
+        if let Some(event) = self.refusals.look(refused, in_flight, &self.group.name, now) {
+            journal.write(event);
         }
     }
 

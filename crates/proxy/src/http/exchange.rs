@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Rewrite};
+use plimsoll_wire::reading::Unseen;
 
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
@@ -384,7 +385,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.session.ending()
                 && !self.session.sheds(self.asked);
             if let Some(value) = head.report {
-                self.hear(head.status, value);
+                self.hear(head.status, value)?;
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
@@ -440,9 +441,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(())
     }
 
-    /// What the member says of its load: with a 503 it may be that it has no room.
-    fn hear(&mut self, status: u16, report: &[u8]) {
-        self.refused = self.trip.hear(report, self.session.core.now()) && status == 503;
+    /// What the member says of its load: with a 503 it may be that it has no room, and with any failure that its server is away.
+    fn hear(&mut self, status: u16, report: &[u8]) -> Result<(), Failure> {
+        match self.trip.hear(report, self.session.core.now()) {
+            Some(Unseen::Full) => self.refused = status == 503,
+            Some(Unseen::Away) if status >= 500 => return Err(Failure::Member(Reason::ConnectFailed, true)),
+            Some(Unseen::Away) | None => {}
+        }
+        Ok(())
     }
 
     fn pass_on(&mut self, cx: &mut Context<'_>, head: &[u8], body: &[u8]) -> Result<bool, Failure> {

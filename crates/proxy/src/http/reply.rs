@@ -33,7 +33,9 @@ impl<S: Stream> Session<S> {
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
         let to_head = asked.method == Method::Head;
         let again = self.listener.pool().again_in();
-        let answer = own_answer(self.is_call(), reason, to_head, !keep, (again, asked.metered.refusal()));
+        let away = matches!(reason, Reason::ConnectFailed | Reason::ConnectTimeout | Reason::NoMember);
+        let said = if away { asked.metered.away() } else { asked.metered.refusal().to_vec() };
+        let answer = own_answer(self.is_call(), reason, to_head, !keep, (again, &said));
         if !self.send(&answer).await {
             return false;
         }

@@ -9,7 +9,7 @@ use h2::{RecvStream, SendStream, server};
 use http::{HeaderMap, Request, Response, StatusCode};
 use plimsoll_brain::meter::Reading;
 use plimsoll_proxy::{Forwarded, ListenerSettings, Protocol};
-use plimsoll_wire::reading::{self, Said};
+use plimsoll_wire::reading::{self, Said, Unseen};
 
 use crate::rig::{MILLI, by, group, listener, settings, start, status_of, within};
 use crate::second::*;
@@ -173,7 +173,7 @@ async fn who_reads_slowly_holds_the_other_back() {
 async fn a_member_without_room_is_not_the_last_word() {
     within(async {
         let mut full = Vec::new();
-        reading::write(&Said { reading: Reading::default(), full: true }, &mut full);
+        reading::write(&Said { reading: Reading::default(), unseen: Some(Unseen::Full) }, &mut full);
         let line = String::from_utf8(full).unwrap();
         let (name, value) = line.trim_end().split_once(": ").unwrap();
         let field: (http::HeaderName, http::HeaderValue) = (name.parse().unwrap(), value.parse().unwrap());

@@ -32,6 +32,8 @@ use crate::limits;
 const SERVER: &str = "server";
 /// Between two looks at the meter.
 const LOOK: Duration = Duration::from_millis(100);
+/// Between two looks at whether the server can be reached.
+const SECOND: Duration = Duration::from_secs(1);
 /// Looks that rates and means are of: a second.
 const LOOKS: usize = 10;
 
@@ -219,10 +221,13 @@ impl SideCar {
 /// Tells of one server, and passes on what balancers want of it.
 async fn serve(engine: Engine, group: String, told: Told, mut alerts: watch::Receiver<Alert>) {
     let mut looks = Looks::default();
-    let mut ticks = ticks();
+    let mut reach = Reach::default();
+    let (mut ticks, mut seconds) = (ticks(), interval(SECOND));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => tell(&engine, &group, &told, &mut looks),
+            _ = seconds.tick() => reach.tell(&engine, &group),
             Ok(()) = alerts.changed() => {
                 let share = alerts.borrow_and_update().share;
                 engine.shed(&group, share);
@@ -309,6 +314,41 @@ impl Carried {
         Ok(settings)
     }
 }
+
+/// Whether a server can be reached, as far as was said.
+#[derive(Default)]
+struct Reach {
+    away: bool,
+    /// Requests that found no connection to it, and those that it has ended.
+    lost: u64,
+    ended: u64,
+}
+
+impl Reach {
+    /// Says so when it cannot be reached any more, and when it can be again.
+    fn tell(&mut self, engine: &Engine, group: &str) {
+        let Some(look) = engine.look(group) else { return };
+        let status = look.status;
+        let lost = UNREACHED.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
+        let Some(server) = status.members.first() else { return };
+        let ended = server.requests - server.failures;
+        let (lost_before, ended_before) = (self.lost, self.ended);
+        (self.lost, self.ended) = (lost, ended);
+        if !self.away && lost > lost_before {
+            self.away = true;
+            tracing::warn!(
+                "the server {} cannot be reached; balancers are told so with each answer",
+                server.name
+            );
+        } else if self.away && ended > ended_before && lost == lost_before {
+            self.away = false;
+            tracing::info!("the server {} can be reached again", server.name);
+        }
+    }
+}
+
+/// Why a request has found no connection to its server.
+const UNREACHED: [&str; 3] = ["connect_failed", "connect_timeout", "no_member"];
 
 /// The looks of the last second.
 #[derive(Default)]

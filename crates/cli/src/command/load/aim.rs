@@ -105,7 +105,11 @@ fn weighted(text: &str) -> Result<(u32, &str), String> {
         return Ok((1, text));
     }
     let expected = || format!("`{text}`: expected WEIGHT=URL with a whole weight from 1 to 1000000");
-    let (weight, url) = text.split_once('=').ok_or_else(expected)?;
+    let bare = || match text.contains(':') {
+        true => format!("`{text}` is no URL: write http://{text}, or tcp:// or udp:// before it"),
+        false => expected(),
+    };
+    let (weight, url) = text.split_once('=').ok_or_else(bare)?;
     let weight =
         weight.parse().ok().filter(|weight| (1..=1_000_000).contains(weight)).ok_or_else(expected)?;
     Ok((weight, url))

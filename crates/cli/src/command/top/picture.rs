@@ -193,7 +193,7 @@ impl View {
             if !lines.is_empty() {
                 lines.push(Line::default());
             }
-            lines.push(verdict(group));
+            lines.extend(verdict(group, width));
             lines.push(layout.head());
             lines.extend(group.sorted(self.sort).into_iter().map(|row| layout.row(row)));
         }
@@ -304,14 +304,14 @@ fn cut(text: &str, most: usize) -> String {
     text.chars().take(most).collect()
 }
 
-/// One line for a group: how it is, what it does, how far below its load line.
-fn verdict(group: &Section) -> Line {
+/// What is said of a group: how it is, what it does, how far below its load line. One line, or more if there is no room.
+fn verdict(group: &Section, width: usize) -> Vec<Line> {
     let mut line = Line::new(&format!("{} ", group.standing.shown().0), group.standing.into());
     line.push(&plain(&group.name), Tone::Strong);
     line.push(&format!("  {}", plain(&group.verdict)), Tone::Plain);
-    line.push(&format!("  {}", plain(&group.strategy)), Tone::Faint);
+    let mut parts = vec![Line::new(&format!("  {}", plain(&group.strategy)), Tone::Faint)];
     if let Some(now) = group.requests_per_second {
-        line.push(&format!("  {}/s", rate(Some(now))), Tone::Plain);
+        parts.push(Line::new(&format!("  {}/s", rate(Some(now))), Tone::Plain));
     }
     if let (Some(capacity), Some(headroom)) = (group.capacity, group.headroom) {
         let (free, tone) = match headroom {
@@ -319,20 +319,31 @@ fn verdict(group: &Section) -> Line {
             free if free < 0.2 => (format!("{:.0}% below it", free * 100.0), Tone::Fair),
             free => (format!("{:.0}% below it", free * 100.0), Tone::Good),
         };
-        line.push(&format!("  load line {}/s, ", rate(Some(capacity))), Tone::Plain);
-        line.push(&free, tone);
+        let mut part = Line::new(&format!("  load line {}/s, ", rate(Some(capacity))), Tone::Plain);
+        part.push(&free, tone);
+        parts.push(part);
     }
     if group.p99.is_some() {
-        line.push(&format!("  p50 {}  p99 {}", time(group.p50), time(group.p99)), Tone::Plain);
+        let times = format!("  p50 {}  p99 {}", time(group.p50), time(group.p99));
+        parts.push(Line::new(&times, Tone::Plain));
     }
     for (count, word) in
         [(group.queued, "waiting"), (group.shed, "shed"), (group.rejected - group.shed, "refused")]
     {
         if count > 0 {
-            line.push(&format!("  {} {word}", grouped(count)), Tone::Fair);
+            parts.push(Line::new(&format!("  {} {word}", grouped(count)), Tone::Fair));
         }
     }
-    line
+    let mut lines = Vec::new();
+    for part in parts {
+        if line.width() + part.width() > width {
+            lines.push(std::mem::replace(&mut line, part));
+        } else {
+            line.append(part);
+        }
+    }
+    lines.push(line);
+    lines
 }
 
 fn event(entry: &Entry) -> Line {
