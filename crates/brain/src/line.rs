@@ -11,10 +11,10 @@
 //!   longer: where requests take milliseconds, servers that stand still for a moment would have all refused. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain.
-//! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns, which is more than a burst: the
-//!   last to come is the first to go, and each may wait for [`HASTE`] of a sojourn. What is served is fresh, what is
-//!   not is told so quickly, and there is still somebody there when a place comes free. A newcomer takes the place of
-//!   the oldest. It ends with an interval in which nobody was turned away.
+//! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns (or four times [`UNNOTICED`]), which is more
+//!   than a burst: the last to come is the first to go, and each may wait for [`HASTE`] of a sojourn. What is served is fresh,
+//!   what is not is told so quickly, and there is still somebody there when a place comes free. A newcomer takes the place of
+//!   the oldest. It ends with an interval, of [`UNNOTICED`] at least, in which nobody was turned away.
 //!
 //! Where it is known within what time clients want their answers, the patient wait for as long as theirs can still come in time,
 //! whether that is more or less than so, and a burst is what they would be through with in that time; none wait where it is
@@ -215,7 +215,7 @@ impl<T> Line<T> {
 
     /// What is longer than a burst: it would be over once all that may wait were served.
     fn interval(&self) -> Duration {
-        let usual = self.pace.sojourn.mul_f64(INTERVAL);
+        let usual = self.pace.sojourn.mul_f64(INTERVAL).max(UNNOTICED);
         if self.hurried { usual } else { usual.max(self.patience().mul_f64(INTERVAL / PATIENCE)) }
     }
 
@@ -367,6 +367,31 @@ mod tests {
             assert_eq!(gone(&mut line, now + 0.01).len(), 1);
         }
         assert_eq!(gone(&mut line, now + 0.2), [999]);
+    }
+
+    #[test]
+    fn where_requests_are_quick_a_moment_is_neither_overload_nor_its_end() {
+        let millisecond = Duration::from_millis(1);
+        let pace = Pace { sojourn: millisecond, in_flight: 8, wait: None };
+        let at = |millis: u32| Time(1) + millisecond * millis;
+        let mut line = Line::default();
+        let mut last = line.enter(0, pace, at(0), at(0)).unwrap();
+        assert_eq!(last.until, at(100));
+        let mut millis = 0;
+        while !line.hurried() {
+            millis += 50;
+            let next = line.enter(millis, pace, at(millis), at(millis)).unwrap();
+            line.leave(last, true, at(millis));
+            last = next;
+        }
+        assert_eq!(millis, 400);
+        line.leave(last, true, at(400));
+        // Nobody is turned away for a while, and then for longer.
+        let next = line.enter(1, pace, at(460), at(460)).unwrap();
+        line.leave(next, true, at(460));
+        assert!(line.hurried());
+        line.enter(2, pace, at(501), at(501)).unwrap();
+        assert!(!line.hurried());
     }
 
     #[test]

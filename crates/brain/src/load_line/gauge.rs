@@ -379,7 +379,7 @@ fn bounded(mut estimate: Estimate, above: f64, peak: f64) -> Estimate {
 const WIDE: f64 = 3.0;
 
 /// Knees that members say are found within a third of the truth for processors, between half and once and a half for queues
-/// (docs/decisions/0004): they may be too large by so many times, and too small.
+/// (docs/decisions/0004): they may be too large by so many times, and too small, which is twice but for what [`WIDE`] would call no number.
 const METER: (f64, f64) = (1.5, 1.98);
 
 /// Share of a request's time alone that its processor time has to be for processors to be what limits.

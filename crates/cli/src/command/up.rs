@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 }
 
 /// Waits until members have been checked once: whoever waits already, at a socket that was there before this process, would find
-/// nobody to be sent to. A member that does not answer is not waited for.
+/// nobody to be sent to. A member that does not answer is waited for no longer than [`FIRST_CHECKS`].
 fn await_checks(engine: &Engine) {
     let patience = Instant::now() + FIRST_CHECKS;
     while !engine.checked() && Instant::now() < patience {

@@ -51,7 +51,7 @@ impl<'s> Walk<'s> {
             let message =
                 format!("{} must be {}, not {}", quoted(key), expected(&choices), with_article(kind));
             let mut problem = Problem::error(value.span(), message);
-            if let Some(list) = as_list(&choices, key, value.get_ref()) {
+            if let Some(list) = self.as_list(&choices, value.get_ref()) {
                 problem = problem.hint(format!("write {list}"));
             } else if let Some(example) = example(&choices, value.get_ref()) {
                 problem = problem.hint(format!("write {example}"));
@@ -211,6 +211,24 @@ impl<'s> Walk<'s> {
         }
     }
 
+    /// How to write one of several, where there is no list around it.
+    fn as_list(&self, choices: &[&'s Value], value: &DeValue<'_>) -> Option<String> {
+        let items =
+            choices.iter().find_map(|choice| choice.get("items").filter(|_| accepts(choice, "array")))?;
+        let mut inner = Vec::new();
+        self.choices(items, &mut inner);
+        if !inner.iter().any(|choice| accepts(choice, kind(value))) {
+            return None;
+        }
+        match value {
+            DeValue::Table(_) => {
+                Some(format!("[[{}]], with two brackets: there may be several", self.path.join(".")))
+            }
+            DeValue::String(text) => Some(format!("[{}]", Value::from(text.as_ref()))),
+            _ => None,
+        }
+    }
+
     /// `address = "0.0.0.0:8080"`
     fn example_line(&self, name: &str, schema: &'s Value) -> String {
         let mut choices = Vec::new();
@@ -281,16 +299,6 @@ fn expected(choices: &[&Value]) -> String {
 
 fn quote_all(names: &[&str]) -> String {
     names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ")
-}
-
-/// How to write one of several, where there is no list around it.
-fn as_list(choices: &[&Value], key: &str, value: &DeValue<'_>) -> Option<String> {
-    choices.iter().find(|choice| accepts(choice, "array"))?;
-    match value {
-        DeValue::Table(_) => Some(format!("[[{key}]], with two brackets: there may be several")),
-        DeValue::String(text) => Some(format!("[\"{}\"]", text.escape_default())),
-        _ => None,
-    }
 }
 
 /// How to write what was meant, where a number stands in place of a duration, or else an example.

@@ -319,9 +319,9 @@ impl Carried {
 #[derive(Default)]
 struct Reach {
     away: bool,
-    /// Requests that found no connection to it, and those that it has ended.
+    /// Requests that found no connection to it, and those that it has answered, well or not.
     lost: u64,
-    ended: u64,
+    answered: u64,
 }
 
 impl Reach {
@@ -331,16 +331,15 @@ impl Reach {
         let status = look.status;
         let lost = UNREACHED.iter().filter_map(|reason| status.rejected.get(*reason)).sum();
         let Some(server) = status.members.first() else { return };
-        let ended = server.requests - server.failures;
-        let (lost_before, ended_before) = (self.lost, self.ended);
-        (self.lost, self.ended) = (lost, ended);
+        // An answer of 5xx is one, too.
+        let answered = server.requests.saturating_sub(server.failures)
+            + server.answers.get("5xx").copied().unwrap_or_default();
+        let (lost_before, answered_before) = (self.lost, self.answered);
+        (self.lost, self.answered) = (lost, answered);
         if !self.away && lost > lost_before {
             self.away = true;
-            tracing::warn!(
-                "the server {} cannot be reached; balancers are told so with each answer",
-                server.name
-            );
-        } else if self.away && ended > ended_before && lost == lost_before {
+            tracing::warn!("the server {} cannot be reached", server.name);
+        } else if self.away && answered > answered_before && lost == lost_before {
             self.away = false;
             tracing::info!("the server {} can be reached again", server.name);
         }

@@ -372,6 +372,10 @@ fn broken_text_is_placed_too() {
           | ^ add [[listener]] with an address and a group, or [admin] reports to lend members
     1 error
     "#);
+    let one = errors("[listener]\naddress = \"127.0.0.1:80\"\n");
+    assert!(one.contains("write [[listener]], with two brackets: there may be several"), "{one}");
+    let one = errors("[[group]]\nname = \"a\"\nmembers = \"a:1\"\n");
+    assert!(one.contains("write [\"a:1\"]"), "{one}");
     assert_snapshot!(errors("listener = 3\ngroup = [1]\n"), @r#"
     error: plimsoll.toml:1:12: `listener` must be an array, not an integer
         1 | listener = 3
