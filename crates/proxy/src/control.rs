@@ -29,7 +29,7 @@ mod ruled;
 
 pub(crate) use journal::Journal;
 pub use journal::Stamped;
-use refusals::Refusals;
+pub(crate) use refusals::Refusals;
 pub(crate) use ruled::Ruled;
 use ruled::blame;
 

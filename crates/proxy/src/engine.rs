@@ -141,6 +141,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             hand_overs: Arc::new(Semaphore::new(hand_over::AT_ONCE)),
             wake: Notify::new(),
+            checked: Notify::new(),
             ended: AtomicBool::new(false),
             thread: Mutex::default(),
         });

@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) hand_overs: Arc<Semaphore>,
     /// Wakes the control thread: something may be due earlier.
     pub(crate) wake: Notify,
+    /// Told when checks of members have ended.
+    pub(crate) checked: Notify,
     /// Has the control thread to end?
     pub(crate) ended: AtomicBool,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,

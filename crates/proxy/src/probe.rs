@@ -172,6 +172,7 @@ pub(crate) async fn report(inner: &Inner, mut findings: mpsc::Receiver<Finding>)
     while findings.recv_many(&mut batch, FINDINGS).await > 0 {
         lock(&inner.control).probed(&batch, inner.clock.now());
         inner.wake.notify_one();
+        inner.checked.notify_waiters();
         batch.clear();
         sleep(GATHER).await;
     }

@@ -58,7 +58,7 @@ impl Vitals {
         if let Some((value, tick)) = past.latency.filter(|(value, _)| value.is_finite() && *value >= 1.0) {
             self.latency.store(u64::from(value.to_bits()) << 32 | u64::from(tick), Relaxed);
         }
-        self.suspicion.recall(past.suspicion);
+        self.suspicion.recall(past.suspicion, now);
         if let Some(said) = past.heard.filter(|said| said.at <= now) {
             self.heard.take(&said.reading, said.begun, said.at);
         }

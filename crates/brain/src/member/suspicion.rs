@@ -66,13 +66,13 @@ impl Suspicion {
         (f32::from_bits(self.sum.load(Relaxed)), self.outcomes.load(Relaxed), self.on_parole())
     }
 
-    /// Goes on with what a process before this one had, as far as it can be true.
-    pub(crate) fn recall(&self, (sum, outcomes, parole): (f32, u64, bool)) {
+    /// Goes on with what a process before this one had, as far as it can be true. Of a parole nobody said since when: since now.
+    pub(crate) fn recall(&self, (sum, outcomes, parole): (f32, u64, bool), now: Time) {
         let (failures, count) = unpack(outcomes);
         if sum.is_finite() && (0.0..=MEMORY as f32).contains(&failures) && count <= MEMORY {
             self.sum.store(sum.clamp(0.0, MOST as f32).to_bits(), Relaxed);
             self.outcomes.store(outcomes, Relaxed);
-            self.parole.store(u64::from(parole), Relaxed);
+            self.parole.store(if parole { now.0.max(1) } else { 0 }, Relaxed);
         }
     }
 

@@ -16,8 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use plimsoll_admin::{Admin, Audit, Rules, Secured};
 use plimsoll_cluster::corba::LoadManager;
@@ -26,6 +25,7 @@ use plimsoll_proxy::{Engine, Estate};
 use sd_notify::NotifyState;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::{Exit, Failure, Globals};
 use crate::config::{self, AdminConfig, Config, File, Machine, count, look_up};
@@ -43,8 +43,6 @@ use serve::{Signals, serve};
 
 /// For the first checks of members, at most, before anybody is accepted.
 const FIRST_CHECKS: Duration = Duration::from_secs(1);
-/// How often it is asked whether they have ended.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// Run the balancer
 ///
@@ -79,7 +77,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let Begun { runtime, running, signals, admin, load_manager, fleet, audit, followers, opening } = begun;
     let mut successor = heir.take_over(&running, fleet.as_ref().is_some_and(|(.., given)| *given))?;
     if successor.is_first() {
-        await_checks(running.engine());
+        // Whoever waits already, at a socket that was there before this process, would find nobody to be sent to.
+        let checked = async { timeout(FIRST_CHECKS, running.engine().checked()).await };
+        // A member that does not answer is waited for no longer.
+        let _ = runtime.block_on(checked);
     }
     running.engine().open().map_err(Failure::failed)?;
     if let Some((settings, seat, _)) = fleet {
@@ -106,15 +107,6 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     // Last, so that what stops can be watched.
     drop(admin);
     outcome
-}
-
-/// Waits until members have been checked once: whoever waits already, at a socket that was there before this process, would find
-/// nobody to be sent to. A member that does not answer is waited for no longer than [`FIRST_CHECKS`].
-fn await_checks(engine: &Engine) {
-    let patience = Instant::now() + FIRST_CHECKS;
-    while !engine.checked() && Instant::now() < patience {
-        thread::sleep(LOOK);
-    }
 }
 
 /// What runs, and accepts nobody yet.

@@ -69,6 +69,12 @@ impl Journal {
         (self.seq, &self.history)
     }
 
+    /// The last event of a group of one of these kinds.
+    pub(crate) fn last_of(&self, group: &str, kinds: &[EventKind]) -> Option<EventKind> {
+        let of = |stamped: &&Stamped| &*stamped.event.group == group && kinds.contains(&stamped.event.kind);
+        self.history.iter().rev().find(of).map(|stamped| stamped.event.kind)
+    }
+
     /// Goes on where another process stopped: what happened here since comes after what happened there.
     pub(crate) fn recall(&mut self, seq: u64, before: Vec<Stamped>) {
         let own = std::mem::take(&mut self.history);

@@ -29,6 +29,17 @@ impl Refusals {
     /// Which of the reasons counts here.
     pub(crate) const REASON: Reason = Reason::Shed;
 
+    /// Its kinds of events: it begins, and it is over.
+    pub(crate) const KINDS: [EventKind; 2] = [EventKind::Shedding, EventKind::ShedEnded];
+
+    /// Goes on where a process before this one stopped, by the last event that it wrote: it told that it has begun, and this one tells
+    /// the end.
+    pub(crate) fn recall(&mut self, last: Option<EventKind>, now: Time) {
+        if last == Some(EventKind::Shedding) {
+            self.spell.get_or_insert(Spell { since: now, last: now, count: 0 });
+        }
+    }
+
     /// So many were refused so far; what there is to be told of it. `in_flight`: requests that the members work on.
     pub(crate) fn look(&mut self, refused: u64, in_flight: u32, group: &str, now: Time) -> Option<Event> {
         let new = refused.saturating_sub(std::mem::replace(&mut self.seen, refused));
@@ -59,8 +70,13 @@ impl Refusals {
                 let count = spell.count;
                 self.spell = None;
                 let calm = CALM.as_secs();
-                let requests = if count == 1 { "1 was".to_owned() } else { format!("{count} were") };
-                let why = format!("no request was refused for {calm} s; {requests} in {lasted:.0} s before");
+                let before = match count {
+                    // Those that the process before this one has refused are not known.
+                    0 => String::new(),
+                    1 => format!("; 1 was in {lasted:.0} s before"),
+                    _ => format!("; {count} were in {lasted:.0} s before"),
+                };
+                let why = format!("no request was refused for {calm} s{before}");
                 event(EventKind::ShedEnded, why, [("refused", count as f64), ("seconds", lasted)])
             }
             Some(_) => None,
@@ -98,5 +114,17 @@ mod tests {
                 (19, EventKind::ShedEnded, why("no request was refused for 10 s; 9 were in 7 s before")),
             ]
         );
+    }
+
+    #[test]
+    fn what_the_process_before_has_begun_this_one_ends() {
+        let at = |second| Time(0) + Duration::from_secs(second);
+        let mut refusals = Refusals::default();
+        refusals.recall(Some(EventKind::ShedEnded), at(0));
+        assert_eq!(refusals.look(0, 0, "web", at(60)), None);
+        refusals.recall(Some(EventKind::Shedding), at(60));
+        assert_eq!(refusals.look(0, 0, "web", at(69)), None);
+        let over = refusals.look(0, 0, "web", at(70)).map(|event| (event.kind, event.why));
+        assert_eq!(over, Some((EventKind::ShedEnded, "no request was refused for 10 s".to_owned())));
     }
 }

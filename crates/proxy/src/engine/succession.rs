@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::Engine;
 use crate::bind::{Bound, deal};
-use crate::control::{Control, Stamped};
+use crate::control::{Control, Refusals, Stamped};
 use crate::counts::Counts;
 use crate::inner::lock;
 use crate::load_line::Survey;
@@ -63,9 +63,16 @@ impl Legacy {
 }
 
 impl Engine {
-    /// Has each member's first check ended, where members are checked? Before that nobody can be sent to it.
-    pub fn checked(&self) -> bool {
-        !lock(&self.0.control).groups.values().any(|ruled| ruled.analyzer.awaits_checks())
+    /// Returns once each member's first check has ended, where members are checked: before that nobody can be sent to it.
+    pub async fn checked(&self) {
+        loop {
+            // Whatever ends from here on is not missed.
+            let ended = self.0.checked.notified();
+            if !lock(&self.0.control).groups.values().any(|ruled| ruled.analyzer.awaits_checks()) {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Accepts on all listeners; nothing if it does already.
@@ -177,6 +184,7 @@ impl Engine {
             ruled.analyzer.recall(|member| known::<Past>(members.remove(member)?), now);
             // What was counted elsewhere did not come in an instant.
             ruled.load_line = Survey::default();
+            ruled.refusals.recall(journal.last_of(name, &Refusals::KINDS), now);
             ruled.settle(*cores, now, journal);
         }
         control.add_counts(&counts);

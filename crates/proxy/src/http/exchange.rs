@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Method, Rewrite};
-use plimsoll_wire::reading::Unseen;
 
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
@@ -25,6 +24,7 @@ use crate::trip::Trip;
 use trailers::Trailers;
 
 mod patience;
+mod report;
 mod straight;
 mod trailers;
 
@@ -438,16 +438,6 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
         head.write(Rewrite::default(), &more, scratch);
         self.answer = Answer::Tunnel;
-        Ok(())
-    }
-
-    /// What the member says of its load: with a 503 it may be that it has no room, and with any failure that its server is away.
-    fn hear(&mut self, status: u16, report: &[u8]) -> Result<(), Failure> {
-        match self.trip.hear(report, self.session.core.now()) {
-            Some(Unseen::Full) => self.refused = status == 503,
-            Some(Unseen::Away) if status >= 500 => return Err(Failure::Member(Reason::ConnectFailed, true)),
-            Some(Unseen::Away) | None => {}
-        }
         Ok(())
     }
 

@@ -1,0 +1,81 @@
+//! Names and knobs of strategies are the brain's; expressions are held against what they may say.
+
+use super::*;
+
+#[test]
+fn strategies_come_from_the_brain() {
+    let with = |strategy: &str| format!("{LEAST}strategy = {strategy}\n");
+    for strategy in plimsoll_brain::strategy::ALL {
+        assert!(read(&with(&format!("\"{}\"", strategy.name))).is_ok(), "{}", strategy.name);
+        for knob in strategy.knobs {
+            let set =
+                |value: f64| with(&format!("{{ {} = {{ {} = {value:?} }} }}", strategy.name, knob.name));
+            for value in [knob.min, knob.default, knob.max] {
+                let file = read(&set(value)).expect("a value within the bounds");
+                let settings = file.settings(HERE, nowhere).unwrap();
+                let index = strategy.knobs.iter().position(|other| other.name == knob.name).unwrap();
+                assert_eq!(settings.groups[0].spec.knobs.0[index], value);
+            }
+            assert!(errors(&set(knob.max * 2.0 + 1.0)).contains("must be at most"), "{}", knob.name);
+            assert!(errors(&set(knob.min - 1.0)).contains("must be at least"), "{}", knob.name);
+        }
+    }
+    let error = errors(&with("\"leastconn\""));
+    assert!(
+        error.contains("unknown strategy `leastconn`") && error.contains("`least_connections`?"),
+        "{error}"
+    );
+    let error = errors(&with("{ random = {}, round_robin = {} }"));
+    assert!(error.contains("exactly one strategy"), "{error}");
+    assert!(errors(&with("{}")).contains("exactly one strategy"));
+}
+
+#[test]
+fn expressions_are_checked_where_they_stand() {
+    let weight = |text: &str| format!("{LEAST}strategy = {{ expression = {{ weight = {text} }} }}");
+    let file = read(&weight("\"capacity / (1 + cpu)\"")).unwrap();
+    let (strategy, _) = file.config.groups[0].strategy.find().unwrap();
+    assert_eq!(strategy.name, "expression");
+    let watched = file.watched(&file.settings(HERE, nowhere).unwrap());
+    assert_eq!(watched[0].weight.as_ref().unwrap().text(), "capacity / (1 + cpu)");
+    assert_snapshot!(errors(&weight("\"capacity / / cpu\"")), @r#"
+    error: plimsoll.toml:7:50: `capacity / / cpu` is not an expression: unexpected `/`
+        7 | strategy = { expression = { weight = "capacity / / cpu" } }
+          |                                                  ^ such as cpu * 0.7 + in_flight / 100
+    1 error
+    "#);
+    assert_snapshot!(errors(&weight("\"\"")), @r#"
+    error: plimsoll.toml:7:38: `weight`: `` is empty
+        7 | strategy = { expression = { weight = "" } }
+          |                                      ^^ a name or an expression, such as "capacity / (1 + cpu)"
+    1 error
+    "#);
+    assert_snapshot!(errors(&format!("{LEAST}strategy = {{ expression = {{ weigth = \"1\" }} }}")), @r#"
+    error: plimsoll.toml:7:29: unknown key `weigth` in [group.strategy.expression]
+        7 | strategy = { expression = { weigth = "1" } }
+          |                             ^^^^^^ did you mean `weight`?   allowed: weight
+    1 error
+    "#);
+    let metric = |text: &str| format!("{LEAST}[group.monitor]\n{text}");
+    assert_snapshot!(errors(&metric("metric = 'cpu|maximum'\nsource = \"psuh\"")), @r#"
+    error: plimsoll.toml:8:15: `cpu|maximum` is not an expression: filter maximum is unknown
+        8 | metric = 'cpu|maximum'
+          |               ^^^^^^^ such as cpu * 0.7 + in_flight / 100
+    error: plimsoll.toml:9:10: unknown source `psuh`
+        9 | source = "psuh"
+          |          ^^^^^^ did you mean `push`?   allowed: push, pull, passive, orca, orca-oob, prometheus
+    2 errors
+    "#);
+    let both = errors(&metric("source = \"pull\"\nport = 9\nurl = \"http://m/\""));
+    assert!(both.contains("either `url` or `port`, not both"), "{both}");
+    let warned = read(&metric("port = 9\npath = \"/x\"")).unwrap().warnings.to_string();
+    assert_snapshot!(warned, @r#"
+    warning: plimsoll.toml:8:1: `port` has no effect: nobody is asked
+        8 | port = 9
+          | ^^^^ sources that are asked: pull, prometheus, orca-oob
+    warning: plimsoll.toml:9:1: `path` has no effect: nobody is asked
+        9 | path = "/x"
+          | ^^^^ sources that are asked: pull, prometheus, orca-oob
+    2 warnings
+    "#);
+}
