@@ -1,12 +1,13 @@
 //! A lottery's daemons in the course of their lives: they die, are drained, are told other things, and get in each other's way.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::lottery::{Cluster, got};
-use crate::stage::{curl, curl_status, until};
+use crate::stage::{Process, curl, curl_status, until};
 
 /// Daemons that each of these sees.
 fn see(cluster: &Cluster, of: &[usize], others: f64) -> bool {
@@ -226,4 +227,32 @@ fn a_daemon_reads_its_file_again() {
     let told =
         curl(&["-d", "name=x&value=1", &format!("http://{}/v1/report", cluster.daemons[0].status)], b"");
     assert_eq!(told.code, Some(0), "{}", told.talk);
+}
+
+#[test]
+fn servers_of_grpc_say_how_each_service_is() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/health.py");
+    let mut cluster = Cluster::new("127.0.0.1");
+    let mut server = Process::start(Path::new("/usr/bin/python3"), &[script], cluster.folder.path());
+    let port = server.line("port ").split_once(' ').unwrap().1.to_owned();
+    let service = |name: &str, asked: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nserver = \"127.0.0.1:{port}\"\n\
+             health = {{ grpc = \"{asked}\", interval = \"200ms\" }}\n"
+        )
+    };
+    cluster.folder.write(
+        "one.toml",
+        format!(
+            "member = 1\nlisten = \"127.0.0.1:0\"\nkeys = \"keys\"\nslow_start = \"0s\"\nstatus = \"127.0.0.1:0\"\n{}{}",
+            service("web", ""),
+            service("shop", "shop")
+        ),
+    );
+    cluster.run(&["lottery", "--config", "one.toml"]);
+    cluster.daemons[0].process.line("is down: its health check fails: says NOT_SERVING");
+    until("the server as a whole serves", || cluster.pick(&[0], &[]).code == Some(0));
+    server.kill();
+    until("it is gone", || cluster.pick(&[0], &[]).code != Some(0));
+    cluster.daemons[0].process.line("is down: its health check fails: connection refused");
 }

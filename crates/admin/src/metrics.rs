@@ -345,6 +345,9 @@ fn loads(page: &mut Page, groups: &[GroupStatus]) {
     each("plimsoll_member_report_age_seconds", "Since its load was measured.", |m| {
         m.load.map(|load| load.age_seconds)
     });
+    each("plimsoll_member_said_age_seconds", "Since it said with an answer what it can do.", |m| {
+        m.said_age_seconds
+    });
     each("plimsoll_member_load_effective", "What strategies make of its loads.", |m| m.load_effective);
     each("plimsoll_member_knee", "Requests it works on at once before they slow one another down.", |m| {
         m.knee

@@ -210,7 +210,10 @@ impl Figures {
         let all = member.latency;
         let since_start = |seconds: f64| (all.count > 0 && recent.is_none()).then_some(seconds);
         Self {
-            report_age: member.load.map(|load| load.age_seconds),
+            report_age: match (member.load, member.said_age_seconds) {
+                (Some(load), Some(said)) => Some(load.age_seconds.min(said)),
+                (load, said) => load.map(|load| load.age_seconds).or(said),
+            },
             bindings: bound + member.leases,
             rate: match recent {
                 Some(recent) => Some(recent.requests_per_second),

@@ -307,6 +307,9 @@ pub struct MemberStatus {
     pub limit: Option<u32>,
     /// Requests it can work on at once before they slow one another down, if it said so lately.
     pub knee: Option<f64>,
+    /// Since it said that, with an answer; none where it said nothing lately.
+    #[serde(default)]
+    pub said_age_seconds: Option<f64>,
     /// The load that was last reported of it.
     pub load: Option<LoadExplanation>,
     /// What strategies make of its loads: averaged, and mixed with the group's mean as they age; none without one that

@@ -28,8 +28,10 @@ mod serve;
 pub(crate) mod socket;
 mod twin;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -109,25 +111,18 @@ pub struct Service {
 /// How to find out whether a server is there.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// GET this and expect an answer from 200 to 399, or only connect.
-    pub http: Option<HttpCheck>,
+    /// Who asks it.
+    pub by: Arc<dyn Ask>,
     /// Between two checks, give or take a tenth.
     pub interval: Duration,
-    /// For one as a whole.
-    pub timeout: Duration,
     /// How many count.
     pub spec: HealthSpec,
 }
 
-/// What to ask for.
-#[derive(Clone, Debug)]
-pub struct HttpCheck {
-    /// Begins with `/`.
-    pub path: String,
-    /// The Host header.
-    pub host: String,
-    /// The only status that passes.
-    pub expect: Option<u16>,
+/// Asks servers whether they are there.
+pub trait Ask: fmt::Debug + Send + Sync {
+    /// Once, and no longer than it may take; why it failed, for people.
+    fn ask(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>>;
 }
 
 /// What a daemon counted since it started.

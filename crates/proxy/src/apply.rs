@@ -1,17 +1,20 @@
 //! Puts settings in force, the first and every later time alike: what may fail comes first, then nothing can.
 
+mod differences;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use plimsoll_brain::{MemberSpec, Time};
+use plimsoll_brain::Time;
 use socket2::Socket;
+
+use differences::differences;
 
 use crate::access::AccessLog;
 use crate::bind::{Bound, bind, deal};
 use crate::control::{Control, Opened, Ruled, of_groups};
-use crate::explain::described;
 use crate::inner::{Inner, lock};
 use crate::listener::Door;
 use crate::rest::Rest;
@@ -230,103 +233,4 @@ fn listen(
         told &= control.order_all(|| Order::Close { id });
     }
     told
-}
-
-/// What changes from one configuration to another, one line each, in the order of the new one.
-fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> Vec<String> {
-    let mut changes = Vec::new();
-    let name = |listener: &ListenerSettings| format!("listener {} {}", listener.label(), listener.address);
-    for (place, listener) in after.listeners.iter().enumerate() {
-        match same[place].map(|open| &before.listeners[open]) {
-            None => changes.push(format!("+ {} -> {}", name(listener), listener.group)),
-            Some(open) if open.group != listener.group => {
-                changes.push(format!("~ {}: {} -> {}", name(listener), open.group, listener.group));
-            }
-            Some(open) if open != listener => changes.push(format!("~ {}: settings", name(listener))),
-            Some(_) => {}
-        }
-    }
-    let stay: HashSet<usize> = same.iter().flatten().copied().collect();
-    for (place, open) in before.listeners.iter().enumerate() {
-        if !stay.contains(&place) {
-            changes.push(format!("- {}", name(open)));
-        }
-    }
-    let named = |settings: &'_ Settings| -> HashMap<Arc<str>, Arc<GroupSettings>> {
-        settings.groups.iter().map(|group| (Arc::clone(&group.spec.name), Arc::clone(group))).collect()
-    };
-    let (old, new) = (named(before), named(after));
-    for group in &after.groups {
-        match old.get(&group.spec.name) {
-            None => {
-                let members = match group.spec.members.len() {
-                    1 => "1 member".to_owned(),
-                    many => format!("{many} members"),
-                };
-                changes.push(format!("+ group {} ({members})", group.spec.name));
-            }
-            Some(other) if self::same(other, group) => {}
-            Some(other) => group_differences(other, group, &mut changes),
-        }
-    }
-    for group in &before.groups {
-        if !new.contains_key(&group.spec.name) {
-            changes.push(format!("- group {}", group.spec.name));
-        }
-    }
-    let log = |settings: &Settings| settings.access_log.as_ref().map(|log| log.path.display().to_string());
-    if before.access_log != after.access_log {
-        changes.push(format!("~ access log: {}", log(after).unwrap_or_else(|| "off".into())));
-    }
-    if before.tracing != after.tracing {
-        let said = after.tracing.as_ref().map(|tracing| format!("on, {} of new traces", tracing.sample));
-        changes.push(format!("~ tracing: {}", said.unwrap_or_else(|| "off".into())));
-    }
-    if before.max_connections != after.max_connections {
-        changes.push(format!("~ max_connections: {} -> {}", before.max_connections, after.max_connections));
-    }
-    changes
-}
-
-fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mut Vec<String>) {
-    let name = &after.spec.name;
-    let named = |group: &GroupSettings| -> HashMap<Arc<str>, MemberSpec> {
-        group.spec.members.iter().map(|member| (Arc::clone(&member.name), member.clone())).collect()
-    };
-    let (old, new) = (named(before), named(after));
-    for member in &after.spec.members {
-        match old.get(&member.name) {
-            None => changes.push(format!("+ group {name}: member {}", member.name)),
-            Some(other) if other.capacity != member.capacity => changes.push(format!(
-                "~ group {name}: member {}: capacity {} -> {}",
-                member.name, other.capacity, member.capacity
-            )),
-            Some(other) if *other != *member => {
-                changes.push(format!("~ group {name}: member {}", member.name))
-            }
-            Some(_) => {}
-        }
-    }
-    for member in &before.spec.members {
-        if !new.contains_key(&member.name) {
-            changes.push(format!("- group {name}: member {}", member.name));
-        }
-    }
-    let strategy = |group: &GroupSettings| (group.spec.strategy.name, group.spec.knobs.clone());
-    if strategy(before) != strategy(after) {
-        let said = |group: &GroupSettings| described(group.spec.strategy, &group.spec.knobs);
-        // The settings of both only where they tell one from the other.
-        let (old, new) = match before.spec.strategy.name == after.spec.strategy.name {
-            true => (said(before), said(after)),
-            false => (before.spec.strategy.name.to_owned(), after.spec.strategy.name.to_owned()),
-        };
-        changes.push(format!("~ group {name}: strategy {old} -> {new}"));
-    }
-    let mut rest = before.clone();
-    rest.spec.members.clone_from(&after.spec.members);
-    rest.spec.strategy = after.spec.strategy;
-    rest.spec.knobs = after.spec.knobs.clone();
-    if rest != *after {
-        changes.push(format!("~ group {name}: settings"));
-    }
 }

@@ -77,6 +77,7 @@ pub use fellows::{Did, Notice};
 pub use group::Said;
 pub use lease::{LONGEST_LEASE, Lease, LeaseWish, Lessee, NoLease, SHORTEST_LEASE};
 pub use plimsoll_brain::load_line::Cpu;
+pub use probe::ask_once;
 pub use report::{GroupLook, MemberCounters};
 pub use settings::*;
 pub use tls::{

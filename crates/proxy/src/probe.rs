@@ -197,11 +197,7 @@ async fn watch(
         }
         let Ok(place) = gate.acquire().await else { return };
         let begun = Instant::now();
-        let patience = target.settings.timeout;
-        let outcome = match timeout(patience, ask::ask(&target)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(format!("no answer within {} s", patience.as_secs_f64())),
-        };
+        let outcome = target.ask().await;
         drop(place);
         let (group, name) = (Arc::clone(&group), Arc::clone(&name));
         if findings.send(Finding { group, member, name, outcome }).await.is_err() {
@@ -213,16 +209,35 @@ async fn watch(
     }
 }
 
+/// Asks once, as members of a group are asked in clear, whether the server at `address` is there; why it is not, for people. Takes no
+/// longer than `probe` allows. `name` is what the server is called where `probe` names no host. One of CORBA has no object here to be
+/// asked for, so nothing is asked and it fails.
+///
+/// # Errors
+/// It did not answer in time, or not as it should.
+pub async fn ask_once(probe: &ProbeSettings, name: &str, address: SocketAddr) -> Result<(), String> {
+    let (request, http2) = (asked(&probe.kind, name), matches!(probe.kind, ProbeKind::Grpc { .. }));
+    let (settings, name) = (probe.clone(), name.into());
+    Target { address, settings, tls: None, http2, name, preface: Vec::new(), request }.ask().await
+}
+
+/// What is sent to a server of this name that is asked for no object.
+fn asked(kind: &ProbeKind, name: &str) -> Vec<u8> {
+    match kind {
+        ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
+        ProbeKind::Grpc { service, .. } => second::question(service),
+        ProbeKind::Http { path, host, .. } => ask::request(path, host.as_deref().unwrap_or(name)),
+    }
+}
+
 impl Target {
     fn new(probe: &ProbeSettings, group: &GroupSettings, name: &str, address: SocketAddr) -> Self {
         let request = match &probe.kind {
-            ProbeKind::Tcp => Vec::new(),
-            ProbeKind::Grpc { service, .. } => second::question(service),
             ProbeKind::Iiop => {
                 let object = group.iiop.as_ref().and_then(|iiop| iiop.objects.get(name));
                 question::locate(object.map_or(&[], Object::key))
             }
-            ProbeKind::Http { path, host, .. } => ask::request(path, host.as_deref().unwrap_or(name)),
+            kind => asked(kind, name),
         };
         let tls = group.tls.clone().map(|tls| (tls, name.into()));
         let preface = match probe.kind {
@@ -231,6 +246,13 @@ impl Target {
         };
         let http2 = group.http2 || matches!(probe.kind, ProbeKind::Grpc { .. });
         Self { address, settings: probe.clone(), tls, http2, name: name.into(), preface, request }
+    }
+
+    /// Once, for as long as it may take; why it failed, for people.
+    async fn ask(&self) -> Result<(), String> {
+        let patience = self.settings.timeout;
+        let late = |_| Err(format!("no answer within {} s", patience.as_secs_f64()));
+        timeout(patience, ask::ask(self)).await.unwrap_or_else(late)
     }
 }
 

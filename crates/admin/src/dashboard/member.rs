@@ -164,9 +164,10 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Fact> 
             "load",
             format!("{} reported {} ago; {heard}", number(load.value), ago(load.age_seconds)),
         )),
-        None if member.knee.is_some() => {
-            facts.push(fact("load", "none is reported; with its answers it says itself what it can do"));
-        }
+        None if let Some(said) = member.said_age_seconds => facts.push(fact(
+            "load",
+            format!("none is reported; with its answers it says itself what it can do, {} ago", ago(said)),
+        )),
         None => facts.push(fact("load", "nothing is reported of it")),
     }
     facts.push(fact("bound to it", format!("{}, {} of them by leases", bound, member.leases)));

@@ -37,6 +37,7 @@ pub(super) fn status() -> Status {
         max_rate: None,
         limit: Some(3),
         knee: None,
+        said_age_seconds: None,
         load: None,
         load_effective: None,
         alert_share: 0.0,

@@ -1,6 +1,6 @@
 //! Pages as text: each is made, nothing that others wrote gets out of its place, and what is said is what is.
 
-use plimsoll_brain::status::{BalancerStatus, FleetStatus, LoadExplanation};
+use plimsoll_brain::status::{BalancerStatus, FleetStatus, LoadExplanation, MemberStatus};
 use std::sync::Arc;
 
 use tokio::sync::{Mutex, watch};
@@ -111,6 +111,21 @@ fn the_table_has_the_columns_that_there_are() {
     let heads = table.split("</thead>").next().unwrap().split("<th ").skip(1);
     let heads: Vec<&str> = heads.filter_map(|head| head.split('>').nth(1)?.strip_suffix("</th")).collect();
     assert_eq!(heads, crate::table::COLUMNS);
+}
+
+/// Whoever says with its answers what it can do has reported, too.
+#[test]
+fn a_report_is_as_old_as_the_last_word_of_any_kind() {
+    let mut member = Told::new().status.groups[0].members[0].clone();
+    let age = |member: &MemberStatus| crate::table::Figures::of(member, None, 0).report_age;
+    (member.load, member.said_age_seconds) = (None, None);
+    assert_eq!(age(&member), None);
+    member.said_age_seconds = Some(3.0);
+    assert_eq!(age(&member), Some(3.0));
+    for (measured, age_now) in [(1.0, 1.0), (9.0, 3.0)] {
+        member.load = Some(LoadExplanation { value: 0.5, age_seconds: measured });
+        assert_eq!(age(&member), Some(age_now));
+    }
 }
 
 #[test]

@@ -30,6 +30,7 @@ fn the_page_is_valid_and_complete() {
     for (name, expected) in [
         ("load", 0.75),
         ("report_age_seconds", 2.5),
+        ("said_age_seconds", 3.5),
         ("load_effective", 0.5),
         ("knee", 5.5),
         ("limit", 12.0),

@@ -297,6 +297,7 @@ fn status() -> Status {
         max_rate: Some(50.0),
         limit: Some(12),
         knee: (state == State::Up).then_some(5.5),
+        said_age_seconds: (state == State::Up).then_some(3.5),
         load: (state == State::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),
         load_effective: (state == State::Up).then_some(0.5),
         alert_share: 0.25,

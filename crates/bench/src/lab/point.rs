@@ -408,8 +408,9 @@ fn keep(
             put(Metric::Unpicked, failed(Failure::Unpicked) / ended);
         }
         put(Metric::BalancerCpu, seen.balancer / ended * 1e6);
-    } else if part.due > 0 || matches!(drive, Drive::Closed(_)) {
-        // There were requests and nothing came of any: that is the worst, and no want of a sample.
+    } else if part.due > 0 || (matches!(drive, Drive::Closed(_)) && seen.seconds >= timeout.as_secs_f64()) {
+        // There were requests and nothing came of any: that is the worst, and no want of a sample. In a closed loop it may be
+        // that all take longer than a batch.
         put(Metric::Success, 0.0);
         put(Metric::P50, timeout.as_secs_f64());
         put(Metric::P99, timeout.as_secs_f64());

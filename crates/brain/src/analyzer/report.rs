@@ -20,10 +20,8 @@ impl Analyzer {
         let now = now.max(self.now);
         let entries = self.entries.iter().zip(&self.spec.members);
         let mean = self.mean_load();
-        let knee = |entry: &Entry| {
-            let said = entry.vitals.heard.view().filter(|said| now.since(said.at) <= SAID)?;
-            Some(f64::from(said.reading.knee))
-        };
+        let said = |entry: &Entry| entry.vitals.heard.view().filter(|said| now.since(said.at) <= SAID);
+        let knee = |entry: &Entry| said(entry).map(|said| f64::from(said.reading.knee));
         let limit = |entry: &Entry, spec: &MemberSpec| {
             let knee = knee(entry).filter(|_| self.spec.admits());
             Some(knee.map_or(spec.limit, |knee| meter::limit(knee).min(spec.limit)))
@@ -43,6 +41,7 @@ impl Analyzer {
             max_rate: entry.bucket.rate(),
             limit: limit(entry, spec),
             knee: knee(entry),
+            said_age_seconds: said(entry).map(|said| now.since(said.at).as_secs_f64()),
             load: entry.load.map(|load| LoadExplanation {
                 value: load.value,
                 age_seconds: now.since(load.at).as_secs_f64(),

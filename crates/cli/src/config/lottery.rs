@@ -5,18 +5,21 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
 use plimsoll_agent::{Cgroup, Scrape};
 use plimsoll_brain::HealthSpec;
 use plimsoll_cluster::Expression;
 use plimsoll_cluster::lottery as cluster;
+use plimsoll_proxy::{ProbeSettings, ask_once};
 use plimsoll_wire::rfs::{Keys, service_id};
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 
 use super::health;
 use super::place::Spot;
+use super::settings;
 use super::{
     AdminListen, CgroupName, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath,
     MemberAddress, MetricText, Name, PageUrl, Problem, Problems, ReadError, Source, TimeSpan, bytes_of,
@@ -129,7 +132,7 @@ pub(crate) struct Service {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<u16>,
 
-    /// Whether it is there: `http` or `tcp`. A server that has not been checked yet gets nothing. Without this section it is
+    /// Whether it is there: `http`, `grpc` or `tcp`. A server that has not been checked yet gets nothing. Without this section it is
     /// always there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) health: Option<Health>,
@@ -257,12 +260,11 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
         }
         let Some(health) = &service.health else { continue };
         let place = spot.key("health");
-        health::check(health, place, "[service.health]", "add http = \"/healthz\" or tcp = true", found);
-        for (kind, set) in [("iiop", health.iiop), ("grpc", health.grpc.is_some())] {
-            if set {
-                let problem = Problem::error(place.name(kind), "a lottery daemon checks by http or tcp");
-                found.push(problem.hint("write tcp = true"));
-            }
+        let hint = "add http = \"/healthz\", grpc = \"\" or tcp = true";
+        health::check(health, place, "[service.health]", hint, found);
+        if health.iiop {
+            let problem = Problem::error(place.name("iiop"), "a lottery daemon checks by http, grpc or tcp");
+            found.push(problem.hint("it knows no object to ask for: write tcp = true"));
         }
     }
 }
@@ -377,16 +379,23 @@ impl LotteryFile {
 }
 
 fn check_of(health: &Health, server: &MemberAddress) -> cluster::Check {
-    let host = || health.host.as_ref().map_or_else(|| server.to_string(), |host| host.0.clone());
     cluster::Check {
-        http: health.http.as_ref().map(|path| cluster::HttpCheck {
-            path: path.0.clone(),
-            host: host(),
-            expect: health.expect,
-        }),
+        by: Arc::new(Probe { settings: settings::probe(health), name: server.to_string() }),
         interval: health.interval.0,
-        timeout: health.timeout.0,
         spec: HealthSpec { rise: health.rise, fall: health.fall },
+    }
+}
+
+/// Servers of a lottery are asked as members of a group are.
+#[derive(Debug)]
+struct Probe {
+    settings: ProbeSettings,
+    name: String,
+}
+
+impl cluster::Ask for Probe {
+    fn ask(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(ask_once(&self.settings, &self.name, server))
     }
 }
 
@@ -458,9 +467,9 @@ mod tests {
         error: lottery.toml:9:13: `cpu +` is not an expression: unexpected end of input, expected expression
             9 | load = "cpu +"
               |             ^ such as cpu * 0.7 + in_flight / 100
-        error: lottery.toml:11:1: a lottery daemon checks by http or tcp
+        error: lottery.toml:11:1: a lottery daemon checks by http, grpc or tcp
            11 | iiop = true
-              | ^^^^ write tcp = true
+              | ^^^^ it knows no object to ask for: write tcp = true
         error: lottery.toml:13:8: a second service with the number 1264474102
            13 | name = "web"
               |        ^^^^^

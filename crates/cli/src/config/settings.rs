@@ -475,7 +475,8 @@ fn watched_member(spec: &MemberSpec, group: &proxy::GroupSettings) -> cluster::M
     cluster::MemberSettings { name, address, capacity, host }
 }
 
-fn probe(health: &Health) -> proxy::ProbeSettings {
+/// How a server is asked whether it is there.
+pub(super) fn probe(health: &Health) -> proxy::ProbeSettings {
     let host = || health.host.as_ref().map(|host| host.0.clone());
     let kind = match (&health.http, &health.grpc) {
         (Some(path), _) => {

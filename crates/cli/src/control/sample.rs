@@ -76,6 +76,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         max_rate: None,
         limit: None,
         knee: None,
+        said_age_seconds: None,
         load: None,
         load_effective: None,
         alert_share: 0.0,

@@ -46,6 +46,7 @@ impl Stage {
             max_rate: None,
             limit: None,
             knee: None,
+            said_age_seconds: None,
             load: None,
             load_effective: None,
             alert_share: 0.0,

@@ -4,9 +4,10 @@
 //!
 //! `make bench-lottery` runs it. Four phases of `seconds` each: no requests but those beside it (what housekeeping costs), as many as are answered (a
 //! window of 128 without an answer), half of that, sent evenly, and the same at a server that sends everything back, which shows what
-//! the daemon adds. The daemon's processor time is its thread's own, so that others on the machine do not count; how long clients
-//! wait they do make longer. The share of a processor that the client takes says whether it was the limit (where requests are sent
-//! evenly it looks again and again, and takes all of one); of what is lost it is said at whose socket.
+//! the daemon adds. What goes on beside goes on in all four. The daemon's processor time is its thread's own, so that others on the
+//! machine do not count. Nor are they to count in how long clients wait (`place.rs`): the daemon, or that server, has the last core for
+//! itself, everybody else the rest; and an answer has come when the kernel says that it did, not when the client had a core to see
+//! it. The share of a processor that the client takes says whether it was the limit; of what is lost it is said at whose socket.
 //!
 //! The end says whether the targets are met (`verdict.rs`); the exit code is 1 if one is not. `--out FILE` writes the numbers.
 
@@ -14,10 +15,10 @@
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
 
 mod background;
+mod place;
 mod verdict;
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,10 +27,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use background::Background;
+use place::{Cores, Stamped};
 use plimsoll_brain::mix;
 use plimsoll_cluster::lottery::{Lottery, Service, Settings, incarnation};
 use plimsoll_wire::rfs::{Encode as _, Key, Keys, Message, Mode, Request, Status};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use verdict::Found;
 
@@ -49,18 +50,22 @@ fn main() -> ExitCode {
     let members = numbers.first().copied().unwrap_or(100) as u16;
     let time = Duration::from_secs(numbers.get(1).copied().unwrap_or(5));
     let keys = Keys::new(Key::new(1, &[7; 32]));
+    let cores = Cores::split();
     let before = threads();
     let lottery = Lottery::start(settings(1, ([127, 0, 0, 1], 0).into(), &keys)).unwrap();
     let fresh: Vec<String> = threads().difference(&before).cloned().collect();
     let [thread] = &fresh[..] else { panic!("{fresh:?}") };
     let daemon = lottery.address();
+    cores.alone(thread);
 
     let background = Background::start(daemon, members, &keys);
+    // When all others have been started: threads take this after who starts them.
+    place::first();
     // Until all are known and drawn from.
     std::thread::sleep(Duration::from_secs(3));
 
     println!(
-        "{members} members, one of them real; as many daemons say who is there; phases of {} s",
+        "{members} members, one of them real; as many daemons say who is there; phases of {} s; {cores}",
         time.as_secs()
     );
     println!("phase       answers/s  cpu/answer  answers/s/core  p50      p99      p99.9     client  lost");
@@ -72,16 +77,18 @@ fn main() -> ExitCode {
     let mut client = Client::new(daemon, keys.clone());
     let full = client.phase("full", thread, time, None);
     let half = client.phase("half", thread, time, Some(full.answers / 2.0));
-    let beside = background.end();
-    println!("beside that {beside}");
-    drop(lottery);
 
+    cores.beside(thread);
     let stop = Arc::new(AtomicBool::new(false));
     let (address, thread, server) = echo(&stop);
+    cores.alone(&thread);
     let mut client = Client::new(address, keys);
     let echo = client.phase("echo", &thread, time, Some(full.answers / 2.0));
     stop.store(true, Ordering::Relaxed);
     server.join().unwrap();
+    let beside = background.end();
+    println!("beside that {beside}");
+    drop(lottery);
     verdict::say(&Found { members, seconds: time.as_secs(), quiet, full, half, echo, beside }, out.as_deref())
 }
 
@@ -116,7 +123,7 @@ fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
 /// Somebody who asks, from one socket. What is asked is sealed before the time counts, so that what the client does itself is little
 /// beside what the daemon does.
 struct Client {
-    socket: UdpSocket,
+    socket: Stamped,
     asked: SocketAddr,
     keys: Keys,
     turn: u64,
@@ -142,7 +149,7 @@ impl Client {
         socket.set_nonblocking(true).unwrap();
         // As far as the system allows: what is lost is to be lost by the daemon. Where it was lost is said.
         socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
-        Self { socket, asked, keys, turn: 0 }
+        Self { socket: Stamped::new(socket), asked, keys, turn: 0 }
     }
 
     /// So many requests, one after another, all of the same length.
@@ -164,9 +171,9 @@ impl Client {
         let most = rate.unwrap_or(FASTEST) * time.as_secs_f64();
         let sealed = self.sealed(most as usize);
         let all = most as u64;
-        let drops = [drops(self.asked), drops(self.socket.local_addr().unwrap())];
+        let drops = [drops(self.asked), drops(self.socket.address())];
         let (cpu, own, begin) = (used(thread), used_here(), Instant::now());
-        let (mut waits, mut sent_at, mut buffer) = (Vec::<u32>::new(), Vec::new(), [0; 2000]);
+        let (mut waits, mut sent_at, mut buffer) = (Vec::<u32>::new(), Vec::<Duration>::new(), [0; 2000]);
         let mut quiet = Instant::now();
         while begin.elapsed() < time || (sent_at.len() > waits.len() && quiet.elapsed() < LOST) {
             let may = match rate {
@@ -179,49 +186,42 @@ impl Client {
             let mut idle = true;
             while (sent_at.len() as u64) < may.min(all) {
                 let at = sent_at.len() * LENGTH;
-                if self.socket.send(&sealed[at..at + LENGTH]).is_err() {
+                let sent = place::now();
+                if !self.socket.send(&sealed[at..at + LENGTH]) {
                     break;
                 }
                 idle = false;
-                sent_at.push(begin.elapsed());
+                sent_at.push(sent);
                 // Answers are not to wait for requests.
                 if sent_at.len().is_multiple_of(32) {
                     break;
                 }
             }
-            loop {
-                match self.socket.recv(&mut buffer) {
-                    Ok(len) => {
-                        // The client's time is the number of the request, at the same place in both; only now and then is an
-                        // answer opened.
-                        let place = if len == LENGTH && buffer[3] == REQUEST { ECHOED } else { ANSWERED };
-                        let number = u32::from_be_bytes(buffer[place..place + 4].try_into().unwrap());
-                        if number.is_multiple_of(1024) && place == ANSWERED {
-                            let message = self.keys.open(&buffer[..len]).unwrap().message().unwrap();
-                            assert!(
-                                matches!(message, Message::Answer(answer) if answer.status == Status::Ok)
-                            );
-                        }
-                        let sent = sent_at[number.wrapping_sub(first as u32) as usize];
-                        waits.push((begin.elapsed() - sent).as_nanos().min(u128::from(u32::MAX)) as u32);
-                        quiet = Instant::now();
-                        idle = false;
-                    }
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                    Err(error) => panic!("{error}"),
+            while let Some((len, came)) = self.socket.receive(&mut buffer) {
+                // The client's time is the number of the request, at the same place in both; only now and then is an
+                // answer opened.
+                let place = if len == LENGTH && buffer[3] == REQUEST { ECHOED } else { ANSWERED };
+                let number = u32::from_be_bytes(buffer[place..place + 4].try_into().unwrap());
+                if number.is_multiple_of(1024) && place == ANSWERED {
+                    let message = self.keys.open(&buffer[..len]).unwrap().message().unwrap();
+                    assert!(matches!(message, Message::Answer(answer) if answer.status == Status::Ok));
                 }
+                let sent = sent_at[number.wrapping_sub(first as u32) as usize];
+                waits.push(came.saturating_sub(sent).as_nanos().min(u128::from(u32::MAX)) as u32);
+                quiet = Instant::now();
+                idle = false;
             }
-            if idle && rate.is_none() {
+            match rate {
                 // So that its processor time says how much of the machine it needed.
-                let mut one = [PollFd::new(&self.socket, PollFlags::IN)];
-                let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-                poll(&mut one, Some(&wait)).unwrap();
+                None if idle => self.socket.wait(Duration::from_millis(1)),
+                None => {}
+                // The others want its core, too.
+                Some(_) => std::thread::sleep(PAUSE),
             }
         }
         let (cpu, own) = (used(thread) - cpu, used_here() - own);
         let lost = sent_at.len() - waits.len();
-        let [there, here] =
-            [drops_since(self.asked, drops[0]), drops_since(self.socket.local_addr().unwrap(), drops[1])];
+        let [there, here] = [drops_since(self.asked, drops[0]), drops_since(self.socket.address(), drops[1])];
         waits.sort_unstable();
         let at = |part: f64| {
             let place = (waits.len() as f64 * part) as usize;
@@ -256,6 +256,9 @@ const LENGTH: usize = 128;
 const ECHOED: usize = 26;
 const ANSWERED: usize = 45;
 const REQUEST: u8 = 1;
+
+/// Between two looks at how many are due.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// More than are answered in a second.
 const FASTEST: f64 = 250_000.0;

@@ -385,7 +385,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.session.ending()
                 && !self.session.sheds(self.asked);
             if let Some(value) = head.report {
-                self.hear(head.status, value)?;
+                self.hear(head.status, head.body.done(), value)?;
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;

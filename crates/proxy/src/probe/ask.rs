@@ -78,7 +78,7 @@ async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin + Send, target: &Targ
 fn judged(status: u16, path: &str, expect: Option<u16>) -> Result<(), String> {
     // Most often it is well, and asked for something that it does not have.
     let hint = match status {
-        404 => format!(": it has no {path}; is `http` in [group.health] the right path?"),
+        404 => format!(": it has no {path}; is `http` of the health check the right path?"),
         _ => String::new(),
     };
     match expect {
@@ -134,7 +134,8 @@ mod tests {
         for expect in [None, Some(200)] {
             let why = judged(404, "/up", expect).unwrap_err();
             assert!(
-                why.starts_with("answered 404") && why.contains("it has no /up; is `http` in [group.health]"),
+                why.starts_with("answered 404")
+                    && why.contains("it has no /up; is `http` of the health check"),
                 "{why}"
             );
         }

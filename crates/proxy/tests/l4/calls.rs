@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use h2::{RecvStream, server};
 use http::{HeaderMap, Request, Response, StatusCode};
+use plimsoll_proxy::{GroupSettings, RetrySettings, SideCarSettings};
 use tokio::net::TcpListener;
 
 use crate::rig::{SECOND, status_of, within};
@@ -72,6 +73,57 @@ async fn a_member_is_judged_by_grpc_status() {
         }
         let member = status_of(&engine, member);
         assert_eq!((member.requests, member.failures), (17, 4));
+    })
+    .await;
+}
+
+/// Answers a call with a message of no bytes, when it has come whole.
+async fn serve(request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>) {
+    let mut body = request.into_body();
+    let mut content = Vec::new();
+    while let Some(piece) = body.data().await {
+        content.extend_from_slice(&piece.unwrap());
+    }
+    assert_eq!(content, MESSAGE);
+    let answer = Response::builder().header("content-type", "application/grpc");
+    let mut stream = respond.send_response(answer.body(()).unwrap(), false).unwrap();
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    stream.send_trailers(trailers).unwrap();
+}
+
+const MESSAGE: &[u8] = b"\0\0\0\0\x02hi";
+
+/// A side-car has no other status for a call than 200: what it says beside that is what counts.
+#[tokio::test]
+async fn a_call_that_a_side_car_could_not_bring_to_its_server_is_taken_to_another_member() {
+    within(async {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let settings = SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
+        let (_away, away) = http(GroupSettings { side_car: Some(settings), ..to_second(&[nobody]) });
+        let (full, _) = second(100, |_, mut respond: server::SendResponse<Bytes>| async move {
+            let answer = Response::builder()
+                .header("content-type", "application/grpc")
+                .header("grpc-status", "14")
+                .header("endpoint-load-metrics", "TEXT named_metrics.rif=3, named_metrics.full=1");
+            respond.send_response(answer.body(()).unwrap(), true).unwrap();
+        })
+        .await;
+        let (there, _) = second(100, serve).await;
+        for unable in [away, full] {
+            let retry = RetrySettings { attempts: 1, ..to_second(&[there]).retry };
+            let (engine, address) = http(GroupSettings { retry, ..to_second(&[unable, there]) });
+            let (sender, _end) = client(address).await;
+            for _ in 0..6 {
+                let mut sender = sender.clone().ready().await.unwrap();
+                let (response, mut body) = sender.send_request(call().body(()).unwrap(), false).unwrap();
+                body.send_data(Bytes::from_static(MESSAGE), true).unwrap();
+                let (head, _, trailers) = answer(response).await.unwrap();
+                assert_eq!(trailers.unwrap_or(head.headers().clone())["grpc-status"], "0", "{head:?}");
+            }
+            assert_eq!(status_of(&engine, there).requests, 6);
+            assert!(status_of(&engine, unable).failures > 0 || unable == full);
+        }
     })
     .await;
 }

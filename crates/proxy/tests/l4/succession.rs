@@ -1,8 +1,9 @@
 //! Listeners that are the same ones after a reload, and in the engine that takes over from another.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use plimsoll_proxy::{Engine, Estate, Protocol, Settings};
+use plimsoll_proxy::{Engine, Estate, GroupSettings, Protocol, Settings};
 use tokio::net::TcpStream;
 
 use crate::rig::*;
@@ -38,6 +39,47 @@ async fn listeners_whose_ports_the_system_chooses_are_told_apart_by_their_order(
         for address in engine.addresses() {
             TcpStream::connect(address).await.unwrap();
         }
+        engine.stop().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reload_says_what_it_changes_by_the_names_of_the_configuration() {
+    within(async {
+        let (one, two) = (Echo::start().await.address, Echo::start().await.address);
+        let (engine, _) = start_with(several(1, &[one]));
+        let said = |change: &dyn Fn(&mut Settings)| {
+            let mut settings = several(1, &[one]);
+            change(&mut settings);
+            let said = engine.reload(settings, Vec::new()).unwrap();
+            engine.reload(several(1, &[one]), Vec::new()).unwrap();
+            said
+        };
+        let group = |settings: &mut Settings, change: &dyn Fn(&mut GroupSettings)| {
+            change(Arc::make_mut(&mut settings.groups[0]));
+        };
+        // A member alone is no setting of its group, wherever it is.
+        let came = said(&|settings| {
+            *settings = several(1, &[one, two]);
+            group(settings, &|group| {
+                group.hosts.insert(two.to_string().into(), "a".into());
+                group.public.insert(two.to_string().into(), "http://two".into());
+            });
+        });
+        assert_eq!(came, [format!("+ group g: member {two}")]);
+        let moved = said(&|settings| {
+            group(settings, &|group| drop(group.hosts.insert(one.to_string().into(), "a".into())));
+        });
+        assert_eq!(moved, [format!("~ group g: member {one}")]);
+        let both = said(&|settings| {
+            group(settings, &|group| {
+                (group.queue, group.pool) = (group.queue + 1, group.pool + 1);
+                group.spec.slow_start += SECOND;
+            });
+            settings.listeners[0].half_close = true;
+        });
+        assert_eq!(both, ["~ listener tcp 127.0.0.1:0: half_close", "~ group g: slow_start, queue, pool"]);
         engine.stop().await;
     })
     .await;

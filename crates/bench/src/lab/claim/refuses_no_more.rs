@@ -3,6 +3,9 @@
 //!
 //! Neighbours come and go, and what comes while they are there cannot be put off until they are gone: a fleet that is full all
 //! the time does less than the mean of its capacity, and a small one less of it than a great one.
+//!
+//! What must be is measured, too, in runs of its own: where both are known so little that what is too much may be chance, that is
+//! not decided.
 
 use serde::Deserialize;
 
@@ -49,7 +52,7 @@ impl RefusesNoMore {
     }
 
     pub(super) fn decide(&self, table: &Table) -> Verdict {
-        let mut verdict = Verdict::new(true);
+        let (mut verdict, mut refuted) = (Verdict::new(true), false);
         for balancer in &self.of {
             let at = |metric: Metric, share: f64| {
                 let curve = table.curve(metric, Factor::Share, &[(Factor::Balancer, balancer)]);
@@ -64,17 +67,25 @@ impl RefusesNoMore {
                 ));
             };
             let must = (1.0 - done.mean / self.share).max(0.0);
-            let holds = refused.mean <= must + self.within;
+            let most = must + self.within;
+            let holds = refused.mean <= most;
+            let clear = refused.mean - refused.half.hypot(done.half / self.share) > most;
             verdict.pass &= holds;
+            refuted |= clear;
             verdict.numbers.push(format!(
                 "{}{balancer}: {} refused; {} must be, as {} of the capacity is got done at {}",
-                if holds { "" } else { "not " },
+                match (holds, clear) {
+                    (true, _) => "",
+                    (false, true) => "not ",
+                    (false, false) => "not clear, ",
+                },
                 shown(&refused),
                 digits(must),
                 shown(&done),
                 self.full
             ));
         }
+        verdict.decided = verdict.pass || refuted;
         verdict
     }
 }
@@ -104,16 +115,19 @@ mod tests {
     fn what_must_be_refused_is_what_the_same_balancer_cannot_get_done() {
         // All of the capacity can be used: 1 of 1.05, so 4.8 % must be refused.
         assert!(verdict(0.06, 1.0).pass);
-        assert!(!verdict(0.064, 1.0).pass);
+        let decided = |verdict: Verdict| (verdict.pass, verdict.decided);
+        // Half a point too much is no more than both are off by.
+        assert_eq!(decided(verdict(0.064, 1.0)), (false, false));
+        assert_eq!(decided(verdict(0.08, 1.0)), (false, true));
         // 0.95 of it: 9.5 %.
         let fits = verdict(0.1, 0.95);
         assert!(fits.pass, "{fits:?}");
-        let more = verdict(0.115, 0.95);
+        let more = verdict(0.125, 0.95);
         assert!(!more.pass);
         assert_eq!(
             more.numbers,
             [
-                "not plimsoll: 0.115 ± 0.01 refused; 0.09524 must be, as 0.95 ± 0.01 of the capacity is got done at 1.3"
+                "not plimsoll: 0.125 ± 0.01 refused; 0.09524 must be, as 0.95 ± 0.01 of the capacity is got done at 1.3"
             ]
         );
     }

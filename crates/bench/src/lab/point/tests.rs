@@ -2,10 +2,15 @@
 
 use super::*;
 
-/// Samples of a batch with this record.
+/// Samples of a batch of a second with this record.
 fn samples(drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
+    lasting(1.0, drive, part)
+}
+
+/// The same of one that lasts for so many seconds. Answers are waited for for five.
+fn lasting(seconds: f64, drive: Drive, part: &Record) -> BTreeMap<Metric, Vec<f64>> {
     let mut outcome = Outcome::default();
-    let seen = Seen { seconds: 1.0, balancer: 0.0, host: None, drawn: None };
+    let seen = Seen { seconds, balancer: 0.0, host: None, drawn: None };
     keep(&mut outcome, drive, None, Duration::from_secs(5), part, &Record::new(), &seen);
     outcome.samples
 }
@@ -72,5 +77,7 @@ fn a_batch_in_which_nothing_ended_is_a_bad_sample_and_not_none() {
     assert_eq!(samples(Drive::Open(10.0), &hung)[&Metric::Success], [0.0]);
     // With nothing due there is nothing to say.
     assert!(!samples(Drive::Open(10.0), &Record::new()).contains_key(&Metric::Success));
-    assert_eq!(samples(Drive::Closed(1), &Record::new())[&Metric::Success], [0.0]);
+    // A client that waits for an answer for longer than a batch has not failed.
+    assert!(!samples(Drive::Closed(1), &Record::new()).contains_key(&Metric::Success));
+    assert_eq!(lasting(5.0, Drive::Closed(1), &Record::new())[&Metric::Success], [0.0]);
 }

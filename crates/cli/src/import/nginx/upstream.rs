@@ -135,6 +135,11 @@ fn server(one: &Directive, streams: bool, group: &mut Group, draft: &mut Draft) 
             ("backup", ..) => server.backup = true,
             ("down", ..) => down = true,
             ("resolve", ..) => resolved = true,
+            ("drain", ..) => draft.note(
+                one.line,
+                format!("server {} … drain", one.first()),
+                "plimsoll drain does that while it runs",
+            ),
             _ => draft.note(
                 one.line,
                 format!("server {} … {word}", one.first()),

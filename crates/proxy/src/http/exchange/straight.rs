@@ -152,7 +152,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.trip.stripe().bytes_in.add(judged.len as u64);
         self.status = answer.status().as_u16();
         if let Some(report) = &judged.report {
-            self.hear(self.status, report.as_bytes())?;
+            self.hear(self.status, ended, report.as_bytes())?;
         }
         self.answer = if ended { Answer::Done } else { Answer::Body(Body::Chunked(Chunked::new())) };
         if self.refused {

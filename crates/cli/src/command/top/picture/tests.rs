@@ -55,7 +55,9 @@ fn view() -> View {
     member.load_effective = Some(0.7);
     let line = |used| MemberLoadLine { used: Some(used), capacity: Some(100.0), ..MemberLoadLine::default() };
     member.load_line = Some(line(0.7));
-    web.members[1].load = Some(LoadExplanation { value: 0.31, age_seconds: 75.0 });
+    web.members[1].load = Some(LoadExplanation { value: 0.31, age_seconds: 90.0 });
+    // With its answers, which is later.
+    web.members[1].said_age_seconds = Some(75.0);
     web.members[1].load_line = Some(line(0.31));
     status.listeners[1].group = "web".into();
     let bound = BindingStatus { member: "10.0.0.1:80".into(), bound: 1234, moved: 4 };
