@@ -119,7 +119,11 @@ async fn a_call_that_a_side_car_could_not_bring_to_its_server_is_taken_to_anothe
                 let (response, mut body) = sender.send_request(call().body(()).unwrap(), false).unwrap();
                 body.send_data(Bytes::from_static(MESSAGE), true).unwrap();
                 let (head, _, trailers) = answer(response).await.unwrap();
-                assert_eq!(trailers.unwrap_or(head.headers().clone())["grpc-status"], "0", "{head:?}");
+                assert_eq!(
+                    trailers.unwrap_or_else(|| head.headers().clone())["grpc-status"],
+                    "0",
+                    "{head:?}"
+                );
             }
             assert_eq!(status_of(&engine, there).requests, 6);
             assert!(status_of(&engine, unable).failures > 0 || unable == full);
