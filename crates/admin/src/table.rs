@@ -182,7 +182,7 @@ pub fn with_limit(member: &MemberStatus, explained: Option<&MemberExplanation>) 
 /// What stands in the other columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Of the load that was reported last, seconds.
+    /// Since its load was measured, or it said with an answer what it can do, seconds.
     pub report_age: Option<f64>,
     /// Sessions that are bound to it, and leases of it.
     pub bindings: u64,

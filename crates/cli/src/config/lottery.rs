@@ -2,6 +2,7 @@
 //! what a command line says goes the same way.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -387,10 +388,16 @@ fn check_of(health: &Health, server: &MemberAddress) -> cluster::Check {
 }
 
 /// Servers of a lottery are asked as members of a group are.
-#[derive(Debug)]
 struct Probe {
     settings: ProbeSettings,
     name: String,
+}
+
+/// By this checks are told apart; the name is the server's address.
+impl fmt::Debug for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
 }
 
 impl cluster::Ask for Probe {

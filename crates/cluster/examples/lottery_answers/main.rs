@@ -59,6 +59,8 @@ fn main() -> ExitCode {
     cores.alone(thread);
 
     let background = Background::start(daemon, members, &keys);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (echo, echoes, server) = echo(&stop);
     // When all others have been started: threads take this after who starts them.
     place::first();
     // Until all are known and drawn from.
@@ -79,11 +81,9 @@ fn main() -> ExitCode {
     let half = client.phase("half", thread, time, Some(full.answers / 2.0));
 
     cores.beside(thread);
-    let stop = Arc::new(AtomicBool::new(false));
-    let (address, thread, server) = echo(&stop);
-    cores.alone(&thread);
-    let mut client = Client::new(address, keys);
-    let echo = client.phase("echo", &thread, time, Some(full.answers / 2.0));
+    cores.alone(&echoes);
+    let mut client = Client::new(echo, keys);
+    let echo = client.phase("echo", &echoes, time, Some(full.answers / 2.0));
     stop.store(true, Ordering::Relaxed);
     server.join().unwrap();
     let beside = background.end();

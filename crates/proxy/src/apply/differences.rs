@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_brain::{GroupSpec, MemberSpec};
 
 use crate::explain::described;
-use crate::{GroupSettings, IiopSettings, ListenerSettings, Object, Settings};
+use crate::{Binding, GroupSettings, IiopSettings, ListenerSettings, Object, Settings};
 
 /// What changes from one configuration to another, one line each, in the order of the new one.
 pub(super) fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> Vec<String> {
@@ -74,6 +74,19 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
         group.spec.members.iter().map(|member| (Arc::clone(&member.name), member.clone())).collect()
     };
     let (old, new) = (named(before), named(after));
+    // A limit that all have in common is the group's.
+    let stay =
+        after.spec.members.iter().filter_map(|member| Some((old.get(&member.name)?.limit, member.limit)));
+    let limits: HashSet<(u32, u32)> = stay.collect();
+    let limit = limits.iter().next().filter(|(old, new)| limits.len() == 1 && old != new).copied();
+    if let Some((old, new)) = limit {
+        let said = |limit: u32| if limit == u32::MAX { "none".to_owned() } else { limit.to_string() };
+        changes.push(format!("~ group {name}: max_connections {} -> {}", said(old), said(new)));
+    }
+    let differ = |one: &MemberSpec, other: &MemberSpec| {
+        let one = MemberSpec { limit: if limit.is_some() { other.limit } else { one.limit }, ..one.clone() };
+        one != *other || at(before, after, &one.name) != at(after, before, &one.name)
+    };
     for member in &after.spec.members {
         match old.get(&member.name) {
             None => changes.push(format!("+ group {name}: member {}", member.name)),
@@ -81,7 +94,7 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
                 "~ group {name}: member {}: capacity {} -> {}",
                 member.name, other.capacity, member.capacity
             )),
-            Some(other) if *other != *member || at(before, &member.name) != at(after, &member.name) => {
+            Some(other) if differ(other, member) => {
                 changes.push(format!("~ group {name}: member {}", member.name));
             }
             Some(_) => {}
@@ -108,13 +121,21 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
     }
 }
 
-/// What is configured of a member beside what strategies know: its public address, its host, and its object.
+/// What is configured of a member beside what strategies know: its public address, its host, and its object, as far as that is not the
+/// group's, which differs from the `other` one's then.
 fn at<'a>(
     group: &'a GroupSettings,
+    other: &GroupSettings,
     member: &str,
 ) -> (Option<&'a str>, Option<&'a Arc<str>>, Option<&'a Object>) {
-    let object = group.iiop.as_ref().and_then(|iiop| iiop.objects.get(member));
+    let own = of_iiop(&group.iiop) == of_iiop(&other.iiop);
+    let object = group.iiop.as_ref().filter(|_| own).and_then(|iiop| iiop.objects.get(member));
     (group.public.get(member).map(|public| &**public), group.hosts.get(member), object)
+}
+
+/// Without the members' objects.
+fn of_iiop(iiop: &Option<IiopSettings>) -> Option<IiopSettings> {
+    iiop.as_ref().map(|iiop| IiopSettings { objects: BTreeMap::new(), ..iiop.clone() })
 }
 
 /// The keys of a `[[group]]` whose values differ, but for members and the strategy. Each field is named once, so that a new one is
@@ -157,9 +178,6 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
         objective,
         aperture,
     } = spec;
-    let of_iiop = |iiop: &Option<IiopSettings>| {
-        iiop.as_ref().map(|iiop| IiopSettings { objects: BTreeMap::new(), ..iiop.clone() })
-    };
     let keys = [
         ("health", *health == after.spec.health && *probe == after.probe),
         ("outlier", *outlier == after.spec.outlier),
@@ -214,7 +232,10 @@ fn listener_keys(before: &ListenerSettings, after: &ListenerSettings) -> Vec<&'s
     let keys = [
         ("protocol", *protocol == after.protocol),
         ("groups", *others == after.others),
-        ("binding", *binding == after.binding),
+        match (binding, after.binding) {
+            (Binding::OnDemand(one), Binding::OnDemand(other)) => ("rebind", *one == other),
+            (one, other) => ("binding", *one == other),
+        },
         ("affinity", *affinity == after.affinity),
         ("public", *public == after.public),
         ("move_idle", *move_idle == after.move_idle),

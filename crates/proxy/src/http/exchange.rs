@@ -353,7 +353,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 }
                 Err(_) => return Err(self.bad_answer()),
             };
-            rest = &rest[head.len..];
+            let (text, after) = rest.split_at(head.len);
+            rest = after;
             if head.interim() {
                 self.interim += 1;
                 if self.interim > INTERIM {
@@ -385,7 +386,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.session.ending()
                 && !self.session.sheds(self.asked);
             if let Some(value) = head.report {
-                self.hear(head.status, head.body.done(), value)?;
+                self.hear(head.status, || report::unavailable(text, head.body.done()), value)?;
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;

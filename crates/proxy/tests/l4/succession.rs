@@ -80,6 +80,8 @@ async fn a_reload_says_what_it_changes_by_the_names_of_the_configuration() {
             settings.listeners[0].half_close = true;
         });
         assert_eq!(both, ["~ listener tcp 127.0.0.1:0: half_close", "~ group g: slow_start, queue, pool"]);
+        let limit = said(&|settings| group(settings, &|group| group.spec.members[0].limit = 7));
+        assert_eq!(limit, ["~ group g: max_connections none -> 7"]);
         engine.stop().await;
     })
     .await;

@@ -63,7 +63,7 @@ pub(super) struct Row {
     pub(super) load: Gauge,
     /// Part of what it can do that is in use.
     pub(super) used: Option<f64>,
-    /// Of the load that was last reported, seconds.
+    /// Since its load was measured, or it said with an answer what it can do, seconds.
     pub(super) report_age_seconds: Option<f64>,
     /// Sessions that are bound to it, over all listeners, and leases of it; none where a member is chosen for each request.
     pub(super) bindings: Option<u64>,

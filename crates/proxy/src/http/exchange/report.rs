@@ -1,5 +1,6 @@
 //! What a member says of itself with the head of its answer, and what follows for the request.
 
+use http::HeaderMap;
 use plimsoll_wire::reading::Unseen;
 
 use super::Exchange;
@@ -9,17 +10,64 @@ use crate::stream::Stream;
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// What the member says of its load: with a 503 it may be that it has no room, and with any failure that its server is away.
-    /// `only`: its answer is nothing but a head, which is how calls fail (gRPC, "Trailers-Only"; the status is 200 then).
-    pub(super) fn hear(&mut self, status: u16, only: bool, report: &[u8]) -> Result<(), Failure> {
-        let unseen = self.trip.hear(report, self.session.core.now());
-        let failed_call = || status == 200 && only && self.session.stream.call().is_some();
+    /// A call of gRPC fails with a 200 that says [`UNAVAILABLE`] in its head, which is all of it ("Trailers-Only"): `unavailable`.
+    pub(super) fn hear(
+        &mut self,
+        status: u16,
+        unavailable: impl FnOnce() -> bool,
+        report: &[u8],
+    ) -> Result<(), Failure> {
+        let Some(unseen) = self.trip.hear(report, self.session.core.now()) else { return Ok(()) };
+        let failed = || self.session.stream.call().is_some() && unavailable();
         match unseen {
-            Some(Unseen::Full) => self.refused = status == 503 || failed_call(),
-            Some(Unseen::Away) if status >= 500 || failed_call() => {
+            Unseen::Full => self.refused = status == 503 || failed(),
+            Unseen::Away if status >= 500 || failed() => {
                 return Err(Failure::Member(Reason::ConnectFailed, true));
             }
-            Some(Unseen::Away) | None => {}
+            Unseen::Away => {}
         }
         Ok(())
+    }
+}
+
+/// The code by which side-cars refuse calls, as its header says it.
+const UNAVAILABLE: &str = "14";
+
+/// Does an answer's head in the text of HTTP/1.1, which is all of the answer, say that a call failed so?
+pub(super) fn unavailable(head: &[u8], only: bool) -> bool {
+    let says = |line: &[u8]| {
+        let (name, value) = line.trim_ascii().split_at_checked(STATUS.len())?;
+        let value = value.trim_ascii_start().strip_prefix(b":")?.trim_ascii();
+        Some(name.eq_ignore_ascii_case(STATUS.as_bytes()) && value == UNAVAILABLE.as_bytes())
+    };
+    only && head.split(|byte| *byte == b'\n').any(|line| says(line) == Some(true))
+}
+
+/// The same of fields.
+pub(super) fn unavailable_by(fields: &HeaderMap, only: bool) -> bool {
+    only && fields.get(STATUS).is_some_and(|value| value == UNAVAILABLE)
+}
+
+/// How a call went (gRPC over HTTP/2).
+const STATUS: &str = "grpc-status";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_head_that_says_so_is_a_failed_call() {
+        for (line, yes) in [
+            ("grpc-status: 14", true),
+            ("Grpc-Status:14 ", true),
+            ("grpc-status: 0", false),
+            ("grpc-status: 140", false),
+            ("grpc-status-x: 14", false),
+            ("x: grpc-status: 14", false),
+        ] {
+            let head = format!("HTTP/1.1 200 OK\r\na: b\r\n{line}\r\n\r\n");
+            assert_eq!(unavailable(head.as_bytes(), true), yes, "{line}");
+            assert!(!unavailable(head.as_bytes(), false), "{line}");
+        }
     }
 }

@@ -151,8 +151,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         };
         self.trip.stripe().bytes_in.add(judged.len as u64);
         self.status = answer.status().as_u16();
-        if let Some(report) = &judged.report {
-            self.hear(self.status, ended, report.as_bytes())?;
+        if let Some(said) = &judged.report {
+            let unavailable = || super::report::unavailable_by(answer.headers(), ended);
+            self.hear(self.status, unavailable, said.as_bytes())?;
         }
         self.answer = if ended { Answer::Done } else { Answer::Body(Body::Chunked(Chunked::new())) };
         if self.refused {
