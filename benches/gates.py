@@ -3,9 +3,8 @@
 
 Instructions and system calls are counted in two runs of the same proxy that differ only in the number of requests;
 the difference of the counts over the difference of the requests leaves out start, stop and connection set-up. How many
-events the proxy finds at once varies from run to run, and with it the instructions by up to seven in a hundred: the less of a
-processor client and server get, the fewer it finds, and the more an event costs. That says nothing of the proxy, so the least of
-seven such pairs counts.
+events the proxy finds at once varies from run to run, and with it the instructions by one in a hundred: they are the
+median of three such pairs.
 They are counted twice: before one plain server, and (`all on`) before four that say of themselves with each answer what adaptive
 goes by, with slots, limits for members and the page of metrics, which is fetched in the middle of each run.
 Memory is the growth of the resident set from one client connection to thousands of idle ones that each made one
@@ -16,6 +15,7 @@ Exit status: 0 all within the limits, 1 one is above, 2 it could not be measured
 import argparse
 import dataclasses
 import re
+import statistics
 import sys
 import tempfile
 import time
@@ -114,7 +114,7 @@ def instructions(peer, members, results):
                     raise Failed(f"{peer.name} did not end on SIGTERM under valgrind:\n{proxy.last_words()}")
                 return cachegrind_total(read(counts, proxy))
 
-    return min(difference(count, 400, 4400) for _ in range(7))
+    return statistics.median(difference(count, 400, 4400) for _ in range(3))
 
 
 def system_calls(peer, members, _results):
