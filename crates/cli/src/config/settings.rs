@@ -475,7 +475,6 @@ fn watched_member(spec: &MemberSpec, group: &proxy::GroupSettings) -> cluster::M
     cluster::MemberSettings { name, address, capacity, host }
 }
 
-/// How a server is asked whether it is there.
 pub(super) fn probe(health: &Health) -> proxy::ProbeSettings {
     let host = || health.host.as_ref().map(|host| host.0.clone());
     let kind = match (&health.http, &health.grpc) {
