@@ -421,7 +421,7 @@ fn members_of_a_host_believe_in_more_than_it_has_and_the_host_does_not() {
 
 #[test]
 fn in_overload_a_host_has_less_than_the_limits_of_its_members_add_up_to() {
-    let [apart, together] = both(1.3, 0.75, 1);
+    let [apart, together] = both(1.3, 0.75, 3);
     // Each group fills the host up to the limit of its own member.
     assert!(apart.in_flight > 3.0 * PROCESSORS, "{apart:?}");
     // The knee and three times its square root is where a host refuses.

@@ -103,24 +103,25 @@ pub fn quick(value: &[u8]) -> Option<Said> {
 fn decimal(text: &[u8]) -> Option<(f64, &[u8])> {
     const TENS: [f64; 16] =
         [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
-    let (mut digits, mut value, mut point) = (0_usize, 0_u64, None);
-    let mut length = 0;
-    for byte in text {
-        match byte {
-            b'0'..=b'9' => {
-                value = value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
-                digits += 1;
-            }
-            b'.' if point.is_none() => point = Some(digits),
-            b',' => break,
-            _ => return None,
+    let mut value = 0_u64;
+    let mut digits_from = |mut at: usize| {
+        while let Some(digit) = text.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
+            at += 1;
         }
-        length += 1;
-    }
+        at
+    };
+    let whole = digits_from(0);
+    let (end, decimals) = match text.get(whole) {
+        Some(b'.') => {
+            let end = digits_from(whole + 1);
+            (end, end - whole - 1)
+        }
+        _ => (whole, 0),
+    };
     // As many digits as are exact, divided by an exact power of ten: the nearest number there is, as when it is read in any other way.
-    let decimals = digits - point.unwrap_or(digits);
-    let exact = (1..TENS.len()).contains(&digits);
-    exact.then(|| (value as f64 / TENS[decimals], &text[length..]))
+    let exact = (1..TENS.len()).contains(&(whole + decimals)) && matches!(text.get(end), None | Some(b','));
+    exact.then(|| (value as f64 / TENS[decimals], &text[end..]))
 }
 
 /// Appends a whole header line.

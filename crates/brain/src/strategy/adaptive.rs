@@ -94,7 +94,8 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     let queue = f64::from(reading.in_flight) + 1.0;
     let cost = cost(&view.reading, queue, scorn(member, hand.failing()));
     let cost = cost + unsaid(member, cost);
-    let until = now + Duration::try_from_secs_f32(view.reading.sojourn).unwrap_or_default();
+    // Not by way of u128, which no processor converts.
+    let until = now + Duration::from_nanos((f64::from(view.reading.sojourn) * 1e9) as u64);
     hand.keep(member.id, cost as f32, until, now);
 }
 

@@ -120,13 +120,11 @@ fn control(input: &[u8], from: usize) -> usize {
 
 #[inline(always)]
 fn trim(input: &[u8], from: usize, to: usize) -> &[u8] {
-    let mut value = &input[from..to];
-    // Nearly every value has one space before it and nothing after it.
-    if let [b' ', rest @ ..] = value {
-        value = rest;
-    }
+    // Nearly every value has one space before it and nothing after it. A byte of it that is not above a space is white.
+    let from = from + usize::from(input[from] == b' ');
+    let value = &input[from..to];
     match value {
-        [b' ' | b'\t', ..] | [.., b' ' | b'\t'] => value.trim_ascii(),
+        [..=b' ', ..] | [.., ..=b' '] => value.trim_ascii(),
         _ => value,
     }
 }
