@@ -189,7 +189,8 @@ pub struct Network {
 pub struct Plan {
     /// Times that each point is run.
     pub repetitions: Graded<Spanned<usize>>,
-    /// Parts of equal length that each of them is cut into, each a sample.
+    /// Parts of equal length that each of them is cut into, each a sample. In a closed loop they are as long as a client takes
+    /// to go around twice, if that is longer, and up to ten times as long as this makes them.
     pub batches: Graded<usize>,
     /// Run the balancers in turn, repetition by repetition, rather than one after the other: what the machine does
     /// besides hits all of them alike.

@@ -294,8 +294,13 @@ fn origin(run: &RunFile, experiment: &Experiment) -> String {
     let mode = run.mode();
     let plan = &experiment.plan;
     let turns = if plan.interleaved { ", the balancers in turn" } else { "" };
+    let closed = |point: &plan::Point| matches!(point.offer, plan::Offer::Concurrency(_));
+    let longer = match plan::points(experiment, mode).iter().any(closed) {
+        true => " (both longer where clients take long to go around)",
+        false => "",
+    };
     format!(
-        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{turns}, after {} s of warm-up; the \
+        "<h2>How it was made</h2>\n<p>Each point: {} repetitions of {} s in {} batches{turns}, after {} s of warm-up{longer}; the \
          samples of all of them give the intervals (Student's t). The load came from this program's own generator, \
          in a process apart from balancer and members, on the same machine. The run took {:.0} s.</p>\n\
          <p class=\"dim\">SHA-256 of the experiment <code>{}</code>, of the binary <code>{}</code></p>\n\

@@ -81,3 +81,12 @@ fn a_batch_in_which_nothing_ended_is_a_bad_sample_and_not_none() {
     assert!(!samples(Drive::Closed(1), &Record::new()).contains_key(&Metric::Success));
     assert_eq!(lasting(5.0, Drive::Closed(1), &Record::new())[&Metric::Success], [0.0]);
 }
+
+#[test]
+fn batches_are_as_long_as_two_cycles_within_bounds() {
+    let seconds = Duration::from_secs;
+    assert_eq!(lengthened(seconds(4), seconds(7)), seconds(14));
+    assert_eq!(lengthened(seconds(4), seconds(1)), seconds(4));
+    assert_eq!(lengthened(seconds(4), seconds(60)), seconds(40));
+    assert_eq!(lengthened(seconds(4), Duration::ZERO), seconds(4), "an open loop");
+}
