@@ -227,6 +227,21 @@ fn http() {
 }
 
 #[test]
+fn tls() {
+    Walk::guide("tls.md")
+        .skip("openssl ocsp", "it asks an authority on the network; tests of TLS have answers of one")
+        .go();
+}
+
+#[test]
+fn corba_tools() {
+    Walk::guide("corba-tools.md")
+        .put("--duration 10s", "--duration 1s")
+        .put("--rate 500 --connections 8", "--rate 50 --connections 8 --duration 1s --tolerance 10s")
+        .go();
+}
+
+#[test]
 fn http2() {
     Walk::guide("http2.md")
         .put("orders", "web")

@@ -37,12 +37,15 @@ pub(crate) struct Imported {
 /// Reads a text; `name` is what it is called.
 ///
 /// # Errors
-/// There is nothing in it to carry over: what is missing, and what was noted.
+/// There is nothing in it to carry over, or it is not whole: what is missing, and what was noted.
 pub(crate) fn import(from: From, name: &str, text: &str) -> Result<Imported, (String, Vec<Note>)> {
     let (draft, program) = match from {
         From::Haproxy => (haproxy::read(text), "HAProxy"),
         From::Nginx => (nginx::read(text), "NGINX"),
     };
+    if let Some(Note { line, what, why }) = &draft.broken {
+        return Err((format!("line {line}: {what}: {why}: the text is not whole"), Vec::new()));
+    }
     let draft = fit::fit(draft);
     let mut notes = draft.notes.clone();
     notes.sort_by_key(|note| note.line);

@@ -18,7 +18,8 @@ const DAEMONS: [&str; 4] =
 /// What makes a command of these one that ends.
 const ENDS: [&str; 2] = ["--once", "--help"];
 /// What a reader of ours types.
-const COMMANDS: [&str; 7] = ["plimsoll ", "curl ", "dig ", "kill ", "sed -i ", "wait ", "export "];
+const COMMANDS: [&str; 8] =
+    ["plimsoll ", "curl ", "dig ", "kill ", "sed -i ", "wait ", "export ", "openssl "];
 /// Ends of names of files that a page has its reader write.
 const FILES: [&str; 3] = [".toml", ".lqn", ".csv"];
 /// What does not stand in a command that can be typed.

@@ -21,6 +21,8 @@ pub(super) struct Draft {
     pub(super) listeners: Vec<Listener>,
     pub(super) groups: Vec<Group>,
     pub(super) notes: Vec<Note>,
+    /// Why the text is not whole, if it is not: what can be read of it is not what was meant.
+    pub(super) broken: Option<Note>,
     /// Places where clients had to prove who they are, and what could not be carried over as it was.
     pub(super) shut: Vec<Listener>,
     noted: BTreeSet<(usize, String, String)>,
@@ -33,6 +35,12 @@ impl Draft {
         if self.noted.insert((line, note.what.clone(), note.why.clone())) {
             self.notes.push(note);
         }
+    }
+
+    /// Notes why the text is not whole.
+    pub(super) fn breaks(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
+        let note = Note { line, what: short(&what.into()), why: why.into() };
+        self.broken.get_or_insert(note);
     }
 
     /// Is there a note on this line?

@@ -45,8 +45,36 @@ pub(super) fn read(text: &str) -> Draft {
     for section in sections.list.iter().filter(|section| section.kind.accepts()) {
         bind::listeners(section, &groups, &of_listeners, &mut draft);
     }
+    in_folders(&sections, &mut draft);
     sections.rest(&mut draft);
     draft
+}
+
+/// Files that are named by no whole path are in the folders that `global` names.
+fn in_folders(sections: &Sections, draft: &mut Draft) {
+    let within = |folder: &Option<String>, file: &mut String| {
+        if let Some(folder) = folder
+            && !file.is_empty()
+            && !file.starts_with('/')
+        {
+            *file = format!("{}/{file}", folder.trim_end_matches('/'));
+        }
+    };
+    for tls in draft.listeners.iter_mut().chain(&mut draft.shut).filter_map(|listener| listener.tls.as_mut())
+    {
+        for (certificate, key) in &mut tls.certificates {
+            within(&sections.crt_base, certificate);
+            within(&sections.crt_base, key);
+        }
+        tls.client_ca.iter_mut().for_each(|file| within(&sections.ca_base, file));
+    }
+    for tls in draft.groups.iter_mut().filter_map(|group| group.tls.as_mut()) {
+        tls.ca.iter_mut().for_each(|file| within(&sections.ca_base, file));
+        if let Some((certificate, key)) = &mut tls.own {
+            within(&sections.crt_base, certificate);
+            within(&sections.crt_base, key);
+        }
+    }
 }
 
 /// How groups are called here, by how backends are called there.

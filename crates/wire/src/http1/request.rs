@@ -293,7 +293,12 @@ fn coding(value: &[u8]) -> Result<(), Refusal> {
 /// What is asked for in origin form, and the authority if the target names it.
 #[inline]
 fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
-    if target.starts_with(b"/") { Ok((target, None)) } else { other_form(method, target) }
+    // To a CONNECT a member might begin a tunnel, whatever its target is.
+    if target.starts_with(b"/") && method != b"CONNECT" {
+        Ok((target, None))
+    } else {
+        other_form(method, target)
+    }
 }
 
 /// Splits a target in absolute form into origin form and authority.

@@ -87,7 +87,7 @@ fn target(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draf
         Some(name) => name,
         None if section.kind.serves() && !section.servers.is_empty() => &section.name,
         None => {
-            let why = "it has no default_backend, and there are no conditions here";
+            let why = "it has no default_backend: a listener needs a group for who meets no condition";
             draft.note(section.line, format!("frontend {}", section.name), why);
             return None;
         }
@@ -198,12 +198,13 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
     if !secure {
         return;
     }
-    let folder = |file: &str| file.ends_with('/') || !file.contains('.');
-    if tls.certificates.iter().any(|(file, _)| folder(file)) {
-        let why = "folders of certificates are not read: name each with its key";
-        draft.note(line, "bind … crt", why);
-        tls.certificates.retain(|(file, _)| !folder(file));
+    // Nothing is looked up: a file has an ending.
+    let folder = |file: &str| !file.rsplit('/').next().is_some_and(|last| last.contains('.'));
+    for (file, _) in tls.certificates.iter().filter(|(file, _)| folder(file)) {
+        let why = "it looks like a folder of certificates, which is not read: name each with its key";
+        draft.note(line, format!("bind … crt {file}"), why);
     }
+    tls.certificates.retain(|(file, _)| !folder(file));
     // Without its file nobody can prove anything: the listener falls out, and lets nobody in.
     match verified {
         Some("required") => tls.client_ca = Some(ca.unwrap_or_default()),

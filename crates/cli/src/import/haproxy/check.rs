@@ -18,7 +18,8 @@ pub(super) fn health(group: &mut Group, section: &Section, servers: &[Server], d
     let mut health = Health {
         kind: Kind::Tcp,
         interval: first.interval,
-        timeout: section.timeout(&["check", "connect"]),
+        // Without one of its own a check has the time until the next.
+        timeout: section.timeout(&["check"]).or(first.interval),
         rise: first.rise,
         fall: first.fall,
         host: None,
@@ -29,6 +30,10 @@ pub(super) fn health(group: &mut Group, section: &Section, servers: &[Server], d
     } else {
         section.option("tcp-check");
         for line in &section.checks {
+            if line.look().first().is_some_and(|word| word == "http-check") {
+                draft.note(line.line, &line.said, "it is of option httpchk, which is not in force");
+                continue;
+            }
             draft.note(line.line, &line.said, "checks connect (tcp), or ask for a path (http)");
         }
     }
@@ -47,6 +52,11 @@ fn asked(health: &mut Health, section: &Section, draft: &mut Draft) {
     };
     let mut expected = false;
     for check in &section.checks {
+        if check.look().first().is_some_and(|word| word == "tcp-check") {
+            draft.note(check.line, &check.said, "it is of option tcp-check, which is not in force");
+            check.settle();
+            continue;
+        }
         let number = &check.line;
         let words: Vec<&str> = check.take().iter().map(String::as_str).collect();
         match words.as_slice() {
@@ -74,6 +84,10 @@ fn asked(health: &mut Health, section: &Section, draft: &mut Draft) {
             }
             ["http-check", "expect", "status", status] if status.parse::<u64>().is_ok() && !expected => {
                 (health.expect, expected) = (status.parse().ok(), true);
+            }
+            ["http-check", "connect", ..] => {
+                let why = "checks go to the member's own address and port, as traffic does";
+                draft.note(*number, words.join(" "), why);
             }
             ["http-check", "disable-on-404" | "send-state"] => {
                 draft.note(*number, words.join(" "), "drain members with plimsoll drain")

@@ -181,6 +181,9 @@ pub(super) struct Sections {
     pub(super) list: Vec<Section>,
     /// Members are believed without proof, unless they say otherwise.
     pub(super) unproved: bool,
+    /// Folders of certificates and authorities that are named by no whole path.
+    pub(super) crt_base: Option<String>,
+    pub(super) ca_base: Option<String>,
     /// What defaults say.
     of_defaults: Vec<Line>,
 }
@@ -205,10 +208,16 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
     let mut named: BTreeMap<String, Section> = BTreeMap::new();
     let mut now: Option<Section> = None;
     let mut foreign = false;
+    // Do the lines of the section stand further in than its name?
+    let mut indented = false;
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
-        let words = words(line);
+        let (words, closed) = words(line);
         let Some(first) = words.first() else { continue };
+        if !closed {
+            draft.breaks(number, line.trim(), "a quote is not closed");
+        }
+        let outside = !line.starts_with([' ', '\t']);
         let kind = match &**first {
             "global" => Some(Kind::Global),
             "defaults" => Some(Kind::Defaults),
@@ -216,17 +225,29 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
             "backend" => Some(Kind::Backend),
             "listen" => Some(Kind::Listen),
             "resolvers" | "peers" | "userlist" | "mailers" | "cache" | "program" | "ring" | "log-forward"
-            | "http-errors" | "fcgi-app" | "crt-store" | "traces" | "log-profile"
-                if !line.starts_with([' ', '\t']) =>
+            | "http-errors" | "fcgi-app" | "crt-store" | "traces" | "log-profile" | "acme"
+                if outside =>
             {
                 end(now.take(), &mut sections, &mut defaults, &mut named);
                 foreign = true;
                 draft.note(number, line.trim(), format!("there is nothing like a section `{first}` here"));
                 continue;
             }
+            // A name that is mistyped: what follows it is not of the section before.
+            other if outside && indented && !why::is_known(other) => {
+                end(now.take(), &mut sections, &mut defaults, &mut named);
+                (foreign, indented) = (true, false);
+                draft.note(
+                    number,
+                    line.trim(),
+                    format!("there is no section `{other}`: its lines are left out"),
+                );
+                continue;
+            }
             _ => None,
         };
         if let Some(kind) = kind {
+            indented = false;
             end(now.take(), &mut sections, &mut defaults, &mut named);
             foreign = false;
             now = Some(begin(kind, &words, number, &defaults, &named));
@@ -235,6 +256,7 @@ pub(super) fn read(text: &str, draft: &mut Draft) -> Sections {
         if foreign {
             continue;
         }
+        indented = !outside;
         let said = line.trim();
         match &mut now {
             Some(section) if section.kind == Kind::Global => {
@@ -307,6 +329,8 @@ fn global(sections: &mut Sections, number: usize, words: &[String], said: &str, 
         ("ssl-server-verify", _) if words.get(1).is_some_and(|word| word == "required") => {
             sections.unproved = false
         }
+        ("crt-base", _) => sections.crt_base = words.get(1).cloned(),
+        ("ca-base", _) => sections.ca_base = words.get(1).cloned(),
         _ if why::HARMLESS_OF_PROCESS.contains(&first) => {}
         _ => draft.note(number, said, why::of_process(first)),
     }
@@ -325,6 +349,14 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
         // What is said again is not in force here as it was said first.
         if let Some(before) = section.set.insert(key.to_owned(), line) {
             before.settle();
+        }
+    };
+    // The last way of checking is the one; defaults have another, perhaps.
+    let other_check = |section: &mut Section, name: &str| {
+        for before in why::CHECKS.iter().filter(|one| **one != name) {
+            if let Some(before) = section.set.remove(&format!("option {before}")) {
+                before.settle();
+            }
         }
     };
     let first = &*words[0];
@@ -359,6 +391,9 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
         }
         ("timeout", Some(which)) if words.len() > 2 => set(section, &format!("timeout {which}")),
         ("option", Some(name)) => {
+            if why::CHECKS.contains(&name) {
+                other_check(section, name);
+            }
             if why::OPTIONS.contains(&name) {
                 set(section, &format!("option {name}"));
                 if name == "forwardfor" && words.len() > 2 {

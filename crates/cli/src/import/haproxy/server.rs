@@ -24,7 +24,11 @@ pub(super) struct Server {
     backup: bool,
     disabled: bool,
     send_proxy: Option<u8>,
-    h2: bool,
+    /// `proto`, which goes before what TLS agrees on.
+    h2: Option<bool>,
+    /// `alpn`, with `ssl`.
+    agreed: Agreed,
+    check_tls: bool,
     /// `ssl`; what else is said of TLS has no effect without.
     secure: bool,
     proof: MemberTls,
@@ -36,7 +40,20 @@ pub(super) struct Server {
     cookie: bool,
 }
 
+/// What is offered to members for TLS to agree on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Agreed {
+    #[default]
+    Http1,
+    Http2,
+    Either,
+}
+
 impl Server {
+    fn h2(&self) -> bool {
+        self.h2.unwrap_or(self.secure && self.agreed == Agreed::Http2)
+    }
+
     fn tls(&self) -> Option<&MemberTls> {
         self.secure.then_some(&self.proof)
     }
@@ -82,12 +99,14 @@ fn servers(section: &Section, sections: &Sections, draft: &mut Draft) -> Vec<Ser
     // HAProxy believes none without proof, unless it is told to.
     let proof = MemberTls { verify: !sections.unproved, ..MemberTls::default() };
     let mut usual = Server { weight: 1, proof, ..Server::default() };
-    for line in &section.default_server {
-        (usual.line, usual.name) = (line.line, "default-server".to_owned());
-        parameters(&mut usual, line.take()[1..].iter().map(String::as_str), draft);
-    }
+    // Each is for the servers below it.
+    let mut usually = section.default_server.iter().peekable();
     let mut servers = Vec::new();
     for line in &section.servers {
+        while let Some(before) = usually.next_if(|one| one.line < line.line) {
+            (usual.line, usual.name) = (before.line, DEFAULT.to_owned());
+            parameters(&mut usual, before.take()[1..].iter().map(String::as_str), draft);
+        }
         let words: Vec<&str> = line.take().iter().map(String::as_str).collect();
         let (template, name, address, rest) = match words.as_slice() {
             ["server-template", prefix, _, address, rest @ ..] => (true, prefix, address, rest),
@@ -174,13 +193,29 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
                     None => otherwise(&format!("sni {asked}"), "members are asked by one name: server_name"),
                 }
             }
-            "alpn" | "proto" => {
+            "proto" => match value() {
+                "h2" => server.h2 = Some(true),
+                "h1" | "none" => server.h2 = Some(false),
+                other => otherwise(&format!("{word} {other}"), "members speak HTTP/1.1 or HTTP/2"),
+            },
+            "alpn" => {
                 let list = value();
-                match list.split(',').next() {
-                    Some("h2") => server.h2 = true,
-                    Some("http/1.1" | "h1" | "none") => server.h2 = false,
-                    _ => otherwise(&format!("{word} {list}"), "members speak HTTP/1.1 or HTTP/2"),
+                let offers = |name: &str| list.split(',').any(|one| one == name);
+                match (offers("h2"), offers("http/1.1")) {
+                    (true, true) => server.agreed = Agreed::Either,
+                    (true, false) => server.agreed = Agreed::Http2,
+                    (false, true) => server.agreed = Agreed::Http1,
+                    (false, false) => {
+                        otherwise(&format!("{word} {list}"), "members speak HTTP/1.1 or HTTP/2")
+                    }
                 }
+            }
+            "check-ssl" => server.check_tls = true,
+            // Each address of its name is a member here, and is followed.
+            "resolvers" | "resolve-prefer" | "resolve-net" | "resolve-opts" | "init-addr"
+                if server.template =>
+            {
+                value();
             }
             "inter" => some(&mut server.interval, word, value::time(value(), UNIT), &mut otherwise),
             "rise" => some(&mut server.rise, word, value().parse().ok(), &mut otherwise),
@@ -201,7 +236,17 @@ fn parameters<'w>(server: &mut Server, words: impl Iterator<Item = &'w str>, dra
             }
         }
     }
+    if server.check_tls && !server.secure && server.name != DEFAULT {
+        draft.note(
+            line,
+            format!("{name} … check-ssl"),
+            "checks speak what traffic speaks: without ssl no TLS",
+        );
+    }
 }
+
+/// What the lines that stand for all servers are called.
+const DEFAULT: &str = "default-server";
 
 fn number(place: &mut u64, word: &str, value: &str, otherwise: &mut impl FnMut(&str, &str)) {
     match value.parse() {
@@ -233,6 +278,10 @@ fn in_use(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) -> Vec<Ser
     let mut used = first;
     let several = used.iter().chain(&spares).any(|server| server.template);
     if used.len() <= 1 && !spares.is_empty() && !several {
+        if let Some(first) = used.first().filter(|first| first.limit.is_some()) {
+            let why = "what is more than that goes to the spare, where there it waits";
+            draft.note(first.line, format!("{} … maxconn", first.name), why);
+        }
         group.strategy = Strategy::FirstAvailable;
         used.extend(spares);
     } else {
@@ -278,10 +327,18 @@ fn of_found(group: &mut Group, server: &Server, used: &[Server], draft: &mut Dra
 /// What is of the group here, and should be alike in all of its servers.
 fn alike(group: &mut Group, servers: &[Server], draft: &mut Draft) {
     let Some(first) = servers.first() else { return };
-    (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2, first.tls().cloned());
+    (group.send_proxy, group.h2, group.tls) = (first.send_proxy, first.h2(), first.tls().cloned());
     group.slow_start = first.slow_start;
+    if first.tls().is_some_and(|proof| proof.verify && proof.server_name.is_none()) {
+        let why = "its certificate must be for the host in its address, too, or for another: tls.server_name";
+        draft.note(first.line, format!("{} … verify required", first.name), why);
+    }
+    if first.h2.is_none() && first.secure && first.agreed == Agreed::Either {
+        let why = "members are spoken to by HTTP/1.1, or all of them by HTTP/2: protocol = \"h2\"";
+        draft.note(first.line, format!("{} … alpn h2,http/1.1", first.name), why);
+    }
     for server in &servers[1..] {
-        if (server.send_proxy, server.h2, server.tls()) != (first.send_proxy, first.h2, first.tls()) {
+        if (server.send_proxy, server.h2(), server.tls()) != (first.send_proxy, first.h2(), first.tls()) {
             let why = format!("all members of a group are reached alike: as {}", first.name);
             draft.note(server.line, format!("{}: ssl, alpn, send-proxy", server.name), why);
         }
@@ -332,7 +389,15 @@ fn strategy(group: &mut Group, section: &Section, draft: &mut Draft) {
         }
     };
     if key.is_some() {
-        let why = "the same keys stay together, at other members than there: the hash is another";
+        let why = match words.as_slice() {
+            ["uri", rest @ ..] if rest.contains(&"whole") => {
+                "the key is the path without its query: what differs by that alone stays together"
+            }
+            ["uri", _, ..] => {
+                "the key is the whole path: what has only its beginning in common does not stay together"
+            }
+            _ => "the same keys stay together, at other members than there: the hash is another",
+        };
         draft.note(line, format!("balance {}", words.join(" ")), why);
     }
     (group.strategy, group.key) = (strategy, key);
@@ -386,7 +451,10 @@ fn sticks(
     }
     for line in &section.sticks {
         let (line, words, said) = (line.line, line.take(), line.said.clone());
-        if words.get(1).is_none_or(|word| word != "on") || group.key.is_some() {
+        if words.get(1).is_none_or(|word| word != "on")
+            || group.key.is_some()
+            || group.strategy == Strategy::FirstAvailable
+        {
             draft.note(line, said, "there are no tables: one key is what clients stay together by");
             continue;
         }

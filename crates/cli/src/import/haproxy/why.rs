@@ -1,6 +1,7 @@
 //! Words of HAProxy's: which are read, which have no effect on traffic by themselves, and why the others are not carried over.
 
-use super::NO_RULES;
+use super::super::value;
+use super::{NO_RULES, UNIT};
 
 /// What is set once in a section and looked up later.
 pub(super) const SET: [&str; 12] = [
@@ -16,6 +17,19 @@ pub(super) const SET: [&str; 12] = [
     "backlog",
     "disabled",
     "source",
+];
+
+/// Options that each say how servers are checked: the last one is right.
+pub(super) const CHECKS: [&str; 9] = [
+    "httpchk",
+    "tcp-check",
+    "mysql-check",
+    "pgsql-check",
+    "redis-check",
+    "smtpchk",
+    "ldap-check",
+    "ssl-hello-chk",
+    "external-check",
 ];
 
 /// Options that mean something here.
@@ -73,10 +87,9 @@ pub(super) fn of_process(word: &str) -> &'static str {
         "cpu-map" => "threads are pinned to cores",
         "ulimit-n" => "the limit on open files is raised as far as it goes",
         "hard-stop-after" => "that is drain_deadline",
-        "ca-base" | "crt-base" => "paths of certificates are written out whole here",
         word if word.starts_with("ssl-") => "ciphers and options of TLS are not set one by one here",
         word if word.starts_with("tune.") => "there is nothing to tune",
-        _ => "there is nothing like it here",
+        _ => NOTHING,
     }
 }
 
@@ -86,6 +99,7 @@ pub(super) fn of_option(name: &str) -> &'static str {
         "httplog" | "tcplog" | "httpslog" | "logasap" => LOG,
         "log-health-checks" => "every change of health is an event: plimsoll events",
         "abortonclose" => "a client that has left is not waited for, whatever its request has come to",
+        name if CHECKS.contains(&name) => "checks connect (tcp), or ask for a path (http): this one connects",
         "allbackups" => "spares get work one after the other",
         "prefer-last-server" => "each request is given to a member anew",
         _ => "there is no such option here",
@@ -124,8 +138,33 @@ pub(super) fn of_proxy(word: &str) -> &'static str {
         | "filter"
         | "force-persist"
         | "ignore-persist" => NO_RULES,
-        _ => "there is nothing like it here",
+        _ => NOTHING,
     }
+}
+
+/// Does a line of a section begin so?
+pub(super) fn is_known(word: &str) -> bool {
+    let kept = [
+        "bind",
+        "server",
+        "server-template",
+        "default-server",
+        "use_backend",
+        "http-check",
+        "tcp-check",
+        "stick",
+        "stats",
+        "log",
+        "maxconn",
+        "daemon",
+        "user",
+        "group",
+    ];
+    kept.contains(&word)
+        || SET.contains(&word)
+        || HARMLESS.contains(&word)
+        || of_proxy(word) != NOTHING
+        || of_process(word) != NOTHING
 }
 
 /// What is kept, and what nobody took.
@@ -141,6 +180,7 @@ pub(super) fn unused(words: &[&str]) -> &'static str {
         ["option", "httpchk" | "tcp-check", ..] | ["http-check" | "tcp-check", ..] => {
             "no server that was carried over is checked"
         }
+        ["timeout", _, time, ..] if value::time(time, UNIT).is_none() => "it is no length of time",
         ["timeout", "tunnel", ..] => "it is of the listener here: timeouts.tunnel, or idle for tcp",
         ["timeout", "server", ..] => {
             "sessions of tcp end after timeouts.idle of their listener: as timeout tunnel or client says"
@@ -148,7 +188,7 @@ pub(super) fn unused(words: &[&str]) -> &'static str {
         ["timeout", "server-fin" | "client-fin", ..] => {
             "what is half closed ends as the rest does, by timeouts.idle"
         }
-        ["timeout", ..] => "nothing that was carried over has such a time, or it is no length of time",
+        ["timeout", ..] => "nothing that was carried over has such a time",
         _ => "nothing that was carried over has it",
     }
 }
@@ -219,9 +259,8 @@ pub(super) const OF_SERVER: [(&str, &str); 48] = [
 ];
 
 /// Those without one.
-pub(super) const FLAGS_OF_SERVER: [(&str, &str); 15] = [
+pub(super) const FLAGS_OF_SERVER: [(&str, &str); 14] = [
     ("agent-check", REPORT),
-    ("check-ssl", "checks speak what traffic speaks: without ssl no TLS"),
     ("check-send-proxy", "checks send a PROXY header if traffic does"),
     ("check-via-socks4", NOTHING),
     ("non-stick", "strategies that hash take every member"),

@@ -1,7 +1,7 @@
 //! A line as words: spaces between them, quotes and backslashes around what is meant as it stands, `#` before a comment.
 
-/// The words of a line.
-pub(super) fn words(line: &str) -> Vec<String> {
+/// The words of a line, and whether each quote is closed.
+pub(super) fn words(line: &str) -> (Vec<String>, bool) {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut begun = false;
@@ -38,7 +38,7 @@ pub(super) fn words(line: &str) -> Vec<String> {
     if begun {
         words.push(word);
     }
-    words
+    (words, quote.is_none())
 }
 
 #[cfg(test)]
@@ -56,9 +56,10 @@ mod tests {
             ("# all", ""),
             ("a \"b", "a|b"),
         ] {
-            assert_eq!(words(line).join("|"), expected, "{line}");
+            assert_eq!(words(line).0.join("|"), expected, "{line}");
         }
-        assert_eq!(words("''").len(), 1);
-        assert_eq!(words("\\"), [""]);
+        assert_eq!(words("''").0.len(), 1);
+        assert_eq!(words("\\").0, [""]);
+        assert!(words("a 'b'").1 && !words("a \"b").1);
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn of_http(
         connect: of("proxy_connect_timeout", "grpc_connect_timeout"),
         idle: of("proxy_read_timeout", "grpc_read_timeout"),
         attempts: tries(&scope),
-        tls: secure.then(|| scope.member_tls()),
+        tls: secure.then(|| scope.member_tls(host)),
         h2: grpc,
         send_proxy: None,
     };
@@ -109,7 +109,7 @@ pub(super) fn of_stream(
         connect: scope.time("proxy_connect_timeout"),
         idle: None,
         attempts: tries(scope),
-        tls: scope.on("proxy_ssl").then(|| scope.member_tls()),
+        tls: scope.on("proxy_ssl").then(|| scope.member_tls(pass.first())),
         h2: false,
         send_proxy: scope.on("proxy_protocol").then_some(1),
     };
@@ -145,6 +145,11 @@ fn quiet(scope: &Scope<'_>) {
 
 /// Tries after the first; theirs count that one, and 0 is for no limit.
 fn tries(scope: &Scope<'_>) -> Option<u64> {
+    if scope.is("proxy_next_upstream", "off") {
+        scope.find("proxy_next_upstream");
+        scope.find("proxy_next_upstream_tries");
+        return Some(0);
+    }
     scope.number("proxy_next_upstream_tries")?.checked_sub(1)
 }
 
@@ -172,8 +177,9 @@ fn group(
         }
         upstreams.groups.insert(host.to_owned(), group);
     }
-    let first = !upstreams.said.contains(host);
-    let group = upstreams.groups.get_mut(host)?;
+    let key = reached(host, &said, upstreams)?;
+    let first = upstreams.said.insert(key.clone());
+    let group = upstreams.groups.get_mut(&key)?;
     let now = Said {
         connect: group.connect,
         idle: group.idle,
@@ -183,14 +189,43 @@ fn group(
         send_proxy: group.send_proxy,
     };
     if first {
-        upstreams.said.insert(host.to_owned());
         (group.connect, group.idle, group.attempts) = (said.connect, said.idle, said.attempts);
         (group.tls, group.h2, group.send_proxy) = (said.tls, said.h2, said.send_proxy);
     } else if now != said {
-        let why = "times, tries and TLS are of the group: as the first server that sends there has them";
+        let why = "times and tries are of the group: as the first server that sends there has them";
         draft.note(pass.line, pass.said(), why);
     }
     Some(group.name.clone())
+}
+
+/// What the group is called there whose members are reached in this way: itself, or another one with the same members.
+fn reached(host: &str, said: &Said, upstreams: &mut Upstreams) -> Option<String> {
+    let way = |tls: &Option<MemberTls>, h2: bool, proxy: Option<u8>| (tls.clone(), h2, proxy);
+    let wanted = way(&said.tls, said.h2, said.send_proxy);
+    for number in 0.. {
+        // No name there has a space.
+        let key = if number == 0 { host.to_owned() } else { format!("{host} {number}") };
+        let Some(group) = upstreams.groups.get(&key) else {
+            let mut other = upstreams.groups.get(host)?.clone();
+            let how = match wanted {
+                (Some(_), ..) => "tls",
+                (_, true, _) => "h2",
+                (.., Some(_)) => "proxy",
+                _ => "plain",
+            };
+            let mut name = value::name(&format!("{}-{how}", other.name));
+            while upstreams.groups.values().any(|one| one.name == name) {
+                name = value::name(&format!("{name}-{number}"));
+            }
+            other.name = name;
+            upstreams.groups.insert(key.clone(), other);
+            return Some(key);
+        };
+        if !upstreams.said.contains(&key) || way(&group.tls, group.h2, group.send_proxy) == wanted {
+            return Some(key);
+        }
+    }
+    None
 }
 
 /// Fields that requests get on their way. True if members are told who the client is.

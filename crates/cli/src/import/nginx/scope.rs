@@ -1,5 +1,6 @@
 //! What a directive means where it stands, and around that. What is looked up is taken.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::super::draft::MemberTls;
@@ -82,21 +83,24 @@ impl<'d> Scope<'d> {
         Some(word.to_owned())
     }
 
-    /// How members are reached by TLS, if they are.
-    pub(super) fn member_tls(&self) -> MemberTls {
+    /// How members that are called `host` are reached by TLS, if they are.
+    pub(super) fn member_tls(&self, host: &str) -> MemberTls {
         let pair = ["proxy_ssl_certificate", "proxy_ssl_certificate_key"];
         let own = match pair.map(|name| self.look(name).is_some()) {
             [true, true] => self.word(pair[0]).zip(self.word(pair[1])),
             _ => None,
         };
         let verify = self.on("proxy_ssl_verify");
-        if self.is("proxy_ssl_server_name", "on") {
-            self.take("proxy_ssl_server_name");
-        }
+        let told = self.on("proxy_ssl_server_name");
+        // What they are asked by, and have to prove to be, is what they are called where requests are sent.
+        let called = Some(host.rsplit_once(':').map_or(host, |(name, _)| name))
+            .filter(|_| (verify || told) && self.look("proxy_ssl_name").is_none())
+            .filter(|name| name.parse::<IpAddr>().is_err() && !name.starts_with('['))
+            .map(str::to_owned);
         MemberTls {
             verify,
             ca: self.word("proxy_ssl_trusted_certificate").filter(|_| verify),
-            server_name: self.word("proxy_ssl_name"),
+            server_name: self.word("proxy_ssl_name").or(called),
             own,
         }
     }

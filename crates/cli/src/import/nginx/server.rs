@@ -86,6 +86,12 @@ fn sites_of(
     };
     let mut sites = Vec::new();
     let listens: Vec<&Directive> = block.iter().filter(|one| one.name == "listen").copied().collect();
+    let usual = Directive::new(server.line, "listen".to_owned(), vec!["80".to_owned()], None);
+    let listens = match listens.is_empty() {
+        // Where nothing is said it is there, if root has started it.
+        true if !streams => vec![&usual],
+        _ => listens,
+    };
     if listens.is_empty() {
         draft.note(server.line, server.said(), "it does not say where to listen");
         server.leave();

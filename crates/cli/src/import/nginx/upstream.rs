@@ -57,9 +57,19 @@ fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &
             "least_conn" => group.strategy = Strategy::LeastConnections,
             "random" if one.first() == "two" => group.strategy = Strategy::LeastRequest(2),
             "random" => group.strategy = Strategy::Random,
-            "ip_hash" => by(&mut group, "client", one, draft),
+            "ip_hash" => {
+                let why = "the key is the whole address: of IPv4 there it is the first three numbers";
+                by(&mut group, "client", one, why, draft);
+            }
             "hash" => match key(one.first()) {
-                Some(key) => by(&mut group, &key, one, draft),
+                Some(key) if one.first() == "$request_uri" => {
+                    let why = "the key is the path without its query: what differs by that alone stays together";
+                    by(&mut group, &key, one, why, draft);
+                }
+                Some(key) => {
+                    let why = "the same keys stay together, at other members than there: the hash is another";
+                    by(&mut group, &key, one, why, draft);
+                }
                 None => draft.note(one.line, one.said(), "there is no such key here: members take turns (client, path, header and cookie are keys)"),
             },
             "keepalive" if one.first().parse::<u64>().is_ok() => group.pool = one.first().parse().ok(),
@@ -82,14 +92,10 @@ fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &
     group
 }
 
-fn by(group: &mut Group, key: &str, one: &Directive, draft: &mut Draft) {
+fn by(group: &mut Group, key: &str, one: &Directive, why: &str, draft: &mut Draft) {
     group.strategy = Strategy::Rendezvous(0.0);
     group.key = Some(key.to_owned());
-    draft.note(
-        one.line,
-        one.said(),
-        "the same keys stay together, at other members than there: the hash is another",
-    );
+    draft.note(one.line, one.said(), why);
 }
 
 /// A variable as a key.
@@ -176,6 +182,16 @@ fn settle(group: &mut Group, servers: Vec<Server>, draft: &mut Draft) {
     let (spares, mut used): (Vec<Server>, Vec<Server>) =
         servers.into_iter().partition(|server| server.backup);
     if used.len() <= 1 && !spares.is_empty() && !used.iter().any(|server| server.resolved) {
+        if let Some(first) = used.first().filter(|first| first.member.limit.is_some()) {
+            let why = "what is more than max_conns goes to the spare, too";
+            draft.note(first.line, first.said.clone(), why);
+        }
+        if let [_, others @ ..] = spares.as_slice() {
+            for spare in others {
+                let why = "spares get work one after the other, and not in turn";
+                draft.note(spare.line, spare.said.clone(), why);
+            }
+        }
         group.strategy = Strategy::FirstAvailable;
         used.extend(spares);
     } else {

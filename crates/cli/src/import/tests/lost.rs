@@ -141,3 +141,141 @@ fn files_of_a_dump_have_an_end() {
     let (_, notes) = made(From::Nginx, &format!("include a;\n{web}"));
     assert!(notes[0].starts_with("1: include a: other files are not read"), "{notes:?}");
 }
+
+/// What is made of a backend, and of the frontend before it.
+fn backend(lines: &str) -> (String, Vec<String>) {
+    made(From::Haproxy, &format!("listen l\n bind :80\n{lines}\n server a 10.0.0.1:80\n"))
+}
+
+#[test]
+fn a_table_does_not_make_a_spare_a_member_like_others() {
+    let (made, notes) = backend(" stick on src\n server b 10.0.0.2:80 backup");
+    assert!(made.contains("first_available") && !made.contains("rendezvous"), "{made}");
+    assert!(notes.iter().any(|note| note.contains("stick on src")), "{notes:?}");
+    let (_, notes) = backend(" server b 10.0.0.2:80 backup\n default-server maxconn 7");
+    assert!(notes.iter().any(|note| note.contains("maxconn: what is more than that")), "{notes:?}");
+}
+
+#[test]
+fn the_last_way_of_checking_is_the_one() {
+    for (other, noted) in [("tcp-check", 0), ("mysql-check user x", 1)] {
+        let (made, notes) = made(
+            From::Haproxy,
+            &format!(
+                "defaults\n mode tcp\n option httpchk GET /h\nlisten l\n bind :80\n option {other}\n server a 10.0.0.1:80 check inter 1s\n"
+            ),
+        );
+        assert!(made.contains("tcp = true") && !made.contains("http = "), "{made}");
+        assert!(made.contains("timeout = \"1s\""), "{made}");
+        assert_eq!(notes.len(), noted, "{notes:?}");
+    }
+}
+
+#[test]
+fn servers_have_the_usual_that_stands_above_them() {
+    let (made, _) = backend(
+        " balance leastconn\n server x 10.0.0.7:80\n default-server maxconn 10 weight 7\n server y 10.0.0.8:80",
+    );
+    assert!(made.contains("\"10.0.0.7:80\"") && !made.contains("10.0.0.7:80\", "), "{made}");
+    assert_eq!(made.matches("max_connections = 10").count(), 2, "{made}");
+}
+
+#[test]
+fn http2_is_for_members_that_are_offered_nothing_else() {
+    for (server, h2, noted) in [
+        ("ssl verify none alpn h2,http/1.1", false, 1),
+        ("ssl verify none alpn h2", true, 0),
+        ("alpn h2", false, 0),
+        ("proto h2", true, 0),
+    ] {
+        let text = format!("listen l\n bind :80\n mode http\n server a 10.0.0.1:80 {server}\n");
+        let (made, notes) = made(From::Haproxy, &text);
+        assert_eq!(made.contains("protocol = \"h2\""), h2, "{server}: {made}");
+        assert_eq!(notes.len(), noted, "{server}: {notes:?}");
+    }
+}
+
+#[test]
+fn a_text_that_is_not_whole_is_an_error() {
+    for (from, text, what) in [
+        (
+            From::Nginx,
+            "http { server { listen 80; location / { proxy_pass http://10.0.0.1; } ",
+            "line 1: server",
+        ),
+        (
+            From::Nginx,
+            "http { server { listen 80; location / { proxy_pass http://10.0.0.1; } } } }",
+            "closes nothing",
+        ),
+        (From::Haproxy, "listen l\n bind :80\n server a 10.0.0.1:80\n description \"x\n", "line 4: "),
+    ] {
+        let (why, _) = import(from, "x", text).unwrap_err();
+        assert!(why.contains(what) && why.ends_with("the text is not whole"), "{why}");
+    }
+}
+
+#[test]
+fn what_follows_a_mistyped_section_is_not_of_the_one_before() {
+    let text = "listen l\n  bind :80\n  server a 10.0.0.1:80\nbakend c\n  server q 10.0.0.9:80\n";
+    let (text, notes) = made(From::Haproxy, text);
+    assert!(!text.contains("10.0.0.9"), "{text}");
+    assert!(notes[0].contains("there is no section `bakend`"), "{notes:?}");
+}
+
+#[test]
+fn files_are_in_the_folders_that_are_named_for_them() {
+    let text = "global\n crt-base /etc/ssl/private\n ca-base /etc/ssl/cas/\nlisten l\n \
+                bind :443 ssl crt site.pem crt /x/other.pem crt folder.d/all\n \
+                server a a.example:80 ssl ca-file in.pem\n";
+    let (made, notes) = made(From::Haproxy, text);
+    for file in ["/etc/ssl/private/site.pem", "/x/other.pem", "/etc/ssl/cas/in.pem"] {
+        assert!(made.contains(&format!("\"{file}\"")), "{file}: {made}");
+    }
+    assert!(notes.iter().any(|note| note.contains("crt folder.d/all: it looks like a folder")), "{notes:?}");
+}
+
+fn upstream(around: &str, servers: &str) -> String {
+    format!("{around} upstream app.example {{ server 10.0.0.1:1; server 10.0.0.2:1; }} {servers}")
+}
+
+#[test]
+fn members_of_nginx_are_who_they_are_called() {
+    let pass = "proxy_pass https://app.example;";
+    for (said, name) in [
+        ("proxy_ssl_verify on; proxy_ssl_trusted_certificate /c;", Some("app.example")),
+        ("proxy_ssl_server_name on;", Some("app.example")),
+        ("proxy_ssl_verify on; proxy_ssl_name in.example;", Some("in.example")),
+        ("", None),
+    ] {
+        let text = upstream("http {", &format!("server {{ listen 80; location / {{ {said} {pass} }} }} }}"));
+        let (made, _) = made(From::Nginx, &text);
+        match name {
+            Some(name) => assert!(made.contains(&format!("server_name = \"{name}\"")), "{said}: {made}"),
+            None => assert!(!made.contains("server_name"), "{made}"),
+        }
+    }
+}
+
+#[test]
+fn an_upstream_that_is_reached_in_two_ways_is_two_groups() {
+    let servers = "server { listen 8000; proxy_protocol on; proxy_pass app.example; } \
+                   server { listen 8001; proxy_pass app.example; } \
+                   server { listen 8002; proxy_ssl on; proxy_pass app.example; } \
+                   server { listen 8003; proxy_pass app.example; } }";
+    let (made, notes) = made(From::Nginx, &upstream("stream {", servers));
+    assert_eq!(made.matches("[[group]]").count(), 3, "{made}");
+    assert_eq!(made.matches("send_proxy").count(), 1, "{made}");
+    assert_eq!(made.matches("tls = ").count(), 1, "{made}");
+    assert_eq!(made.matches("group = \"app.example-plain\"").count(), 2, "{made}");
+    assert!(notes.is_empty(), "{notes:?}");
+}
+
+#[test]
+fn requests_are_not_tried_again_where_nginx_does_not() {
+    let text = "http { upstream u { hash $request_uri; server 10.0.0.1; server 10.0.0.2; } \
+                server { location / { proxy_set_header Host $host; proxy_next_upstream off; proxy_pass http://u; } } }";
+    let (made, notes) = made(From::Nginx, text);
+    assert!(made.contains("attempts = 0") && made.contains("0.0.0.0:80"), "{made}");
+    assert!(notes.len() == 1 && notes[0].contains("path without its query"), "{notes:?}");
+}

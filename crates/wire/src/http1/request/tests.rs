@@ -160,7 +160,10 @@ fn what_could_be_read_in_two_ways_is_refused() {
         assert_eq!(refused(bad.as_bytes()).status(), 400, "{bad:?}");
     }
     assert_eq!(refused(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n"), Refusal::Version);
-    assert_eq!(refused(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n").status(), 501);
+    for target in ["x:1", "/", "http://x/", "*"] {
+        let connect = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(refused(connect.as_bytes()).status(), 501, "{target}");
+    }
     let gzip = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n";
     assert_eq!(refused(gzip).status(), 501);
 }
