@@ -310,9 +310,12 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
     );
     each("plimsoll_member_failures_total", Kind::Counter, "Requests that failed.", |m| m.failures as f64);
     each("plimsoll_member_leases", Kind::Gauge, "Leases of it in force.", |m| m.leases as f64);
-    each("plimsoll_member_moved_total", Kind::Counter, "Sessions sent elsewhere under alert.", |m| {
-        m.moved as f64
-    });
+    each(
+        "plimsoll_member_moved_total",
+        Kind::Counter,
+        "Sessions sent elsewhere: under alert, drained, or at their wish.",
+        |m| m.moved as f64,
+    );
     each("plimsoll_member_connects_total", Kind::Counter, "Connections opened to it.", |m| m.connects as f64);
     each("plimsoll_member_sent_bytes_total", Kind::Counter, "Bytes sent to it.", |m| m.bytes_out as f64);
     each("plimsoll_member_received_bytes_total", Kind::Counter, "Bytes received from it.", |m| {

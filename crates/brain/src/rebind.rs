@@ -339,8 +339,11 @@ impl Rebind {
             return None;
         }
         let part = brief(100.0 * share);
-        let why =
-            format!("its load of {} is too much; {part} % of its sessions are to go", brief(report.load));
+        // What decides may be a mean of several reports.
+        let decided = inputs.iter().find(|(name, _)| *name == "load").map_or(report.load, |(_, load)| *load);
+        let (load, last) = (brief(decided), brief(report.load));
+        let last = if load == last { String::new() } else { format!(" ({last} at last)") };
+        let why = format!("its load of {load}{last} is too much; {part} % of its sessions are to go");
         Some(Change { raised: true, why, inputs })
     }
 

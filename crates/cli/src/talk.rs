@@ -33,7 +33,7 @@ pub(crate) enum Output {
     /// For people.
     #[value(alias = "text")]
     Table,
-    /// For programs: one JSON document.
+    /// For programs: one JSON document (of events one a line).
     Json,
     /// HdrHistogram's percentile distribution (load).
     #[value(hide = true)]

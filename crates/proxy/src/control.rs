@@ -228,7 +228,7 @@ impl Control {
             (Some(group), None) => Ok(group),
             (None, _) => Err(format!("no group has a member {member}")),
             (Some(one), Some(other)) => {
-                Err(format!("{member} is a member of {one} and of {other}: name the group"))
+                Err(format!("{member} is a member of {one} and of {other}: name the group (-g {one})"))
             }
         }
     }

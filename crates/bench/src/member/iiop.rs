@@ -220,8 +220,10 @@ impl Wire {
         if closes {
             reply.clear();
         }
-        // Without a service time there is nothing to wait for.
-        if member.work.is_instant(first) && !receives && !(fails && failing.after.is_some()) {
+        // Without a service time there is nothing to wait for; and what a server of an application says of itself comes at once, as over
+        // http: a balancer that found it silent would pass it over while it is busy, where a model goes by chance.
+        let at_once = member.work.is_instant(first) || (own && member.spec.steps.is_some());
+        if at_once && !receives && !(fails && failing.after.is_some()) {
             self.output.append(&mut reply);
             return closes.then_some(End::Closed);
         }

@@ -23,6 +23,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Report everything that is wrong with a file; exit code 2 if anything is
+    ///
+    /// Certificates, keys and files of members are read; host names are not looked up, and nobody is connected to.
     Check(Which),
     /// Print a file with all defaults filled in
     Show(Which),
@@ -111,17 +113,17 @@ fn check(path: &Path, globals: &Globals) -> Result<ExitCode, Failure> {
         return Ok(if ok { ExitCode::SUCCESS } else { Exit::Usage.into() });
     }
     let file = outcome.map_err(|error| Failure::rendered(Exit::Usage, error))?;
-    globals.say(&file.warnings.to_string());
     let (unread, found) = file.look_at_members();
-    globals.say(&unread.to_string());
-    globals.say(&format!("{}: ok ({})\n", config::name_of(path), contents(&file, found)));
+    globals.say(&file.warnings.clone().and(unread.clone()).to_string());
+    let contents = contents(&file, found, unread.count(Severity::Warning));
+    globals.say(&format!("{}: ok ({contents})\n", config::name_of(path)));
     Ok(ExitCode::SUCCESS)
 }
 
-/// `2 listeners, 1 group, 3 members`
-fn contents(file: &File, found: usize) -> String {
+/// `2 listeners, 1 group, 3 members`, and how many warnings there are, `more` of them about files of members.
+fn contents(file: &File, found: usize, more: usize) -> String {
     let contents = file.config.contents(found);
-    match file.warnings.count(Severity::Warning) {
+    match file.warnings.count(Severity::Warning) + more {
         0 => contents,
         warnings => format!("{contents}, {}", count(warnings, "warning")),
     }

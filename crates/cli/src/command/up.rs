@@ -219,8 +219,9 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
         tracing::info!("listening control unix:{}: drain, reload, stop and what else acts", path.display());
     }
     if let Some(address) = admin.reports() {
+        let leases = if file.config.admin.lend { "leases, " } else { "" };
         tracing::info!(
-            "listening reports {address}: POST /v1/report, leases, object references, nothing else"
+            "listening reports {address}: POST /v1/report, {leases}object references, nothing else"
         );
     }
     if let Some(address) = admin.secured() {

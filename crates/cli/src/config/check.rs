@@ -22,7 +22,10 @@ pub(super) fn check(config: &Config, spots: &Spot, text: &str, found: &mut Vec<P
     if config.listeners.is_empty() && !lends && !spots.broken("listener") && !spots.broken("admin") {
         let problem =
             Problem::error(spots.key("listener").value(), "no [[listener]]: nothing would be served");
-        let hint = "add [[listener]] with an address and a group, or [admin] reports to lend members";
+        let hint = match config.admin.reports.0 {
+            None => "add [[listener]] with an address and a group, or [admin] reports to lend members",
+            Some(_) => "add [[listener]] with an address and a group, or take out `lend = false`",
+        };
         found.push(problem.hint(hint));
     }
     let groups = spots.key("group");

@@ -224,13 +224,17 @@ impl File {
         for (index, group) in self.config.groups.iter().enumerate() {
             let spot = self.spots.key("group").item(index).key("discover");
             for (index, discover) in group.discover.iter().enumerate() {
-                let Some(Kind::File(file)) = discover.settings(&self.config).map(|source| source.kind) else {
-                    continue;
-                };
+                let Some(source) = discover.settings(&self.config) else { continue };
+                let Kind::File(file) = source.kind else { continue };
+                let at = spot.item(index).key("file").value();
                 match file.look() {
+                    Ok(0) if !source.allow_empty => {
+                        let why = "it lists no member, which is not believed";
+                        let hint = "if it may be so, set allow_empty = true";
+                        wrong.push(Problem::warning(at, why).hint(hint));
+                    }
                     Ok(members) => count += members,
                     Err(why) => {
-                        let at = spot.item(index).key("file").value();
                         let hint = "nobody would be found in it until it is mended";
                         wrong.push(Problem::warning(at, why).hint(hint));
                     }

@@ -19,6 +19,7 @@ use super::{DrainedSessions, Group, MonitorUrl, TimeSpan};
 #[serde(deny_unknown_fields)]
 pub(crate) struct HandOver {
     /// Where to tell. `{member}` in its path stands for the member as it is written in `members`.
+    #[schemars(extend("examples" = ["http://10.0.0.9:7000/hand-over?member={member}"]))]
     pub(crate) url: MonitorUrl,
 
     /// How long to wait for the answer; then, or if it is another, sessions go all the same.

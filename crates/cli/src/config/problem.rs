@@ -133,6 +133,15 @@ impl Problems {
     }
 
     /// Can the file not be used?
+    /// These, and others of the same source.
+    pub(crate) fn and(self, other: Self) -> Self {
+        let left_out = self.left_out + other.left_out;
+        let mut both = Self::new(self.source, [self.list, other.list].concat());
+        both.left_out += left_out;
+        both
+    }
+
+    /// Is anything of it an error?
     pub(crate) fn fatal(&self) -> bool {
         self.list.iter().any(|problem| problem.severity == Severity::Error)
     }

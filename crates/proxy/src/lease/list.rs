@@ -71,6 +71,13 @@ impl Control {
                 && (from.is_none() || loan.from == from)
         };
         let ended = self.desk.end(meant);
+        // One that has left may have had leases; one that never was is a slip.
+        if ended == 0
+            && let Some(member) = member
+            && self.ruled(group)?.id(member).is_none()
+        {
+            return Err(NoLease::Unknown(format!("group {group} has no member {member}")));
+        }
         if ended > 0 {
             let of = member.map_or_else(String::new, |member| format!(" of {member}"));
             let at = from.map_or_else(String::new, |from| format!(" of clients at {from}"));
