@@ -246,6 +246,22 @@ fn questions_wait_for_a_worker_and_need_no_service() {
     m1.stop();
 }
 
+/// A server of an application answers them at once: who asks it learns that it is there, and not how busy it is.
+#[test]
+fn questions_to_a_server_of_an_application_come_before_its_work() {
+    let m1 = iiop(|spec| {
+        spec.workers = 1;
+        spec.steps = Some("wait:const:500ms".parse().unwrap());
+    });
+    let form = Form { version: Version::V1_2, order: Order::Big };
+    let mut stream = m1.connect();
+    stream.write_all(&request(form, 0, "who", |_| ())).unwrap();
+    stream.write_all(&request(form, 1, "_non_existent", |_| ())).unwrap();
+    let ids = [(); 2].map(|()| reply(&next(&mut stream), |reply, _| reply.id));
+    assert_eq!(ids, [1, 0]);
+    m1.stop();
+}
+
 #[test]
 fn says_that_it_does_not_understand() {
     let m1 = iiop(|_| {});

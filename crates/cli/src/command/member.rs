@@ -85,7 +85,8 @@ pub(crate) struct Args {
     session: Duration,
 
     /// What a worker does with a request, in place of the service time (http, iiop): work at the member's own processor,
-    /// which is emulated and serves in order, and times of waiting, such as cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms
+    /// which is emulated and serves in order, and times of waiting, such as cpu:exp:5ms,wait:exp:10ms,cpu:exp:5ms.
+    /// Whether its object is there (iiop) is said at once
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["service", "burn", "swaps", "cores", "session", "echo"])]
     steps: Option<Steps>,
 
