@@ -97,6 +97,9 @@ fn each_name_has_its_certificate_and_may_have_its_group() {
     }
     let requests = |group: &str| balancer.group(group)["members"][0]["requests"].as_u64();
     until("each group has had its own", || (requests("web"), requests("other")) == (Some(1), Some(1)));
+    assert_eq!(balancer.status()["listeners"][0]["others"], serde_json::json!(["other"]));
+    let status = balancer.run(&["status", "other"]);
+    assert!(status.out.contains("→  web, other"), "{}", status.out);
     // A name that nobody has: the first certificate, which is not for it.
     let got = get(&balancer, "three.test", &[]);
     assert_eq!(got.code, Some(60), "{}", got.talk);

@@ -297,6 +297,7 @@ fn schemas() -> Value {
     });
     let listener = json!({
         "address": {"type": "string"}, "protocol": {"type": "string"}, "group": {"type": "string"},
+        "others": {"type": "array", "items": {"type": "string"}},
         "connections": {"type": "integer"}, "accepted": {"type": "integer"}, "refused": {"type": "integer"},
     });
     let group = object(&["name", "strategy", "verdict", "healthy", "members"], group);

@@ -135,6 +135,7 @@ fn index(plane: &Plane) -> String {
 pub(crate) fn seen(mut status: Status, permit: &Permit) -> Status {
     status.groups.retain(|group| permit.admits(&group.name));
     status.listeners.retain(|listener| permit.admits(&listener.group));
+    status.listeners.iter_mut().for_each(|listener| listener.others.retain(|other| permit.admits(other)));
     if *permit != Permit::All && status.last_reload_error.is_some() {
         // It quotes the file.
         status.last_reload_error = Some("refused".into());

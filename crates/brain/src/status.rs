@@ -167,6 +167,9 @@ pub struct ListenerStatus {
     pub protocol: String,
     /// The group it serves.
     pub group: String,
+    /// Other groups that clients come to by the name that they ask for (TLS, xds).
+    #[serde(default)]
+    pub others: Vec<String>,
     /// `per_request`, `per_session`, `on_demand` or `affinity`.
     pub binding: String,
     /// Sessions by member; empty where a member is chosen for each request.
@@ -180,6 +183,13 @@ pub struct ListenerStatus {
     /// Has an operator closed it?
     #[serde(default)]
     pub disabled: bool,
+}
+
+impl ListenerStatus {
+    /// May clients come to this group here?
+    pub fn leads_to(&self, group: &str) -> bool {
+        self.group == group || self.others.iter().any(|other| other == group)
+    }
 }
 
 /// The sessions of one listener that are bound to one member.

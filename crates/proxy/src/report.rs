@@ -152,6 +152,7 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
             address: open.door.address.to_string(),
             protocol: settings.label().to_owned(),
             group: settings.group.to_string(),
+            others: others(settings),
             binding: match settings.affinity {
                 Some(_) => "affinity".to_owned(),
                 None => binding(settings.binding).to_owned(),
@@ -164,6 +165,17 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
         }
     })
     .collect()
+}
+
+/// Groups beside its own that clients of a listener may come to, each once.
+fn others(settings: &ListenerSettings) -> Vec<String> {
+    let mut others: Vec<String> = Vec::new();
+    for group in settings.led_to().filter(|group| **group != settings.group) {
+        if !others.iter().any(|other| **other == **group) {
+            others.push(group.to_string());
+        }
+    }
+    others
 }
 
 /// Open at a listener.

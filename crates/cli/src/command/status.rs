@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{CertificateStatus, FleetStatus, GroupStatus, Standing, Status, StoreStatus};
+use plimsoll_brain::status::{
+    CertificateStatus, FleetStatus, GroupStatus, ListenerStatus, Standing, Status, StoreStatus,
+};
 use serde_json::Value;
 
 use super::{Exit, Failure, Globals, load_line, sources};
@@ -80,11 +82,14 @@ fn only(group: Option<&str>, mut json: Value, status: &mut Status) -> Result<Val
         return Err(Failure::new(Exit::Usage, why));
     }
     status.groups.retain(|group| group.name == wanted);
-    status.listeners.retain(|listener| listener.group == wanted);
-    for (list, name) in [("groups", "name"), ("listeners", "group")] {
-        if let Some(list) = json[list].as_array_mut() {
-            list.retain(|one| one[name] == wanted);
-        }
+    status.listeners.retain(|listener| listener.leads_to(wanted));
+    if let Some(groups) = json["groups"].as_array_mut() {
+        groups.retain(|one| one["name"] == wanted);
+    }
+    if let Some(listeners) = json["listeners"].as_array_mut() {
+        let other =
+            |one: &Value| one["others"].as_array().is_some_and(|all| all.iter().any(|name| name == wanted));
+        listeners.retain(|one| one["group"] == wanted || other(one));
     }
     Ok(json)
 }
@@ -198,7 +203,13 @@ fn render(status: &Status, color: bool) -> String {
     out.push_str(&table(&groups.collect::<Vec<_>>(), color));
     out.push_str(&table(&load_line::lines(&status.groups), color));
     out.push_str(&table(&sources::lines(&status.groups), color));
-    let listeners = status.listeners.iter().map(|listener| {
+    // Where clients come to several by the name that they ask for, all of them.
+    let led_to = |listener: &ListenerStatus| {
+        let others = listener.others.iter().map(|other| format!(", {other}"));
+        listener.group.clone() + &others.collect::<String>()
+    };
+    let groups: Vec<String> = status.listeners.iter().map(led_to).collect();
+    let listeners = status.listeners.iter().enumerate().map(|(index, listener)| {
         let refused = match listener.refused {
             0 => String::new(),
             refused => format!("{refused} refused"),
@@ -207,7 +218,7 @@ fn render(status: &Status, color: bool) -> String {
             Cell::text(&listener.protocol),
             Cell::text(&listener.address),
             Cell::text("→"),
-            Cell::text(&listener.group).tone(Tone::Strong),
+            Cell::text(groups.get(index).map_or("", String::as_str)).tone(Tone::Strong),
             Cell::number(format!("{} open", listener.connections)),
             Cell::number(format!("{} accepted", listener.accepted)),
             Cell::text(&refused).tone(Tone::Bad),

@@ -39,6 +39,7 @@ fn listener(address: &str, protocol: &str, group: &str, counts: [u64; 3]) -> Lis
         address: address.into(),
         protocol: protocol.into(),
         group: group.into(),
+        others: Vec::new(),
         binding: if protocol == "http" { "on_demand" } else { "per_session" }.into(),
         bindings: Vec::new(),
         connections,
