@@ -132,3 +132,17 @@ fn settings_and_services_are_changed_while_it_runs() {
     assert_eq!(tell(&["enable"]), "~ daemon: enabled\n");
     until("it takes part", || share() > 0);
 }
+
+#[test]
+fn another_capacity_of_the_only_server_keeps_no_client_without_one() {
+    let mut cluster = Cluster::new("127.0.0.1");
+    cluster.join(&[]);
+    let control = cluster.control("two.sock");
+    let control = control.each_ref().map(String::as_str);
+    cluster.join(&[&["--service", "web=127.0.0.1:2", "--slow-start", "0s"], &control[..]].concat());
+    cluster.wait();
+    for capacity in [50, 200, 400, 10] {
+        cluster.tell("two.sock", &["set", &format!("web.capacity={capacity}")]);
+        assert_eq!(got(&cluster.picks(&[0], &["-n", "50"]), "127.0.0.1:2"), 50);
+    }
+}

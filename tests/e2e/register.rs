@@ -1,13 +1,14 @@
 //! Servers that register themselves by their agents: they come, they say that they are there, they leave, they die.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, binary, get, until};
-use crate::upgrade::{runs, upgraded};
+use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, Run, binary, get, until};
+use crate::upgrade::{program, runs, upgraded};
 
 /// A file with a group that takes registered members, over the door for reports, too.
 fn text(rest: &str) -> String {
@@ -211,4 +212,54 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         }
         has(&balancer, &[]);
     }
+}
+
+#[test]
+fn who_starts_misses_nobody_who_registers_meanwhile() {
+    let etcd = Etcd::start(1);
+    let member = Member::start(&[]);
+    let store = format!("[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\n", etcd.endpoints());
+    let one = Balancer::start(&text(&store));
+    // A source that never answers is waited for.
+    let slow = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = format!("{{ registered = true }}, {{ http = \"http://{}/\" }}", slow.local_addr().unwrap());
+    let other = text(&store).replace("{ registered = true }", &source);
+    thread::scope(|scope| {
+        let coming = scope.spawn(|| {
+            // What is in the store was read before that.
+            let asked = slow.accept().unwrap();
+            let run = one.run(&["add", "member", &member.address.to_string(), "--group", "web"]);
+            assert_eq!(run.code, Some(0), "{}", run.err);
+            asked
+        });
+        let other = Balancer::start(&other);
+        let _asked = coming.join().unwrap();
+        has(&other, &[member.address]);
+    });
+}
+
+#[test]
+fn who_leaves_during_an_upgrade_is_heard_after_it() {
+    let member = Member::start(&[]);
+    let balancer = Balancer::start(&text(""));
+    let (address, to) = (member.address.to_string(), format!("http://{}", balancer.reports()));
+    let folder = Folder::new();
+    let args = ["agent", "--register", "--group", "web", "--member", &address, "--report-to", &to];
+    let mut agent =
+        Process::start(&binary(), &[&args[..], &["--ttl", "10m", "--drain", "1s"]].concat(), folder.path());
+    has(&balancer, &[member.address]);
+    // It ends when it is told to.
+    let hangs = program(&folder, "hangs", ": > started; until [ -e over ]; do sleep 0.05; done; exit 7");
+    let place = balancer.folder().path().to_owned();
+    let (started, over) = (place.join("started"), place.join("over"));
+    let upgrade = thread::spawn(move || {
+        Run::plimsoll(&["upgrade", "--binary", hangs.to_str().unwrap(), "--timeout", "10m"], &place)
+    });
+    until("the upgrade has begun", || started.exists());
+    agent.signal(Signal::TERM);
+    agent.line("was not told that");
+    std::fs::write(over, "").unwrap();
+    assert_eq!(agent.end(), Some(0));
+    has(&balancer, &[]);
+    assert_eq!(upgrade.join().unwrap().code, Some(2));
 }

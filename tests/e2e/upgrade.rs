@@ -390,7 +390,7 @@ fn a_websocket_lives_across_an_upgrade_until_the_deadline() {
 }
 
 /// A program that is no balancer.
-fn program(folder: &Folder, name: &str, script: &str) -> PathBuf {
+pub(crate) fn program(folder: &Folder, name: &str, script: &str) -> PathBuf {
     let path = folder.write(name, format!("#!/bin/sh\n{script}\n"));
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     path
@@ -453,6 +453,9 @@ fn an_upgrade_during_an_upgrade_is_refused() {
     assert!(second.err.contains("an upgrade or another command is under way"), "{}", second.err);
     line.balancer.process.signal(Signal::USR2);
     line.balancer.process.line("an upgrade is under way: wait for its end");
+    // Nobody who operates waits for that.
+    let drain = line.balancer.run(&["drain", &member.address.to_string()]);
+    assert!(drain.code == Some(3) && drain.err.contains("an upgrade is under way"), "{}", drain.err);
     std::fs::write(over, "").unwrap();
     let first = first.join().unwrap();
     let why = "it ended before it was ready: exit code 7";

@@ -13,6 +13,7 @@ use crate::audit::Deed;
 use crate::lottery::{KeyStep, read_id, read_secret, read_setting, read_switch};
 use crate::plane::{Behind, Plane};
 use crate::reply::{Body, error, response, to_json};
+use crate::sent;
 use crate::supervisor::{Act, Children, read_children};
 use crate::verb::{By, Named, Verb};
 use crate::{
@@ -98,13 +99,8 @@ struct Switched {
 
 impl Switched {
     fn read(body: &[u8]) -> Result<Switch, String> {
-        let wrong = |why: String| {
-            format!(
-                "the body: {why}; give {{\"member\": …, \"group\": …}}, {{\"listener\": …}} or {{\"balancing\": …}}"
-            )
-        };
-        let read: Self = serde_json::from_slice(body).map_err(|why| wrong(why.to_string()))?;
-        match read {
+        const GIVE: &str = "give {\"member\": …, \"group\": …}, {\"listener\": …} or {\"balancing\": …}";
+        match sent::read(body, GIVE)? {
             Self { group, member: Some(name), listener: None, balancing: None } => {
                 Ok(Switch::Member { group, name })
             }
@@ -114,7 +110,7 @@ impl Switched {
             Self { group: None, member: None, listener: None, balancing: Some(group) } => {
                 Ok(Switch::Balancing(group))
             }
-            _ => Err(wrong("it names more than one thing, or none".into())),
+            _ => Err(format!("the body: it names more than one thing, or none; {GIVE}")),
         }
     }
 }
@@ -146,14 +142,8 @@ impl Order {
         }
         let name = || named.of.unwrap_or_default().to_owned();
         let process = |act| Self::Process { name: name(), act };
-        let target = || {
-            serde_json::from_slice::<Target>(body)
-                .map_err(|why| format!("the body: {why}; give {{\"group\": …, \"member\": …}}"))
-        };
-        let setting = || {
-            serde_json::from_slice::<Setting>(body)
-                .map_err(|why| format!("the body: {why}; give {{\"group\": …, \"key\": …, \"value\": …}}"))
-        };
+        let target = || sent::read::<Target>(body, "give {\"group\": …, \"member\": …}");
+        let setting = || sent::read::<Setting>(body, "give {\"group\": …, \"key\": …, \"value\": …}");
         Ok(match verb {
             Verb::Drain | Verb::Undrain if by == By::Lottery => {
                 if body.iter().any(|byte| !b"{} \t\r\n".contains(byte)) && body.trim_ascii() != b"null" {
@@ -285,9 +275,7 @@ impl Order {
 fn upgrade(body: &[u8]) -> Result<UpgradeWish, String> {
     let wish = match body.trim_ascii() {
         b"" | b"null" => UpgradeWish::default(),
-        body => serde_json::from_slice::<UpgradeWish>(body).map_err(|why| {
-            format!("the body: {why}; give {{\"binary\": …, \"timeout_seconds\": …}}, or nothing")
-        })?,
+        body => sent::read(body, "give {\"binary\": …, \"timeout_seconds\": …}, or nothing")?,
     };
     if let Some(seconds) = wish.timeout_seconds.filter(|seconds| !UPGRADE_SECONDS.contains(seconds)) {
         return Err(format!(
@@ -333,18 +321,12 @@ pub(crate) async fn outcome(plane: &Arc<Plane>, order: Order, deed: Deed) -> Out
         plane.refused(&deed, why);
         return Err((StatusCode::FORBIDDEN, why.to_owned()));
     }
-    let turn = Arc::clone(&plane.turn);
     let turn = match &order {
-        // Nobody wants it done a while later, to another process.
-        Order::Upgrade(_) => match turn.try_lock_owned() {
-            Ok(turn) => turn,
-            Err(_) => {
-                let why = "an upgrade or another command is under way: wait for its end".to_owned();
-                return Err((StatusCode::CONFLICT, why));
-            }
-        },
-        _ => turn.lock_owned().await,
-    };
+        Order::Upgrade(_) => plane.turns.upgrade(),
+        Order::Member { .. } => Ok(plane.turns.member().await),
+        _ => plane.turns.order().await,
+    }
+    .map_err(|(status, why)| (status, why.to_owned()))?;
     let (behind, audit) = (plane.behind.clone(), plane.audit().cloned());
     let verb = deed.verb;
     let done = tokio::task::spawn_blocking(move || {

@@ -279,7 +279,7 @@ async fn suppose(
     path: &str,
 ) -> Option<Response<Body>> {
     let (ask, page) = suppose::asked(&Eye::new(plane, &**subject, caller), group, query)?;
-    let _turn = plane.looks.lock().await;
+    let _turn = plane.turns.looks.lock().await;
     let (solver, asked) = (Arc::clone(subject), ask.clone());
     let found = tokio::task::spawn_blocking(move || suppose::solve(&*solver, &asked)).await;
     let found = found.unwrap_or_else(|why| Err(why.to_string()));

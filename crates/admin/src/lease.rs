@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::plane::Behind;
 use crate::reply::{Body, error, response, to_json};
+use crate::sent;
 use crate::subject::LEASE_SECONDS;
 use crate::verb::Verb;
 use crate::{NoLease, Wish};
@@ -41,7 +42,7 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
         _ if verb == Verb::Release => return Err("a lease is released without a body".into()),
         // Of a list something could be made, too.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
-        body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}"))?,
+        body => sent::read(body, GIVE)?,
     };
     let Wish { key, lease_seconds, exclude, from: _ } = &wish;
     if lease_seconds.is_some_and(|seconds| !LEASE_SECONDS.contains(&seconds)) {
@@ -78,7 +79,7 @@ impl Lessees {
         match body.trim_ascii() {
             b"" => Ok(Self::default()),
             body if !body.starts_with(b"{") => Err(format!("the body is no object: {GIVE}")),
-            body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}")),
+            body => sent::read(body, GIVE),
         }
     }
 }

@@ -41,6 +41,7 @@ mod reply;
 mod report;
 mod route;
 mod rules;
+mod sent;
 mod serve;
 mod show;
 mod subject;
@@ -48,6 +49,7 @@ mod supervisor;
 pub mod table;
 mod ticket;
 mod tls;
+mod turn;
 mod verb;
 mod whole;
 

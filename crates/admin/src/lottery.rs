@@ -14,6 +14,7 @@ use crate::access::Permit;
 use crate::act::{Order, Outcome, refused};
 use crate::plane::Plane;
 use crate::reply::{Body, error, to_json};
+use crate::sent;
 use crate::verb::Verb;
 use crate::whole::whole;
 use crate::{Refused, Report, show};
@@ -198,9 +199,7 @@ pub(crate) fn read_switch(body: &[u8]) -> Result<Option<String>, String> {
     if matches!(body.trim_ascii(), b"" | b"null") {
         return Ok(None);
     }
-    let switch: Switch = serde_json::from_slice(body).map_err(|why| {
-        format!("the body: {why}; give {{\"balancing\": SERVICE}}, or nothing for all of them")
-    })?;
+    let switch: Switch = sent::read(body, "give {\"balancing\": SERVICE}, or nothing for all of them")?;
     Ok(switch.balancing)
 }
 
@@ -216,11 +215,7 @@ pub(crate) struct Setting {
 }
 
 pub(crate) fn read_setting(body: &[u8]) -> Result<Setting, String> {
-    serde_json::from_slice(body).map_err(|why| {
-        format!(
-            "the body: {why}; give {{\"key\": …, \"value\": …}}, and \"group\": SERVICE where the key is of a service"
-        )
-    })
+    sent::read(body, "give {\"key\": …, \"value\": …}, and \"group\": SERVICE where the key is of a service")
 }
 
 /// The body that names a key.
@@ -246,7 +241,7 @@ pub(crate) async fn show(
     if verb == Verb::Health {
         return show::health(daemon.stopping());
     }
-    let _turn = plane.looks.lock().await;
+    let _turn = plane.turns.looks.lock().await;
     let (daemon, permit) = (Arc::clone(daemon), permit.clone());
     let looked = tokio::task::spawn_blocking(move || match verb {
         Verb::Keys => Ok(to_json(StatusCode::OK, &daemon.keys()?)),

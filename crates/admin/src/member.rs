@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::plane::Behind;
 use crate::reply::{Body, error, to_json};
+use crate::sent;
 use crate::subject::Subject;
 use crate::verb::Verb;
 use crate::whole::whole_or_none;
@@ -92,7 +93,7 @@ pub(crate) fn read(verb: Verb, body: &[u8]) -> Result<Ask, String> {
         _ if verb == Verb::Deregister => return Err("a member is taken away without a body".into()),
         // Of a list something could be made, too.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
-        body => serde_json::from_slice(body).map_err(|why| format!("the body: {why}; {GIVE}"))?,
+        body => sent::read(body, GIVE)?,
     };
     if verb == Verb::Deregister {
         return Ok(Ask::Deregister);

@@ -6,7 +6,7 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use plimsoll_kerberos::Channel;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 use crate::Subject;
 use crate::access::{Caller, Kind, Permit};
@@ -17,6 +17,7 @@ use crate::lottery::Daemon;
 use crate::rules::Rules;
 use crate::supervisor::Supervisor;
 use crate::ticket::{Proof, Ticket, Tickets};
+use crate::turn::Turns;
 use crate::verb::{By, Nature, Route, Verb};
 
 /// Who is behind the doors.
@@ -117,10 +118,8 @@ pub(crate) struct Plane {
     /// None where whoever can come may do all that the door has.
     guard: Option<Guard>,
     audit: Option<Arc<Audit>>,
-    /// One at a time, at all doors: a reload during a drain is nobody's friend.
-    pub(crate) turn: Arc<Mutex<()>>,
-    /// One at a time as well: looks that ask others, or may take their time.
-    pub(crate) looks: Arc<Mutex<()>>,
+    /// Of all doors together.
+    pub(crate) turns: Arc<Turns>,
     /// Slots for event streams.
     pub(crate) streams: Arc<Semaphore>,
     /// True once the admin plane ends.
@@ -132,23 +131,12 @@ impl Plane {
         behind: Behind,
         powers: Powers,
         audit: Option<Arc<Audit>>,
-        (turn, looks): (Arc<Mutex<()>>, Arc<Mutex<()>>),
+        turns: Arc<Turns>,
         streams: usize,
         ended: watch::Receiver<bool>,
     ) -> Self {
         let streams = Arc::new(Semaphore::new(streams));
-        Self {
-            behind,
-            powers,
-            lends: true,
-            registers: false,
-            guard: None,
-            audit,
-            turn,
-            looks,
-            streams,
-            ended,
-        }
+        Self { behind, powers, lends: true, registers: false, guard: None, audit, turns, streams, ended }
     }
 
     /// Lends members, where it takes reports, or does not.

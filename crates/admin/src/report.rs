@@ -52,7 +52,7 @@ struct Body {
 }
 
 fn json(text: &str) -> Result<Body, String> {
-    serde_json::from_str(text).map_err(|why| format!("the body: {why}; {GIVE}"))
+    crate::sent::read(text.as_bytes(), GIVE)
 }
 
 fn form(text: &str) -> Result<Body, String> {

@@ -171,9 +171,9 @@ impl Ask<'_> {
         (StatusCode::FORBIDDEN, why)
     }
 
-    fn ungranted(&self, group: Option<&str>) -> String {
+    fn ungranted(&self, verb: Verb, group: Option<&str>) -> String {
         let to = group.map_or_else(String::new, |group| format!(" in group {group}"));
-        format!("{} may not {}{to}: no grant in [admin.access] gives it", self.caller, self.verb)
+        format!("{} may not {}{to}: no grant in [admin.access] gives it", self.caller, verb.deed())
     }
 }
 
@@ -186,7 +186,7 @@ async fn look(
     let permit = ask.plane.permit(&ask.caller, route.verb);
     let may = name.map_or(permit != Permit::Nothing, |name| permit.admits(name));
     if !may {
-        let (status, why) = ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(name));
+        let (status, why) = ask.refuse(name.map(str::to_owned), Value::Null, ask.ungranted(route.verb, name));
         return match route.verb {
             Verb::Dashboard => dashboard::refused(ask.plane, &ask.caller, status, why),
             _ => error(status, why),
@@ -237,7 +237,7 @@ fn allowed(
 ) -> Result<(Order, Deed), (StatusCode, String)> {
     let permit = ask.plane.permit(&ask.caller, verb);
     if permit == Permit::Nothing {
-        return Err(ask.refuse(named.of.map(str::to_owned), Value::Null, ask.ungranted(None)));
+        return Err(ask.refuse(named.of.map(str::to_owned), Value::Null, ask.ungranted(verb, None)));
     }
     if foreign {
         let verb = match verb {
@@ -258,7 +258,7 @@ fn allowed(
                 ask.caller
             ),
             ("", None) => format!("{} may {verb} in some groups only: name the group", ask.caller),
-            (group, _) => ask.ungranted(Some(group)),
+            (group, _) => ask.ungranted(verb, Some(group)),
         };
         return Err(ask.refuse(order.target(), order.arguments(), why));
     }

@@ -13,7 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
@@ -26,6 +26,7 @@ use crate::patience::Patience;
 use crate::plane::{Arrival, Behind, Guard, Plane, Powers};
 use crate::ticket::Tickets;
 use crate::tls::{Met, Welcome};
+use crate::turn::Turns;
 use crate::{Addresses, Config, Error, route};
 
 /// Connections at once to each door that people and scrapers use.
@@ -136,7 +137,7 @@ impl Doors {
             }
         }
         let (end, ended) = watch::channel(false);
-        let turns = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
+        let turns = Arc::new(Turns::new());
         let room = |powers, guard: Option<Guard>| {
             let plane =
                 Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone())

@@ -202,7 +202,7 @@ pub(crate) async fn show(
         }
         Verb::Household => {
             // Those that are asked may take their time. One view at a time: each is a crowd of questions.
-            let _turn = plane.looks.lock().await;
+            let _turn = plane.turns.looks.lock().await;
             let supervisor = Arc::clone(supervisor);
             match tokio::task::spawn_blocking(move || supervisor.view()).await {
                 Ok(view) => to_json(StatusCode::OK, &seen(view)),

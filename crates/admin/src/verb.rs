@@ -285,6 +285,14 @@ impl Verb {
         self.route().name
     }
 
+    /// What who has it not may not do.
+    pub(crate) fn deed(self) -> String {
+        match self.route().nature {
+            Look => format!("see {self}"),
+            Tell | Operate | Administer => self.to_string(),
+        }
+    }
+
     /// Does it change something?
     pub fn acts(self) -> bool {
         matches!(self.route().nature, Operate | Administer)

@@ -14,13 +14,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::chance::Chance;
-use crate::link::{Link, Url};
+use crate::link::{Link, Trouble, Url};
 use crate::push::refusal;
 
 /// After the first failure; doubled each time.
 const FIRST: Duration = Duration::from_millis(500);
 /// Between two looks while work ends.
 const LOOK: Duration = Duration::from_millis(200);
+/// For a balancer to hear that a member is gone, at the least.
+const PARTING: Duration = Duration::from_secs(2);
 /// Of an answer, bytes.
 const ANSWER: usize = 64 * 1024;
 
@@ -100,29 +102,43 @@ impl Registrar {
         // Balancers may have one store together: not before all have ended.
         let mut tasks = JoinSet::new();
         for place in self.0.places.iter().cloned() {
-            tasks.spawn(async move {
-                let asked = Link::new(place.url).ask(Method::DELETE, None, ANSWER).await;
-                match asked {
-                    // Another balancer has done it where they have one store.
-                    Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => {}
-                    Ok((status, answer)) => tracing::warn!(
-                        "{} does not let {} go: {}",
-                        place.balancer,
-                        place.member,
-                        refusal(status.as_u16(), &answer)
-                    ),
-                    Err(trouble) => {
-                        tracing::warn!(
-                            "{} was not told that {} is gone: {trouble}",
-                            place.balancer,
-                            place.member
-                        );
-                    }
-                }
-            });
+            tasks.spawn(depart(place, end));
         }
         tasks.join_all().await;
     }
+}
+
+/// Takes it away at one balancer, which may be busy for a moment: another process takes over there, or its store is away.
+async fn depart(place: Place, end: Instant) {
+    let end = end.max(Instant::now() + PARTING);
+    let mut link = Link::new(place.url);
+    loop {
+        let why = match link.ask(Method::DELETE, None, ANSWER).await {
+            // Another balancer has done it where they have one store.
+            Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => return,
+            Ok((status, answer)) if passing(status) => refusal(status.as_u16(), &answer),
+            Err(trouble @ (Trouble::Late | Trouble::Broken(_))) => trouble.to_string(),
+            Ok((status, answer)) => {
+                let why = refusal(status.as_u16(), &answer);
+                tracing::warn!("{} does not let {} go: {why}", place.balancer, place.member);
+                return;
+            }
+            Err(trouble @ Trouble::Connect(_)) => {
+                tracing::warn!("{} was not told that {} is gone: {trouble}", place.balancer, place.member);
+                return;
+            }
+        };
+        if Instant::now() >= end {
+            tracing::warn!("{} was not told that {} is gone: {why}", place.balancer, place.member);
+            return;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Is it a refusal that may not be one a moment later?
+fn passing(status: StatusCode) -> bool {
+    status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT)
 }
 
 impl Inner {
@@ -189,21 +205,25 @@ async fn drain(inner: Arc<Inner>, place: Place, end: Instant) {
         let left = match asked {
             Ok((status, answer)) if status.is_success() => {
                 let said = serde_json::from_slice::<Value>(&answer).unwrap_or_default();
-                said["in_flight"].as_u64().unwrap_or(0)
+                Ok(said["in_flight"].as_u64().unwrap_or(0))
             }
+            Ok((status, answer)) if passing(status) => Err(refusal(status.as_u16(), &answer)),
+            Err(trouble @ (Trouble::Late | Trouble::Broken(_))) => Err(trouble.to_string()),
             // It has no such member, or nobody is there.
             _ => return,
         };
-        nothing = if left == 0 { nothing + 1 } else { 0 };
+        nothing = if left == Ok(0) { nothing + 1 } else { 0 };
         if nothing == 2 {
             return;
         }
         if Instant::now() >= end {
-            tracing::warn!(
-                "{} still has work of {} ({left} at once): leaving all the same",
-                place.member,
-                place.balancer
-            );
+            let (member, balancer) = (&place.member, &place.balancer);
+            match left {
+                Ok(left) => tracing::warn!(
+                    "{member} still has work of {balancer} ({left} at once): leaving all the same"
+                ),
+                Err(why) => tracing::warn!("{balancer} was not told that {member} drains: {why}"),
+            }
             return;
         }
         sleep(LOOK).await;

@@ -165,6 +165,7 @@ pub struct Lottery {
     address: SocketAddr,
     incarnation: u32,
     services: Vec<Service>,
+    found: check::Found,
     orders: Option<mpsc::Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -210,7 +211,8 @@ impl Lottery {
             let desk = Desk::new(&settings, told, brain::Key::new(secret()));
             runtime.block_on(serve::serve(desk, sockets, inbox));
         })?;
-        Ok(Self { address, incarnation, services, orders: Some(orders), thread: Some(thread) })
+        let found = check::Found::default();
+        Ok(Self { address, incarnation, services, found, orders: Some(orders), thread: Some(thread) })
     }
 
     /// Where it listens, as bound.
@@ -227,7 +229,7 @@ impl Lottery {
     pub async fn check(&self) {
         let mut checks = tokio::task::JoinSet::new();
         for service in self.services.iter().filter(|service| service.check.is_some()) {
-            checks.spawn(check::watch(service.clone(), self.orders.clone()));
+            checks.spawn(check::watch(service.clone(), self.found.clone(), self.orders.clone()));
         }
         while checks.join_next().await.is_some() {}
         // Those without a check need nothing.
@@ -244,9 +246,10 @@ impl Lottery {
         self.order(Order::Hold { service, held }).await;
     }
 
-    /// Takes other keys, peers, services and limits. What else the settings say stays as it was when it started. Checks of the
-    /// services begin anew with the next [`check`](Self::check).
+    /// Takes other keys, peers, services and limits. What else the settings say stays as it was when it started. Checks that are
+    /// others begin anew with the next [`check`](Self::check); the rest go on there with what was found.
     pub async fn change(&mut self, settings: Settings) {
+        self.found.turn(&settings.services, &self.services);
         self.services.clone_from(&settings.services);
         self.order(Order::Change(Box::new(settings))).await;
     }

@@ -174,7 +174,7 @@ pub(super) fn how(plane: &Plane, caller: &Caller, verb: Verb, group: &str) -> Op
         return None;
     }
     let to = if group.is_empty() { String::new() } else { format!(" in group {group}") };
-    Some(format!("{caller} may not {verb}{to}: no grant in [admin.access] gives it."))
+    Some(format!("{caller} may not {}{to}: no grant in [admin.access] gives it.", verb.deed()))
 }
 
 /// The page that says what an action will do.

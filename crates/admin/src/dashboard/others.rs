@@ -69,7 +69,7 @@ pub(super) async fn lottery(
     let permit = plane.permit(caller, Verb::Lottery);
     let asked = Arc::clone(daemon);
     let status = {
-        let _turn = plane.looks.lock().await;
+        let _turn = plane.turns.looks.lock().await;
         tokio::task::spawn_blocking(move || asked.status()).await.map_err(|why| why.to_string())??
     };
     let mut status = crate::lottery::seen(status, &permit);
@@ -282,7 +282,7 @@ pub(super) async fn supervisor(
     let trusted = crate::supervisor::trusted(plane, caller);
     let asked = Arc::clone(supervisor);
     let view = {
-        let _turn = plane.looks.lock().await;
+        let _turn = plane.turns.looks.lock().await;
         tokio::task::spawn_blocking(move || asked.view()).await.map_err(|why| why.to_string())?
     };
     let household = crate::supervisor::seen(view, &permit, &trusted);

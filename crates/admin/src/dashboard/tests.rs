@@ -3,17 +3,18 @@
 use plimsoll_brain::status::{BalancerStatus, FleetStatus, LoadExplanation, MemberStatus};
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use super::sample::{Told, XSS};
 use super::*;
 use crate::Access;
 use crate::plane::Guard;
 use crate::rules::Rules;
+use crate::turn::Turns;
 
 fn plane(told: Told, powers: Powers) -> (Plane, Arc<Told>) {
     let told = Arc::new(told);
-    let turns = (Arc::new(Mutex::new(())), Arc::new(Mutex::new(())));
+    let turns = Arc::new(Turns::new());
     // The sender goes, which is an end only for those who wait for it.
     let (_, ended) = watch::channel(false);
     (Plane::new(Behind::Balancer(told.clone()), powers, None, turns, 4, ended), told)

@@ -6,12 +6,16 @@
 //! the ladder answers even if most are dead; then, after longer and longer waits, to one and to all in turn. All attempts carry the
 //! same id, so that whoever answered answers again. The first answer that names a member ends it; later ones find nobody waiting.
 //!
+//! The daemons to ask are those of a daemon's table, once there is one; those that it began with are asked again when none of these
+//! is left, as the table may be that of a daemon that was alone.
+//!
 //! A daemon that says that there is nobody is not believed alone: another is asked at once, the same one if it is the only one, and
 //! the second that says so ends the request.
 //!
 //! A member that failed is avoided for five seconds: it is listed in requests, and its answers are not used again. An answer with a
 //! ttl is used again for so long.
 
+mod known;
 mod past;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,7 +25,9 @@ use core::time::Duration;
 
 use super::message::{Answer, Fetch, Listed, Message, Mode, Request, Status, Table, To};
 use super::sip::Key;
+use super::table::MEMBERS;
 use crate::Time;
+use known::{Daemons, Known};
 use past::Past;
 
 /// What a client is told when it starts.
@@ -80,7 +86,7 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 pub struct Client {
     config: ClientConfig,
-    daemons: Vec<Known>,
+    daemons: Daemons,
     generation: u32,
     /// The table that comes, and the part of it that was asked for last.
     coming: Vec<Known>,
@@ -111,17 +117,6 @@ struct Fetched {
     come: bool,
 }
 
-/// A daemon that can be asked.
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    /// `None` as long as only its address is known.
-    member: Option<u16>,
-    address: SocketAddr,
-    /// Requests in a row that it left without an answer, and until when it is left alone for that.
-    silent: u8,
-    until: Time,
-}
-
 /// A request without an answer.
 #[derive(Clone, Debug)]
 struct Open {
@@ -134,11 +129,12 @@ struct Open {
     /// What daemons said instead of naming a member, and how often.
     refused: Option<Status>,
     refusals: u8,
+    /// Who said it last, to which attempt: a datagram may come twice.
+    refuser: Option<(SocketAddr, u32)>,
 }
 
-/// Most requests on their way, daemons known, services remembered, members avoided.
+/// Most requests on their way, services remembered, members avoided.
 const OPEN: usize = 4096;
-const DAEMONS: usize = 1024;
 const SERVICES: usize = 256;
 const AVOID: usize = 16;
 
@@ -162,7 +158,7 @@ impl Client {
     pub fn new(config: ClientConfig) -> Self {
         Self {
             config,
-            daemons: Vec::new(),
+            daemons: Daemons::default(),
             generation: 0,
             coming: Vec::new(),
             fetched: None,
@@ -181,17 +177,17 @@ impl Client {
     /// The daemons to ask, by number and address.
     pub fn learn(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
         let known = |(member, address)| Known::new(Some(member), address);
-        self.daemons = daemons.into_iter().take(DAEMONS).map(known).collect();
+        self.daemons = Daemons::begin(daemons.into_iter().map(known));
     }
 
     /// The same, where only addresses are known.
     pub fn begin_with(&mut self, daemons: impl IntoIterator<Item = SocketAddr>) {
-        self.daemons = daemons.into_iter().take(DAEMONS).map(|address| Known::new(None, address)).collect();
+        self.daemons = Daemons::begin(daemons.into_iter().map(|address| Known::new(None, address)));
     }
 
     /// Where the daemons are that it knows.
     pub fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
-        self.daemons.iter().map(|known| known.address)
+        self.daemons.addresses()
     }
 
     /// Wants a member for `service`; `info` is for the application (at most 1000 bytes go).
@@ -208,7 +204,16 @@ impl Client {
         }
         let id = self.bits();
         let info = info.get(..1000).unwrap_or(info).to_vec();
-        let open = Open { service, info, attempt: 0, due: now, asked: None, refused: None, refusals: 0 };
+        let open = Open {
+            service,
+            info,
+            attempt: 0,
+            due: now,
+            asked: None,
+            refused: None,
+            refusals: 0,
+            refuser: None,
+        };
         self.open.insert(id, open);
         self.ask(now, id);
         Picked::Asked(id)
@@ -253,11 +258,8 @@ impl Client {
         let due: Vec<u64> = self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect();
         for id in due {
             let asked = self.open.get(&id).and_then(|open| open.asked);
-            if let Some(known) = self.daemons.iter_mut().find(|known| Some(known.address) == asked) {
-                known.silent = known.silent.saturating_add(1);
-                if known.silent >= SILENT {
-                    known.until = now + GRUDGE;
-                }
+            if let Some(asked) = asked {
+                self.daemons.silent(asked, SILENT, now + GRUDGE);
             }
             self.again(now, id);
         }
@@ -313,22 +315,7 @@ impl Client {
         } else if let Some(same) = same {
             (To::Address(same), Mode::Referral)
         } else {
-            // Not the one asked last, nor one that is silent or beside a member that failed, if there is another.
-            let good: Vec<SocketAddr> = self
-                .daemons
-                .iter()
-                .filter(|known| {
-                    Some(known.address) != open.asked
-                        && known.until <= now
-                        && !known.member.as_ref().is_some_and(avoided)
-                })
-                .map(|known| known.address)
-                .collect();
-            let any = self
-                .daemons
-                .get((bits % self.daemons.len().max(1) as u64) as usize)
-                .map(|known| known.address);
-            let one = good.get((bits % good.len().max(1) as u64) as usize).copied().or(any);
+            let one = self.daemons.draw(now, bits, open.asked, avoided);
             let Some(one) = one else {
                 // Nobody is known and nobody can be found out.
                 open.attempt = self.config.attempts;
@@ -363,16 +350,13 @@ impl Client {
 
     /// The daemon that is to be asked again: once, the one that was asked first and said nothing, as it says the same if its answer
     /// was lost or is late. Another one may know other loads, and name another member.
-    fn same(&self, now: Time, id: u64) -> Option<SocketAddr> {
+    fn same(&mut self, now: Time, id: u64) -> Option<SocketAddr> {
         let open = self.open.get(&id).filter(|open| open.attempt == 1 && open.refusals == 0)?;
-        let known = self.daemons.iter().find(|known| Some(known.address) == open.asked)?;
-        (known.until <= now).then_some(known.address)
+        open.asked.filter(|asked| self.daemons.bears(now, *asked))
     }
 
     fn answered(&mut self, now: Time, from: SocketAddr, answer: Answer) {
-        if let Some(known) = self.daemons.iter_mut().find(|known| known.address == from) {
-            (known.silent, known.until) = (0, now);
-        }
+        self.daemons.heard(now, from);
         let Some(open) = self.open.get(&answer.id) else {
             if answer.status == Status::Ok {
                 self.past.again(answer.id, answer.member);
@@ -396,6 +380,9 @@ impl Client {
         }
         let Some(open) = self.open.get_mut(&answer.id) else { return };
         if answer.status != Status::Ok {
+            if open.refuser.replace((from, answer.client_time)) == Some((from, answer.client_time)) {
+                return;
+            }
             // That nobody is known here says less than that nobody can.
             if open.refused.is_none() || answer.status != Status::UnknownService {
                 open.refused = Some(answer.status);
@@ -435,19 +422,12 @@ impl Client {
         fetched.come = true;
         let known = |listed: &Listed| Known::new(Some(listed.member), listed.address);
         self.coming.extend(table.members.iter().map(known));
-        self.coming.truncate(DAEMONS);
+        self.coming.truncate(MEMBERS);
         match part.checked_add(1).filter(|next| *next < table.parts) {
             Some(next) => self.fetch(now, from, next, Some(table.generation)),
             None if self.coming.is_empty() => {}
             None => {
-                let before = core::mem::take(&mut self.daemons);
-                self.daemons = core::mem::take(&mut self.coming);
-                // One that was silent is so under its number, too.
-                for known in &mut self.daemons {
-                    if let Some(old) = before.iter().find(|old| old.address == known.address) {
-                        (known.silent, known.until) = (old.silent, old.until);
-                    }
-                }
+                self.daemons.told(core::mem::take(&mut self.coming));
                 self.generation = table.generation;
             }
         }
@@ -478,12 +458,6 @@ impl Client {
     fn bits(&mut self) -> u64 {
         self.turn += 1;
         self.config.secret.hash(&self.turn.to_be_bytes())
-    }
-}
-
-impl Known {
-    fn new(member: Option<u16>, address: SocketAddr) -> Self {
-        Self { member, address, silent: 0, until: Time(0) }
     }
 }
 

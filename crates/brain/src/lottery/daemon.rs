@@ -70,7 +70,8 @@ pub struct Config {
     pub ttl: u16,
     /// How long a member takes to come to its whole share.
     pub slow_start: Duration,
-    /// Without a membership protocol: who was out of the drum for so long is forgotten. `None` where one says who is dead.
+    /// Others are asked who they are, and who was out of the drum for so long is forgotten. `None` where a membership protocol says
+    /// all that.
     pub forget: Option<Duration>,
     /// Requests per second from one source, 0 for any number; and how many at once.
     pub rate: u32,
@@ -257,7 +258,7 @@ impl Daemon {
             since: now,
             joined: now + config.joining,
             services: config.offers.iter().map(|offer| Local::new(offer, now)).collect(),
-            table: Table::new(config.member, config.interval, !config.multicast),
+            table: Table::new(config.member, config.interval, !config.multicast, config.forget),
             spread: Spread::default(),
             memory: Memory::new(config.key, config.memory, config.remember),
             sources: Sources::new(config.key, config.rate, config.burst),

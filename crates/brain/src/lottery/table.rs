@@ -1,7 +1,9 @@
 //! Who is there, what each said of itself last, and who therefore is in the drum.
 //!
 //! A member is in the drum of a service if it was described (by the membership protocol or another daemon's table), is not
-//! down, and reported itself `Up` in its present life. Not heard of yet means not drawn. A member that is quiet for three
+//! down, and reported itself `Up` in its present life. Not heard of yet means not drawn. Where others can be asked who they are, one
+//! that begins another life where it is (it offers something else now, or the same at another place) stays in the drum between its
+//! two lives, by what is known of the one and the other: nobody but the asker knows that something is to be learnt. A member that is quiet for three
 //! reports is a *suspect*: it stays in the drum, as others may have heard of it, but nobody waits for it. One that is quiet for
 //! [`SILENT`] reports is out, whatever the membership protocol says. Where there is none, one that has been out for a time is
 //! forgotten: when it reports again, or another life of it does, it is a stranger, whom one asks who it is.
@@ -40,6 +42,8 @@ pub(super) struct Table {
     interval: Duration,
     /// Reports come by others, too, in their own time.
     relayed: bool,
+    /// See [`Config::forget`](super::daemon::Config::forget).
+    forget: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,12 +82,15 @@ pub(super) enum News {
     /// Older than what is known, or of a life that is over.
     Old,
     Fresh,
+    /// The same, and of a later life than it was described in.
+    Later,
 }
 
 impl Table {
-    pub(super) fn new(me: u16, interval: Duration, relayed: bool) -> Self {
+    pub(super) fn new(me: u16, interval: Duration, relayed: bool, forget: Option<Duration>) -> Self {
         Self {
             relayed,
+            forget,
             me,
             peers: BTreeMap::new(),
             drums: BTreeMap::new(),
@@ -129,7 +136,7 @@ impl Table {
     /// A member's life is over, unless a later one is known.
     pub(super) fn down(&mut self, member: u16, incarnation: u32) {
         if let Some(peer) = self.peers.get_mut(&member)
-            && incarnation >= peer.listed.incarnation
+            && incarnation >= peer.listed.incarnation.max(peer.newest.0)
         {
             peer.up = false;
             peer.listed.incarnation = incarnation;
@@ -165,8 +172,13 @@ impl Table {
         peer.newest = newest;
         peer.heard = Some(Heard { at: now, state, services: said.to_vec(), hash, gap, told: 0 });
         self.digest ^= before ^ hash;
+        // What it offers is what it offered, until somebody says otherwise.
+        if later && self.forget.is_some() {
+            self.redraw(member);
+            return News::Later;
+        }
         if later {
-            // It is back: what it offers is what it offered, until somebody says otherwise.
+            // It is back.
             peer.up = true;
             peer.listed.incarnation = incarnation;
             self.changed(member);
@@ -213,8 +225,8 @@ impl Table {
         }
     }
 
-    /// Lets those go that have been quiet for too long; forgets those that nothing was heard of for `forget` after that.
-    pub(super) fn sweep(&mut self, now: Time, forget: Option<Duration>) {
+    /// Lets those go that have been quiet for too long; forgets those that nothing was heard of for a while after that.
+    pub(super) fn sweep(&mut self, now: Time) {
         let quiet = |peer: &Peer| {
             peer.heard.as_ref().is_some_and(|heard| now.since(heard.at) > self.usual(heard) * SILENT)
         };
@@ -228,7 +240,7 @@ impl Table {
             self.forget(member);
             self.redraw(member);
         }
-        let Some(forget) = forget else { return };
+        let Some(forget) = self.forget else { return };
         let mut lost = Vec::new();
         for (member, peer) in self.peers.iter_mut().filter(|(member, _)| **member != self.me) {
             peer.quiet = if peer.heard.is_some() { None } else { Some(peer.quiet.unwrap_or(now)) };
@@ -239,9 +251,14 @@ impl Table {
         lost.into_iter().for_each(|member| self.remove(member));
     }
 
-    /// A member is in a later life than it was described in: nothing that is known of it holds any more.
-    pub(super) fn outdate(&mut self, member: u16, incarnation: u32) {
-        if self.peers.get(&member).is_some_and(|peer| peer.listed.incarnation < incarnation) {
+    /// A member is in this life, at `address` if that is known. If it is a later one than it was described in, and it was down or is
+    /// at another place, nothing that is known of it holds any more; unless nobody can be asked.
+    pub(super) fn outdate(&mut self, member: u16, incarnation: u32, address: Option<SocketAddr>) {
+        let over = |peer: &Peer| {
+            let moved = address.is_some_and(|address| address != peer.listed.address);
+            peer.listed.incarnation < incarnation && (!peer.up || moved)
+        };
+        if self.forget.is_some() && self.peers.get(&member).is_some_and(over) {
             self.remove(member);
         }
     }
@@ -410,7 +427,9 @@ impl Table {
         });
         let Some(peer) = self.peers.get(&member).filter(|peer| peer.up) else { return };
         let Some(heard) = &peer.heard else { return };
-        if heard.state != Standing::Up || peer.newest.0 != peer.listed.incarnation {
+        // What it said in one life and what it offers in another go together only where it is asked for the rest.
+        let whole = peer.newest.0 == peer.listed.incarnation || self.forget.is_some();
+        if heard.state != Standing::Up || !whole {
             return;
         }
         for share in &heard.services {
@@ -459,8 +478,8 @@ fn description(listed: &Listed) -> u64 {
     let mut state =
         mix(u64::from(listed.member) << 32 | u64::from(listed.incarnation)) ^ address(&listed.address);
     for offer in &listed.offers {
-        let figures = u64::from(offer.service) << 16 | u64::from(offer.capacity);
-        state = mix(mix(state ^ figures) ^ address(&offer.endpoint) ^ hash(&offer.info));
+        // Not the capacity: that is in each report, and changes without another description.
+        state = mix(mix(state ^ u64::from(offer.service)) ^ address(&offer.endpoint) ^ hash(&offer.info));
     }
     state
 }

@@ -56,6 +56,19 @@ fn another_offer_is_a_new_life_and_keeps_what_was_known() {
 }
 
 #[test]
+fn another_capacity_takes_no_other_life() {
+    let mut one = daemon(0, 2);
+    while let Some(due) = one.poll_timeout().filter(|due| *due <= millis(12_000)) {
+        one.handle_timeout(due);
+    }
+    sent(&mut one);
+    let offers = listed(0).offers.iter().map(|offer| Offer { capacity: 8, ..offer.clone() }).collect();
+    assert!(one.change(millis(12_001), change(offers), 1));
+    let Report { incarnation, services, .. } = told(&mut one, millis(12_001));
+    assert_eq!((incarnation, services[0].capacity, services[0].weight), (1, 8, code::of(8.0)), "at once");
+}
+
+#[test]
 fn a_load_that_is_told_no_more_is_not_known() {
     let mut one = daemon(0, 1);
     one.set_load(millis(11_000), SERVICE, 3750, 3);

@@ -495,3 +495,43 @@ fn a_client_leaves_a_silent_daemon_alone() {
     }
     assert_eq!(met, 2, "of two hundred");
 }
+
+#[test]
+fn who_a_client_began_with_is_asked_when_nobody_of_the_table_is_left() {
+    // Without multicast, and with it where it reaches nobody.
+    for multicast in [false, true] {
+        let mut client = Client::new(ClientConfig { multicast, ..ClientConfig::new(Key::new([8; 16])) });
+        client.begin_with([address(0), address(1)]);
+        client.pick(Time(0), SERVICE, b"");
+        let (to, request) = asks(&mut client).remove(0);
+        let To::Address(alone) = to else { panic!() };
+        client.handle(millis(1), alone, answer(&request, millis(1), Status::Ok, 0));
+        let Some((_, Message::Fetch(fetch))) = client.poll_transmit() else { panic!("no question") };
+        let members = vec![Listed { address: alone, ..listed(0) }];
+        let table = Table { id: fetch.id, generation: 7, part: 0, parts: 1, members };
+        client.handle(millis(2), alone, Message::Table(table));
+        assert_eq!(client.daemons().count(), 2, "what is sent to all goes to it, too");
+        client.poll_outcome();
+        client.pick(millis(60_000), SERVICE, b"");
+        let mut asked = Vec::new();
+        while let Some(due) = client.poll_timeout() {
+            asked.extend(asks(&mut client).into_iter().map(|(to, _)| to));
+            client.handle_timeout(due);
+        }
+        assert_eq!(asked[..2], [To::Address(alone), To::Address(alone)]);
+        let other = To::Address(if alone == address(0) { address(1) } else { address(0) });
+        assert!(asked[2..4].contains(&other), "{asked:?}");
+    }
+}
+
+#[test]
+fn a_no_that_comes_twice_is_one() {
+    let mut client = known();
+    client.pick(Time(0), SERVICE, b"");
+    let (to, request) = asks(&mut client).remove(0);
+    let To::Address(to) = to else { panic!() };
+    for turn in 1..=2 {
+        client.handle(millis(turn), to, answer(&request, millis(1), Status::Busy, 0));
+    }
+    assert_eq!((client.poll_outcome(), client.open()), (None, 1));
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_brain::lottery::{
-    Config, Daemon, Fetch, Key, Listed, Message, PART, Report, Standing, Table, To,
+    Config, Daemon, Fetch, Hearsay, Key, Listed, Message, PART, Report, Standing, Table, To,
 };
 
 use super::checks::address;
@@ -89,4 +89,52 @@ fn who_comes_back_is_asked_what_it_offers_now() {
     one.handle(millis(703), address(5), again(2));
     assert!(one.draws(2, SERVICE));
     assert_eq!(one.daemons().collect::<Vec<_>>(), [address(5)]);
+}
+
+#[test]
+fn who_offers_something_else_where_it_is_stays_in_the_drum_meanwhile() {
+    for by_another in [false, true] {
+        let mut one = lone();
+        assert!(one.member_up(listed(2)));
+        one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+        one.handle(millis(650), address(2), report(2, 1, Standing::Up, 4.0));
+        until(&mut one, millis(700));
+        let Message::Report(first) = report(1, 1, Standing::Up, 4.0) else { panic!() };
+        if by_another {
+            let Report { member, state, ref services, .. } = first;
+            let said = Hearsay { member, incarnation: 2, seq: 1, state, services: services.clone() };
+            let Message::Report(other) = report(2, 2, Standing::Up, 4.0) else { panic!() };
+            one.handle(millis(701), address(2), Message::Report(Report { heard: vec![said], ..other }));
+        } else {
+            one.handle(
+                millis(701),
+                address(1),
+                Message::Report(Report { incarnation: 2, seq: 1, ..first.clone() }),
+            );
+        }
+        // The membership protocol takes its old life's end for a death.
+        one.member_down(2, 1);
+        assert!(one.draws(2, SERVICE));
+        let [(To::Address(to), Message::Fetch(Fetch { id, .. }))] = sent(&mut one)[..] else {
+            panic!("it asks what that is")
+        };
+        assert_eq!(to, address(1), "whoever passes it on may not know either");
+        let mut now = Listed { incarnation: 2, ..listed(1) };
+        now.offers[0].service += 1;
+        let table = Table { id, generation: 3, part: 0, parts: 1, members: vec![now] };
+        one.handle(millis(702), address(1), Message::Table(table));
+        assert!(!one.draws(2, SERVICE), "it offers that no more");
+    }
+}
+
+#[test]
+fn who_is_described_in_a_later_life_before_it_reports_stays_in_the_drum() {
+    let mut one = lone();
+    one.handle(millis(650), address(1), report(1, 1, Standing::Up, 4.0));
+    until(&mut one, millis(700));
+    assert!(one.member_up(Listed { incarnation: 2, ..listed(1) }));
+    assert!(one.draws(2, SERVICE));
+    let Message::Report(first) = report(1, 2, Standing::Joining, 4.0) else { panic!() };
+    one.handle(millis(701), address(1), Message::Report(Report { incarnation: 2, seq: 1, ..first }));
+    assert!(!one.draws(2, SERVICE), "it has begun anew, and gathers who is there");
 }

@@ -26,7 +26,7 @@ enum What {
         target: Target,
 
         /// How much it can do relative to the other members
-        #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+        #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = capacity, allow_negative_numbers = true)]
         capacity: f64,
 
         /// Most requests, connections or flows at once [default: the group's]
@@ -77,4 +77,10 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         let name = plain(said["member"].as_str().unwrap_or_default());
         Ok(Said::done(said, format!("{name}: a member of group {}\n", plain(&target.group))))
     })
+}
+
+/// What a member can do relative to others, as the balancer takes it.
+pub(super) fn capacity(text: &str) -> Result<f64, String> {
+    let capacity = text.parse::<f64>().map_err(|_| "expected a number".to_owned())?;
+    if (0.001..=1e6).contains(&capacity) { Ok(capacity) } else { Err("expected 0.001 to 1000000".to_owned()) }
 }

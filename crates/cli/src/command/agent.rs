@@ -13,6 +13,7 @@ use sd_notify::NotifyState;
 use side_car::{Place, SideCar, at_home};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::add::capacity;
 use super::{Exit, Failure, Globals};
 use crate::config::PublicUrl;
 use crate::control::text::{Cell, Tone, table};
@@ -52,7 +53,7 @@ pub(crate) struct Args {
     register: bool,
 
     /// How much it can do relative to the other members
-    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "register", value_parser = capacity)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, requires = "register", value_parser = capacity, allow_negative_numbers = true)]
     capacity: f64,
 
     /// Most requests, connections or flows at once [default: the group's]
@@ -322,11 +323,6 @@ fn ttl(text: &str) -> Result<Duration, String> {
     let ttl = units::duration(text)?;
     let fits = (Duration::from_secs(2)..=Duration::from_secs(3600)).contains(&ttl);
     if fits { Ok(ttl) } else { Err("expected 2s to 1h".to_owned()) }
-}
-
-fn capacity(text: &str) -> Result<f64, String> {
-    let capacity = text.parse::<f64>().map_err(|_| "expected a number".to_owned())?;
-    if (0.001..=1e6).contains(&capacity) { Ok(capacity) } else { Err("expected 0.001 to 1000000".to_owned()) }
 }
 
 fn quiet(text: &str) -> Result<Duration, String> {

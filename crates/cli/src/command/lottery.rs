@@ -7,6 +7,7 @@ mod feed;
 mod flags;
 mod key;
 mod keys;
+mod peers;
 mod reload;
 mod ring;
 pub(super) mod says;
@@ -174,6 +175,7 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     agent
         .run(async {
             loop {
+                let peers = force.peers.clone();
                 tokio::select! {
                     end = feed(&file, &lottery, &told, &senses) => ended = Some(end),
                     () = lottery.check() => {}
@@ -189,6 +191,11 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
                             drop(reply.send(outcome));
                             continue;
                         }
+                    }
+                    peers = peers::moved(&file, peers) => {
+                        force.peers = peers;
+                        lottery.adjust(force.clone()).await;
+                        continue;
                     }
                     _ = hangup.recv() => {
                         let mut all = All { file: &mut file, force: &mut force, lottery: &mut lottery, senses: &mut senses };
@@ -255,7 +262,9 @@ impl All<'_> {
     }
 
     async fn read(&mut self, args: &Args, rules: &Rules) -> Result<Vec<String>, String> {
-        let (fresh, settings, changes) = reload::read(args, self.file, self.force)?;
+        let (fresh, mut settings, changes) = reload::read(args, self.file, self.force)?;
+        // It says since when the process runs.
+        settings.incarnation = self.force.incarnation;
         let fresh_rules = fresh.lottery.admin.doors().rules()?;
         let senses = Senses::open(&fresh).await?;
         reload::tell(&changes);

@@ -128,7 +128,7 @@ fn unserved(why: Unserved, args: &Args) -> Failure {
             let asked = if daemons.is_empty() { "the group".to_owned() } else { daemons.join(", ") };
             format!("; asked {asked}: do they run, and with the keys of {}?", args.keys.display())
         }
-        Unserved::Unknown => "; a daemon's log says which services there are".to_owned(),
+        Unserved::Unknown => "; `plimsoll lottery status` says what a daemon's server offers".to_owned(),
         _ => String::new(),
     };
     Failure::new(exit, format_args!("{why}{hint}"))

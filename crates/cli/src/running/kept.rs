@@ -46,6 +46,9 @@ pub(crate) enum Deed {
 /// All of it, each with what is said of it.
 pub(crate) type Deeds = BTreeMap<Deed, Arc<str>>;
 
+/// Settings that are forgotten at once: a store takes no more of them.
+const AT_ONCE: usize = 64;
+
 /// What may be put in force once more, though nothing of it has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
@@ -221,7 +224,8 @@ impl Running {
     }
 
     fn write(&self, kept: &mut Deeds, deed: Deed) -> Result<(), String> {
-        if kept.contains_key(&deed) {
+        // That a member drains by itself is known, and is not what an operator says.
+        if kept.contains_key(&deed) && self.store.view().entries.contains_key(&deed.key()) {
             return Ok(());
         }
         let said = stamped(json!({}));
@@ -283,7 +287,14 @@ impl Running {
         if on {
             // It may not be possible to have its address again: then nothing has changed.
             let news = self.engine.open_listener(listener)?;
-            return self.erase(&mut kept, &deed).map(|()| news);
+            if let Err(why) = self.erase(&mut kept, &deed) {
+                if news {
+                    // It is closed for others and for the next process: an error there changes nothing of that.
+                    let _ = self.engine.close_listener(listener);
+                }
+                return Err(why);
+            }
+            return Ok(news);
         }
         self.write(&mut kept, deed)?;
         self.engine.close_listener(listener)
@@ -358,17 +369,19 @@ impl Running {
         if over.is_empty() {
             return None;
         }
-        let change = Change { deletes: over.iter().map(Deed::key).collect(), ..Change::default() };
-        if let Err(why) = self.commit(change) {
-            return Some(format!("! what operators set stays: {why}"));
-        }
-        for deed in over {
-            kept.remove(&deed);
-            // The file has undone the rest.
-            if let Deed::Scaler(group, knob) = &deed
-                && let Err(why) = self.wish(group, *knob, None)
-            {
-                tracing::debug!("{}: {why}", deed.key());
+        for part in over.chunks(AT_ONCE) {
+            let change = Change { deletes: part.iter().map(Deed::key).collect(), ..Change::default() };
+            if let Err(why) = self.commit(change) {
+                return Some(format!("! what operators set stays: {why}"));
+            }
+            for deed in part {
+                kept.remove(deed);
+                // The file has undone the rest.
+                if let Deed::Scaler(group, knob) = deed
+                    && let Err(why) = self.wish(group, *knob, None)
+                {
+                    tracing::debug!("{}: {why}", deed.key());
+                }
             }
         }
         None

@@ -7,7 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use plimsoll_brain::EventKind;
@@ -68,7 +69,8 @@ pub(crate) struct Elder {
     others: Mutex<Vec<(&'static str, OwnedFd)>>,
     /// Does the service manager keep the control socket?
     stays: bool,
-    busy: Mutex<()>,
+    /// Is somebody about to?
+    busy: AtomicBool,
     heir: Mutex<Option<Taken>>,
     gone: Notify,
 }
@@ -114,6 +116,37 @@ pub(crate) trait House {
     fn leave(&self, fleet: bool);
 }
 
+const UNDER_WAY: &str = "an upgrade is under way: wait for its end";
+
+/// As long as it lives somebody is about to take over.
+struct Busy<'a>(&'a AtomicBool);
+
+impl<'a> Busy<'a> {
+    /// None if somebody is already.
+    fn begin(busy: &'a AtomicBool) -> Option<Self> {
+        (!busy.swap(true, SeqCst)).then_some(Self(busy))
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+/// Does another process go on when the one of this number ends?
+///
+/// # Errors
+/// It is the first of its PID namespace, with which the system ends all others (pid_namespaces(7)).
+fn outlived(pid: u32) -> Result<(), String> {
+    if pid != 1 {
+        return Ok(());
+    }
+    Err("this is process 1, as in a container: all others there end with it, so none can take over; start another container beside this \
+         one, and stop this one then"
+        .into())
+}
+
 /// Who took over.
 #[derive(Clone, Debug)]
 pub(crate) struct Took {
@@ -131,7 +164,7 @@ impl Elder {
             program,
             stays,
             others: Mutex::new(others),
-            busy: Mutex::default(),
+            busy: AtomicBool::new(false),
             heir: Mutex::default(),
             gone: Notify::new(),
         }
@@ -150,10 +183,7 @@ impl Elder {
         if let Some(pid) = self.heir() {
             return Err(format!("process {pid} has taken over: try again"));
         }
-        match self.busy.try_lock() {
-            Err(TryLockError::WouldBlock) => Err("an upgrade is under way: wait for its end".into()),
-            _ => Ok(()),
-        }
+        if self.busy.load(SeqCst) { Err(UNDER_WAY.into()) } else { Ok(()) }
     }
 
     /// Returns once another process has taken over.
@@ -172,11 +202,8 @@ impl Elder {
         binary: Option<&Path>,
         patience: Duration,
     ) -> Result<Took, String> {
-        let busy = match self.busy.try_lock() {
-            Ok(busy) => busy,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err("an upgrade is under way: wait for its end".into()),
-        };
+        outlived(std::process::id())?;
+        let busy = Busy::begin(&self.busy).ok_or(UNDER_WAY)?;
         if let Some(pid) = self.heir() {
             return Err(format!("process {pid} has taken over already: ask that"));
         }
@@ -414,4 +441,13 @@ fn how(status: ExitStatus) -> String {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_first_process_of_a_container_is_outlived_by_none() {
+        assert!(super::outlived(1).unwrap_err().contains("container"));
+        assert_eq!(super::outlived(2), Ok(()));
+    }
 }

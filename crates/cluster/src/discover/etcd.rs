@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use plimsoll_wire::etcd::{EventType, KeyValue, WatchResponse};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::look_up::look_up;
 use super::{Answer, Asking, MOST, Reader, Source, Stated, Told, Way};
@@ -20,6 +20,9 @@ const QUIET: Duration = Duration::from_secs(10);
 const NAMES: Duration = Duration::from_secs(10);
 /// Changes of a moment are told as one.
 const MOMENT: Duration = Duration::from_millis(20);
+
+/// And for how long at the most, however much there is.
+const MOST_MOMENTS: Duration = Duration::from_millis(100);
 
 /// Keys of etcd.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,14 +130,14 @@ impl Watched {
             }
         };
         let Ok(first) = timeout(QUIET, watching.next()).await else { return Ok(()) };
-        let mut told = first?;
+        let (mut told, until) = (first?, Instant::now() + MOST_MOMENTS);
         loop {
             if !known.take(told)? {
                 (self.known, self.watching) = (None, None);
                 return Ok(());
             }
             sleep(Duration::ZERO).await;
-            match timeout(MOMENT, watching.next()).await {
+            match timeout_at(until.min(Instant::now() + MOMENT), watching.next()).await {
                 Ok(next) => told = next?,
                 Err(_) => return Ok(()),
             }

@@ -12,7 +12,7 @@ use plimsoll_wire::fleet::{Datagram, Says};
 use plimsoll_wire::rfs::{Keys, Recent, Seen};
 
 use super::{Became, Change, Did, Lost, Notice, Past, Settings};
-use crate::lottery::gossip::{Gossip, News as Member, Node};
+use crate::lottery::gossip::{Gossip, LAST, News as Member, Node};
 use crate::lottery::socket::Outbox;
 
 pub(super) struct Desk {
@@ -197,6 +197,12 @@ impl Desk {
     /// Does what is due: membership, with `seeds` as addresses at which there should be others, and reports. True if it was time to
     /// look after what grows old, too.
     pub(super) fn wake(&mut self, now: Time, seeds: &[SocketAddr], out: &mut Outbox) -> bool {
+        if self.seq.max(self.gossip.seq()) >= LAST {
+            // To the others it is lost and there again at once.
+            self.gossip.renew(now, self.gossip.life());
+            self.seq = 0;
+            self.gossip.count_from(0);
+        }
         if self.gossip.next() <= now {
             // Those that were lost may be there again.
             let known = seeds.iter().copied().chain(self.known.keys().copied());

@@ -324,6 +324,26 @@ fn another_process_goes_on_as_the_same_balancer() {
 }
 
 #[test]
+fn one_whose_numbers_end_begins_another_life_and_is_heard_on() {
+    let mut world = World::new(3, 0);
+    world.run(3_000);
+    let now = Time(world.now);
+    let desk = &mut world.nodes[1].as_mut().expect("it runs").desk;
+    let past = desk.past(now);
+    let nearly = 0xf000_0000 - 30;
+    desk.recall(Past { seqs: (nearly, nearly), others: Vec::new(), lost: Vec::new(), ..past.clone() }, now);
+    world.run(5_000);
+    world.begin(1, 12);
+    world.run(1_000);
+    let then = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
+    assert!(then.life > past.life && then.seqs.0 < 10_000 && then.seqs.1 < 10_000, "{then:?}");
+    for who in [0, 2] {
+        assert!((11.0..=12.5).contains(&world.vitals(who).others()), "{}", world.vitals(who).others());
+        assert!(world.states(who).iter().all(|(_, state)| state == "up"), "{:?}", world.states(who));
+    }
+}
+
+#[test]
 fn one_that_was_lost_keeps_its_part_beyond_another_process() {
     let mut world = World::new(3, 0);
     world.run(3_000);

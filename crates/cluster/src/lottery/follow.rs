@@ -4,6 +4,9 @@
 //!
 //! It stays with one daemon for as long as that answers, so that it does not see two views in turn; when it does not, another is
 //! asked at once. Where none answers what was known last stays true, as servers may well go on without their daemons.
+//!
+//! One that knows nobody, or less than half of those that were known before, may be cut off, or have started alone: it is not
+//! believed before another was asked, and of the two the one that knows more is.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -72,7 +75,7 @@ pub async fn follow(
     }
     let FollowSettings { service, daemons: told, keys: mut ring } = settings;
     let keys = ring.borrow_and_update().clone();
-    let mut eye = Eye { service, keys, four, six, daemons: told.clone() };
+    let mut eye = Eye { service, keys, four, six, daemons: told.clone(), known: 0 };
     let mut tick = interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut silent = 0;
@@ -118,19 +121,35 @@ struct Eye {
     six: Option<UdpSocket>,
     /// The one that is asked comes first.
     daemons: Vec<SocketAddr>,
+    /// Members that it saw last.
+    known: usize,
 }
 
 impl Eye {
-    /// Who is drawn, from the first daemon that says so.
+    /// Who is drawn, from the first daemon that says so; from the better of two where the first knows suspiciously few.
     async fn look(&mut self) -> Option<Vec<Place>> {
+        let mut best: Option<(SocketAddr, Vec<Place>)> = None;
         for _ in 0..TRIES.min(self.daemons.len()) {
             let daemon = *self.daemons.first()?;
             if let Some(places) = self.ask(daemon).await {
-                return Some(places);
+                let second = best.is_some();
+                let many = 2 * places.len() >= self.known.max(1);
+                if best.as_ref().is_none_or(|(_, others)| places.len() > others.len()) {
+                    best = Some((daemon, places));
+                }
+                if second || many {
+                    break;
+                }
             }
             self.daemons.rotate_left(1);
         }
-        None
+        let (daemon, places) = best?;
+        // The next look begins with it.
+        if let Some(at) = self.daemons.iter().position(|other| *other == daemon) {
+            self.daemons.rotate_left(at);
+        }
+        self.known = places.len();
+        Some(places)
     }
 
     /// All parts of one daemon's drum.
@@ -185,4 +204,81 @@ fn of(place: &Place) -> Followed {
     // In units of 2^-14.
     let weight = code::decode(weight) as f64 / f64::from(1 << 14);
     Followed { member, endpoint, capacity, weight }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_wire::rfs::Key;
+
+    use super::*;
+
+    fn keys() -> Keys {
+        Keys::new(Key::new(1, &[7; 32]))
+    }
+
+    /// A daemon that has these members in its drum.
+    async fn daemon(members: &'static [u16]) -> SocketAddr {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let place = move |member: &u16| Place {
+            member: *member,
+            capacity: 1,
+            weight: 128,
+            address,
+            endpoint: address,
+        };
+        tokio::spawn(async move {
+            let mut buffer = [0; LONGEST];
+            loop {
+                let (len, from) = socket.recv_from(&mut buffer).await.unwrap();
+                let Ok(Message::Look(Look { id, service, part })) =
+                    keys().open(&buffer[..len]).and_then(|opened| opened.message())
+                else {
+                    continue;
+                };
+                let places = members.iter().map(place).collect();
+                let mut bytes = Vec::new();
+                Message::Drum(Drum { id, service, part, parts: 1, places })
+                    .encode(&keys(), &mut bytes)
+                    .unwrap();
+                socket.send_to(&bytes, from).await.unwrap();
+            }
+        });
+        address
+    }
+
+    async fn eye(daemons: Vec<SocketAddr>) -> Eye {
+        let four = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.ok();
+        Eye { service: 1, keys: keys(), four, six: None, daemons, known: 0 }
+    }
+
+    fn members(places: Option<Vec<Place>>) -> Option<Vec<u16>> {
+        Some(places?.iter().map(|place| place.member).collect())
+    }
+
+    #[tokio::test]
+    async fn one_that_knows_nobody_is_not_believed_alone() {
+        let (alone, none) = (daemon(&[]).await, daemon(&[]).await);
+        let whole = daemon(&[1, 2, 3, 4, 5]).await;
+        let mut eye = eye(vec![alone, whole]).await;
+        for _ in 0..2 {
+            assert_eq!(members(eye.look().await), Some(vec![1, 2, 3, 4, 5]));
+            assert_eq!(eye.daemons[0], whole, "it stays with that one");
+        }
+        eye.daemons = vec![alone, none, whole];
+        assert_eq!(members(eye.look().await), Some(vec![]), "two say so");
+        eye.daemons = vec![alone];
+        assert_eq!(members(eye.look().await), Some(vec![]), "nobody says anything else");
+    }
+
+    #[tokio::test]
+    async fn nor_is_one_that_knows_less_than_half_of_those_before() {
+        let (few, whole) = (daemon(&[9, 10]).await, daemon(&[1, 2, 3, 4, 5]).await);
+        let mut eye = eye(vec![few, whole]).await;
+        assert_eq!(members(eye.look().await), Some(vec![9, 10]), "nothing is known of others");
+        eye.known = 5;
+        assert_eq!(members(eye.look().await), Some(vec![1, 2, 3, 4, 5]));
+        eye.daemons = vec![few];
+        assert_eq!(members(eye.look().await), Some(vec![9, 10]));
+    }
 }

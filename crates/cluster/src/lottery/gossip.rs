@@ -90,6 +90,10 @@ pub(crate) struct Gossip {
 const ASK: Duration = Duration::from_millis(500);
 const ASKED: usize = 16;
 
+/// After so many datagrams another life begins: numbers end, and what comes with one from before is taken for old. Not at the very end, so
+/// that whoever compares them round finds those of the next life newer.
+pub(crate) const LAST: u32 = 0xf000_0000;
+
 /// Datagrams that wait to be sent.
 const LETTERS: usize = 1024;
 
@@ -126,6 +130,10 @@ impl Gossip {
     /// Does what is due; `known` are addresses at which there should be daemons.
     pub(crate) fn wake(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
         self.outside.stand_still(now);
+        if self.outside.seq >= LAST {
+            self.renew(now, self.life());
+            self.outside.seq = 0;
+        }
         while let Some(event) = self.outside.due(now) {
             // It goes on after an error, and there is nothing else to do about one.
             let _ = self.foca.handle_timer(event, &mut self.outside);

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use super::file::{self, Found, Stamp};
-use super::{Change, Entry, Health, MOST_ENTRIES, Put, Refused, Store, View};
+use super::{Change, Entry, Health, MOST_ENTRIES, Refused, Store, View};
 use crate::lock;
 
 /// Between two looks at the file, and at what is over.
@@ -156,7 +156,7 @@ impl Inner {
         };
         state.stamp = stamp;
         lock(&self.health).reads += 1;
-        self.show(state, view, &[], Instant::now());
+        self.show(state, view, Instant::now());
         Ok(())
     }
 
@@ -189,31 +189,29 @@ impl Inner {
             return Err(Refused::Wrong(format!("it is full: {MOST_ENTRIES} entries are the most")));
         }
         let Some(path) = &self.path else {
-            self.show(state, view, &change.puts, now);
+            self.show(state, view, now);
             return Ok(());
         };
         match file::save(path, &view) {
             Ok(stamp) => {
                 state.stamp = Some(stamp);
-                self.show(state, view, &change.puts, now);
+                self.show(state, view, now);
                 Ok(())
             }
             Err(file::Unsaved { there: false, why }) => Err(away(why)),
             Err(file::Unsaved { there: true, why }) => {
                 state.stamp = file::stamp(path);
-                self.show(state, view, &change.puts, now);
+                self.show(state, view, now);
                 Err(Refused::Unsure(why.to_string()))
             }
         }
     }
 
-    /// From now on that is what there is. What was put has its whole time.
-    fn show(&self, state: &mut State, view: View, puts: &[Put], now: Instant) {
-        state.view = Arc::new(view);
+    /// From now on that is what there is. What was put, here or by another process, has its whole time.
+    fn show(&self, state: &mut State, view: View, now: Instant) {
+        let before = std::mem::replace(&mut state.view, Arc::new(view));
         let mut due = lock(&self.due);
-        for put in puts {
-            due.remove(&put.key);
-        }
+        due.retain(|key, _| before.revision_of(key) == state.view.revision_of(key));
         self.views.send_replace(Arc::clone(&state.view));
         self.follow(&mut due, now);
     }

@@ -1,5 +1,6 @@
-//! What may be changed of a daemon that runs. Others learn of another offer, or of the same at another place, as they learn of a
-//! new life: so it begins one. What it offered before and still does keeps its load, and comes at once to the share it had.
+//! What may be changed of a daemon that runs. A capacity goes into the next report, which is sent at once. Others learn of another
+//! offer, or of the same at another place, as they learn of a new life: so it begins one. What it offered before and still does keeps
+//! its load, and comes at once to the share it had.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -51,19 +52,20 @@ impl Daemon {
         true
     }
 
-    /// Takes new settings. Another offer needs an `incarnation` that is greater than the present one: is it in force? A service
-    /// that is new counts as ready.
+    /// Takes new settings. Another offer needs an `incarnation` that is greater than the present one, unless only capacities are
+    /// others: is it in force? A service that is new counts as ready.
     pub fn change(&mut self, now: Time, change: Change, incarnation: u32) -> bool {
         let Change { mut offers, key, ttl, slow_start, rate, burst } = change;
         offers.truncate(SERVICES);
-        let news = offers != self.config.offers;
+        let sized = offers != self.config.offers;
+        let news = !same(&offers, &self.config.offers);
         if news && incarnation <= self.config.incarnation {
             return false;
         }
         (self.config.ttl, self.config.slow_start) = (ttl, slow_start);
         (self.config.rate, self.config.burst, self.config.key) = (rate, burst, key);
         self.sources.charge(rate, burst);
-        if news {
+        if sized {
             let before = core::mem::take(&mut self.services);
             let local = |offer: &Offer| match before.iter().find(|local| local.service == offer.service) {
                 Some(local) => Local { capacity: offer.capacity, ..local.clone() },
@@ -71,12 +73,25 @@ impl Daemon {
             };
             self.services = offers.iter().map(local).collect();
             self.config.offers = offers;
+            self.describe_self();
+            self.next_report = now;
+        }
+        if news {
             let since = self.since;
             self.rejoin(now, incarnation);
             self.since = since;
         }
         true
     }
+}
+
+/// Are they the same, whatever the capacities?
+fn same(some: &[Offer], others: &[Offer]) -> bool {
+    some.len() == others.len()
+        && some
+            .iter()
+            .zip(others)
+            .all(|(one, other)| Offer { capacity: other.capacity, ..one.clone() } == *other)
 }
 
 impl Local {

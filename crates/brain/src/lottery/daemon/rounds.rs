@@ -50,7 +50,7 @@ impl Daemon {
             self.next_report = now;
         }
         if now >= self.next_report {
-            self.table.sweep(self.read(now), self.config.forget);
+            self.table.sweep(self.read(now));
             self.report(now);
         }
     }
@@ -115,10 +115,7 @@ impl Daemon {
         if report.member == self.config.member {
             return;
         }
-        if self.config.forget.is_some() {
-            // Nobody else will say what it offers now, and where.
-            self.table.outdate(report.member, report.incarnation);
-        }
+        self.table.outdate(report.member, report.incarnation, Some(from));
         match self.table.hear(now, report) {
             // It is not believed in what it says of others before it is known who it is.
             News::Stranger => {
@@ -130,6 +127,10 @@ impl Daemon {
                 return;
             }
             News::Fresh => self.statistics.heard += 1,
+            News::Later => {
+                self.statistics.heard += 1;
+                self.inquire(now, from);
+            }
         }
         self.hearsay(now, from, &report.heard);
         self.table.compare(report.member, report.digest);
@@ -143,20 +144,23 @@ impl Daemon {
 
     /// What another passes on of what others said.
     fn hearsay(&mut self, now: Time, from: SocketAddr, heard: &[Hearsay]) {
-        let mut strangers = false;
+        let (mut strangers, mut later) = (false, None);
         for said in heard.iter().filter(|said| said.member != self.config.member) {
-            if self.config.forget.is_some() {
-                self.table.outdate(said.member, said.incarnation);
-            }
+            self.table.outdate(said.member, said.incarnation, None);
             match self.table.hear_of(now, said) {
                 News::Stranger => strangers = true,
                 News::Fresh => self.statistics.heard += 1,
+                News::Later => {
+                    self.statistics.heard += 1;
+                    later = self.table.listed(said.member).map(|listed| listed.address).or(later);
+                }
                 // Most of what is passed on is known.
                 News::Old => {}
             }
         }
-        if strangers {
-            self.inquire(now, from);
+        // Whoever passes it on may not know either what a member offers in its later life.
+        if let Some(daemon) = later.or(strangers.then_some(from)) {
+            self.inquire(now, daemon);
         }
     }
 

@@ -42,13 +42,15 @@ pub(super) struct Followers {
     heard: mpsc::Receiver<Heard>,
     /// What is to be told as soon as there is somebody to tell.
     events: Vec<Event>,
+    /// The revision of the store when it was read.
+    seen: i64,
 }
 
 impl Followers {
     /// Asks nobody yet.
     pub(super) fn new() -> Self {
         let (to, heard) = mpsc::channel(WAITING);
-        Self { tasks: Vec::new(), to, heard, events: Vec::new() }
+        Self { tasks: Vec::new(), to, heard, events: Vec::new(), seen: 0 }
     }
 
     /// Asks those, and nobody else. One that is asked already is asked on.
@@ -81,6 +83,7 @@ impl Followers {
 
     /// Asks each source once, for as long as that may take.
     pub(super) async fn first(&mut self, discoveries: &[Discovery], discovered: &Discovered, kept: &View) {
+        self.seen = kept.revision;
         self.events.extend(heard(kept, discoveries).into_iter().filter_map(|one| discovered.hear(one)));
         self.follow(discoveries);
         let all = async {
@@ -106,6 +109,10 @@ impl Followers {
     pub(super) async fn all(mut self, running: Arc<Running>) {
         self.events.drain(..).for_each(|event| running.engine().tell(event));
         let mut views = running.store().views();
+        if views.borrow().revision != self.seen {
+            // Others wrote something since the store was read.
+            views.mark_changed();
+        }
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = Told::default();

@@ -12,6 +12,9 @@ use super::{Inner, Job};
 use crate::etcd::Failed;
 use crate::lock;
 
+/// What gRPC calls a refusal for want of something (its page of status codes).
+const RESOURCE_EXHAUSTED: u32 = 8;
+
 /// For the watch to tell of a change that was made.
 const SEEN: Duration = Duration::from_secs(5);
 /// What is written at once when all is: etcd takes 128 operations and 1.5 MiB.
@@ -181,6 +184,8 @@ fn refused(failed: Failed) -> Refused {
     match failed {
         Failed::Away(why) => Refused::Away(why),
         Failed::Unsure(why) => Refused::Unsure(why),
+        // Too much at once, or no room: another time it may be done.
+        Failed::Refused(RESOURCE_EXHAUSTED, why) => Refused::Away(why),
         Failed::Refused(_, why) => Refused::Wrong(why),
     }
 }

@@ -1,0 +1,70 @@
+//! JSON that we are sent: what is wrong with it is told by the name of the field and without words of Rust.
+
+use serde::de::DeserializeOwned;
+
+/// Reads the body of a request; the text of an error is for whoever sent it, and ends with `give`: what a right one is like.
+///
+/// # Errors
+/// It is no JSON, or not of that form.
+pub(crate) fn read<T: DeserializeOwned>(body: &[u8], give: &str) -> Result<T, String> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let read = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let field = error.path().to_string();
+        let why = plain(&error.inner().to_string());
+        // The path of the whole is a point; of a field that is unknown the reason has the name, too.
+        if field == "." || why.starts_with("unknown field") { why } else { format!("{field}: {why}") }
+    });
+    read.and_then(|read| match deserializer.end() {
+        Ok(()) => Ok(read),
+        Err(error) => Err(error.to_string()),
+    })
+    .map_err(|why| format!("the body: {why}; {give}"))
+}
+
+/// Names of types of numbers, as whoever writes JSON knows them.
+fn plain(why: &str) -> String {
+    let number = why.replace("expected f64", "expected a number");
+    ["u16", "u32", "u64", "usize"]
+        .iter()
+        .fold(number, |why, kind| why.replace(&format!("expected {kind}"), "expected a whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        #[serde(default)]
+        values: BTreeMap<String, f64>,
+        #[serde(default)]
+        id: Option<u32>,
+    }
+
+    #[test]
+    fn an_error_names_the_field() {
+        for (body, told) in [
+            (
+                r#"{"values": {"cpu": "1"}}"#,
+                "the body: values.cpu: invalid type: string \"1\", expected a number at line 1 column 22; give it",
+            ),
+            (
+                r#"{"id": "7"}"#,
+                "the body: id: invalid type: string \"7\", expected a whole number at line 1 column 10; give it",
+            ),
+            (
+                r#"{"ids": 7}"#,
+                "the body: unknown field `ids`, expected `values` or `id` at line 1 column 6; give it",
+            ),
+            ("7", "the body: invalid type: integer `7`, expected struct Body at line 1 column 1; give it"),
+            (r#"{"id": 7} {}"#, "the body: trailing characters at line 1 column 11; give it"),
+        ] {
+            assert_eq!(super::read::<Body>(body.as_bytes(), "give it").unwrap_err(), told);
+        }
+        let right: Body = super::read(br#"{"id": 7, "values": {"cpu": 1}}"#, "").unwrap();
+        assert_eq!((right.id, right.values["cpu"]), (Some(7), 1.0));
+    }
+}
