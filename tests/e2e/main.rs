@@ -81,6 +81,7 @@ mod realm;
 mod register;
 mod reload;
 mod scale;
+mod scale_count;
 mod scale_together;
 mod sharing;
 mod side_car;

@@ -107,6 +107,10 @@ impl Board {
             }
             Entry::Occupied(mut line) => {
                 let line = line.get_mut();
+                // What was said of an earlier moment comes too late.
+                if line.source == source && at < line.at {
+                    return Ok(false);
+                }
                 if line.source > source && at.saturating_sub(line.at) < HOLD {
                     return Ok(false);
                 }
@@ -163,6 +167,14 @@ mod tests {
         assert_eq!(known(&mut board, at(3)), [("cpu".to_owned(), 0.8, 2)]);
         board.write("cpu", 0.3, Source::Sensed, at(31), true).unwrap();
         assert_eq!(known(&mut board, at(31)), [("cpu".to_owned(), 0.3, 0)]);
+    }
+
+    #[test]
+    fn what_is_older_comes_too_late() {
+        let mut board = Board::default();
+        assert_eq!(board.write("q", 100.0, Source::Told, at(50), false), Ok(true));
+        assert_eq!(board.write("q", 1.0, Source::Told, at(20), false), Ok(false));
+        assert_eq!(known(&mut board, at(50)), [("q".into(), 100.0, 0)]);
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod page;
 mod push;
 mod register;
 mod report;
+mod room;
 mod scrape;
 mod sensor;
 mod serve;

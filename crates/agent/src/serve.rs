@@ -13,6 +13,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
@@ -24,16 +25,16 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value as Json, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use crate::board::Source;
 use crate::page::{self, Snapshot};
 use crate::report::Report;
+use crate::room::Room;
 use crate::shared::Shared;
 
-/// Connections at once; more wait in the kernel's queue.
-const CONNECTIONS: usize = 64;
+/// For the first head to arrive: whoever connects has something to say.
+const FIRST_HEAD: Duration = Duration::from_secs(10);
 /// For a head to arrive, from the end of the answer before it.
 const HEAD: Duration = Duration::from_secs(75);
 /// For a body to arrive.
@@ -57,15 +58,17 @@ type Answer = Response<Full<Bytes>>;
 
 /// Serves for ever.
 pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let room = Arc::new(Room::default());
     loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
+                let near = near(peer, stream.local_addr().ok());
+                // Whoever finds none is closed, and may come again.
+                let Some(place) = Room::enter(&room, peer.ip(), near) else { continue };
                 let shared = shared.clone();
                 tokio::spawn(async move {
-                    connection(stream, peer, shared).await;
-                    drop(slot);
+                    connection(stream, near, shared).await;
+                    drop(place);
                 });
             }
             // Out of files or memory: the connection stays in the queue and would fail again at once.
@@ -77,10 +80,13 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
+async fn connection(stream: TcpStream, near: bool, shared: Arc<Shared>) {
     let _ = stream.set_nodelay(true);
-    let near = near(peer, stream.local_addr().ok());
-    let service = service_fn(|request| answer(shared.clone(), near, request));
+    let spoke = AtomicBool::new(false);
+    let service = service_fn(|request| {
+        spoke.store(true, Relaxed);
+        answer(shared.clone(), near, request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -88,6 +94,9 @@ async fn connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>) {
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     // What a client does wrong is answered or ends its connection: nothing for the log.
+    if timeout(FIRST_HEAD, connection.as_mut()).await.is_ok() || !spoke.load(Relaxed) {
+        return;
+    }
     if timeout(LIFE, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
         let _ = timeout(GRACE, connection).await;

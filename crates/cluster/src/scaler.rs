@@ -72,6 +72,18 @@ impl Kind {
         matches!(self, Self::Exec(_) | Self::Webhook(_) | Self::Kubernetes(_))
     }
 
+    /// How long a member may take from being started to being stopped, as it is set.
+    pub fn longest(&self) -> Duration {
+        match self {
+            Self::Process(process) => process.patience,
+            Self::Systemd(systemd) => 2 * systemd.timeout,
+            Self::Exec(exec) => 2 * exec.timeout,
+            Self::Webhook(webhook) => 2 * webhook.timeout,
+            Self::Docker(docker) => 4 * (docker.timeout + docker.patience),
+            Self::Kubernetes(_) | Self::Advice => Duration::ZERO,
+        }
+    }
+
     /// Ready to be asked; what is said of a group's members is marked with its name.
     pub fn open(&self, group: &str) -> Hands {
         match self {
@@ -119,6 +131,9 @@ pub trait Provider: Send + Sync {
 
     /// One that another process started, which goes on here. For whoever finds all of them again by itself that is nothing new.
     fn adopt(&self, _one: &Instance) {}
+
+    /// One that was started is not there any more, and has ended by itself.
+    fn gone(&self, _one: &Instance) {}
 
     /// Another process goes on with all that were started: none is to end with this one.
     fn let_go(&self) {}

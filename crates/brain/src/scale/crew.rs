@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A member is coming once it was started, and serves once its health checks pass. One that does not within `start_deadline`, or ends
-//! by itself, is a failure: it goes, and whoever decides will want another. After a failure none is started for a pause that doubles
+//! by itself before it has served for `settled`, is a failure: it goes, and whoever decides will want another. After a failure none is started for a pause that doubles
 //! with each failure in a row, from `first` to `longest`, of which a random part of up to a half is taken off, and then one at a time
 //! until one has served for `settled`: a command that is wrong starts no storm. A member that goes is drained first, and is stopped
 //! when it works on nothing any more, or at `drain_deadline`; one that could not be used is stopped at once.
@@ -311,10 +311,10 @@ impl Crew {
         if let Some(member) = hand.member {
             self.news.push_back(News::Ended(member, why.clone()));
         }
-        if settled {
-            self.failures = 0;
+        // One that worked for so long says nothing against the next.
+        if !settled {
+            self.fail(why, chance, now);
         }
-        self.fail(why, chance, now);
     }
 
     /// Whoever was asked to stop one did, or says why not.
@@ -390,10 +390,11 @@ impl Crew {
             self.fail(why, chance, now);
         }
         let settled = |hand: &Hand| hand.stage == Stage::Serving && now.since(hand.since) >= rules.settled;
-        if self.failures > 0
-            && self.pause(now).is_zero()
-            && self.hands.iter().any(settled_since(self.not_before, settled))
-        {
+        let proved = self.hands.iter().any(settled_since(self.not_before, settled));
+        // Nobody was wanted since, or all were there: that was long ago.
+        let rests = self.hands.iter().all(|hand| hand.stage == Stage::Serving && hand.lost.is_none());
+        let old = self.not_before.is_some_and(|until| now.since(until) >= rules.longest);
+        if self.failures > 0 && self.pause(now).is_zero() && (proved || rests && old) {
             self.recover();
         }
     }

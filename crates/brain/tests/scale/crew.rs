@@ -131,9 +131,35 @@ fn one_that_does_not_come_up_goes_and_one_that_ends_is_told_of() {
     orders(&mut crew);
     crew.ended(0, "killed by signal 9".into(), 0, at(20_000));
     let told = news(&mut crew);
-    assert!(matches!(&told[..], [News::Ended(member, _), News::Failed(..)] if **member == *"m0"), "{told:?}");
+    assert!(matches!(&told[..], [News::Ended(member, _)] if **member == *"m0"), "{told:?}");
     assert_eq!(orders(&mut crew), [Order::Tell]);
     assert_eq!(crew.members().count(), 0);
+    // It had worked for long enough: what ended it says nothing against the next.
+    assert_eq!(crew.failures(), (0, None));
+    assert_eq!(crew.add(1, at(20_000)), 1);
+    // That one had not.
+    orders(&mut crew);
+    start(&mut crew, 0, 20_000);
+    crew.tick(|_| Some(UP), 0, at(20_100));
+    news(&mut crew);
+    crew.ended(0, "killed by signal 9".into(), 0, at(21_000));
+    assert!(matches!(&news(&mut crew)[..], [News::Ended(..), News::Failed(..)]));
+}
+
+#[test]
+fn a_failure_of_long_ago_makes_nobody_slow() {
+    let mut crew = Crew::new(RULES);
+    crew.add(2, at(0));
+    start(&mut crew, 0, 0);
+    start(&mut crew, 1, 0);
+    crew.tick(|_| Some(UP), 0, at(100));
+    // It is not needed again.
+    crew.ended(1, "killed by signal 9".into(), 0, at(200));
+    let over = 1_200 + RULES.longest.as_millis() as u64;
+    crew.tick(|_| Some(UP), 0, at(over - 1));
+    assert_eq!(crew.failures().0, 1);
+    crew.tick(|_| Some(UP), 0, at(over));
+    assert_eq!((crew.failures().0, crew.add(3, at(over))), (0, 3), "all at once");
 }
 
 #[test]

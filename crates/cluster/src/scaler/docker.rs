@@ -132,10 +132,21 @@ impl Provider for Containers {
 
     fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
-            let filter = json!({"label": [format!("plimsoll.group={}", self.group)], "status": ["running"]});
+            // Those that ended by themselves are removed: nobody else would.
+            let statuses = ["running", "exited", "dead"];
+            let filter = json!({"label": [format!("plimsoll.group={}", self.group)], "status": statuses});
             let path = format!("/containers/json?filters={}", escaped(&filter.to_string()));
             let (_, list) = self.ask(Method::GET, &path, None).await?;
             let list = list.as_array().ok_or("its list of containers is none")?;
+            let over = |one: &&Value| matches!(one["State"].as_str(), Some("exited" | "dead"));
+            for one in list.iter().filter(over) {
+                if let Some(id) = one["Id"].as_str().filter(|id| is_id(id))
+                    && let Err(why) = self.remove(id).await
+                {
+                    // It is tried again with the next look; one that is being stopped may be gone.
+                    tracing::debug!("container {id}: {why}");
+                }
+            }
             let instance = |one: &Value| {
                 let (id, labels) = (one["Id"].as_str().filter(|id| is_id(id))?, &one["Labels"]);
                 let label = |name: &str| labels[name].as_str();
@@ -144,8 +155,12 @@ impl Provider for Containers {
                 self.taken.keep(address);
                 Some(Instance { index, id: id.to_owned(), address })
             };
-            Ok(Some(list.iter().filter_map(instance).collect()))
+            Ok(Some(list.iter().filter(|one| !over(one)).filter_map(instance).collect()))
         })
+    }
+
+    fn gone(&self, one: &Instance) {
+        self.taken.give_back(&one.address);
     }
 
     fn last_words(&self, _: &str) -> Option<String> {

@@ -8,9 +8,12 @@
 //! It ends with exit code 0 if it was done, after it has written `{"address": "10.0.0.3:80", "id": "i-07"}` for a start.
 
 use std::io::{Read, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::{Doing, Instance, LONGEST_ANSWER, Provider, Stop, Wish, read_started, start_order, stop_order};
 
@@ -54,6 +57,11 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
     let (program, arguments) = command.split_first().ok_or("there is no command")?;
     let mut new = Command::new(program);
     new.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // So that what it started ends with it, where it does not end by itself.
+    new.process_group(0);
+    for name in NOT_THEIRS {
+        new.env_remove(name);
+    }
     let mut child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
     let reader = |from: Option<Box<dyn Read + Send>>| {
         let (to, read) = mpsc::sync_channel(1);
@@ -78,7 +86,7 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() >= deadline => {
-                let _ = child.kill();
+                let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                 let _ = child.wait();
                 return Err(format!(
                     "`{program}` did not end within {} s, and was killed",
@@ -113,6 +121,10 @@ pub(super) fn short(line: &str) -> String {
 
 /// Its pipes may be held by what it started: nobody waits for that longer.
 const LEFT_OPEN: Duration = Duration::from_secs(1);
+
+/// What is meant for this process alone.
+pub(super) const NOT_THEIRS: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
 
 /// Between two looks whether it has ended.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,5 +1,5 @@
 //! Members that are the pods of a deployment (or of something else that has replicas): how many there are is set by its `scale`
-//! subresource, with a merge patch (RFC 7396) of `spec.replicas`. Which pod goes is the cluster's choice, and so is how it ends its
+//! subresource, with a merge patch (RFC 7396) of `spec.replicas`, which is read there, too. Which pod goes is the cluster's choice, and so is how it ends its
 //! work; who is there a source of members says (a headless service by `dns`).
 //!
 //! The token of the service account is read anew each time, as the cluster renews it.
@@ -50,6 +50,19 @@ impl KubernetesSettings {
     /// # Errors
     /// One line: the server cannot be reached, or does not want it.
     pub async fn scale(&self, replicas: u32) -> Result<u32, String> {
+        let patch = json!({"spec": {"replicas": replicas}});
+        self.ask(Method::PATCH, Some(("application/merge-patch+json", patch))).await
+    }
+
+    /// How many there are to be, whoever said so.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn replicas(&self) -> Result<u32, String> {
+        self.ask(Method::GET, None).await
+    }
+
+    async fn ask(&self, method: Method, body: Option<(&'static str, Value)>) -> Result<u32, String> {
         let account = Account(&self.account);
         let namespace = match &self.namespace {
             Some(namespace) => namespace.clone(),
@@ -62,19 +75,16 @@ impl KubernetesSettings {
             true => Door::Tls { host, port, config: self.trust()? },
         };
         let path = format!("/apis/apps/v1/namespaces/{namespace}/{}/{}/scale", self.resource, self.name);
-        let ask = Ask {
-            method: Method::PATCH,
-            path: &path,
-            body: Some(("application/merge-patch+json", json!({"spec": {"replicas": replicas}}))),
-            fields: &[(AUTHORIZATION, bearer), (ACCEPT, "application/json".into())],
-        };
-        let (status, body) = door.ask(ask, self.timeout).await?;
+        let fields = &[(AUTHORIZATION, bearer), (ACCEPT, "application/json".into())];
+        let (status, body) = door.ask(Ask { method, path: &path, body, fields }, self.timeout).await?;
         if !status.is_success() {
             return Err(refusal(status, &body));
         }
         let scale: Value =
             serde_json::from_slice(&body).map_err(|error| format!("its answer is no JSON: {error}"))?;
-        let asked = scale["spec"]["replicas"].as_u64().unwrap_or(0);
+        // A number that is 0 may be left out; what has no `spec` is no scale.
+        let spec = scale["spec"].as_object().ok_or("its answer has no `spec`")?;
+        let asked = spec.get("replicas").and_then(Value::as_u64).unwrap_or(0);
         Ok(u32::try_from(asked).unwrap_or(u32::MAX))
     }
 

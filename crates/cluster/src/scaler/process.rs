@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use super::exec::NOT_THEIRS;
 use super::place::{Place, Taken, filled};
 use super::{Doing, Instance, Provider, Stop, Wish};
 
@@ -78,6 +79,11 @@ impl Identity {
         alive.then_some(Self { pid, start })
     }
 
+    /// Is there no process of this number that has not ended?
+    fn nobody(pid: i32) -> bool {
+        Self::of(pid).is_none()
+    }
+
     fn lives(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
@@ -99,7 +105,15 @@ impl Held {
         if Identity::of(self.identity.pid).is_some_and(|now| self.child.is_some() || now == self.identity) {
             return None;
         }
-        let Some(child) = &mut self.child else { return Some("it ended".into()) };
+        let Some(child) = &mut self.child else {
+            // As long as somebody of its group is left its number is nobody else's; if it is, nobody is left.
+            if Identity::nobody(self.identity.pid)
+                && let Some(pid) = Pid::from_raw(self.identity.pid)
+            {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+            return Some("it ended".into());
+        };
         // Until it was asked how it ended its number is nobody else's: whoever is left of its group goes with it.
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
         match child.try_wait() {
@@ -147,10 +161,7 @@ impl Processes {
         let mut new = Command::new(fill(program));
         new.args(arguments.iter().map(|word| fill(word))).process_group(0).stdin(Stdio::null());
         new.envs(environment.iter().map(|(name, value)| (name, fill(value))));
-        // What is meant for this process alone.
-        for name in
-            ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"]
-        {
+        for name in NOT_THEIRS {
             new.env_remove(name);
         }
         if let Some(folder) = folder {

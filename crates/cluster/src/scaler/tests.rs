@@ -144,13 +144,45 @@ async fn one_that_does_not_listen_to_sigterm_is_killed_with_what_it_started() {
     })
     .await;
     provider.stop(stop(one)).await.unwrap();
-    let child = std::fs::read_to_string(&told).unwrap();
+    ends(&told).await;
+}
+
+/// The process whose number is in this file ends.
+async fn ends(told: &Path) {
+    let child = std::fs::read_to_string(told).unwrap();
     let stat = PathBuf::from(format!("/proc/{}/stat", child.trim()));
     until("what it started is gone", async || {
         let stat = std::fs::read_to_string(&stat).unwrap_or_default();
         stat.is_empty() || stat.contains(") Z ")
     })
     .await;
+}
+
+#[tokio::test]
+async fn one_that_was_found_again_is_stopped_with_what_it_started() {
+    let folder = Folder::new();
+    let told = folder.0.join("child");
+    let script = folder.script("parent", &format!("sleep 600 & echo $! > {}; wait", told.display()));
+    let settings = processes(&[&script], Some(folder.0.join("state")));
+    let first = each(Kind::Process(settings.clone()));
+    let one = first.start(wish(0)).await.unwrap();
+    until("it has a child", async || std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n')))
+        .await;
+    let second = each(Kind::Process(settings));
+    first.let_go();
+    second.stop(stop(one)).await.unwrap();
+    ends(&told).await;
+}
+
+#[tokio::test]
+async fn a_program_that_takes_too_long_ends_with_what_it_started() {
+    let folder = Folder::new();
+    let told = folder.0.join("child");
+    let script = folder.script("hangs", &format!("sleep 600 & echo $! > {}; wait", told.display()));
+    let exec = each(Kind::Exec(ExecSettings { command: vec![script], timeout: SECOND }));
+    let why = exec.start(wish(0)).await.unwrap_err();
+    assert!(why.contains("did not end within 1 s"), "{why}");
+    ends(&told).await;
 }
 
 #[tokio::test]
@@ -328,7 +360,12 @@ async fn containers_are_made_started_stopped_and_removed() {
             let odd = json!({"Id": "../x", "Labels": labels("1", "127.0.0.1:1")});
             (
                 200,
-                json!([{"Id": "c0ffee", "Labels": labels("6", "127.0.0.1:20006")}, odd, {"Id": "bare", "Labels": {}}]),
+                json!([
+                    {"Id": "c0ffee", "State": "running", "Labels": labels("6", "127.0.0.1:20006")},
+                    odd,
+                    {"Id": "bare", "Labels": {}},
+                    {"Id": "crashed", "State": "exited", "Labels": labels("2", "127.0.0.1:20002")},
+                ]),
             )
         }
         ("POST", path) if path.ends_with("/stop?t=2") => (304, Value::Null),
@@ -346,7 +383,8 @@ async fn containers_are_made_started_stopped_and_removed() {
         [
             "POST /v1.41/containers/create",
             "POST /v1.41/containers/c0ffee/start",
-            "GET /v1.41/containers/json?filters=%7B%22label%22%3A%5B%22plimsoll.group%3Dweb%22%5D%2C%22status%22%3A%5B%22running%22%5D%7D",
+            "GET /v1.41/containers/json?filters=%7B%22label%22%3A%5B%22plimsoll.group%3Dweb%22%5D%2C%22status%22%3A%5B%22running%22%2C%22exited%22%2C%22dead%22%5D%7D",
+            "DELETE /v1.41/containers/crashed?force=true",
             "POST /v1.41/containers/c0ffee/stop?t=2",
             "DELETE /v1.41/containers/c0ffee?force=true",
         ]
@@ -390,7 +428,9 @@ async fn replicas_are_patched_over_tls_with_the_accounts_token() {
     let folder = Folder::new();
     let (server, authority) = Server::secure(|asked| match asked.field("authorization") {
         Some("Bearer t0ken") => {
-            (200, json!({"kind": "Scale", "spec": asked.body["spec"], "status": {"replicas": 2}}))
+            let spec =
+                if asked.method == "GET" { json!({"replicas": 4}) } else { asked.body["spec"].clone() };
+            (200, json!({"kind": "Scale", "spec": spec, "status": {"replicas": 2}}))
         }
         _ => (403, json!({"kind": "Status", "message": "deployments.apps \"web\" is forbidden"})),
     });
@@ -416,6 +456,7 @@ async fn replicas_are_patched_over_tls_with_the_accounts_token() {
     assert_eq!(asked.field("content-type"), Some("application/merge-patch+json"));
     assert_eq!(asked.field("accept"), Some("application/json"));
     assert_eq!(asked.body, json!({"spec": {"replicas": 5}}));
+    assert_eq!(settings.replicas().await, Ok(4), "what was asked for, not what there is");
     // The token is read anew.
     folder.write("token", "other");
     let why = settings.scale(5).await.unwrap_err();

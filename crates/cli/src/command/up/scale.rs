@@ -189,6 +189,8 @@ impl Tasks {
         for (words, _) in &self.leaving {
             let _ = words.send(Word::End).await;
         }
+        let own = self.tasks.iter().map(|task| task.scaling.kind.longest()).max().unwrap_or_default();
+        let patience = LAST + own;
         let leaving = self.leaving.drain(..).map(|(_, handle)| handle);
         let handles: Vec<JoinHandle<()>> =
             self.tasks.drain(..).map(|task| task.handle).chain(leaving).collect();
@@ -197,10 +199,10 @@ impl Tasks {
                 let _ = handle.await;
             }
         };
-        if timeout(LAST, all).await.is_err() {
+        if timeout(patience, all).await.is_err() {
             tracing::warn!(
                 "some members that were started have not been stopped within {} s",
-                LAST.as_secs()
+                patience.as_secs()
             );
         }
     }

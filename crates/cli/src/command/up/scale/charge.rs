@@ -19,9 +19,11 @@ use super::look::{Before, Roster, Since, found};
 use crate::config::Scaling;
 use crate::running::Running;
 use crate::running::owner::Roll;
+use count::Count;
 use office::Office;
 use tell::members;
 
+mod count;
 mod office;
 mod succession;
 mod tell;
@@ -56,10 +58,8 @@ pub(super) struct Charge {
     halted: bool,
     /// Whoever waits until nobody is being started.
     settling: Option<oneshot::Sender<()>>,
-    /// Of a provider that only counts: how many were asked for, and when.
-    counted: Option<(u32, Instant)>,
-    /// It is being told so.
-    counting: bool,
+    /// Of a provider that only counts.
+    count: Count,
     /// Who decides, where several balancers could.
     office: Office,
 }
@@ -71,6 +71,8 @@ enum Done {
     /// Who was there when that was asked.
     Present(Time, Result<Option<Vec<Instance>>, String>),
     Counted(u32, Result<u32, String>),
+    /// How many there are to be, asked after it was told so often.
+    Replicas(u64, Result<u32, String>),
     /// It was tried to be the one that decides.
     Stood(Result<(), String>),
     /// Others were told whom there is.
@@ -82,7 +84,7 @@ impl Charge {
         let now = Instant::now();
         let hands = scaling.kind.open(&scaling.group);
         Self {
-            present: matches!(hands, Hands::Each(_)).then_some(now),
+            present: (!matches!(hands, Hands::None)).then_some(now),
             hands,
             scaler: Scaler::new(scaling.rules.clone()),
             crew: Crew::new(scaling.crew),
@@ -96,8 +98,7 @@ impl Charge {
             untold: false,
             halted: false,
             settling: None,
-            counted: None,
-            counting: false,
+            count: Count::default(),
             office: Office::default(),
             running,
             scaling,
@@ -195,12 +196,19 @@ impl Charge {
             Some(Found { in_flight: found.in_flight.max(u32::from(works)), ..found })
         };
         self.crew.tick(find, chance(), now);
-        if self.present.is_some_and(|present| present <= at)
-            && let Hands::Each(provider) = &self.hands
-        {
-            let provider = Arc::clone(provider);
+        if self.present.is_some_and(|present| present <= at) {
             self.present = None;
-            self.tasks.spawn(async move { Done::Present(now, provider.present().await) });
+            match &self.hands {
+                Hands::Each(provider) => {
+                    let provider = Arc::clone(provider);
+                    self.tasks.spawn(async move { Done::Present(now, provider.present().await) });
+                }
+                Hands::Count(kubernetes) => {
+                    let (told, kubernetes) = (self.count.told, Arc::clone(kubernetes));
+                    self.tasks.spawn(async move { Done::Replicas(told, kubernetes.replicas().await) });
+                }
+                Hands::None => {}
+            }
         }
         if self.due <= at {
             self.due = at + self.scaling.interval;
@@ -215,12 +223,11 @@ impl Charge {
         let seconds = self.looked.replace(at).map_or(0.0, |before| at.duration_since(before).as_secs_f64());
         let since = self.before.since(look, seconds);
         let counts = matches!(self.hands, Hands::Count(_) | Hands::None);
-        let there = look.status.members.len() as u32;
-        let awaited = self.counted.filter(|(_, asked)| asked.elapsed() < self.scaling.crew.start_deadline);
+        let Some(awaited) = self.awaited(look, at) else { return };
         let roster = Roster {
             crew: &self.crew,
             all_ours: counts,
-            awaited: awaited.map_or(0, |(count, _)| count.saturating_sub(there)),
+            awaited,
             unit: self.scaling.rules.unit,
             grace: GRACE.max(Duration::from_secs_f64(self.scaler.start_seconds().min(3600.0))),
         };
@@ -254,13 +261,15 @@ impl Charge {
             return;
         }
         if let Hands::Count(kubernetes) = &self.hands {
-            let fixed = self.running.listed(&self.scaling.group).len() as u32;
-            let wanted = (decision.have + decision.add).saturating_sub(decision.remove.len() as u32);
-            let (kubernetes, replicas) = (Arc::clone(kubernetes), wanted.saturating_sub(fixed));
-            self.counted = Some((wanted, Instant::now()));
-            self.counting = true;
+            let (fixed, rules) = (self.fixed(), self.scaler.rules());
+            let [least, most] = [rules.min, rules.max].map(|bound| bound.saturating_sub(fixed));
+            let next = self.count.next(decision.add, decision.remove.len() as u32, least, most);
+            let Some((replicas, before)) = next.filter(|_| !self.count.busy) else { return };
+            let kubernetes = Arc::clone(kubernetes);
+            (self.count.busy, self.count.told) = (true, self.count.told + 1);
             self.tasks.spawn(async move { Done::Counted(replicas, kubernetes.scale(replicas).await) });
-            let why = format!("{} in place of {}: {}", members(wanted), decision.have, decision.why);
+            let why =
+                format!("{} in place of {}: {}", members(replicas + fixed), before + fixed, decision.why);
             return self.tell(EventKind::Scaled, None, why, inputs);
         }
         let added = self.crew.add(decision.add, now);
@@ -368,10 +377,15 @@ impl Charge {
                 self.crew.stopped(index, outcome, chance(), now);
             }
             Done::Present(asked, outcome) => self.present(outcome, asked, now),
-            Done::Counted(replicas, Ok(asked)) if asked == replicas => self.counting = false,
+            Done::Replicas(told, outcome) => self.replicas(told, outcome),
             Done::Counted(replicas, outcome) => {
-                self.counting = false;
-                self.counted = None;
+                self.count.busy = false;
+                if let Ok(asked) = outcome {
+                    self.count.heard(asked);
+                }
+                if outcome == Ok(replicas) {
+                    return;
+                }
                 let why = outcome.map_or_else(
                     |why| why,
                     |asked| format!("it has {asked} replicas in place of {replicas}"),
@@ -405,7 +419,9 @@ impl Charge {
         for (index, id) in gone {
             let why = provider.last_words(&id).unwrap_or_else(|| "it is not there any more".into());
             self.crew.ended(index, why, chance(), now);
-            self.instances.remove(&index);
+            if let Some(one) = self.instances.remove(&index) {
+                provider.gone(&one);
+            }
         }
     }
 
@@ -416,21 +432,21 @@ impl Charge {
         }
         let Hands::Each(provider) = &self.hands else { return };
         let provider = Arc::clone(provider);
-        let mut stops = JoinSet::new();
-        // Those that are just being started are stopped, too.
-        while let Some(done) = self.tasks.join_next().await {
-            if let Ok(Done::Started(index, Ok(instance))) = done {
-                self.instances.insert(index, instance);
-            }
-        }
-        for one in self.instances.values().cloned() {
+        let stop = |one: Instance| {
             let (provider, group) = (Arc::clone(&provider), Arc::clone(&self.scaling.group));
             let stop = Stop { group, one, why: "the balancer stops, or its configuration says so".into() };
-            stops.spawn(async move { provider.stop(stop).await });
-        }
-        while let Some(stopped) = stops.join_next().await {
-            if let Ok(Err(why)) = stopped {
-                tracing::warn!("a member of group {} cannot be stopped: {why}", self.scaling.group);
+            async move { provider.stop(stop).await }
+        };
+        let mut stops: JoinSet<_> = self.instances.values().cloned().map(&stop).collect();
+        // Those that are just being started are stopped as soon as they are.
+        while !(self.tasks.is_empty() && stops.is_empty()) {
+            tokio::select! {
+                Some(done) = self.tasks.join_next() => if let Ok(Done::Started(_, Ok(instance))) = done {
+                    stops.spawn(stop(instance));
+                },
+                Some(stopped) = stops.join_next() => if let Ok(Err(why)) = stopped {
+                    tracing::warn!("a member of group {} cannot be stopped: {why}", self.scaling.group);
+                },
             }
         }
         self.strike_off().await;

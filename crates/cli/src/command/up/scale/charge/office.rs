@@ -16,6 +16,7 @@ use plimsoll_proxy::GroupLook;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
+use super::count::Count;
 use super::{Charge, Done, GRACE};
 use crate::config::Scaling;
 use crate::running::owner::{Duty, LEASE, Roll};
@@ -157,7 +158,7 @@ impl Charge {
         self.crew = Crew::new(self.scaling.crew);
         self.instances.clear();
         self.office = Office::default();
-        self.counted = None;
+        self.count = Count::default();
         let why = format!("{name} decides from now on how many members there are");
         self.tell(EventKind::Changed, None, why, Vec::new());
     }

@@ -14,7 +14,7 @@ use crate::running::scaled::{Crewed, Manned};
 impl Charge {
     /// Nobody is being started, if that is waited for.
     pub(super) fn say_if_settled(&mut self) {
-        let starts = self.crew.asked() > 0 || self.counting;
+        let starts = self.crew.asked() > 0 || self.count.busy;
         if !starts && let Some(reply) = self.settling.take() {
             // Whoever asked may not wait any more.
             let _ = reply.send(());
@@ -46,7 +46,8 @@ impl Charge {
         self.halted = false;
         self.office.go_on();
         self.due = Instant::now();
-        self.present = matches!(self.hands, Hands::Each(_)).then_some(self.due);
+        self.present = (!matches!(self.hands, Hands::None)).then_some(self.due);
+        self.count.busy = false;
         let stopping = self.crew.hands().iter().filter(|hand| hand.stage == Stage::Stopping);
         for index in stopping.map(|hand| hand.index).collect::<Vec<_>>() {
             self.order(Order::Stop { index });

@@ -7,6 +7,7 @@ use plimsoll_brain::scale::crew::{News, Stage};
 use plimsoll_brain::scale::{Decision, Reason};
 use plimsoll_brain::status::{ScaledMember, ScalerStatus};
 use plimsoll_brain::{Event, EventKind};
+use plimsoll_cluster::scaler::Hands;
 
 use super::Charge;
 use crate::config::count;
@@ -59,9 +60,14 @@ impl Charge {
 
     /// Says how it is.
     pub(super) fn show(&self) {
+        // Whoever goes by advice takes what is not known yet for the least.
+        if self.decided.is_none() && matches!(self.hands, Hands::None) {
+            return;
+        }
         let rules = self.scaler.rules();
         let now = self.now();
         let (failures, failure) = self.crew.failures();
+        let failure = failure.or(self.count.trouble.as_deref());
         let started = self.crew.hands().iter().map(|hand| ScaledMember {
             index: hand.index,
             id: hand.id.clone(),

@@ -1,0 +1,103 @@
+//! Places for connections: so many for programs of this machine, so many for others, and of those so many for each address. Who takes all
+//! that one may have keeps nobody else out.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// For programs of this machine.
+const NEAR: usize = 64;
+/// For all others together.
+const FAR: usize = 256;
+/// Of those for one address; of IPv6 for the network of one, as who has one has all.
+const EACH: usize = 16;
+
+#[derive(Debug, Default)]
+pub(crate) struct Room(Mutex<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    near: usize,
+    far: usize,
+    by: HashMap<IpAddr, usize>,
+}
+
+/// A place, until it is dropped; the address for whose it counts if that is not of this machine.
+#[derive(Debug)]
+pub(crate) struct Place {
+    room: Arc<Room>,
+    far: Option<IpAddr>,
+}
+
+impl Room {
+    /// A place for somebody at an address, on this machine (`near`) or elsewhere; none if there is none left.
+    pub(crate) fn enter(room: &Arc<Self>, address: IpAddr, near: bool) -> Option<Place> {
+        let mut taken = room.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if near {
+            if taken.near >= NEAR {
+                return None;
+            }
+            taken.near += 1;
+            return Some(Place { room: Arc::clone(room), far: None });
+        }
+        if taken.far >= FAR {
+            return None;
+        }
+        let address = network(address);
+        let own = taken.by.entry(address).or_default();
+        if *own >= EACH {
+            return None;
+        }
+        *own += 1;
+        taken.far += 1;
+        Some(Place { room: Arc::clone(room), far: Some(address) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.room.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(address) = self.far else {
+            taken.near -= 1;
+            return;
+        };
+        taken.far -= 1;
+        if let Some(own) = taken.by.get_mut(&address) {
+            *own -= 1;
+            if *own == 0 {
+                taken.by.remove(&address);
+            }
+        }
+    }
+}
+
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() & (u128::MAX << 64)).into(),
+        four => four,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_who_takes_all_keeps_nobody_else_out() {
+        let room = Arc::new(Room::default());
+        let at = |text: &str| text.parse::<IpAddr>().unwrap();
+        let enter = |text: &str| Room::enter(&room, at(text), false);
+        let mut all: Vec<Place> = (0..100).filter_map(|_| enter("10.0.0.1")).collect();
+        assert_eq!(all.len(), EACH);
+        assert!(enter("::ffff:10.0.0.1").is_none(), "the same");
+        all.extend((0..100).filter_map(|host| enter(&format!("2001:db8::{host:x}"))));
+        assert_eq!(all.len(), 2 * EACH, "all of one network");
+        all.extend((0..=255).filter_map(|host| enter(&format!("10.0.1.{host}"))));
+        assert_eq!(all.len(), FAR);
+        assert!(enter("10.0.2.1").is_none());
+        assert!(Room::enter(&room, at("127.0.0.1"), true).is_some(), "for this machine there are others");
+        all.clear();
+        assert!(enter("10.0.2.1").is_some());
+        assert!(room.0.lock().unwrap().by.is_empty());
+    }
+}
