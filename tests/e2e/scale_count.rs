@@ -1,11 +1,12 @@
 //! A scaler that only says how many there are to be, with an API server that keeps one number, as the real one does.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use serde_json::{Value, json};
 
-use crate::stage::{Balancer, Folder, Member, Script, until};
+use crate::stage::{Balancer, Folder, Member, Script, members_list, until};
 
 /// Keeps `spec.replicas`.
 struct Api {
@@ -55,10 +56,6 @@ fn text(api: &Api, folder: &Folder, min: u32) -> String {
     )
 }
 
-fn list(members: &[Member]) -> String {
-    members.iter().map(|member| format!("{}\n", member.address)).collect()
-}
-
 #[test]
 fn where_nobody_is_found_nobody_is_taken_away_and_more_are_never_fewer() {
     let mut members = Member::several(6, &[]);
@@ -67,7 +64,8 @@ fn where_nobody_is_found_nobody_is_taken_away_and_more_are_never_fewer() {
     let balancer = Balancer::start(&text(&api, &folder, 4));
     until("it was asked thrice", || api.asked() >= 3);
     assert_eq!(api.replicas(), 6);
-    folder.write("members", list(&members));
+    let addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+    folder.write("members", format!("members = {}\n", members_list(&addresses)));
     let usable = |balancer: &Balancer| {
         let group = balancer.group("web");
         let all = group["members"].as_array().unwrap().clone();

@@ -112,6 +112,15 @@ pub struct Whole {
 }
 
 impl Whole {
+    /// Where more comes than can be served times have no end: a simulation's are as long as it was.
+    #[must_use]
+    pub fn unless_overloaded(self, model: &Model) -> Self {
+        match crate::solve::overload(model) {
+            Some(_) => Self { response: f64::INFINITY, ..self },
+            None => self,
+        }
+    }
+
     /// Of these results of a model. What stands there of something with replicas is of one of them, and counts as often as there
     /// are.
     pub fn of(model: &Model, found: &Findings) -> Self {

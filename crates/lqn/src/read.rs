@@ -11,6 +11,7 @@ mod balancer;
 mod draft;
 mod expression;
 mod join;
+mod known;
 mod limits;
 mod results;
 mod route;

@@ -185,7 +185,7 @@ pub struct CallFinding {
     pub response: Estimate,
 }
 
-/// Why a model cannot be simulated to the end. Each says at what time of the model.
+/// Why a model cannot be simulated to the end; where that shows, at what time of the model.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Stuck {
     /// Nothing more will ever happen.
@@ -197,6 +197,9 @@ pub enum Stuck {
     /// It grows without end.
     #[error("at {0}: more and more requests are under way: more comes than can be served")]
     Grows(f64),
+    /// It would, as formulas know; it was not simulated for that long.
+    #[error("more comes from outside than can be served: what waits there grows without end")]
+    Overload,
 }
 
 /// Batches at first, and the number at which neighbours are joined.

@@ -140,6 +140,13 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
     (flat.one_of_each(findings(&net, &state, &found)), found)
 }
 
+/// The entry to which more comes from outside than can be served, as far as formulas can tell; one of several. None where limits of
+/// queues, or of patience, keep what is too much from piling up.
+pub fn overload(model: &Model) -> Option<String> {
+    let entry = model.entries.iter().find(|entry| entry.arrivals > 0.0)?;
+    (!model.has_limits() && solve(model).1.overloaded).then(|| entry.name.clone())
+}
+
 /// What is in a model and not in the formulas, which go on as if it were not there: one sentence each.
 pub fn left_out(model: &Model) -> Vec<String> {
     let mut all = Vec::new();

@@ -83,6 +83,39 @@ fn where_there_are_as_many_as_needed_the_number_does_not_matter() {
 }
 
 #[test]
+fn what_is_written_in_another_way_is_refused_where_it_stands() {
+    let right = lqnx("", "", "", "");
+    assert!(read(&right, &BTreeMap::new()).is_ok(), "{right}");
+    for (from, to, why) in [
+        ("<synch-call dest", "<sync-call dest", "`sync-call` in `activity` is not supported"),
+        (
+            "<synch-call dest",
+            "<synch-call calls_mean=\"7\" dest",
+            "`synch-call` has no `calls_mean`; there are: dest, calls-mean",
+        ),
+        (
+            "<entry-phase-activities>",
+            "<entry-activity-graph/><entry-phase-activities>",
+            "`entry-activity-graph` in `entry`",
+        ),
+        ("<entry name", "<entry prority=\"1\" name", "`entry` has no `prority`"),
+        ("<entry name", "<entry priority=\"1.5\" name", "a priority is a whole number, not 1.5"),
+        ("<task name", "<task think_time=\"1\" name", "`task` has no `think_time`"),
+    ] {
+        let text = right.replacen(from, to, 1);
+        assert_ne!(text, right, "{from}");
+        let trouble = read(&text, &BTreeMap::new()).unwrap_err();
+        assert!(trouble.message.contains(why), "{to}: {trouble:?}");
+        let line = 1 + text[..text.find(to).unwrap()].matches('\n').count();
+        assert_eq!(trouble.line, line, "{to}");
+    }
+    // Where it breaks off.
+    let cut = &right[..right.find("</lqn-model>").unwrap()];
+    let trouble = read(cut, &BTreeMap::new()).unwrap_err();
+    assert_eq!(trouble.line, 1 + cut.matches('\n').count(), "{trouble:?}");
+}
+
+#[test]
 fn comments_and_texts_among_parameters() {
     let read = whole(&lqnx("", "", "", ""));
     assert_eq!(read.parameters, [("x".to_owned(), vec![1.0]), ("y".to_owned(), vec![2.0])]);

@@ -108,7 +108,8 @@ pub fn capacity<E>(
             Err(stuck) => Tried { load, found: Err(stuck), missed: Some(Missed::Stuck(stuck)) },
             Ok(found) => {
                 let unseen = || found.unseen.first().cloned().map(Missed::Unseen);
-                let missed = grows(&model, &found).or_else(unseen);
+                let overload = || crate::solve::overload(&model).map(Missed::Grows);
+                let missed = grows(&model, &found).or_else(overload).or_else(unseen);
                 let missed = missed.or_else(|| self::missed(goals, &lines(&model, &found)));
                 Tried { load, found: Ok((model, found)), missed }
             }

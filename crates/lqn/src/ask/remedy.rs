@@ -104,6 +104,7 @@ pub fn remedies(model: &Model, own: &Bottleneck, solve: &Solve<'_>) -> Result<Ve
         match solve(&changed) {
             Ok(found) => {
                 let (whole, then) = (Whole::of(&changed, &found), bottleneck(&changed, &found));
+                let whole = whole.unless_overloaded(&changed);
                 remedies.push(Remedy { change, whole, then });
             }
             Err(stuck) => last = Some(stuck),

@@ -13,6 +13,9 @@ pub(super) struct Reader<'t, 's, 'g> {
 /// How deep brackets and operators may be nested.
 const DEEPEST: usize = 64;
 
+/// The level of `**`.
+const POWER: usize = 5;
+
 impl Reader<'_, '_, '_> {
     fn token(&self) -> &Token {
         &self.tokens[self.next.min(self.tokens.len() - 1)]
@@ -83,7 +86,7 @@ impl Reader<'_, '_, '_> {
                 continue;
             }
             let Some(mark) = marks.iter().find(|mark| self.takes(mark)) else { return Ok(left) };
-            let right = self.binary(if level == 5 { level } else { level + 1 }, depth + 1)?;
+            let right = self.binary(if level == POWER { level } else { level + 1 }, depth + 1)?;
             let truth = |holds: bool| if holds { 1.0 } else { 0.0 };
             left = match *mark {
                 "|" => truth(left != 0.0 || right != 0.0),
@@ -108,8 +111,9 @@ impl Reader<'_, '_, '_> {
         if depth > DEEPEST {
             return Err(self.at().says("this is nested too deeply"));
         }
+        // A power binds more closely than a sign.
         if self.takes("-") {
-            return Ok(-self.unary(depth + 1)?);
+            return Ok(-self.binary(POWER, depth + 1)?);
         }
         if self.takes("!") {
             return Ok(if self.unary(depth + 1)? == 0.0 { 1.0 } else { 0.0 });
@@ -122,6 +126,9 @@ impl Reader<'_, '_, '_> {
         let Token { kind, at } = self.token().clone();
         self.next += 1;
         match kind {
+            Kind::Number(value, _) if value.is_sign_negative() && self.takes("**") => {
+                Ok(-(-value).powf(self.binary(POWER, depth + 1)?))
+            }
             Kind::Number(value, _) => Ok(value),
             Kind::Variable(name) => self.scope.value(&name, at),
             Kind::Word(name) => self.function(&name, at, depth),
@@ -215,6 +222,12 @@ mod tests {
             ("2 ** 3 ** 2", 512.0),
             ("-$x + 5", 2.0),
             ("$x -1", 2.0),
+            ("5 -2**2", 1.0),
+            ("5-2**2*3", -7.0),
+            ("-2 ** 2", -4.0),
+            ("-$x ** 2", -9.0),
+            ("2 ** -1", 0.5),
+            ("2 ** -$x * 8", 1.0),
             ("10 - 4 - 3", 3.0),
             ("$x > 2 & $x < 4 ? 7 : 8", 7.0),
             ("sqrt(16) / 2", 2.0),

@@ -127,6 +127,22 @@ pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Re
     Ok(())
 }
 
+/// A priority: whatever whole number.
+pub(super) fn priority(value: f64, at: At) -> Result<i32, Trouble> {
+    if value.fract() == 0.0 && value.abs() <= 1e9 {
+        return Ok(value as i32);
+    }
+    Err(at.says(format!("a priority is a whole number, not {value}")))
+}
+
+/// Of branches that are joined, so many are waited for.
+pub(super) fn quorum(value: f64, at: At) -> Result<u32, Trouble> {
+    if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {
+        return Ok(value as u32);
+    }
+    Err(at.says(format!("a quorum is a whole number, not {value}")))
+}
+
 /// So many replicas.
 pub(super) fn replicas(value: f64, at: At) -> Result<u32, Trouble> {
     if value.fract() == 0.0 && (1.0..=1e5).contains(&value) {

@@ -237,7 +237,8 @@ impl Parser<'_, '_> {
                 }
                 "p" => {
                     let entry = self.entry(draft)?;
-                    draft.entries[entry].priority = self.number("a priority")? as i32;
+                    let at = self.at();
+                    draft.entries[entry].priority = limits::priority(self.number("a priority")?, at)?;
                     self.end_phases()?;
                 }
                 "M" => {

@@ -6,7 +6,7 @@ use super::draft::{Activity, After, Before, Call, Draft, Entry, Fan, Link, Name,
 use super::expression::Reader;
 use super::scan::{Kind, tokens};
 use super::text::copies;
-use super::{At, Scope, Trouble, limits, route};
+use super::{At, Scope, Trouble, known, limits, route};
 use crate::model::{Copies, Order, Patience, Scheduling};
 
 /// Reads a whole document.
@@ -15,16 +15,27 @@ pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Troubl
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
     let document = Document::parse_with_options(source, options).map_err(|error| {
         let place = error.pos();
-        At { line: place.row as usize, column: place.col as usize }.says(format!("no XML: {error}"))
+        let at = match error {
+            // It does not say where that is found out.
+            roxmltree::Error::UnclosedRootNode => end(source),
+            _ => At { line: place.row as usize, column: place.col as usize },
+        };
+        at.says(format!("no XML: {error}"))
     })?;
     let mut reader = Xml { document: &document, scope, draft: Draft::default() };
     let root = document.root_element();
     if root.tag_name().name() != "lqn-model" {
         return Err(reader.at(root).says(format!("expected `lqn-model`, not `{}`", root.tag_name().name())));
     }
-    reader.known(root)?;
+    known::all(&document, root)?;
     reader.model(root)?;
     Ok(reader.draft)
+}
+
+/// The place behind the last character.
+fn end(source: &str) -> At {
+    let last = source.rsplit('\n').next().unwrap_or_default();
+    At { line: source.matches('\n').count() + 1, column: last.chars().count() + 1 }
 }
 
 struct Xml<'d, 's, 'g> {
@@ -203,6 +214,10 @@ impl<'d> Xml<'d, '_, '_> {
         })
     }
 
+    fn priority(&self, own: Element<'d>) -> Result<i32, Trouble> {
+        limits::priority(self.number(own, "priority", 0.0)?, self.at_attribute(own, "priority"))
+    }
+
     fn replicas(&self, own: Element<'d>, name: &str) -> Result<u32, Trouble> {
         limits::replicas(self.number(own, name, 1.0)?, self.at_attribute(own, name))
     }
@@ -230,7 +245,7 @@ impl<'d> Xml<'d, '_, '_> {
             copies: self.copies(own)?,
             replicas: self.replicas(own, "replication")?,
             think: self.number(own, "think-time", 0.0)?,
-            priority: self.number(own, "priority", 0.0)? as i32,
+            priority: self.priority(own)?,
             queue_limit: self
                 .own_number(own, "queue-limit")?
                 .map(|(value, at)| Ok((limits::queue(value, at)?, at)))
@@ -278,7 +293,7 @@ impl<'d> Xml<'d, '_, '_> {
             }
         }
         entry.arrivals = self.number(own, "open-arrival-rate", 0.0)?;
-        entry.priority = self.number(own, "priority", 0.0)? as i32;
+        entry.priority = self.priority(own)?;
         for child in named(own, "service-time-distribution") {
             self.aside(child, "service-time-distribution");
         }
@@ -358,31 +373,6 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(patience)
     }
 
-    /// What stands in our namespace is known, where it stands.
-    fn known(&self, root: Element<'d>) -> Result<(), Trouble> {
-        for node in root.descendants().filter(Node::is_element) {
-            let ours = node.attributes().filter(|own| own.namespace() == Some(limits::NAMESPACE));
-            for own in ours {
-                let known = match node.tag_name().name() {
-                    "task" => own.name() == "queue-limit",
-                    "synch-call" | "asynch-call" => limits::WORDS.contains(&own.name()),
-                    _ => false,
-                };
-                if !known {
-                    let place = self.document.text_pos_at(own.range().start);
-                    let at = At { line: place.row as usize, column: place.col as usize };
-                    return Err(at.says(format!(
-                        "`{}` of `{}` is not known; there are queue-limit of a task, and timeout, retries and backoff of \
-                         a synch-call",
-                        own.name(),
-                        node.tag_name().name()
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn activities(&mut self, own: Element<'d>, task: &mut Task) -> Result<(), Trouble> {
         for child in elements(own) {
             match child.tag_name().name() {
@@ -433,8 +423,9 @@ impl<'d> Xml<'d, '_, '_> {
                 "pre" => return Err(self.at(child).says("one activity; several stand in pre-OR or pre-AND")),
                 "pre-OR" => before = Some(Before::Any(names)),
                 "pre-AND" => {
-                    let quorum = self.number(child, "quorum", 0.0)? as u32;
-                    let quorum = (quorum > 0).then(|| (quorum, self.at_attribute(child, "quorum")));
+                    let at = self.at_attribute(child, "quorum");
+                    let quorum = limits::quorum(self.number(child, "quorum", 0.0)?, at)?;
+                    let quorum = (quorum > 0).then_some((quorum, at));
                     first?;
                     before = Some(Before::All(names, quorum));
                 }

@@ -42,7 +42,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let own = own.ok_or_else(|| Failure::failed("nothing there is only so much of is ever used"))?;
     globals.say("trying remedies\n");
     let remedies = remedies(&model, &own, &solve).map_err(Failure::failed)?;
-    let now = Whole::of(&model, &found);
+    let now = Whole::of(&model, &found).unless_overloaded(&model);
     let json = json!({
         "schema": 1,
         "method": args.how.method.name,
@@ -56,7 +56,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         "left_out": left_out,
     });
     globals.show(&json, || render(&model, &found, &own, now, &remedies, globals.color()))?;
-    Ok(ExitCode::SUCCESS)
+    if now.response.is_finite() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    globals
+        .insist("warning: more comes from outside than can be served: what waits there grows without end\n");
+    Ok(ExitCode::FAILURE)
 }
 
 /// What holds back when there is no end of what does now.
@@ -182,7 +187,11 @@ fn render(
         strong("THEN IT IS"),
     ]];
     for remedy in remedies {
-        let percent = |then, now| Cell::number(format!("{:+.1} %", 100.0 * change(then, now)));
+        let percent = |then, now| match 100.0 * change(then, now) {
+            // Neither has an end.
+            change if change.is_nan() => Cell::number("-"),
+            change => Cell::number(format!("{change:+.1} %")),
+        };
         rows.push(vec![
             Cell::text(&said(model, &remedy.change)),
             Cell::number(short(remedy.whole.response)),

@@ -8,6 +8,7 @@ use std::thread;
 use plimsoll_lqn::ask::lines;
 use plimsoll_lqn::model::Copies;
 use plimsoll_lqn::simulate::Quantiles;
+use plimsoll_lqn::solve::overload;
 use plimsoll_lqn::write::Origin;
 use plimsoll_lqn::{Effort, Estimate, Findings, Model, Replication, simulate_on};
 use serde_json::json;
@@ -59,7 +60,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     print(&model, &found, &origin, &json, String::new, globals)?;
     let doubt =
         if found.precise { "" } else { "; intervals are wider than was asked for: give more --events" };
-    if !found.settled {
+    let overload = overload(&model);
+    if let Some(entry) = &overload {
+        globals.insist(&format!(
+            "warning: more comes to `{entry}` from outside than can be served: what waits there grows without end, and times are as long as the \
+             simulation\n"
+        ));
+    } else if !found.settled {
         globals.insist(
             "warning: what it began with is not over: numbers still changed when they were first counted; give more --events, \
              and look whether more comes than can be served\n",
@@ -73,7 +80,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         short(found.time),
         short(found.warm_up)
     ));
-    Ok(if unseen(&found, globals) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let unseen = unseen(&found, globals);
+    Ok(if unseen || overload.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Lets each go on: whichever of so many threads is free takes the next.

@@ -10,6 +10,7 @@ use plimsoll_lqn::ask::bottleneck::resources;
 use plimsoll_lqn::ask::metric::Metric;
 use plimsoll_lqn::ask::sweep::{Axis, MOST, points, values};
 use plimsoll_lqn::ask::{Line, lines};
+use plimsoll_lqn::solve::overload;
 use plimsoll_lqn::{Findings, Model, Stuck};
 use serde_json::{Map, Value, json};
 
@@ -159,8 +160,14 @@ fn solve(
     let each = globals.output == Output::Svg && args.metric.is_played();
     let Found { of, anchors } = find(&models, &args.how, (!each).then_some(&course), globals);
     let points = all.into_iter().zip(models).zip(of);
-    let points =
-        points.map(|((values, model), found)| Point { values, found: found.map(|found| (model, found)) });
+    let points = points.map(|((values, model), found)| {
+        let found = found.and_then(|found| match overload(&model) {
+            // Times there have no end, and what a simulation says of them is as long as it was.
+            Some(_) => Err(Stuck::Overload),
+            None => Ok((model, found)),
+        });
+        Point { values, found }
+    });
     Ok((points.collect(), anchors))
 }
 

@@ -1,8 +1,8 @@
 //! Section `A`: the activities of a task, and what follows what.
 
-use super::super::Trouble;
 use super::super::draft::{Activity, After, Before, Call, Draft, Link, Name};
 use super::super::scan::{Kind, Token};
+use super::super::{Trouble, limits};
 use super::Parser;
 use crate::model::Order;
 
@@ -110,7 +110,8 @@ impl Parser<'_, '_> {
             let at = self.at();
             let mut quorum = None;
             if self.takes("(") {
-                quorum = Some((self.number("how many of them go on")? as u32, at));
+                let own = self.at();
+                quorum = Some((limits::quorum(self.number("how many of them go on")?, own)?, at));
                 self.expect(")")?;
             }
             Before::All(names, quorum)

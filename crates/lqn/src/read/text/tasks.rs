@@ -146,7 +146,8 @@ impl Parser<'_, '_> {
         }
         task.processor = self.name("the processor of the task")?;
         if self.is_number() {
-            task.priority = self.number("a priority")? as i32;
+            let at = self.at();
+            task.priority = limits::priority(self.number("a priority")?, at)?;
         }
         while let Kind::Word(option) = self.peek().clone() {
             let at = self.at();

@@ -1,0 +1,109 @@
+//! What may stand where in LQNX: what is written in another way would be left out of the model without a word.
+
+use roxmltree::{Document, Node};
+
+use super::{At, Trouble, limits};
+
+/// An element with what may stand in it, beside results, and its attributes (`lqn.xsd` of the LQNS distribution). Of those that are
+/// not here whoever reads them looks after their children.
+const KNOWN: &[(&str, Option<&[&str]>, &[&str])] = &[
+    ("processor", None, &["name", "multiplicity", "speed-factor", "scheduling", "replication", "quantum"]),
+    (
+        "task",
+        None,
+        &[
+            "name",
+            "multiplicity",
+            "replication",
+            "scheduling",
+            "think-time",
+            "priority",
+            "queue-length",
+            "activity-graph",
+            "initially",
+        ],
+    ),
+    (
+        "entry",
+        Some(&["entry-phase-activities", "forwarding", "service-time-distribution"]),
+        &["name", "type", "open-arrival-rate", "priority", "semaphore", "rwlock"],
+    ),
+    ("entry-phase-activities", Some(&["activity"]), &[]),
+    (
+        "activity",
+        Some(&["synch-call", "asynch-call", "service-time-distribution"]),
+        &[
+            "name",
+            "phase",
+            "host-demand-mean",
+            "host-demand-cvsq",
+            "think-time",
+            "max-service-time",
+            "call-order",
+            "bound-to-entry",
+            "prob",
+            "count",
+        ],
+    ),
+    ("synch-call", Some(&[]), &["dest", "calls-mean", "fan-in", "fan-out"]),
+    ("asynch-call", Some(&[]), &["dest", "calls-mean", "fan-in", "fan-out"]),
+    ("forwarding", Some(&[]), &["dest", "prob", "fan-in", "fan-out"]),
+    ("fan-in", Some(&[]), &["source", "value"]),
+    ("fan-out", Some(&[]), &["dest", "value"]),
+    ("reply-entry", Some(&["reply-activity"]), &["name"]),
+    ("reply-activity", Some(&[]), &["name"]),
+    ("pre", Some(&["activity"]), &[]),
+    ("pre-OR", Some(&["activity"]), &[]),
+    ("pre-AND", Some(&["activity"]), &["quorum"]),
+    ("post", Some(&["activity"]), &[]),
+    ("post-OR", Some(&["activity"]), &[]),
+    ("post-AND", Some(&["activity"]), &[]),
+    ("post-LOOP", Some(&["activity"]), &["end"]),
+];
+
+/// Looks through a whole model.
+///
+/// # Errors
+/// What is not known, at its place.
+pub(super) fn all(document: &Document<'_>, root: Node<'_, '_>) -> Result<(), Trouble> {
+    let at = |start: usize| {
+        let place = document.text_pos_at(start);
+        At { line: place.row as usize, column: place.col as usize }
+    };
+    for node in root.descendants().filter(Node::is_element) {
+        let name = node.tag_name().name();
+        for own in node.attributes().filter(|own| own.namespace() == Some(limits::NAMESPACE)) {
+            let known = match name {
+                "task" => own.name() == "queue-limit",
+                "synch-call" | "asynch-call" => limits::WORDS.contains(&own.name()),
+                _ => false,
+            };
+            if !known {
+                return Err(at(own.range().start).says(format!(
+                    "`{}` of `{name}` is not known; there are queue-limit of a task, and timeout, retries and backoff of a \
+                     synch-call",
+                    own.name()
+                )));
+            }
+        }
+        let Some((_, children, attributes)) = KNOWN.iter().find(|known| known.0 == name) else { continue };
+        let strange = |own: &roxmltree::Attribute<'_, '_>| {
+            own.namespace().is_none() && !attributes.contains(&own.name())
+        };
+        if let Some(own) = node.attributes().find(strange) {
+            let there = if attributes.is_empty() { "none".to_owned() } else { attributes.join(", ") };
+            let why = format!("`{name}` has no `{}`; there are: {there}", own.name());
+            return Err(at(own.range().start).says(why));
+        }
+        let Some(children) = children else { continue };
+        let strange = |own: &Node<'_, '_>| {
+            let child = own.tag_name().name();
+            own.is_element() && !child.starts_with("result-") && !children.contains(&child)
+        };
+        if let Some(own) = node.children().find(strange) {
+            let what = own.tag_name().name();
+            return Err(at(own.range().start).says(format!("`{what}` in `{name}` is not supported")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! More comes than can be served: whoever asks is told so, and is given no times.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use plimsoll_lqn::ask::Whole;
+use plimsoll_lqn::ask::bottleneck::bottleneck;
+use plimsoll_lqn::ask::capacity::{Goal, Range, capacity};
+use plimsoll_lqn::ask::remedy::{Change, remedies};
+use plimsoll_lqn::solve::overload;
+use plimsoll_lqn::{Effort, Findings, Model, Stuck, read, simulate};
+
+/// One thread on one core, with a second of work for each request.
+fn model(arrivals: f64) -> Model {
+    let text = format!("P 0\n p c f\n-1\nT 0\n t a n ae -1 c\n-1\nE 0\n a ae {arrivals}\n s ae 1 -1\n-1\n");
+    read(&text, &BTreeMap::new()).expect("a model").model
+}
+
+fn play(model: &Model) -> Result<Findings, Stuck> {
+    simulate(model, &Effort { events: 50_000, precision: 0.01, ..Effort::default() })
+}
+
+#[test]
+fn formulas_know_what_is_too_much() {
+    assert_eq!(overload(&model(0.97)), None);
+    assert_eq!(overload(&model(1.02)).as_deref(), Some("ae"));
+    let mut limited = model(1.02);
+    limited.tasks[0].queue_limit = Some(3);
+    assert_eq!(overload(&limited), None, "the rest is turned away");
+}
+
+#[test]
+fn no_load_above_what_can_be_served_keeps_a_goal() {
+    let range = Range { from: 0.1, to: 100.0, whole: false };
+    // More load makes it easier.
+    let goal = Goal::parse("response>0.5").unwrap();
+    let found = capacity(range, &[goal], |load| {
+        let model = model(load);
+        let found = play(&model);
+        Ok::<_, Infallible>((model, found))
+    });
+    let (good, bad) = found.unwrap();
+    let (good, bad) = (good.unwrap().load, bad.unwrap().load);
+    assert!(good < 1.0 && bad <= 1.01, "{good} {bad}");
+}
+
+#[test]
+fn remedies_that_are_none_have_no_times() {
+    let model = model(1.7);
+    let found = play(&model).unwrap();
+    let own = bottleneck(&model, &found).unwrap();
+    assert_eq!(Whole::of(&model, &found).unless_overloaded(&model).response, f64::INFINITY);
+    // Half the work is 0.85 of what it can do; no end of cores helps one thread as little as one more.
+    let all = remedies(&model, &own, &play).unwrap();
+    assert!(matches!(all[0].change, Change::Half(_)), "{all:?}");
+    assert!(all.iter().any(|remedy| remedy.whole.response == f64::INFINITY));
+    assert!(all[0].whole.response.is_finite(), "the best comes first: {all:?}");
+}
