@@ -2,7 +2,7 @@
 //!
 //! A simulation is right in the mean and uncertain by its interval; the solver is certain and off by some percent. Each
 //! number is the mean of both, weighed by the inverse of its variance: a short simulation leans on the solver, a long one
-//! does without. Over many points ([`anchored_sweep`]) few are simulated: the solver says how a number changes from point to
+//! does without, and so does one that shows that the solver is further off than it should be. Over many points ([`anchored_sweep`]) few are simulated: the solver says how a number changes from point to
 //! point, the simulation by what factor the solver is off.
 
 use serde::Serialize;
@@ -21,6 +21,8 @@ pub use anchored::{Along, Solved, anchored_sweep, anchors, solved_lines};
 /// accuracy holds it to that.
 const OFF: f64 = 0.025;
 const OFF_IN_TIME: f64 = 0.04;
+/// By so many times its variance a simulation is off by chance at the most, as far as it counts: three standard deviations.
+const SURELY: f64 = 9.0;
 /// Of the normal distribution, half of the interval in which it is 95 times of 100.
 const HALF: f64 = 1.959_964;
 
@@ -84,7 +86,9 @@ pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
 /// The part of the simulated one.
 fn weight(simulated: &Estimate, solved: &Estimate, off: f64) -> f64 {
     let chance = (simulated.half_width / HALF).powi(2);
-    let bias = (off * solved.mean).powi(2);
+    // Where both are further apart than chance has them, the solver is off by the rest, whatever it is elsewhere.
+    let apart = (simulated.mean - solved.mean).powi(2) - SURELY * chance;
+    let bias = (off * solved.mean).powi(2).max(apart);
     if bias > 0.0 { bias / (bias + chance) } else { 1.0 }
 }
 

@@ -164,8 +164,8 @@ fn at(
             limit: net.population(*slot).min(own.most),
             holder: net.slots[*slot].holder,
             threads: net.holds(net.slots[*slot].holder),
-            idle: idle(net, totals, net.slots[*slot].holder),
-            beyond: beyond(net, net.slots[*slot].holder),
+            idle: idle(net, totals, bounding(net, net.slots[*slot].holder)),
+            beyond: beyond(net, bounding(net, net.slots[*slot].holder)),
             held: place.rate * place.wait + place.held * place.stretch + place.first,
             back: place.back.part,
             left: place.back.left,
@@ -249,7 +249,8 @@ fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station
     if own.pool || reach.below.is_empty() {
         return 0.0;
     }
-    let holders = own.slots.iter().map(|slot| net.slots[*slot].holder);
+    let bounding = |slot: &usize| bounding(net, net.slots[*slot].holder);
+    let holders = own.slots.iter().map(bounding);
     let mut seen = Vec::new();
     let mut behind = 0.0;
     for holder in holders.filter(|holder| *holder != NOBODY) {
@@ -260,13 +261,25 @@ fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station
         let here: f64 = own
             .slots
             .iter()
-            .filter(|slot| net.slots[**slot].holder == holder)
+            .filter(|slot| bounding(slot) == holder)
             .map(|slot| &state.slots[*slot])
             .map(|slot| slot.rate * slot.wait + slot.held * (1.0 + slot.stretch))
             .sum();
         behind += totals[holder].waiting * (here / totals[holder].held).min(1.0);
     }
     behind
+}
+
+/// The task whose threads bound those of a task that ask: its own, or those of the one above for which all it does is done.
+fn bounding(net: &Net<'_>, holder: usize) -> usize {
+    if holder == NOBODY || net.model.tasks[holder].is_client() {
+        return holder;
+    }
+    let own = &net.stations[holder];
+    match own.bounds[..] {
+        [above] if !own.after && own.most <= own.servers => above,
+        _ => holder,
+    }
 }
 
 /// Threads of a task that have nothing to do.
