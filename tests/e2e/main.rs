@@ -66,6 +66,7 @@ mod lottery_load;
 mod lottery_network;
 mod model;
 mod model_limits;
+mod model_overload;
 mod monitoring;
 mod one_group;
 mod orca_oob;

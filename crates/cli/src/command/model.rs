@@ -1,6 +1,7 @@
 //! `plimsoll model`: what a system can carry, from a layered queueing network of it.
 
 use std::collections::BTreeMap;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -163,11 +164,20 @@ impl Text {
     }
 }
 
-fn text(path: &Path) -> std::io::Result<String> {
+fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
     if path == Path::new("-") {
-        return std::io::read_to_string(std::io::stdin());
+        io::stdin().read_to_end(&mut bytes)?;
+    } else {
+        bytes = std::fs::read(path)?;
     }
-    std::fs::read_to_string(path)
+    String::from_utf8(bytes).map_err(|error| {
+        // All before that is text.
+        let before = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+        let last = before.rsplit('\n').next().unwrap_or_default();
+        let (line, column) = (1 + before.matches('\n').count(), 1 + last.chars().count());
+        io::Error::new(io::ErrorKind::InvalidData, format!("{line}:{column}: this is no UTF-8 text"))
+    })
 }
 
 fn part(text: &str) -> Result<f64, String> {
