@@ -147,15 +147,25 @@ impl Bound {
             return own;
         }
         let mut paces = pool.iiop.paces.borrow_mut();
-        // Those that are full again say nothing.
-        if paces.len() >= 1024 {
-            paces.retain(|_, pace| !pace.full(call.begun));
+        let address = call.session.peer.client.ip();
+        if !paces.contains_key(&address) {
+            // Those that are full again say nothing. Not each time: they are looked for as often as there are twice as many.
+            if paces.len() >= PACES && paces.len().is_power_of_two() {
+                paces.retain(|_, pace| !pace.full(call.begun));
+            }
+            if paces.len() >= MOST_PACES {
+                return own;
+            }
         }
-        let pace = paces.entry(call.session.peer.client.ip()).or_default();
+        let pace = paces.entry(address).or_default();
         let cores = pool.group.tallies.len() as u32;
         own.max(pace.hold(call.begun, ADDRESS, cores))
     }
 }
+
+/// Addresses among which those are looked for that say nothing any more, and the most of them.
+const PACES: usize = 1024;
+const MOST_PACES: usize = 65_536;
 
 /// Forwards that a connection, and those from an address, get at once; the others come 40 a second.
 const CONNECTION: u32 = 4;
