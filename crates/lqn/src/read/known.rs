@@ -4,9 +4,12 @@ use roxmltree::{Document, Node};
 
 use super::{At, Trouble, limits};
 
-/// An element with what may stand in it, beside results, and its attributes (`lqn.xsd` of the LQNS distribution). Of those that are
-/// not here whoever reads them looks after their children.
-const KNOWN: &[(&str, Option<&[&str]>, &[&str])] = &[
+/// An element, what may stand in it beside results, and its attributes. Of those without whoever reads them looks after what stands in
+/// them.
+type Known = (&'static str, Option<&'static [&'static str]>, &'static [&'static str]);
+
+/// As `lqn.xsd` of the LQNS distribution has it.
+const KNOWN: &[Known] = &[
     ("processor", None, &["name", "multiplicity", "speed-factor", "scheduling", "replication", "quantum"]),
     (
         "task",

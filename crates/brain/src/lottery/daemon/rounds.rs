@@ -159,7 +159,7 @@ impl Daemon {
             }
         }
         // Whoever passes it on may not know either what a member offers in its later life.
-        if let Some(daemon) = later.or(strangers.then_some(from)) {
+        if let Some(daemon) = later.or_else(|| strangers.then_some(from)) {
             self.inquire(now, daemon);
         }
     }
