@@ -8,6 +8,7 @@
 mod again;
 mod changes;
 mod checks;
+mod clients;
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../dice/mod.rs"]
 mod dice;
