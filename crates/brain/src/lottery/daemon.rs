@@ -26,7 +26,7 @@ use super::pace::{Delays, Lag, REFERRAL};
 use super::sip::Key;
 use super::sources::Sources;
 use super::spread::Spread;
-use super::table::Table;
+use super::table::{SUSPECT, Table};
 use crate::{Time, mix};
 
 pub use change::Change;
@@ -180,6 +180,8 @@ pub struct Daemon {
     strangers: Sources,
     delays: Delays,
     lag: Lag,
+    /// Until when others may hold it for dead, as it was away.
+    away: Time,
     /// When the shell said last how long what is handled has waited, and how long.
     waited: (Time, Duration),
     pending: BTreeMap<u64, Pending>,
@@ -265,6 +267,7 @@ impl Daemon {
             strangers: Sources::new(config.key, STRANGERS, 2 * STRANGERS),
             delays: Delays::default(),
             lag: Lag::default(),
+            away: Time(0),
             waited: (now, Duration::ZERO),
             pending: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -335,8 +338,16 @@ impl Daemon {
     /// How long what is handled next, at `now`, has waited since it arrived, if the shell can tell (a receive timestamp). A daemon that is
     /// late lets others answer first, who have probably done so already, or leaves it to them.
     pub fn note_lag(&mut self, now: Time, lag: Duration) {
-        self.lag.note(now, lag);
+        self.lagged(now, lag);
         self.waited = (now, lag);
+    }
+
+    /// It is so late. After as long as others wait for a report it takes as long as one that is new takes to be known to them.
+    fn lagged(&mut self, now: Time, late: Duration) {
+        self.lag.note(now, late);
+        if late >= self.config.interval * SUSPECT {
+            self.away = now + self.config.joining;
+        }
     }
 
     /// The load of a service: in thousandths of what the server can do, and requests that it works on. To be told again each

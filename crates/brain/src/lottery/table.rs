@@ -24,6 +24,9 @@ use crate::{Time, hash, mix};
 /// Most members of a cluster.
 pub const MEMBERS: usize = 1024;
 
+/// Whoever is quiet for so many reports is nobody to wait for.
+pub(super) const SUSPECT: u32 = 3;
+
 /// Reports missed after which a member is not drawn.
 const SILENT: u32 = 20;
 
@@ -286,10 +289,10 @@ impl Table {
         self.drum(service).binary_search_by_key(&member, |entrant| entrant.member).is_ok()
     }
 
-    /// Quiet for three reports, give or take the spread of their times.
+    /// Quiet for [`SUSPECT`] reports, give or take the spread of their times.
     pub(super) fn suspect(&self, member: u16, now: Time) -> bool {
         let heard = self.peers.get(&member).and_then(|peer| peer.heard.as_ref());
-        member != self.me && heard.is_none_or(|heard| now.since(heard.at) > self.usual(heard) * 33 / 10)
+        member != self.me && heard.is_none_or(|heard| now.since(heard.at) > self.usual(heard) * (SUSPECT * 11) / 10)
     }
 
     /// How long one waits for the next report of a member: an interval, or as long as they take of late if they come by others.

@@ -261,6 +261,26 @@ fn what_is_read_long_after_it_came_is_left_to_others_if_there_are_any() {
 }
 
 #[test]
+fn one_that_was_away_leaves_first_attempts_to_those_who_may_hold_it_for_dead() {
+    let id = won_by(3, 0, 0);
+    let mut away = daemon(0, 3);
+    away.note_lag(millis(2700), Duration::from_secs(2));
+    let at = |since: u64| millis(2700 + since);
+    for other in [1, 2] {
+        away.handle(at(1), address(other), report(other, 9, Standing::Up, 4.0));
+    }
+    // It has read what came long ago, and trusts itself again.
+    assert_eq!(ask(&mut away, at(590), request(id, Mode::Lottery)), None);
+    assert_eq!(away.statistics(at(590)).waiting, 0, "they send it no commits");
+    let mut alone = daemon(0, 1);
+    alone.note_lag(millis(2700), Duration::from_secs(2));
+    assert!(ask(&mut alone, at(590), request(id, Mode::Lottery)).is_some());
+    let again = Request { attempt: 1, ..request(id, Mode::Lottery) };
+    assert!(ask(&mut away.clone(), at(590), again).is_some(), "all may have been away");
+    assert!(ask(&mut away, at(601), request(id, Mode::Lottery)).is_some());
+}
+
+#[test]
 fn nobody_waits_for_a_member_that_is_quiet() {
     let id = won_by(2, 1, 0);
     let mut one = daemon(0, 2);

@@ -7,6 +7,9 @@
 //! slow distrusts itself first; Dadgar, Phillips, Currey, 2017). Without this, one of ten that stalls for 0.3 s in each
 //! second makes 1.8 % duplicates, with it 0.1 %.
 //!
+//! One that was away for so long that others may hold it for dead leaves first attempts to them for a while: they send it no commits, and
+//! each answer of it would be a second one. To later attempts it answers, as all may have been away.
+//!
 //! Nor does it hold others for silent while what they said waits to be read: one that was stopped for two seconds would find itself
 //! alone, and take everything.
 //!
@@ -180,6 +183,11 @@ impl Daemon {
         }
         let mut wait = step * before;
         let others = places.iter().take(responders).filter(|place| waited_for(place.member)).count();
+        if others > 0 && now < self.away && asked.attempt == 0 {
+            // Those who hold it for dead have answered, and send it no commits.
+            self.statistics.doubted += 1;
+            return;
+        }
         if others > 0 && self.lag.doubtful(now, step) {
             self.statistics.doubted += 1;
             wait = step * (responders as u32 + 1);

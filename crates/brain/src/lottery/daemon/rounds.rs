@@ -37,7 +37,7 @@ impl Daemon {
     /// It is time for something, or was.
     pub fn handle_timeout(&mut self, now: Time) {
         if let Some(due) = self.poll_timeout() {
-            self.lag.note(now, now.since(due));
+            self.lagged(now, now.since(due));
         }
         self.climbed(now);
         while let Some(repeat) = self.repeats.front().copied().filter(|repeat| repeat.due <= now) {
