@@ -126,6 +126,8 @@ struct Entry {
     blame: String,
     /// Traffic up to the last comparison of success rates; `None` if what came before must not count.
     totals: Option<Totals>,
+    /// Its failures in a row at the last such comparison.
+    streak: u32,
     state: State,
     since: Time,
 }
@@ -169,15 +171,16 @@ impl Analyzer {
     pub fn update(&mut self, spec: GroupSpec, now: Time) {
         self.advance(now);
         let before = mem::replace(&mut self.spec, spec);
+        let addresses: BTreeMap<Arc<str>, _> =
+            before.members.iter().map(|member| (member.name.clone(), member.address)).collect();
         let names = before.members.iter().map(|member| member.name.clone());
         let mut kept: BTreeMap<Arc<str>, Entry> = names.zip(mem::take(&mut self.entries)).collect();
         for place in 0..self.spec.members.len() {
             let name = self.spec.members[place].name.clone();
-            let entry = kept.remove(&name).unwrap_or_else(|| {
-                let why = format!("{name} joined the group");
-                self.tell(EventKind::Joined, Some(name), why, &[]);
-                self.entry(place, false)
-            });
+            let entry = match kept.remove(&name) {
+                Some(entry) if addresses.get(&name) == Some(&self.spec.members[place].address) => entry,
+                other => self.newcomer(place, other),
+            };
             self.entries.push(entry);
             self.follow_leaving(place);
         }
@@ -277,7 +280,7 @@ impl Analyzer {
             row => format!("it fails far more often than the others, {row} times in a row now"),
         };
         let why = self.blamed(place, why);
-        self.eject_by(place, why, &inputs, |ejection, _, now| ejection.suspect(now));
+        self.eject_by(place, why, &inputs, Ejection::suspect);
         self.survey();
     }
 
@@ -309,7 +312,9 @@ impl Analyzer {
         self.compared = self.now;
         for place in 0..self.entries.len() {
             let streak = self.entries[place].vitals.streak();
-            if outlier.consecutive > 0 && streak >= outlier.consecutive {
+            // A streak of before says how it was then: who gets no requests since has no way to end it.
+            let grown = mem::replace(&mut self.entries[place].streak, streak) != streak;
+            if outlier.consecutive > 0 && streak >= outlier.consecutive && grown {
                 let inputs = [("failures_in_a_row", f64::from(streak))];
                 self.eject(place, format!("{streak} failures in a row"), &inputs);
             }
@@ -353,6 +358,9 @@ impl Analyzer {
                 } else {
                     self.wake_at(until);
                 }
+            }
+            if let Some(until) = self.entries[place].vitals.suspicion.expire(self.now) {
+                self.wake_at(until);
             }
             if let Some(since) = self.entries[place].ramp {
                 self.grow(place, since);
@@ -440,6 +448,7 @@ impl Analyzer {
             ramp: None,
             original,
             totals: None,
+            streak: 0,
             // Settled before anyone sees it.
             state: State::Unchecked,
             since: self.now,

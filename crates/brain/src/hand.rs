@@ -7,6 +7,7 @@
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
+use core::mem;
 use core::time::Duration;
 
 use crate::strategy::Pool;
@@ -36,8 +37,10 @@ pub struct Hand {
     pub(crate) probes: Pool,
     /// How many that is a mean of, up to [`LATENCIES`].
     latencies: f32,
-    /// Share of the requests that fail with all members, over the last [`MEMORY`] for each member.
-    failing: f64,
+    /// Share of the requests that fail with all members, over the last [`MEMORIES`] for each member.
+    failing: [f64; 2],
+    /// Which member failed last, by any number that no two have at a time.
+    failed: usize,
 }
 
 /// What a core keeps of one member.
@@ -68,9 +71,10 @@ impl Hand {
         self.credits.len()
     }
 
-    /// Share of the requests that fail with all members, as seen from here.
+    /// Share of the requests that fail with all members, as seen from here: of late, or for long, whichever is more. By the one it is
+    /// known within a few requests that all fail, by the other what happens seldom is not forgotten in between.
     pub(crate) fn failing(&self) -> f64 {
-        self.failing
+        self.failing[0].max(self.failing[1])
     }
 
     /// Takes the seats of a plan; members that stay keep their deadlines.
@@ -79,7 +83,7 @@ impl Hand {
             return;
         }
         self.serial = serial;
-        let mut before = core::mem::take(&mut self.seats);
+        let mut before = mem::take(&mut self.seats);
         before.sort_unstable_by_key(|seat| seat.id);
         let seat = |member: &Member| match before.binary_search_by_key(&member.id, |seat| seat.id) {
             Ok(place) => before[place],
@@ -151,13 +155,23 @@ impl Hand {
         Duration::from_nanos(self.latency as u64)
     }
 
-    /// An outcome with any of so many members that are not suspected themselves.
-    pub(crate) fn outcome(&mut self, failed: bool, members: usize) {
-        if !failed && self.failing < 1e-12 {
+    /// An outcome with one of so many members. A failure counts if the one before was another's: a row of one member's alone says
+    /// nothing about the fleet. Where all fail alike one of n fails after another in n - 1 of n cases, so each counts for that many more.
+    pub(crate) fn outcome(&mut self, failed: bool, member: usize, members: usize) {
+        let weight = if failed {
+            let before = mem::replace(&mut self.failed, member);
+            if before == member || before == 0 {
+                return;
+            }
+            members as f64 / members.saturating_sub(1).max(1) as f64
+        } else if self.failing[1] < 1e-12 {
             return;
+        } else {
+            0.0
+        };
+        for (failing, memory) in self.failing.iter_mut().zip(MEMORIES) {
+            *failing = (*failing + (weight - *failing) / (memory * members.max(1) as f64)).min(1.0);
         }
-        let failed = if failed { 1.0 } else { 0.0 };
-        self.failing += (failed - self.failing) / (MEMORY * members.max(1) as f64);
     }
 }
 
@@ -182,7 +196,8 @@ impl PartialEq for Credit {
 
 impl Eq for Credit {}
 
-const MEMORY: f64 = 64.0;
+/// Outcomes for each member over which failures are averaged.
+const MEMORIES: [f64; 2] = [8.0, 256.0];
 
 /// Latencies over which they are averaged.
 const LATENCIES: f32 = 256.0;

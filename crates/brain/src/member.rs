@@ -152,7 +152,7 @@ impl Member {
     pub fn full(&self) -> bool {
         let in_flight = self.in_flight();
         in_flight >= self.allowed()
-            || (in_flight > 0 && self.vitals.suspicion.on_parole())
+            || self.vitals.suspicion.tried(in_flight)
             || self.vitals.spent()
     }
 }
@@ -356,8 +356,9 @@ impl Vitals {
         self.streak.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
-    /// A request succeeded. Writes only if there was a streak to end.
+    /// A request succeeded, or begins well. Writes only if there was something to end.
     pub fn succeeded(&self) {
+        self.suspicion.trust();
         if self.streak.load(Relaxed) != 0 {
             self.streak.store(0, Relaxed);
         }
@@ -379,6 +380,7 @@ impl Vitals {
 
     /// Folds one latency into a plain moving average of about `over` of them.
     pub(crate) fn blend(&self, latency: f32, over: f32, now: Time) {
+        debug_assert!(latency.is_finite());
         let kept = self.blended().map_or(latency, |value| value + (latency - value) * (2.0 / (over + 1.0)));
         self.latency.store(u64::from(kept.max(1.0).to_bits()) << 32 | u64::from(tick(now)), Relaxed);
     }

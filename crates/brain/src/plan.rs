@@ -259,10 +259,7 @@ impl Plan {
             return false;
         }
         let sum = vitals.suspicion.record(failed, hand.failing());
-        // A member that is suspected itself says nothing about the fleet.
-        if sum < suspicion::DOUBTFUL {
-            hand.outcome(failed, self.count);
-        }
+        hand.outcome(failed, core::ptr::from_ref(vitals).addr(), self.count);
         failed && sum >= self.suspect
     }
 
@@ -397,10 +394,10 @@ pub(crate) mod tests {
                 }
                 counts
             };
-            plan.members()[0].vitals.suspicion.release(Time(1));
+            plan.members()[0].vitals.suspicion.release(0, Time(1));
             assert_eq!(chosen(&plan, true)[0], 0, "{}", strategy.name);
             assert_ne!(chosen(&plan, false)[0], 0, "{}: others are its trial", strategy.name);
-            plan.members().iter().for_each(|member| member.vitals.suspicion.release(Time(1)));
+            plan.members().iter().for_each(|member| member.vitals.suspicion.release(0, Time(1)));
             assert_eq!(
                 chosen(&plan, true).iter().sum::<u32>(),
                 300,

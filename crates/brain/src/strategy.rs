@@ -210,15 +210,23 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
     // Not by way of u128, which no processor converts.
     let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
     match vitals.blended() {
-        // A failure is never fast.
-        Some(mean) if failed => vitals.blend(latency.max(2.0 * mean), LATENCIES, now),
+        Some(mean) if failed => vitals.blend(failure(latency, mean), LATENCIES, now),
         None if failed => {}
         _ => vitals.blend(latency, LATENCIES, now),
     }
 }
 
+/// What a failure counts for, nanoseconds: it is never fast. Twice the mean, so that each makes the next count for more; but many of
+/// them no more than a second, so that successes make it good.
+pub(crate) fn failure(latency: f32, mean: f32) -> f32 {
+    latency.max(mean).max((2.0 * mean).min(FAILURES))
+}
+
 /// Latencies over which a member's is averaged.
 const LATENCIES: f32 = 8.0;
+
+/// What failures count for at most, nanoseconds, if they did not take longer.
+const FAILURES: f32 = 1e9;
 
 /// For strategies that give turns or ranks and no shares: does a member take this turn? One in slow start takes a growing part of
 /// them, by chance, which is 64 random bits.

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use super::outlier::{self, Ejection};
 use super::{Analyzer, OutlierSpec};
+use crate::member::suspicion::TRIAL;
 use crate::{EventKind, State, Time, event};
 
 impl Analyzer {
@@ -56,7 +57,9 @@ impl Analyzer {
 
     pub(super) fn readmit(&mut self, place: usize, why: &str) {
         self.entries[place].ejection.end(self.now);
-        self.entries[place].vitals.suspicion.release(self.now);
+        let vitals = &self.entries[place].vitals;
+        vitals.suspicion.release(vitals.in_flight(), self.now);
+        self.wake_at(self.now + TRIAL);
         self.out -= 1;
         let row = [("failures_in_a_row", f64::from(self.entries[place].vitals.streak()))];
         let still = match self.entries[place].state {

@@ -1,6 +1,7 @@
 //! What operators do with members: drained and disabled ones get nothing new. Nor do those of which the configuration says that they
 //! are about to leave.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 
 use core::mem;
@@ -86,6 +87,26 @@ impl Analyzer {
             self.survey();
         }
         Ok(())
+    }
+
+    /// A member that was not there, or not at this address: what is known of another server by its name says nothing of it. What operators
+    /// said they said of the name.
+    pub(super) fn newcomer(&mut self, place: usize, before: Option<Entry>) -> Entry {
+        let name = self.spec.members[place].name.clone();
+        let fresh = self.entry(place, false);
+        let (why, entry) = match before {
+            Some(before) => {
+                if let Some(rebind) = &mut self.rebind {
+                    rebind.forget(before.id);
+                }
+                let why = format!("{name} is at another address now");
+                let Entry { draining, drainer, disabled, .. } = before;
+                (why, Entry { draining, drainer, disabled, ..fresh })
+            }
+            None => (format!("{name} joined the group"), fresh),
+        };
+        self.tell(EventKind::Joined, Some(name), why, &[]);
+        entry
     }
 
     /// Whether the member at `place` is about to leave follows from the configuration; its state is settled by the caller.

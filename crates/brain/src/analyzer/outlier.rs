@@ -50,9 +50,10 @@ impl Ejection {
     }
 
     /// Begins one on suspicion. Such an ejection comes after two or three failures and tries again soon: 2 s at
-    /// first, and twice as long each time, up to 32 s.
-    pub(super) fn suspect(&mut self, now: Time) -> (u32, Duration) {
-        self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)), now)
+    /// first, and twice as long each time, up to 32 s, or [`OutlierSpec::max_ejection`] if that is less.
+    pub(super) fn suspect(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
+        let longest = spec.max_ejection.max(spec.ejection);
+        self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)).min(longest), now)
     }
 
     /// Begins one that another balancer has begun: it counts for no longer row here.

@@ -12,7 +12,8 @@ use crate::{MemberId, Time, strategy};
 
 impl Analyzer {
     /// Takes the weights of members: `None` for one that is not known. Only a group whose strategy is
-    /// [`strategy::EXPRESSION`] takes them; a weight that is not a number, infinite or negative counts as not known.
+    /// [`strategy::EXPRESSION`] takes them; a weight that is not a number or infinite counts as not known, a negative one
+    /// as 0: what falls with a load is below 0 where the load is greatest.
     /// Members that are not named keep what they have.
     pub fn handle_weights(&mut self, weights: &[(MemberId, Option<f64>)], now: Time) {
         self.advance(now);
@@ -23,7 +24,7 @@ impl Analyzer {
         let (mut sum, mut count) = (0.0, 0.0);
         for (member, weight) in weights {
             let Some(&place) = self.places.get(member) else { continue };
-            let weight = weight.filter(|weight| weight.is_finite() && *weight >= 0.0);
+            let weight = weight.filter(|weight| weight.is_finite()).map(|weight| weight.max(0.0));
             if let Some(weight) = weight {
                 sum += weight / self.spec.members[place].capacity;
                 count += 1.0;
@@ -108,6 +109,8 @@ mod tests {
         assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0], "capacities until there are any");
         hand(&mut analyzer, [Some(5.0), Some(1.0), Some(0.0)]);
         assert_eq!(weights(&mut analyzer).unwrap(), [5.0, 1.0, f64::MIN_POSITIVE]);
+        hand(&mut analyzer, [Some(5.0), Some(1.0), Some(-1.0)]);
+        assert!(weights(&mut analyzer).is_none(), "less than nothing is nothing");
         let status: Vec<_> = analyzer.status(Time(0)).into_iter().map(|(_, status)| status.weight).collect();
         assert_eq!(status[0], 5.0);
     }
@@ -129,7 +132,7 @@ mod tests {
         let mut analyzer = Analyzer::new(group(strategy::EXPRESSION), Time(0));
         hand(&mut analyzer, [Some(10.0), Some(40.0), None]);
         assert_eq!(weights(&mut analyzer).unwrap(), [10.0, 40.0, 45.0]);
-        hand(&mut analyzer, [None, Some(f64::NAN), Some(-1.0)]);
+        hand(&mut analyzer, [None, Some(f64::NAN), None]);
         assert_eq!(weights(&mut analyzer).unwrap(), [1.0, 2.0, 3.0], "capacities, if nobody says anything");
         hand(&mut analyzer, [Some(f64::INFINITY), Some(f64::MAX), Some(1.0)]);
         assert!(weights(&mut analyzer).unwrap().iter().all(|weight| weight.is_finite()));

@@ -19,6 +19,8 @@ pub(crate) struct Suspicion {
     outcomes: AtomicU64,
     /// When it came back from an ejection, if it has had no success since; else 0.
     parole: AtomicU64,
+    /// Requests that it had then already: they are no trial.
+    older: AtomicU32,
 }
 
 impl Suspicion {
@@ -27,13 +29,14 @@ impl Suspicion {
         let mut sum = self.sum();
         // A success of a member that is not suspected, which is nearly all there is, changes nothing.
         if failed || sum > 0.0 {
-            let fleet = fleet.clamp(1e-4, 0.45);
+            // Where all fail every other request or more, failing says nothing about one of them.
+            let fleet = fleet.clamp(1e-4, 0.5);
             let step = if failed { libm::log(0.5 / fleet) } else { libm::log(0.5 / (1.0 - fleet)) };
             sum = (sum + step).clamp(0.0, MOST);
             self.sum.store((sum as f32).to_bits(), Relaxed);
         }
-        if !failed && self.on_parole() {
-            self.parole.store(0, Relaxed);
+        if !failed {
+            self.trust();
         }
         let packed = self.outcomes.load(Relaxed);
         if !failed && packed == MEMORY {
@@ -82,20 +85,48 @@ impl Suspicion {
             sum: self.sum.load(Relaxed).into(),
             outcomes: self.outcomes.load(Relaxed).into(),
             parole: self.parole.load(Relaxed).into(),
+            older: self.older.load(Relaxed).into(),
         }
     }
 
-    /// It comes back from an ejection: gets one request at a time until one succeeds, and the first failures
-    /// send it out again.
-    pub(crate) fn release(&self, now: Time) {
+    /// It comes back from an ejection, with so many requests that it has still: gets one request at a time until one succeeds, and the
+    /// first failures send it out again.
+    pub(crate) fn release(&self, in_flight: u32, now: Time) {
         let left = (self.sum() - RELIEF).max(0.0) as f32;
         self.sum.store(left.to_bits(), Relaxed);
+        self.older.store(in_flight, Relaxed);
         self.parole.store(now.0.max(1), Relaxed);
     }
 
     /// Back from an ejection and without a success since?
     pub(crate) fn on_parole(&self) -> bool {
         self.parole.load(Relaxed) != 0
+    }
+
+    /// Is one of so many requests the one it was tried with? What it had before it came back (a stream, a session) may last for days and
+    /// says nothing.
+    #[inline]
+    pub(crate) fn tried(&self, in_flight: u32) -> bool {
+        self.on_parole() && in_flight > self.older.load(Relaxed)
+    }
+
+    /// It serves again.
+    #[inline]
+    pub(crate) fn trust(&self) {
+        if self.on_parole() {
+            self.parole.store(0, Relaxed);
+        }
+    }
+
+    /// Ends a parole in which nothing has come of the trial for [`TRIAL`], as of a stream that goes on; when that is to be asked again.
+    pub(crate) fn expire(&self, now: Time) -> Option<Time> {
+        let since = Some(self.parole.load(Relaxed)).filter(|since| *since != 0)?;
+        let end = Time(since) + TRIAL;
+        if end <= now {
+            self.trust();
+            return None;
+        }
+        Some(end)
     }
 
     /// The same, and so lately that who can be sent again may still come and try it?
@@ -132,7 +163,7 @@ fn unpack(packed: u64) -> (f32, u64) {
     (f32::from_bits((packed >> 32) as u32), packed & u64::from(u32::MAX))
 }
 
-/// The sum from which a member says nothing about the fleet any more: half of what one false alarm in a million takes.
+/// The sum from which others are told of a member: half of what one false alarm in a million takes.
 pub(crate) const DOUBTFUL: f64 = 6.9;
 
 /// Up to where the word of others takes the sum.
@@ -147,6 +178,9 @@ const RELIEF: f64 = 7.0;
 /// For so long only those requests try one that is back from an ejection that can be sent again if it fails them. There may be no
 /// such requests, so then all may.
 const SPARED: Duration = Duration::from_secs(1);
+
+/// After so long a trial that neither succeeded nor failed is no reason to send nothing else.
+pub(crate) const TRIAL: Duration = Duration::from_secs(10);
 
 /// Outcomes that count.
 const MEMORY: u64 = 64;
@@ -173,6 +207,7 @@ mod tests {
     #[test]
     fn failing_like_the_others_is_no_reason() {
         assert_eq!(until_ejected(0.45, (0_usize..).map(|turn| turn % 9 < 4)), None);
+        assert_eq!(until_ejected(1.0, core::iter::repeat(true)), None);
         assert_eq!(until_ejected(0.05, (0_usize..).map(|turn| turn % 20 == 0)), None);
     }
 
@@ -186,13 +221,25 @@ mod tests {
         let suspicion = Suspicion::default();
         while suspicion.record(true, 1e-4) < threshold(1e-6) {}
         let now = Time(5_000_000_000);
-        suspicion.release(now);
+        suspicion.release(0, now);
         assert!(suspicion.on_parole() && suspicion.sum() < threshold(1e-6));
         assert!(suspicion.spared(now) && !suspicion.spared(now + SPARED));
         assert!(suspicion.record(true, 1e-4) >= threshold(1e-6));
-        suspicion.release(now);
+        suspicion.release(0, now);
         suspicion.record(false, 1e-4);
         assert!(!suspicion.on_parole() && !suspicion.spared(now));
+    }
+
+    #[test]
+    fn what_it_had_before_is_no_trial_and_a_trial_does_not_last() {
+        let (suspicion, now) = (Suspicion::default(), Time(5_000_000_000));
+        suspicion.release(2, now);
+        assert!(!suspicion.tried(2), "two streams that go on");
+        assert!(suspicion.tried(3));
+        assert_eq!(suspicion.expire(now), Some(now + TRIAL));
+        assert!(suspicion.tried(3));
+        assert_eq!(suspicion.expire(now + TRIAL), None);
+        assert!(!suspicion.tried(3));
     }
 
     #[test]

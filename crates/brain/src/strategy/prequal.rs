@@ -29,7 +29,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::{Clash, Knob, Knobs, Left, NONE, PLAIN, Strategy, fewest};
+use super::{Clash, Knob, Knobs, Left, NONE, PLAIN, Strategy, failure, fewest};
 use crate::meter::Reading;
 use crate::{Ask, Hand, Member, Plan, Time, Vitals, mix};
 use pool::Probe;
@@ -142,8 +142,7 @@ fn observe(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Tim
     let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
     let counted = match vitals.blended() {
         _ if !failed => latency,
-        // A failure is never fast.
-        Some(mean) => latency.max(2.0 * mean),
+        Some(mean) => failure(latency, mean),
         None => latency.max(FAILURE),
     };
     vitals.blend(counted, LATENCIES, now);

@@ -66,8 +66,13 @@ fn counts(weights: &[f64]) -> Vec<u32> {
     }
     let part = |weight: &f64| if usable(weight) { weight / greatest } else { 0.0 };
     let sum: f64 = weights.iter().map(part).sum();
-    weights.iter().map(|weight| (libm::round(part(weight) / sum * room) as u32).max(1)).collect()
+    let none = |weight: &f64| usable(weight) && part(weight) < NOTHING;
+    let slots = |weight: &f64| (libm::round(part(weight) / sum * room) as u32).max(u32::from(!none(weight)));
+    weights.iter().map(slots).collect()
 }
+
+/// A part of the greatest weight that stands for 0: whoever has it gets no turn, and all others one at least.
+const NOTHING: f64 = 1e-100;
 
 /// Spreads `counts[i]` slots of each member `i` evenly over a round.
 fn spread(counts: &[u32]) -> Vec<u32> {
@@ -135,6 +140,13 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_no_turn_unless_all_have_nothing() {
+        assert_eq!(counts(&[1.0, f64::MIN_POSITIVE])[1], 0);
+        assert_eq!(counts(&[1e12, 1e-3])[1], 1, "little is one at least");
+        assert_eq!(counts(&[f64::MIN_POSITIVE; 2]), [1, 1]);
+    }
+
+    #[test]
     fn odd_weights_come_near() {
         let weights = [core::f64::consts::PI, 1.0, core::f64::consts::E];
         let counts = counts(&weights);
@@ -150,7 +162,7 @@ mod tests {
         let len = counts(&many).iter().sum::<u32>() as usize;
         assert!((30_000..=60_000).contains(&len), "{len} slots");
         assert_eq!(counts(&[1.0, 1e9]), [1, 2_048]);
-        assert_eq!(counts(&[f64::MIN_POSITIVE, f64::MAX]), [1, 2_048]);
+        assert_eq!(counts(&[f64::MIN_POSITIVE, f64::MAX]), [0, 2_048]);
         assert_eq!(counts(&[f64::NAN, 1.0, -1.0]), [1, 2_048, 1]);
         assert_eq!(counts(&[0.0, f64::INFINITY]), [1, 1]);
         assert_eq!(counts(&[]), [0; 0]);

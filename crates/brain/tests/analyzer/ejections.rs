@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plimsoll_brain::{Event, EventKind, GroupSpec, OutlierSpec, State};
+use plimsoll_brain::{Event, EventKind, GroupSpec, Hand, OutlierSpec, State};
 
 use super::{Group, HEALTH, OUTLIER, at, spec};
 
@@ -26,10 +26,11 @@ fn an_ejected_member_comes_back_by_itself() {
     vitals.observe(Duration::from_secs(5), at(30.0), Duration::from_secs(10));
     assert_eq!(group.tick(31.0), "Readmitted b");
     assert_eq!(group.planned(), "a b c d");
-    assert_eq!(group.analyzer.poll_timeout(), None);
+    assert_eq!(group.analyzer.poll_timeout(), Some(at(41.0)), "its trial is over by then");
     assert_eq!(vitals.streak(), 0, "the failures that led to it are done with");
     assert_eq!(vitals.latency(at(31.0), Duration::from_secs(10)), None, "and so is the latency");
     assert_eq!(group.streak(40.0, "b"), "Ejected b");
+    assert_eq!(group.tick(41.0), "");
     assert_eq!(group.analyzer.poll_timeout(), Some(at(100.0)), "the second in a row lasts twice as long");
 }
 
@@ -57,11 +58,13 @@ fn no_more_are_out_than_may_be() {
     assert_eq!(group.streak(3.0, "c"), "");
     assert_eq!(group.planned(), "c d");
     // Asked for again while its failures go on, and granted when there is room.
-    let (_, _, vitals) = group.analyzer.members().nth(2).unwrap();
+    let vitals = group.analyzer.members().nth(2).unwrap().2.clone();
     (0..5).for_each(|_| _ = vitals.failed());
     assert_eq!(group.totals(12.0, &[]), "");
     assert_eq!(group.tick(31.0), "Readmitted a");
-    assert_eq!(group.totals(31.5, &[]), "Ejected c");
+    assert_eq!(group.totals(31.5, &[]), "", "it has had no requests since");
+    vitals.failed();
+    assert_eq!(group.totals(42.0, &[]), "Ejected c");
 
     let mut pair =
         Group::new(GroupSpec { outlier: Some(OutlierSpec { max_ejected: 0.0, ..OUTLIER }), ..spec("a b") });
@@ -84,6 +87,73 @@ fn an_ejected_member_is_better_than_none() {
     );
     assert_eq!(group.events[1].why, "no other member can be used");
     assert_eq!(group.planned(), "a b");
+}
+
+/// Requests until a member is found to fail more often than the others, each of which fails so many of its requests. The first ones
+/// do not count: as long as nobody has failed yet, two failures of one are enough.
+fn until_suspected(shares: &[f64], first: usize, requests: usize) -> Option<usize> {
+    let names = (0..shares.len()).map(|member| format!("m{member}")).collect::<Vec<_>>().join(" ");
+    let group = Group::new(GroupSpec { outlier: Some(OutlierSpec { false_alarm: 1e-6, ..OUTLIER }), ..spec(&names) });
+    let (mut hand, mut bits) = (Hand::new(1), 1_u64);
+    let mut chance = || {
+        bits = plimsoll_brain::mix(bits);
+        bits as f64 / u64::MAX as f64
+    };
+    (0..requests).position(|turn| {
+        let member = (chance() * shares.len() as f64) as usize;
+        let failed = chance() < shares[member];
+        let (vitals, now) = (&group.plan.members()[member].vitals, at(turn as f64 / 1000.0));
+        group.plan.observe(&mut hand, vitals, Duration::from_millis(2), failed, now) && turn >= first
+    })
+}
+
+#[test]
+fn where_all_fail_alike_nobody_is_suspected() {
+    for share in [0.02, 0.05, 0.1, 0.3, 0.5, 0.8] {
+        for members in [2, 4, 20] {
+            let found = until_suspected(&vec![share; members], 1_000 * members, 60_000);
+            assert_eq!(found, None, "{members} members that fail {share}");
+        }
+    }
+}
+
+#[test]
+fn who_alone_fails_is_suspected_soon() {
+    for members in [2, 4, 20] {
+        for others in [0.0, 0.01] {
+            let mut shares = vec![others; members];
+            shares[1] = 1.0;
+            let found = until_suspected(&shares, 0, 10_000);
+            assert!(found.is_some_and(|after| after < 8 * members), "{found:?} of {members} members");
+        }
+        let mut shares = vec![0.0; members];
+        shares[1] = 0.5;
+        assert!(until_suspected(&shares, 0, 10_000).is_some_and(|after| after < 40 * members));
+    }
+}
+
+#[test]
+fn whoever_comes_back_is_tried_beside_what_it_has_still() {
+    let mut group = Group::new(GroupSpec { outlier: Some(OUTLIER), ..spec("a b c d") });
+    let vitals = group.plan.members()[1].vitals.clone();
+    vitals.begin();
+    vitals.begin();
+    group.streak(1.0, "b");
+    group.tick(31.0);
+    let full = |group: &Group| group.plan.members().iter().any(|member| member.full());
+    assert!(!full(&group), "two streams that go on say nothing");
+    vitals.begin();
+    assert!(full(&group), "one request at a time");
+    group.tick(40.9);
+    assert!(full(&group));
+    group.tick(41.0);
+    assert!(!full(&group), "nothing has come of it");
+    group.streak(50.0, "b");
+    group.tick(110.0);
+    vitals.begin();
+    assert!(full(&group));
+    vitals.succeeded();
+    assert!(!full(&group), "an answer that begins well is enough");
 }
 
 #[test]

@@ -382,6 +382,24 @@ fn a_reload_keeps_what_is_known() {
 }
 
 #[test]
+fn another_server_by_the_same_name_is_another_member() {
+    let mut group = Group::new(GroupSpec { health: Some(HEALTH), ..spec("a b") });
+    group.probe(0.0, "a", Ok(()));
+    group.probe(0.0, "b", Ok(()));
+    group.then(1.0, |analyzer, now| analyzer.drain("b", now).unwrap());
+    let before = group.id("a");
+    let mut new = group.analyzer.spec().clone();
+    new.members[0].address = "10.0.0.2:80".parse().unwrap();
+    new.members[1].address = "10.0.0.3:80".parse().unwrap();
+    assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(new, now)), "Joined a, Joined b, AllDown");
+    assert_eq!(group.events[0].why, "a is at another address now");
+    assert_ne!(group.id("a"), before);
+    assert_eq!(group.state("a").0, State::Unchecked);
+    group.probe(3.0, "b", Ok(()));
+    assert_eq!(group.state("b").0, State::Draining, "that was said of the name");
+}
+
+#[test]
 fn a_reload_without_rules_sets_everyone_free() {
     let old = GroupSpec { health: Some(HEALTH), outlier: Some(OUTLIER), ..spec("a b c d") };
     let mut group = Group::new(old.clone());
