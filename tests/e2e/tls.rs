@@ -2,11 +2,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use crate::stage::{
-    Authority, Balancer, Curled, Folder, Haproxy, Member, Nginx, Wire, curl, found, groups, members_list,
-    part, until,
+    Authority, Balancer, Curled, Folder, Haproxy, Member, Nginx, PATIENCE, Script, Wire, curl, found, groups,
+    listening, members_list, noise, part, until,
 };
 
 const BOTH: &str = "tls = { certificates = [{ certificate = \"one.pem\", key = \"one.key\" }, \
@@ -363,6 +366,66 @@ fn byte_streams_are_decrypted_and_encrypted() {
     client.kill().unwrap();
     client.wait().unwrap();
     assert!(back == lines.as_bytes());
+}
+
+/// openssl's client on a connection for `name`.
+fn dial(address: SocketAddr, name: &str) -> Child {
+    Command::new(part("openssl"))
+        .args(["s_client", "-quiet", "-nocommands", "-servername", name, "-connect", &address.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_client_that_ends_without_a_word_loses_nothing_that_it_sent() {
+    let (folder, _) = certificates();
+    let (go, gone) = channel();
+    let (tell, told) = channel();
+    let gone = Mutex::new(gone);
+    let member = Script::start(move |wire| {
+        // It reads only when the client has gone.
+        gone.lock().unwrap().recv().unwrap();
+        tell.send(wire.rest().map_err(|error| error.to_string())).unwrap();
+    });
+    let text = listening(&format!("protocol = \"tcp\"\n{BOTH} }}"), &[member.address], "");
+    let balancer = Balancer::start_in(folder, &text);
+    let mut client = dial(balancer.address(), "one.test");
+    let sent = noise(200_000);
+    client.stdin.as_mut().unwrap().write_all(&sent).unwrap();
+    until("all is there", || balancer.member(member.address)["bytes_out"] == 200_000);
+    // Killed, it says nothing more: the kernel ends its connection.
+    client.kill().unwrap();
+    client.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    go.send(()).unwrap();
+    let heard = told.recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(heard == sent, "{} bytes", heard.len());
+    until("it has ended", || balancer.member(member.address)["in_flight"] == 0);
+    assert_eq!(balancer.member(member.address)["failures"], 0);
+}
+
+#[test]
+fn members_chosen_by_name_are_told_where_the_client_came_to() {
+    let (folder, _) = certificates();
+    let (tell, told) = channel();
+    let plain = Member::start(&["--echo", "tcp"]);
+    let member = Script::start(move |wire| tell.send(wire.line().unwrap()));
+    let names = format!("{BOTH}, names = [{{ name = \"a.two.test\", group = \"other\" }}] }}");
+    let web = listening(&format!("protocol = \"tcp\"\n{names}"), &[plain.address], "");
+    let other = groups(&[("other", &[member.address])], "send_proxy = \"v1\"\n");
+    let text = format!("{web}\n{other}").replace("127.0.0.1:0", "0.0.0.0:0");
+    let balancer = Balancer::start_in(folder, &text);
+    let port = balancer.address().port();
+    let mut client = dial(SocketAddr::from(([127, 0, 0, 1], port)), "a.two.test");
+    let line = told.recv_timeout(PATIENCE).unwrap();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    let words: Vec<&str> = line.split(' ').collect();
+    assert_eq!(words[..4], ["PROXY", "TCP4", "127.0.0.1", "127.0.0.1"], "{line}");
+    assert_eq!(words[5], port.to_string(), "{line}");
 }
 
 #[test]

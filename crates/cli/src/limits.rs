@@ -1,9 +1,12 @@
 //! What the machine allows: open files, and the kernel's queue of connections.
 
+use std::thread::available_parallelism;
+
 use plimsoll_admin::{GUESTS, REPORTERS};
+use plimsoll_proxy::PIPE_FILES;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::config::{Config, Group, Protocol};
+use crate::config::{Config, Group, Listener, Protocol};
 
 /// Connections served where neither the file nor the machine says less.
 const MOST: u64 = 100_000;
@@ -13,6 +16,9 @@ const RESERVE: u64 = 256;
 
 /// Each connection takes a file towards the client and one towards the member.
 const FILES_PER_CONNECTION: u64 = 2;
+
+/// And those that are spliced at most a pipe each way, which is two files.
+const PIPED_PER_CONNECTION: u64 = 4;
 
 /// Fewer connections than this are no balancer.
 const LEAST: u64 = 16;
@@ -33,14 +39,19 @@ pub(crate) fn raise() -> u64 {
 
 /// The `max_connections` that applies where the file does not say, with that many files.
 pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
-    let left = files.saturating_sub(RESERVE + others(config)) / FILES_PER_CONNECTION;
+    let left = files.saturating_sub(RESERVE + others(config));
+    // With as many pipes as there may be, or where those are more than so few connections can use, with what they can.
+    let all_piped = left / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
+    let left = (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped);
     usize::try_from(left.clamp(LEAST, MOST)).unwrap_or(usize::MAX)
 }
 
 /// Checks that `files` are enough for what the configuration promises; the error says what to do.
 pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
     let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
-    let need = connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(RESERVE + others(config));
+    let piped = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipes(config));
+    let need =
+        connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped + RESERVE + others(config));
     if need <= files {
         return Ok(());
     }
@@ -90,6 +101,17 @@ fn others(config: &Config) -> u64 {
     flows(config) + asked + told + guests
 }
 
+/// Files for the pipes that byte streams are spliced through, on all threads.
+fn pipes(config: &Config) -> u64 {
+    let spliced =
+        |listener: &Listener| matches!(listener.protocol, Protocol::Http | Protocol::Https | Protocol::Tcp);
+    if !config.listeners.iter().any(spliced) {
+        return 0;
+    }
+    let threads = config.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from));
+    (threads * PIPE_FILES) as u64
+}
+
 /// Each flow takes a file of its own.
 fn flows(config: &Config) -> u64 {
     let udp = config.listeners.iter().filter(|listener| listener.protocol == Protocol::Udp);
@@ -119,5 +141,25 @@ mod tests {
         assert!(check_files(&fixed, 101_256).is_ok());
         let error = check_files(&fixed, 1024).unwrap_err();
         assert!(error.contains("max_connections = 50000") && error.contains("may open 1024"), "{error}");
+    }
+
+    #[test]
+    fn pipes_take_files_but_no_more_than_connections_can_use() {
+        let tcp = |text: &str| {
+            config(&format!("{text}\n[[listener]]\naddress='127.0.0.1:80'\ngroup='g'\nprotocol='tcp'"))
+        };
+        let four = tcp("threads = 4");
+        assert_eq!(max_connections(&four, 5256), 2000 - 256);
+        // Of 600 files that are left 512 would be for pipes, which nobody could fill.
+        assert_eq!(max_connections(&four, 1256 + 600), 100);
+        let fixed = tcp("threads = 4\nmax_connections = 1000");
+        assert!(check_files(&fixed, 1256 + 2512).is_ok() && check_files(&fixed, 1256 + 2511).is_err());
+        let few = tcp("threads = 4\nmax_connections = 100");
+        assert!(check_files(&few, 1256 + 600).is_ok() && check_files(&few, 1256 + 599).is_err());
+        // What is derived is what passes.
+        for files in 1400..6000 {
+            let most = max_connections(&four, files);
+            assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files).is_ok());
+        }
     }
 }

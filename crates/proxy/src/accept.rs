@@ -3,8 +3,10 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use plimsoll_brain::Time;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -15,6 +17,11 @@ use crate::link::Link;
 use crate::listener::{Listener, Visit};
 use crate::{dns, http, http2, iiop, preface, tcp, tls, xds};
 
+/// How often it is told at most that there are no more files.
+const APART: Duration = Duration::from_secs(1);
+/// When that may be told next, in nanoseconds: there are no more for all cores and listeners at the same time.
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
 /// Accepts connections until the listener is closed, then those that already wait.
 pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
     loop {
@@ -23,7 +30,12 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpLi
             accepted = socket.accept() => match accepted {
                 Ok((stream, client)) => admit(&core, &listener, stream, client),
                 Err(error) if exhausted(&error) => {
-                    tracing::warn!("{}: cannot accept: {error}; raise the limit on open files", listener.door.address);
+                    if due(&TOLD, core.tick()) {
+                        tracing::warn!(
+                            "{}: cannot accept: {error}; raise the limit on open files",
+                            listener.door.address
+                        );
+                    }
                     core.wheel.sleep(Duration::from_millis(50)).await;
                 }
                 // A client that gave up while it waited.
@@ -46,13 +58,22 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpLi
     }
 }
 
+/// Is it time to tell something again? Of several that ask at once one is told so.
+#[cold]
+fn due(next: &AtomicU64, now: Time) -> bool {
+    let due = next.load(Relaxed);
+    due <= now.0 && next.compare_exchange(due, (now + APART).0, Relaxed, Relaxed).is_ok()
+}
+
 fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: SocketAddr) {
     let Some(visit) = Visit::enter(core, listener) else { return };
     let _ = stream.set_nodelay(true);
     let settings = listener.settings();
-    let local = match listener.pool().view().published.settings.send_proxy {
-        Some(_) => stream.local_addr().unwrap_or(listener.door.address),
-        None => listener.door.address,
+    // Members of which group it will be may not be known yet: asking costs less than looking through all of them.
+    let told = listener.branches_out() || listener.view().published.settings.send_proxy.is_some();
+    let local = match told {
+        true => stream.local_addr().unwrap_or(listener.door.address),
+        false => listener.door.address,
     };
     let peer = Peer { client, local };
     if !settings.accept_proxy && settings.tls.is_none() {
@@ -137,5 +158,20 @@ fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, p
             let _visit = visit;
             tcp::serve(core, listener, stream, peer, unread).await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_there_are_no_files_is_told_once_a_second() {
+        let next = AtomicU64::new(0);
+        let at = |millis: u64| due(&next, Time(millis * 1_000_000));
+        assert_eq!(
+            [5, 5, 900, 1004, 1005, 1006, 2005].map(at),
+            [true, false, false, false, true, false, true]
+        );
     }
 }

@@ -13,7 +13,7 @@ use socket2::Socket;
 use differences::differences;
 
 use crate::access::AccessLog;
-use crate::bind::{Bound, bind, deal};
+use crate::bind::{Bound, deal};
 use crate::control::{Control, Opened, Ruled, of_groups};
 use crate::inner::{Inner, lock};
 use crate::listener::Door;
@@ -123,7 +123,7 @@ fn bind_new(
         let disabled = given.as_ref().is_some_and(|bound| bound.disabled);
         let (address, mut sockets) = match given {
             Some(given) => given.take().map_err(refuse)?,
-            None => bind(settings, control.cores).map_err(refuse)?,
+            None => control.bind_listener(settings).map_err(refuse)?,
         };
         let hands = match control.held {
             true => Vec::new(),

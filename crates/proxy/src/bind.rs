@@ -3,16 +3,23 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol as Transport, Socket, Type};
 
+use crate::control::Control;
+use crate::worker::Order;
 use crate::{ListenerSettings, Protocol, udp};
+
+/// How long workers may take to let a socket go: far longer than they do.
+const VACATED: Duration = Duration::from_secs(1);
 
 /// Binds a listener's socket once for each core; the kernel spreads clients over them.
 ///
 /// # Errors
 /// The address is in use or not ours.
-pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(SocketAddr, Vec<Socket>)> {
+fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(SocketAddr, Vec<Socket>)> {
     // With SO_REUSEPORT a second process of the same user would quietly take a part of the clients: a socket
     // without it finds out whether the address is free.
     let probe = socket(settings)?;
@@ -21,6 +28,27 @@ pub(crate) fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(Soc
     drop(probe);
     let sockets = (0..cores).map(|_| one_more(settings, bound)).collect::<io::Result<Vec<Socket>>>()?;
     Ok((bound, sockets))
+}
+
+impl Control {
+    /// The same; where flows of datagrams of a listener that is closed still have the address, they end first.
+    ///
+    /// # Errors
+    /// The address is in use or not ours.
+    pub(crate) fn bind_listener(&self, settings: &ListenerSettings) -> io::Result<(SocketAddr, Vec<Socket>)> {
+        match bind(settings, self.cores) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && settings.protocol.datagrams() => {
+                let (heir, vacated) = mpsc::channel();
+                let port = settings.address.port();
+                self.order_all(|| Order::Vacate { port, heir: heir.clone() });
+                drop(heir);
+                // Nothing is sent: it ends when nobody has a sender any more, at once where there was nothing to let go.
+                let _ = vacated.recv_timeout(VACATED);
+                bind(settings, self.cores)
+            }
+            bound => bound,
+        }
+    }
 }
 
 /// Sockets of a listener that another process bound, or none if it is closed.

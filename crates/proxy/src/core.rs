@@ -57,22 +57,27 @@ pub(crate) struct Core {
     pools: RefCell<BTreeMap<Arc<str>, Rc<Pool>>>,
 }
 
-/// Client connections over all threads.
+/// Client connections over all threads, and flows of datagrams, which are not bounded here.
 pub(crate) struct Census {
     open: AtomicUsize,
+    flows: AtomicUsize,
     pub(crate) most: AtomicUsize,
 }
 
 /// A client connection that was let in.
 pub(crate) struct Guest(Arc<Census>);
 
+/// A flow of datagrams, which is waited for as connections are.
+pub(crate) struct FlowGuest(Arc<Census>);
+
 impl Census {
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { open: AtomicUsize::new(0), most: AtomicUsize::new(most) })
+        Arc::new(Self { open: AtomicUsize::new(0), flows: AtomicUsize::new(0), most: AtomicUsize::new(most) })
     }
 
+    /// All that is there.
     pub(crate) fn open(&self) -> usize {
-        self.open.load(Relaxed)
+        self.open.load(Relaxed) + self.flows.load(Relaxed)
     }
 
     /// Lets a connection in, unless there are too many.
@@ -83,11 +88,23 @@ impl Census {
         }
         Some(Guest(Arc::clone(self)))
     }
+
+    /// Counts a flow.
+    pub(crate) fn enter_flow(self: &Arc<Self>) -> FlowGuest {
+        self.flows.fetch_add(1, Relaxed);
+        FlowGuest(Arc::clone(self))
+    }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for FlowGuest {
+    fn drop(&mut self) {
+        self.0.flows.fetch_sub(1, Relaxed);
     }
 }
 

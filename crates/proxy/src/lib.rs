@@ -80,6 +80,7 @@ pub use plimsoll_brain::load_line::Cpu;
 pub use probe::ask_once;
 pub use report::{GroupLook, MemberCounters};
 pub use settings::*;
+pub use splice::PIPE_FILES;
 pub use tls::{
     Certificate, ClientCertificate, Fault, Issued, ListenerTls, MemberTls, ShownCertificate, Trust,
 };

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::ListenerSettings;
 use crate::affinity::Homes;
 use crate::bond::{Known, Tie, Ties};
-use crate::core::{Core, Guest};
+use crate::core::{Core, FlowGuest, Guest};
 use crate::group::Record;
 use crate::pool::{Pool, View};
 use crate::stats::Count;
@@ -132,6 +132,11 @@ impl Listener {
         self.branches.borrow().get(group).map(Rc::clone)
     }
 
+    /// May clients ask for another group?
+    pub(crate) fn branches_out(&self) -> bool {
+        !self.branches.borrow().is_empty()
+    }
+
     /// A group that clients may ask for here.
     pub(crate) fn pool_of(&self, group: &str) -> Option<Rc<Pool>> {
         let own = self.pool();
@@ -198,10 +203,10 @@ impl Listener {
     }
 }
 
-/// A client connection as its listener counts it.
-pub(crate) struct Visit {
+/// A client connection as its listener counts it, or a flow.
+pub(crate) struct Visit<G = Guest> {
     listener: Rc<Listener>,
-    _guest: Guest,
+    _guest: G,
 }
 
 impl Visit {
@@ -211,13 +216,27 @@ impl Visit {
             listener.count().refused.add(1);
             return None;
         };
-        listener.count().accepted.add(1);
-        listener.count().open.add(1);
-        Some(Self { listener: Rc::clone(listener), _guest: guest })
+        Some(Self::begin(listener, guest))
     }
 }
 
-impl Drop for Visit {
+impl Visit<FlowGuest> {
+    /// Lets a flow in. Of them each listener has a bound of its own: addresses that datagrams are sent from cost nothing to
+    /// forge, and are not to keep connections out.
+    pub(crate) fn flow(core: &Core, listener: &Rc<Listener>) -> Self {
+        Self::begin(listener, core.census.enter_flow())
+    }
+}
+
+impl<G> Visit<G> {
+    fn begin(listener: &Rc<Listener>, guest: G) -> Self {
+        listener.count().accepted.add(1);
+        listener.count().open.add(1);
+        Self { listener: Rc::clone(listener), _guest: guest }
+    }
+}
+
+impl<G> Drop for Visit<G> {
     fn drop(&mut self) {
         self.listener.count().open.sub(1);
     }

@@ -242,6 +242,8 @@ impl Target {
         let tls = group.tls.clone().map(|tls| (tls, name.into()));
         let preface = match probe.kind {
             ProbeKind::Http { .. } | ProbeKind::Grpc { .. } => ask::preface(group.send_proxy),
+            // What follows is a handshake: nothing may be sent before the preface.
+            ProbeKind::Tcp if tls.is_some() => ask::preface(group.send_proxy),
             ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
         };
         let http2 = group.http2 || matches!(probe.kind, ProbeKind::Grpc { .. });

@@ -322,6 +322,12 @@ impl Flow {
                 self.ended = bytes == 0;
                 Step::Moved(bytes)
             }
+            // A peer in TLS that closes without saying so. All that came before is whole, record by record; whether it is all
+            // that was meant is for those to find out who speak here, as it is without TLS.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.ended = true;
+                Step::Moved(0)
+            }
             Poll::Ready(Err(_)) => {
                 self.broken = Some(Broken::Source);
                 Step::Wait

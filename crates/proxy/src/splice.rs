@@ -26,6 +26,8 @@ const LEAST: usize = 64 * 1024;
 /// Most pipes of one core: two descriptors each, and together no more than the kernel grants a user without
 /// privileges on a machine with four cores (`/proc/sys/fs/pipe-user-pages-soft`).
 const MOST: usize = 64;
+/// Files that the pipes of one thread take at most.
+pub const PIPE_FILES: usize = 2 * MOST;
 
 /// The pipes of one core.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use plimsoll_brain::{Event, EventKind};
 
-use crate::bind::{bind, deal};
+use crate::bind::deal;
 use crate::control::{Control, Opened};
 use crate::worker::Order;
 use crate::{ListenerSettings, StartError};
@@ -66,7 +66,7 @@ impl Control {
         let Some(groups) = self.groups_of(&settings) else { return Ok(false) };
         // Where it was: if the configuration left the port to the kernel, clients know that one.
         let there = ListenerSettings { address: door.address, ..settings.clone() };
-        let had = bind(&there, self.cores).and_then(|(_, mut sockets)| {
+        let had = self.bind_listener(&there).and_then(|(_, mut sockets)| {
             let hands = deal(&there, door.address, &mut sockets, self.cores)?;
             Ok((sockets, hands))
         });

@@ -9,6 +9,9 @@
 //! datagram when its member failed, is no longer in the plan (unless it is drained), or moved itself; where clients
 //! are bound on demand also after a quiet second, when its member is under alert and it is the flow's turn.
 //!
+//! Once the listener is closed flows end when they are quiet for a moment, or busy for a few; at once if somebody wants the
+//! address (`Service::vacate`).
+//!
 //! A full table refuses new flows, and counts them: clients that are served are not disturbed by newcomers,
 //! who may well be a flood of forged addresses. Datagrams for which there is no member are dropped and counted
 //! as rejected. Where a socket's buffer is full, datagrams are lost, as they are in any queue on their way.
@@ -17,8 +20,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::Duration;
 
+use plimsoll_brain::Time;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 
@@ -38,6 +43,8 @@ pub use lent::{FlowAbout, LentFlow};
 const TURN: usize = 64;
 /// How long flows may be quiet once their listener is closed: long enough for an answer that is awaited.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long they may go on then if they are never quiet: the address is to come free, and the process to end.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Whose flow it is: the client, and which of our addresses it sends to where we listen on several.
 type Key = (SocketAddr, Option<IpAddr>);
@@ -54,6 +61,10 @@ pub(crate) struct Service {
     lent: Cell<bool>,
     /// Told when that changes.
     turn: Notify,
+    /// When the last flow is to end, once the listener is closed.
+    last: Cell<Option<Time>>,
+    /// Who waits for the address. After the socket: they are told, by its end, when that is closed.
+    heirs: RefCell<Vec<mpsc::Sender<()>>>,
 }
 
 /// Serves a socket of a listener until that is closed and its flows have ended. `lent` are flows that go on here.
@@ -61,7 +72,9 @@ pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSoc
     let socket = Socket::new(socket, &listener.door.address);
     let flows = RefCell::default();
     let (ended, turn) = (Notify::new(), Notify::new());
-    let service = Rc::new(Service { core, listener, socket, flows, ended, lent: Cell::new(false), turn });
+    let (lent_here, last, heirs) = (Cell::new(false), Cell::default(), RefCell::default());
+    let service =
+        Rc::new(Service { core, listener, socket, flows, ended, lent: lent_here, turn, last, heirs });
     service.listener.services.borrow_mut().push(Rc::downgrade(&service));
     lent.into_iter().for_each(|lent| service.take_over(lent));
     let mut closed = false;
@@ -108,7 +121,7 @@ impl Service {
     }
 
     /// The flow of a client, new if need be and if there may be another one.
-    fn flow(self: &Rc<Self>, key: Key, now: plimsoll_brain::Time) -> Option<Rc<Flow>> {
+    fn flow(self: &Rc<Self>, key: Key, now: Time) -> Option<Rc<Flow>> {
         if let Some(flow) = self.flows.borrow().get(&key) {
             return Some(Rc::clone(flow));
         }
@@ -122,13 +135,13 @@ impl Service {
             return None;
         }
         let flow = Flow::begin(self, key, now)?;
-        let visit = Visit::enter(&self.core, &self.listener)?;
-        self.keep(key, &flow, visit);
+        self.keep(key, &flow);
         Some(flow)
     }
 
     /// Passes on what comes back until the flow ends.
-    fn keep(self: &Rc<Self>, key: Key, flow: &Rc<Flow>, visit: Visit) {
+    fn keep(self: &Rc<Self>, key: Key, flow: &Rc<Flow>) {
+        let visit = Visit::flow(&self.core, &self.listener);
         self.flows.borrow_mut().insert(key, Rc::clone(flow));
         let (service, own) = (Rc::clone(self), Rc::clone(flow));
         tokio::task::spawn_local(async move {
@@ -140,9 +153,26 @@ impl Service {
         });
     }
 
-    /// How long a flow may be quiet.
-    fn idle(&self) -> Duration {
+    /// When a flow ends in which a datagram last went at `last`, if none goes until then.
+    fn until(&self, last: Time, now: Time) -> Time {
         let idle = self.listener.settings().timeouts.idle;
-        if self.listener.closed() { idle.min(GRACE) } else { idle }
+        if !self.listener.closed() {
+            return last + idle;
+        }
+        let end = self.last.get().unwrap_or(now + LAST);
+        self.last.set(Some(end));
+        end.min(last + idle.min(GRACE))
+    }
+
+    /// The port that it has.
+    pub(crate) fn port(&self) -> u16 {
+        self.listener.door.address.port()
+    }
+
+    /// Ends the flows of a listener that is closed: somebody wants its address, and learns that it is free by the end of `heir`.
+    pub(crate) fn vacate(&self, heir: mpsc::Sender<()>) {
+        self.heirs.borrow_mut().push(heir);
+        self.last.set(Some(Time::default()));
+        self.core.wheel.wake_all();
     }
 }

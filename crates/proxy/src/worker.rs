@@ -47,6 +47,11 @@ pub(crate) enum Order {
     Close {
         id: u64,
     },
+    /// Let sockets for datagrams of listeners that are closed go at once, if they have this port. All that hold a sender have.
+    Vacate {
+        port: u16,
+        heir: std_mpsc::Sender<()>,
+    },
     /// These are the groups there are now.
     Groups(Arc<[Arc<str>]>),
     AccessLog(Option<Sender>),
@@ -137,6 +142,8 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
     };
     tokio::task::spawn_local(sweep(Rc::clone(&core)));
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
+    // Of datagrams, whose listeners are closed while there are flows.
+    let mut closing: Vec<Weak<udp::Service>> = Vec::new();
     while let Some(order) = inbox.recv().await {
         match order {
             Order::Listen { id, door, sockets, settings, groups } => {
@@ -160,8 +167,15 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
                 if let Some(listener) = listeners.remove(&id) {
                     listener.close();
                     core.wheel.wake_all();
+                    closing.retain(|service| service.strong_count() > 0);
+                    closing.append(&mut listener.services.borrow_mut());
                 }
             }
+            Order::Vacate { port, heir } => closing
+                .iter()
+                .filter_map(Weak::upgrade)
+                .filter(|service| service.port() == port)
+                .for_each(|service| service.vacate(heir.clone())),
             Order::Groups(names) => core.retain_pools(|name| names.iter().any(|kept| **kept == *name)),
             Order::AccessLog(sender) => {
                 core.access.connect(sender);

@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_brain::hash;
 use proptest::prelude::*;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -183,6 +183,69 @@ fn a_reset_is_passed_on() {
             let learnt = learns.read(&mut [0; 5]).await.unwrap_err();
             assert_eq!(learnt.kind(), io::ErrorKind::ConnectionReset);
         }
+    });
+}
+
+/// As TLS shows a peer that closes without saying so.
+struct Unclean(TcpStream);
+
+impl Stream for Unclean {}
+
+impl AsyncRead for Unclean {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        space: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = space.filled().len();
+        let read = Pin::new(&mut self.0).poll_read(cx, space);
+        match read {
+            Poll::Ready(Ok(())) if space.filled().len() == before => {
+                Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()))
+            }
+            read => read,
+        }
+    }
+}
+
+impl AsyncWrite for Unclean {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[test]
+fn an_end_that_tls_was_not_told_of_is_an_end() {
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, (Unclean(near), Unclean(far)), MINUTE, &[]);
+        let bytes = pattern(3 << 20);
+        let send = async {
+            member.write_all(&bytes).await.unwrap();
+            member.shutdown().await.unwrap();
+        };
+        let mut received = Vec::new();
+        let receive = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            client.read_to_end(&mut received).await.unwrap();
+            // The other direction is still open.
+            client.write_all(b"thanks").await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        tokio::join!(send, receive);
+        let mut up = Vec::new();
+        member.read_to_end(&mut up).await.unwrap();
+        assert_eq!((received.len(), hash(&received)), (bytes.len(), hash(&bytes)));
+        assert_eq!(up, b"thanks");
+        assert_eq!(relay.await.unwrap().0, End { heard: true, ..End::default() });
     });
 }
 

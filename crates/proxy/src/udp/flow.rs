@@ -189,7 +189,7 @@ impl Flow {
     /// Ready when the flow has another socket, with `false`, or none for too long, with `true`.
     fn poll_changed(&self, socket: Option<&Rc<UdpSocket>>, timer: &Timer, service: &Service) -> Poll<bool> {
         let now = service.core.tick();
-        let due = self.last.get() + service.idle();
+        let due = service.until(self.last.get(), now);
         if due <= now || service.listener.left() {
             return Poll::Ready(true);
         }

@@ -13,7 +13,6 @@ use tokio::net::UdpSocket;
 
 use super::Service;
 use super::flow::Flow;
-use crate::listener::Visit;
 
 /// A flow, for another process.
 #[derive(Debug)]
@@ -68,11 +67,10 @@ impl Service {
         let flow = socket
             .ok()
             .and_then(|socket| Flow::resume(self, (lent.client, lent.local), &lent.member, socket, now));
-        let visit = flow.as_ref().and_then(|_| Visit::enter(&self.core, &self.listener));
-        if let (Some(flow), Some(visit)) = (flow, visit) {
+        if let Some(flow) = flow {
+            self.keep((lent.client, lent.local), &flow);
             // It was accepted elsewhere.
             self.listener.count().accepted.sub(1);
-            self.keep((lent.client, lent.local), &flow, visit);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use plimsoll_brain::{HealthSpec, State, WhenAllDown};
-use plimsoll_proxy::{Engine, GroupSettings, ProbeKind, ProbeSettings, Protocol};
+use plimsoll_proxy::{Engine, GroupSettings, MemberTls, ProbeKind, ProbeSettings, Protocol, Trust};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -164,6 +164,26 @@ async fn requests_say_what_they_are() {
             member.last.lock().unwrap().starts_with(b"PROXY UNKNOWN\r\nGET /other HTTP/1.1\r\nHost: web\r\n")
         })
         .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handshake_comes_after_the_preface() {
+    within(async {
+        for (tls, expected) in [(true, &b"PROXY UNKNOWN\r\n\x16"[..]), (false, b"")] {
+            let member = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut group = checked(&[member.local_addr().unwrap()], ProbeKind::Tcp);
+            group.send_proxy = Some(1);
+            let trusting = || MemberTls::new(Trust::Anybody, None, None, true, &[]).unwrap();
+            group.tls = tls.then(trusting);
+            let (_engine, _) = start(listener(Protocol::Tcp), group);
+            let (mut probe, _) = member.accept().await.unwrap();
+            let mut said = vec![0; 16];
+            // One that says nothing closes at once, with a reset.
+            let len = probe.read_exact(&mut said).await.unwrap_or(0);
+            assert_eq!(&said[..len], expected);
+        }
     })
     .await;
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use plimsoll_brain::{HealthSpec, OutlierSpec};
 use plimsoll_proxy::{ListenerSettings, ProbeKind, ProbeSettings, Protocol};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 use crate::rig::*;
@@ -280,6 +280,89 @@ async fn stopping_waits_for_answers_but_not_for_long() {
         assert_eq!(&buffer[..len], b"answer");
         assert_eq!(stopping.await.unwrap(), 0);
         assert!((SECOND..10 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    })
+    .await;
+}
+
+/// A client that sends and hears all the time.
+async fn busy(address: SocketAddr) -> tokio::task::JoinHandle<()> {
+    let socket = client(address).await;
+    assert!(ask(&socket, "hello").await.is_some());
+    tokio::spawn(async move {
+        let mut buffer = [0; 100];
+        loop {
+            // Refused where nobody listens any more.
+            let _ = socket.send(b"busy").await;
+            let _ = timeout(50 * MILLI, socket.recv(&mut buffer)).await;
+            tokio::time::sleep(10 * MILLI).await;
+        }
+    })
+}
+
+#[tokio::test]
+async fn busy_flows_of_a_closed_listener_end_too_and_at_once_for_the_next() {
+    within(async {
+        let parrot = parrot().await;
+        let udp = ListenerSettings { address: place(), ..udp() };
+        let (engine, address) = start(udp.clone(), group(&[parrot]));
+        let _busy = busy(address).await;
+        let name = address.to_string();
+        let open = || engine.status().listeners[0].connections;
+        // By themselves.
+        assert!(engine.close_listener(&name).unwrap());
+        let begun = Instant::now();
+        until("it is free", || std::net::UdpSocket::bind(address).is_ok()).await;
+        assert!((3 * SECOND..9 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert_eq!(open(), 0);
+        for round in 1..=2 {
+            // Opened again: the flow begins anew, where clients are let in.
+            let begun = Instant::now();
+            assert!(engine.open_listener(&name).unwrap(), "round {round}");
+            assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+            assert!(ask(&client(address).await, "hello").await.is_some());
+            until("the busy one is back", || open() == 2).await;
+            assert!(engine.close_listener(&name).unwrap());
+        }
+        // By a reload that has it no more, and one that has it again.
+        assert!(engine.open_listener(&name).unwrap());
+        until("the busy one is back", || open() > 0).await;
+        let mut none = settings(udp.clone(), group(&[parrot]));
+        none.listeners.clear();
+        engine.reload(none, Vec::new()).unwrap();
+        let begun = Instant::now();
+        engine.reload(settings(udp, group(&[parrot])), Vec::new()).unwrap();
+        assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+        until("the busy one is back", || open() == 1).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn flows_keep_no_connection_out() {
+    within(async {
+        let (parrot, echo) = (parrot().await, Echo::start().await);
+        let mut settings = settings(udp(), group(&[parrot]));
+        settings.max_connections = 1;
+        let mut tcp = group(&[echo.address]);
+        tcp.spec.name = "tcp".into();
+        settings.listeners.push(ListenerSettings { group: "tcp".into(), ..listener(Protocol::Tcp) });
+        settings.groups.push(tcp.into());
+        let (engine, address) = start_with(settings);
+        let mut flows = Vec::new();
+        for _ in 0..5 {
+            let flow = client(address).await;
+            assert!(ask(&flow, "hello").await.is_some());
+            flows.push(flow);
+        }
+        let mut session = TcpStream::connect(engine.addresses()[1]).await.unwrap();
+        echoes(&mut session, "let in").await;
+        let status = engine.status();
+        let counts = |place: usize| {
+            let listener = &status.listeners[place];
+            (listener.connections, listener.refused)
+        };
+        assert_eq!((counts(0), counts(1)), ((5, 0), (1, 0)));
+        assert!(ask(&client(address).await, "nor they one another").await.is_some());
     })
     .await;
 }
