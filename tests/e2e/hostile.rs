@@ -1,5 +1,6 @@
 //! Members and clients that mean harm: to the other clients.
 
+use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -31,6 +32,41 @@ fn what_a_member_says_unasked_is_nobody_elses_answer() {
         told.recv().unwrap();
         victim.send(format!("GET /victim/{round} HTTP/1.1\r\nHost: test\r\n\r\n"));
         assert_eq!(victim.answer().unwrap().text(), format!("/victim/{round}"));
+    }
+}
+
+#[test]
+fn half_of_an_answer_that_ends_with_its_connection_passes_for_no_whole() {
+    let (go_on, heard) = mpsc::channel();
+    let heard = Mutex::new(heard);
+    let member = Script::start(move |wire| {
+        let chunked = wire.head()?.is_some_and(|head| head.contains("chunked"));
+        let said = if chunked { "Transfer-Encoding: chunked\r\n\r\n9\r\nhalf" } else { "\r\nhalf" };
+        wire.try_send(format!("HTTP/1.1 200 OK\r\n{said}"))?;
+        // When all of it has come through: a reset takes along what is on its way.
+        heard.lock().unwrap().recv().unwrap();
+        rustix::net::sockopt::set_socket_linger(wire.stream(), Some(std::time::Duration::ZERO))?;
+        std::io::Result::Ok(())
+    });
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    for (version, wanted) in [("1.1", "closing"), ("1.0", "closing"), ("1.0", "chunked")] {
+        let client = Wire::connect(balancer.address());
+        let mut stream = client.stream();
+        write!(stream, "GET /{wanted} HTTP/{version}\r\nHost: test\r\n\r\n").unwrap();
+        let mut came = Vec::new();
+        let ended = loop {
+            let mut piece = [0; 1024];
+            match stream.read(&mut piece) {
+                Ok(0) => break None,
+                Ok(length) => came.extend_from_slice(&piece[..length]),
+                Err(error) => break Some(error.kind()),
+            }
+            if came.ends_with(b"half") {
+                go_on.send(()).unwrap();
+            }
+        };
+        assert_eq!(ended, Some(std::io::ErrorKind::ConnectionReset), "{wanted} for HTTP/{version}");
+        assert!(came.ends_with(b"\r\n\r\nhalf"), "{}", String::from_utf8_lossy(&came));
     }
 }
 

@@ -119,7 +119,7 @@ fn what_is_predicted_at_a_third_to_a_half_is_what_is_carried_at_the_end() {
         "plimsoll_group_capacity_requests_per_second{group=\"web\"}",
         "plimsoll_group_headroom_ratio{group=\"web\"}",
         "plimsoll_group_prediction_error_ratio{group=\"web\"}",
-        "plimsoll_group_predicted_latency_seconds{group=\"web\",load=\"0.8\",quantile=\"0.99\"}",
+        "plimsoll_group_predicted_latency_seconds{group=\"web\",load=\"0.8\",percentile=\"99\"}",
         "plimsoll_group_what_if_headroom_ratio{group=\"web\",change=\"minus_one\"}",
     ] {
         assert!(balancer.metric(series).is_finite(), "{series}");

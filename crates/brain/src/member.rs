@@ -151,9 +151,12 @@ impl Member {
     /// may have one, until one succeeds.
     pub fn full(&self) -> bool {
         let in_flight = self.in_flight();
-        in_flight >= self.allowed()
-            || self.vitals.suspicion.tried(in_flight)
-            || self.vitals.spent()
+        in_flight >= self.allowed() || self.vitals.suspicion.tried(in_flight) || self.vitals.spent()
+    }
+
+    /// Is it back from an ejection, and is the one request that it is tried with under way?
+    pub fn tried(&self) -> bool {
+        self.vitals.suspicion.tried(self.in_flight())
     }
 }
 

@@ -71,6 +71,9 @@ fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time
         (Some(member), _) if member.vitals.spent() => {
             format!("given as many requests a second as it may be given (max_rate); {}", status.why)
         }
+        (Some(member), _) if member.tried() => {
+            format!("back from its ejection and tried with one request, which is under way; {}", status.why)
+        }
         (Some(member), _) if full => format!("at its limit of {} at once; {}", member.allowed(), status.why),
         (_, Some(refuses)) => format!("{refuses}; {}", status.why),
         (Some(_), _) if !status.state.eligible() => {

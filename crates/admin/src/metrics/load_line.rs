@@ -66,9 +66,10 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     for (group, line) in &lines {
         for predicted in &line.predicted {
             let load = predicted.load.to_string();
-            for (quantile, value) in [("0.5", predicted.p50), ("0.99", predicted.p99)] {
+            // `quantile` is a label of summaries: tools that check pages refuse it here.
+            for (percentile, value) in [("50", predicted.p50), ("99", predicted.p99)] {
                 if let Some(value) = value {
-                    page.sample("", &[("group", group), ("load", &load), ("quantile", quantile)], value);
+                    page.sample("", &[("group", group), ("load", &load), ("percentile", percentile)], value);
                 }
             }
         }

@@ -92,7 +92,7 @@ fn load_lines_are_told_as_far_as_they_are_known() {
         (r#"plimsoll_group_predictions_checked_total{group="web"}"#, 3.0),
         (r#"plimsoll_group_prediction_age_seconds{group="web"}"#, 2.5),
         (r#"plimsoll_group_capacity_bound_requests_per_second{bound="low",group="web"}"#, 190.0),
-        (r#"plimsoll_group_predicted_latency_seconds{group="web",load="0.95",quantile="0.5"}"#, 0.02),
+        (r#"plimsoll_group_predicted_latency_seconds{group="web",load="0.95",percentile="50"}"#, 0.02),
         (r#"plimsoll_group_what_if_capacity_requests_per_second{change="double",group="web"}"#, 200.0),
         (r#"plimsoll_group_what_if_headroom_ratio{change="minus_one",group="web"}"#, 0.25),
         (r#"plimsoll_group_what_if_latency_seconds{change="minus_one",group="web"}"#, 0.5),
@@ -103,7 +103,7 @@ fn load_lines_are_told_as_far_as_they_are_known() {
     // What is not known has no sample.
     for part in [
         r#"bound="high""#,
-        r#"load="0.95",quantile="0.99""#,
+        r#"load="0.95",percentile="99""#,
         r#"what_if_latency_seconds{group="web",change="double""#,
     ] {
         assert!(!answer.body.contains(part), "{part}");

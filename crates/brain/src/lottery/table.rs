@@ -292,7 +292,8 @@ impl Table {
     /// Quiet for [`SUSPECT`] reports, give or take the spread of their times.
     pub(super) fn suspect(&self, member: u16, now: Time) -> bool {
         let heard = self.peers.get(&member).and_then(|peer| peer.heard.as_ref());
-        member != self.me && heard.is_none_or(|heard| now.since(heard.at) > self.usual(heard) * (SUSPECT * 11) / 10)
+        member != self.me
+            && heard.is_none_or(|heard| now.since(heard.at) > self.usual(heard) * (SUSPECT * 11) / 10)
     }
 
     /// How long one waits for the next report of a member: an interval, or as long as they take of late if they come by others.

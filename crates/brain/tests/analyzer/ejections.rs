@@ -93,7 +93,8 @@ fn an_ejected_member_is_better_than_none() {
 /// do not count: as long as nobody has failed yet, two failures of one are enough.
 fn until_suspected(shares: &[f64], first: usize, requests: usize) -> Option<usize> {
     let names = (0..shares.len()).map(|member| format!("m{member}")).collect::<Vec<_>>().join(" ");
-    let group = Group::new(GroupSpec { outlier: Some(OutlierSpec { false_alarm: 1e-6, ..OUTLIER }), ..spec(&names) });
+    let group =
+        Group::new(GroupSpec { outlier: Some(OutlierSpec { false_alarm: 1e-6, ..OUTLIER }), ..spec(&names) });
     let (mut hand, mut bits) = (Hand::new(1), 1_u64);
     let mut chance = || {
         bits = plimsoll_brain::mix(bits);

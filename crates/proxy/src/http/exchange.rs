@@ -137,7 +137,12 @@ impl<S: Stream> Session<S> {
             {
                 return Err(Failure::Stale(exchange.member.untouched()));
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                if matches!(failure, Failure::Broken | Failure::Quiet) && exchange.ends_by_closing() {
+                    exchange.session.stream.abort();
+                }
+                return Err(failure);
+            }
         }
         let mut end = End {
             status: exchange.status,
@@ -455,6 +460,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
 
     fn bad_answer(&self) -> Failure {
         if self.answered { Failure::Broken } else { Failure::Member(Reason::BadAnswer, false) }
+    }
+
+    /// Does the client know the end of this answer only by the end of its connection? A half that ended as a whole does would pass for
+    /// one.
+    fn ends_by_closing(&self) -> bool {
+        self.unchunk || matches!(self.answer, Answer::Body(Body::UntilClose))
     }
 
     /// The member closed.

@@ -6,6 +6,9 @@ use super::scan::{Line, is, lines};
 pub const MAX_FIELDS: usize = 128;
 /// Most fields in one head that may have to stay behind.
 const MAX_MARKS: usize = 24;
+/// Most names in the `Connection` fields of one head. Each is looked for among all fields: without a bound one
+/// head of tens of kilobytes costs as much as ten thousand ordinary ones.
+const MAX_NAMED: usize = 32;
 
 /// Why a line may have to stay behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,23 @@ impl Marks {
         true
     }
 
+    /// Marks a line that concerns this hop only, whatever it was marked for; false if there are too many. They
+    /// are to be sorted afterwards.
+    #[must_use]
+    fn keep_back(&mut self, line: &Line<'_>) -> bool {
+        let len = self.len;
+        match self.lines[..len].iter_mut().find(|mark| mark.start == line.start) {
+            Some(mark) => mark.why = Why::Hop,
+            None => return self.add(line, Why::Hop),
+        }
+        true
+    }
+
+    fn sort(&mut self) {
+        let len = self.len;
+        self.lines[..len].sort_unstable_by_key(|mark| mark.start);
+    }
+
     fn get(&self) -> &[Mark] {
         &self.lines[..self.len]
     }
@@ -92,6 +112,7 @@ impl Connection {
             } else if token.eq_ignore_ascii_case(b"upgrade") {
                 self.upgrade = true;
             } else if !token.is_empty() {
+                // Elements that are empty count for nothing (RFC 9110, 5.6.1).
                 self.names_others = true;
             }
         }
@@ -99,25 +120,39 @@ impl Connection {
 }
 
 /// Marks the fields that a `Connection` field names, except those without which the message would mean
-/// something else at the next hop; false if there are too many. `at` is where the fields begin.
+/// something else at the next hop; false if there are too many of them, or of their names. `at` is where the
+/// fields begin.
 #[must_use]
 pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     let connection = |line: &Line<'_>| is(line.name, b"connection");
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
-    for token in lines(head, at).filter(connection).flat_map(|line| tokens(line.value)) {
+    let named = lines(head, at).filter(connection).flat_map(|line| tokens(line.value));
+    for (nth, token) in named.filter(|token| !token.is_empty()).enumerate() {
+        if nth == MAX_NAMED {
+            return false;
+        }
         if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
             continue;
         }
         for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
-            let known = marks.get().iter().any(|mark| mark.start == line.start);
-            if !known && !marks.add(&line, Why::Hop) {
+            if !marks.keep_back(&line) {
                 return false;
             }
         }
     }
-    let len = marks.len;
-    marks.lines[..len].sort_unstable_by_key(|mark| mark.start);
+    marks.sort();
     true
+}
+
+/// Marks what says how long the body is, of an answer that cannot have one (RFC 9110 section 8.6, RFC 9112
+/// section 6.1); false if there are too many marks. `at` is where the fields begin.
+#[cold]
+#[must_use]
+pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
+    let length = |line: &Line<'_>| is(line.name, b"content-length") || is(line.name, b"transfer-encoding");
+    let fits = lines(head, at).filter(length).all(|line| marks.keep_back(&line));
+    marks.sort();
+    fits
 }
 
 /// The elements of a comma-separated list, trimmed.

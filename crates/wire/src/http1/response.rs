@@ -1,6 +1,6 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_named, tokens};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, tokens};
 use super::scan::{self, Stop, is, lines};
 use super::{Body, Chunked};
 use crate::orca;
@@ -175,6 +175,10 @@ fn judge<'m, 'b>(
     if connection.names_others {
         fits &= mark_named(head, fields, marks);
     }
+    if matches!(status, 100..=199 | 204) && (chunked || content_length.is_some()) {
+        hop = true;
+        fits &= mark_length(head, fields, marks);
+    }
     if !fits {
         return Err(Stop::Bad("too many fields for one hop"));
     }
@@ -320,6 +324,20 @@ mod tests {
         let (.., body, _) =
             read("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", true, Rewrite::default()).expect("accepted");
         assert_eq!(body, Body::Done);
+    }
+
+    #[test]
+    fn who_has_no_body_says_no_length_of_one() {
+        for status in ["204 No Content", "101 Switching Protocols", "103 Early Hints"] {
+            for field in ["Content-Length: 3", "Transfer-Encoding: chunked"] {
+                let input = format!("HTTP/1.1 {status}\r\nA: b\r\n{field}\r\nConnection: a\r\nX: y\r\n\r\n");
+                let (.., out) = read(&input, false, Rewrite::default()).expect("accepted");
+                assert_eq!(out, format!("HTTP/1.1 {status}\r\nX: y\r\n\r\n"), "{field}");
+            }
+        }
+        // That of the body that it would have had (RFC 9110 section 15.4.5).
+        let input = "HTTP/1.1 304 Not Modified\r\nContent-Length: 3\r\n\r\n";
+        assert_eq!(read(input, false, Rewrite::default()).expect("accepted").3, input);
     }
 
     #[test]

@@ -74,6 +74,19 @@ fn hop_by_hop_fields_stay_behind() {
 }
 
 #[test]
+fn a_list_of_what_concerns_one_hop_has_an_end() {
+    let naming = |names: usize, empty: usize| {
+        let list = (0..names).map(|nth| format!("x-{nth}, ")).collect::<String>() + &",".repeat(empty);
+        let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: {list}\r\nX-31: y\r\n\r\n");
+        request(input.as_bytes(), 64 * 1024, &mut Marks::new()).map(|_| ())
+    };
+    assert_eq!(naming(32, 0), Ok(()));
+    assert_eq!(naming(33, 0), Err(Refusal::HeadTooLarge));
+    // Nothing is named by these.
+    assert_eq!(naming(32, 30_000), Ok(()));
+}
+
+#[test]
 fn who_names_no_host_is_passed_on_as_http_1_0() {
     let off = Forwarding { style: Forwarded::Off, ..PLAIN };
     assert_eq!(rewritten("GET / HTTP/1.0\r\n\r\n", &off), "GET / HTTP/1.0\r\n\r\n");
