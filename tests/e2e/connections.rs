@@ -134,6 +134,7 @@ fn a_client_that_leaves_frees_the_member() {
     drop(client);
     until("no request in flight", || balancer.member(member.address)["in_flight"] == 0);
     assert_eq!(balancer.member(member.address)["failures"], 0, "no fault of the member's");
+    until("it is counted", || balancer.member(member.address)["clients_left"] == 1);
 }
 
 #[test]

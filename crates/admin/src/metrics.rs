@@ -309,6 +309,9 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
         |m| m.alert_share,
     );
     each("plimsoll_member_failures_total", Kind::Counter, "Requests that failed.", |m| m.failures as f64);
+    each("plimsoll_member_clients_left_total", Kind::Counter, "Requests that clients gave up.", |m| {
+        m.clients_left as f64
+    });
     each("plimsoll_member_leases", Kind::Gauge, "Leases of it in force.", |m| m.leases as f64);
     each(
         "plimsoll_member_moved_total",

@@ -333,6 +333,9 @@ pub struct MemberStatus {
     pub requests: u64,
     /// Those that failed: no connection, reset, timeout, or an answer of 5xx.
     pub failures: u64,
+    /// Requests whose client went away before the end of its answer; they count as no others do.
+    #[serde(default)]
+    pub clients_left: u64,
     /// Answers by class: `1xx` … `5xx`, and `none` where there was no answer.
     pub answers: BTreeMap<String, u64>,
     /// Connections opened to it.

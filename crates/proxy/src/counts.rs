@@ -52,6 +52,7 @@ struct OfMember {
     in_flight: u32,
     requests: u64,
     failures: u64,
+    left: u64,
     answers: Vec<u64>,
     connects: u64,
     bytes_out: u64,
@@ -189,6 +190,7 @@ impl OfMember {
             in_flight: self.in_flight,
             requests: self.requests.saturating_sub(before.requests),
             failures: self.failures.saturating_sub(before.failures),
+            left: self.left.saturating_sub(before.left),
             answers: self
                 .answers
                 .iter()
@@ -218,6 +220,7 @@ impl OfMember {
                 .saturating_sub(u32::try_from(record.lent.held.load(Relaxed)).unwrap_or(u32::MAX)),
             requests: sum(&|stripe| &stripe.requests),
             failures: sum(&|stripe| &stripe.failures),
+            left: sum(&|stripe| &stripe.left),
             answers: (0..6).map(|class| sum(&|stripe| &stripe.answers[class])).collect(),
             connects: sum(&|stripe| &stripe.connects),
             bytes_out: sum(&|stripe| &stripe.bytes_out),
@@ -231,14 +234,16 @@ impl OfMember {
     }
 
     fn add_to(&self, record: &Record) {
-        let counts =
-            [self.requests, self.connects, self.bytes_out, self.bytes_in, self.bytes_relayed, self.moved];
-        if counts.iter().all(|count| *count == 0) {
+        let sessions = [self.requests, self.left, self.moved];
+        let bytes = [self.bytes_out, self.bytes_in, self.bytes_relayed];
+        let counts = sessions.iter().chain(&bytes).chain([&self.connects]);
+        if counts.copied().all(|count| count == 0) {
             return;
         }
         let stripe = record.before();
         stripe.requests.add(self.requests);
         stripe.failures.add(self.failures);
+        stripe.left.add(self.left);
         for (count, more) in stripe.answers.iter().zip(&self.answers) {
             count.add(*more);
         }

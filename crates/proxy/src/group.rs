@@ -130,6 +130,8 @@ pub(crate) struct Lent {
 pub(crate) struct Stripe {
     pub(crate) requests: Count,
     pub(crate) failures: Count,
+    /// Requests whose client went away before the end of its answer; they are none of the others.
+    pub(crate) left: Count,
     /// Answers by class; the first counts requests without an answer.
     pub(crate) answers: [Count; 6],
     pub(crate) connects: Count,

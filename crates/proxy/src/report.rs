@@ -273,6 +273,7 @@ fn fill(status: &mut MemberStatus, record: &Record) {
     status.idle_connections = sum(&|stripe| &stripe.idle);
     status.requests = sum(&|stripe| &stripe.requests);
     status.failures = sum(&|stripe| &stripe.failures);
+    status.clients_left = sum(&|stripe| &stripe.left);
     status.connects = sum(&|stripe| &stripe.connects);
     status.bytes_out = sum(&|stripe| &stripe.bytes_out);
     status.bytes_in = sum(&|stripe| &stripe.bytes_in);

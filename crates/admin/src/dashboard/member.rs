@@ -175,6 +175,9 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Fact> 
         "ended",
         format!("{}, {} of them failed", count(member.requests, "request"), member.failures),
     ));
+    if member.clients_left > 0 {
+        facts.push(fact("given up", count(member.clients_left, "request") + " by their clients"));
+    }
     let answers: Vec<String> = member
         .answers
         .iter()

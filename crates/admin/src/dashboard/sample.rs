@@ -44,6 +44,7 @@ pub(super) fn status() -> Status {
         idle_connections: 4,
         requests: 7000,
         failures: 12,
+        clients_left: 3,
         answers: BTreeMap::from([("2xx".to_owned(), 6988), ("5xx".to_owned(), 12), ("1xx".to_owned(), 0)]),
         connects: 5,
         bytes_out: 1 << 20,

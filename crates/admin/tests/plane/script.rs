@@ -304,6 +304,7 @@ fn status() -> Status {
         idle_connections: 4,
         requests: 7,
         failures: 1,
+        clients_left: 3,
         answers: BTreeMap::from([("2xx".to_owned(), 6), ("5xx".to_owned(), 1)]),
         connects: 5,
         bytes_out: 1 << 40,

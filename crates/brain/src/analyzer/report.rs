@@ -54,6 +54,7 @@ impl Analyzer {
             idle_connections: 0,
             requests: 0,
             failures: 0,
+            clients_left: 0,
             answers: BTreeMap::new(),
             connects: 0,
             bytes_out: 0,

@@ -84,6 +84,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         idle_connections: 0,
         requests,
         failures,
+        clients_left: 0,
         answers: BTreeMap::new(),
         connects: 0,
         bytes_out: 0,

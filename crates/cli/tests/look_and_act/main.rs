@@ -53,6 +53,7 @@ impl Stage {
             idle_connections: 0,
             requests: 10,
             failures: 0,
+            clients_left: 0,
             answers: BTreeMap::new(),
             connects: 1,
             bytes_out: 0,

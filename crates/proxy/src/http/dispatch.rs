@@ -195,6 +195,7 @@ impl<S: Stream> Session<S> {
             let (reason, unsent) = match failure {
                 // Of an answer that had begun it has what it wanted: nothing is said of the member by that.
                 Failure::Client(answered) => {
+                    trip.stripe().left.add(1);
                     if !answered {
                         trip.left(now);
                     }

@@ -160,6 +160,7 @@ impl Line {
         let Some(Placed { call, trip, .. }) = placed else { return };
         self.forget(&call, id);
         let now = call.session.core.now();
+        trip.stripe().left.add(1);
         trip.left(now);
     }
 
