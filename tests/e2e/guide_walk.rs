@@ -2,8 +2,9 @@
 //! behind `skip`, with the reason.
 
 use std::net::SocketAddr;
+use std::process::Command;
 
-use crate::stage::{Walk, free_port};
+use crate::stage::{Walk, binary, free_port};
 
 /// The balancer that pages without a configuration of their own speak of.
 const WEB: &str = "[admin]\nreports = \"10.0.0.250:9901\"\n\n[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n\n\
@@ -231,6 +232,36 @@ fn tls() {
     Walk::guide("tls.md")
         .skip("openssl ocsp", "it asks an authority on the network; tests of TLS have answers of one")
         .go();
+}
+
+#[test]
+fn corba() {
+    let reference = |host: &str| {
+        let made = Command::new(binary())
+            .args([
+                "ior",
+                "make",
+                "--address",
+                host,
+                "--key",
+                "Accounts",
+                "--type-id",
+                "IDL:Bank/Account:1.0",
+            ])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        String::from_utf8(made.stdout).unwrap().trim().to_owned()
+    };
+    let runs = Walk::guide("corba.md")
+        .put("IOR:010000001b000000...", &reference("second.example:4001"))
+        .put("/run/", "FOLDER/")
+        .file("account.ior", &reference("first.example:4001"))
+        .file("account-1.ior", &reference("first.example:4001"))
+        .done();
+    let said: Vec<&str> = runs.iter().map(|(_, run)| run.out.trim()).collect();
+    assert!(said[0].contains("IDL:Bank/Account:1.0") && said[0].contains("corba.example.org"), "{}", said[0]);
+    assert!(said[1].starts_with("IOR:") && said[2].contains("@corba.example.org:2809/accounts"), "{said:?}");
 }
 
 #[test]

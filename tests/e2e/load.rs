@@ -308,6 +308,16 @@ fn results_are_pages_distributions_and_sums() {
     assert_eq!(due(&sum), due(&parts[0]) + due(&parts[1]));
     let max = |json: &Value| number(&json["latency_seconds"]["max"]);
     assert_eq!(max(&sum), max(&parts[0]).max(max(&parts[1])));
+    assert!(sum["verdict"] == "valid" && parts[0]["seed"] != parts[1]["seed"], "{} {}", parts[0], parts[1]);
+    // What one of them was, all are.
+    let mut late = parts[1].clone();
+    (late["reason"], late["interrupted"]) = ("it was late".into(), true.into());
+    late["seed"] = parts[0]["seed"].clone();
+    folder.write("late.json", late.to_string());
+    let run = load_in(&folder, &["--merge", "one.json", "--merge", "late.json", "-o", "json"]);
+    let sum: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!((&sum["reason"], &sum["interrupted"]), (&"late.json: it was late".into(), &true.into()));
+    assert!(run.err.contains("one.json and late.json have the same seed"), "{}", run.err);
     folder.write("bad.json", "{}\n");
     let bad = load_in(&folder, &["--merge", "bad.json"]);
     assert!(bad.code == Some(2) && bad.err.contains("bad.json: missing field"), "{}", bad.err);

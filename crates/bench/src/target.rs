@@ -11,6 +11,7 @@ use crate::record::Fault;
 mod echo;
 mod http;
 mod iiop;
+mod place;
 mod tcp_echo;
 mod udp_echo;
 

@@ -41,14 +41,19 @@ pub(super) struct Payloads {
 }
 
 impl Payloads {
-    /// Of `size` bytes each, to `address` (`HOST:PORT`).
-    pub(super) fn new(address: &str, size: usize, most: usize) -> Result<Self, EchoError> {
+    /// Of `size` bytes each, to `address` (`HOST:PORT`), or that of its addresses which is chosen.
+    pub(super) fn new(
+        address: &str,
+        size: usize,
+        most: usize,
+        choose: impl FnOnce(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
+    ) -> Result<Self, EchoError> {
         if !(1..=most).contains(&size) {
             return Err(EchoError::Size { size, most });
         }
         let fail = |why: String| EchoError::Resolve { address: address.to_owned(), why };
-        let mut resolved = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
-        let resolved = resolved.next().ok_or_else(|| fail("the host has no address".to_owned()))?;
+        let resolved = address.to_socket_addrs().map_err(|error| fail(error.to_string()))?;
+        let resolved = choose(resolved).ok_or_else(|| fail("the host has no address".to_owned()))?;
         let mut chance = Chance::new(size as u64);
         let noise = std::iter::repeat_with(|| chance.bits() as u8).take(size).collect();
         Ok(Self { address: resolved, next: 0, noise })

@@ -14,6 +14,7 @@ use plimsoll_wire::giop::{
     Version, Wanted, cut,
 };
 
+use super::place::reachable;
 use super::{Answer, Ask, Step, Target};
 use crate::member::{MEMBER_CONTEXT, PADDING_CONTEXT, is_prime};
 use crate::record::Fault;
@@ -94,7 +95,7 @@ impl Iiop {
     /// It is none of these, or its host has no address.
     pub fn new(reference: &str, follow: bool) -> Result<Self, IiopError> {
         let (place, key) = read(reference)?;
-        let address = resolve(&place)?;
+        let address = resolve(&place, reachable)?;
         let object = Object { version: place.version, key, name: place.to_string().into() };
         Ok(Self {
             objects: vec![object],
@@ -148,7 +149,8 @@ impl Iiop {
         if known.is_some() || self.objects.len() == MAX_PLACES {
             return known;
         }
-        let address = resolve(&place).ok()?;
+        // Not tried: calls are under way.
+        let address = resolve(&place, |mut addresses| addresses.next()).ok()?;
         self.objects.push(Object { version: place.version, key: profile.key, name: name.into() });
         self.addresses.push(address);
         Some(self.objects.len() - 1)
@@ -300,10 +302,13 @@ fn read(reference: &str) -> Result<(Place, Vec<u8>), IiopError> {
     }
 }
 
-fn resolve(place: &Place) -> Result<SocketAddr, IiopError> {
+fn resolve(
+    place: &Place,
+    choose: fn(std::vec::IntoIter<SocketAddr>) -> Option<SocketAddr>,
+) -> Result<SocketAddr, IiopError> {
     let fail = |why: String| IiopError::Resolve { place: place.to_string(), why };
-    let mut addresses = place.to_string().to_socket_addrs().map_err(|error| fail(error.to_string()))?;
-    addresses.next().ok_or_else(|| fail("the host has no address".to_owned()))
+    let addresses = place.to_string().to_socket_addrs().map_err(|error| fail(error.to_string()))?;
+    choose(addresses).ok_or_else(|| fail("the host has no address".to_owned()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::echo::{EchoError, Payloads};
+use super::place::reachable;
 use super::{Answer, Ask, Step, Target};
 
 /// Largest payload: each one in flight is in memory.
@@ -20,7 +21,7 @@ impl TcpEcho {
     /// # Errors
     /// If the address is none or the size cannot be.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
-        Payloads::new(address, bytes, MAX_BYTES).map(Self)
+        Payloads::new(address, bytes, MAX_BYTES, reachable).map(Self)
     }
 }
 

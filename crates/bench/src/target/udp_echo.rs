@@ -20,7 +20,7 @@ impl UdpEcho {
     /// # Errors
     /// If the address is none or the size cannot be.
     pub fn new(address: &str, bytes: usize) -> Result<Self, EchoError> {
-        Payloads::new(address, bytes, MAX_BYTES).map(Self)
+        Payloads::new(address, bytes, MAX_BYTES, |mut addresses| addresses.next()).map(Self)
     }
 }
 

@@ -127,9 +127,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Threshold>,
 
-    /// Of arrivals and choices: the same seed gives the same
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    /// Of arrivals and choices: the same seed gives the same [default: one by chance, which the result says]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
 
     /// Keep the result as JSON too, with its histograms, for --merge
     #[arg(long, value_name = "FILE")]
@@ -159,8 +159,12 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         }
         launch::run(args, globals)?
     } else {
-        saved::merge(&args.merge)?
+        saved::merge(&args.merge, globals)?
     };
+    // Before anything is shown: whoever reads that may have gone.
+    if let Some(save) = &mut save {
+        save.write(&outcome)?;
+    }
     let judged: Vec<_> = args.fail_if.iter().map(|threshold| threshold.judge(&outcome)).collect();
     match globals.output {
         Output::Json => globals.show(&outcome.json(&judged), String::new)?,
@@ -168,9 +172,6 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         Output::Html => talk::write(&page::render(&outcome, &judged))?,
         // References and models have forms of their own, which are refused for anything else before it begins.
         _ => talk::write(&text::render(&outcome, &judged, globals.color()))?,
-    }
-    if let Some(save) = &mut save {
-        save.write(&outcome)?;
     }
     ended(&outcome, judged.iter().all(|threshold| threshold.passed), globals)
 }

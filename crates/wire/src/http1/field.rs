@@ -65,16 +65,10 @@ impl Marks {
         true
     }
 
-    /// Marks a line that concerns this hop only, whatever it was marked for; false if there are too many. They
-    /// are to be sorted afterwards.
-    #[must_use]
-    fn keep_back(&mut self, line: &Line<'_>) -> bool {
+    /// The mark of a line, if it has one.
+    fn of(&mut self, line: &Line<'_>) -> Option<&mut Mark> {
         let len = self.len;
-        match self.lines[..len].iter_mut().find(|mark| mark.start == line.start) {
-            Some(mark) => mark.why = Why::Hop,
-            None => return self.add(line, Why::Hop),
-        }
-        true
+        self.lines[..len].iter_mut().find(|mark| mark.start == line.start)
     }
 
     fn sort(&mut self) {
@@ -135,7 +129,8 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
             continue;
         }
         for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
-            if !marks.keep_back(&line) {
+            // Who the client is stays to be judged by that, whoever names it here.
+            if marks.of(&line).is_none() && !marks.add(&line, Why::Hop) {
                 return false;
             }
         }
@@ -150,9 +145,15 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
 #[must_use]
 pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     let length = |line: &Line<'_>| is(line.name, b"content-length") || is(line.name, b"transfer-encoding");
-    let fits = lines(head, at).filter(length).all(|line| marks.keep_back(&line));
+    for line in lines(head, at).filter(length) {
+        if let Some(mark) = marks.of(&line) {
+            mark.why = Why::Hop;
+        } else if !marks.add(&line, Why::Hop) {
+            return false;
+        }
+    }
     marks.sort();
-    fits
+    true
 }
 
 /// The elements of a comma-separated list, trimmed.

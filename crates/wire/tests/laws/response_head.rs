@@ -122,7 +122,12 @@ fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: 
 fn expected(response: &Response<'_, '_>, first: &Read, rewrite: Rewrite) -> Vec<Field> {
     let field = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
     let mut gone = first.hop_by_hop(&HOP);
-    if rewrite.http10 {
+    // Of an answer that cannot have a body nobody may say how long it is (RFC 9110 section 8.6, RFC 9112 section 6.1).
+    let never = matches!(response.status, 100..=199 | 204);
+    if never {
+        gone.push("content-length".to_owned());
+    }
+    if never || rewrite.http10 {
         gone.push("transfer-encoding".to_owned());
     }
     let mut fields = first.without(&gone);

@@ -3,6 +3,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
+use crate::target::place::reachable;
+
 /// The bytes of a request and where they go.
 ///
 /// It goes over a connection that stays open unless a header says `connection: close`, which a run with a
@@ -140,8 +142,8 @@ fn resolve(url: &str, authority: &str) -> Result<SocketAddr, HttpError> {
     } else {
         (authority.trim_start_matches('[').trim_end_matches(']'), 80).to_socket_addrs()
     };
-    let mut addresses = resolved.map_err(|error| fail(error.to_string()))?;
-    addresses.next().ok_or_else(|| fail("the host has no address".to_owned()))
+    let addresses = resolved.map_err(|error| fail(error.to_string()))?;
+    reachable(addresses).ok_or_else(|| fail("the host has no address".to_owned()))
 }
 
 /// Is it a token of RFC 9110?

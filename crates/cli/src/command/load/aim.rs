@@ -23,7 +23,7 @@ pub(super) fn urls(args: &Args) -> Result<Vec<(u32, &str)>, Failure> {
 }
 
 /// The requests that the command line describes.
-pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
+pub(super) fn aim(args: &Args, seed: u64) -> Result<Aim, Failure> {
     let urls = urls(args)?;
     if let [(_, reference)] = urls[..]
         && is_reference(reference)
@@ -61,7 +61,7 @@ pub(super) fn aim(args: &Args) -> Result<Aim, Failure> {
                 .iter()
                 .map(|(weight, url)| Ok((f64::from(*weight), request(args, method, url, &headers, &body)?)))
                 .collect::<Result<_, Failure>>()?;
-            Http::mixed(requests, args.seed).map(Aim::Http).map_err(usage)
+            Http::mixed(requests, seed).map(Aim::Http).map_err(usage)
         }
         "tcp" => TcpEcho::new(only()?, args.bytes).map(Aim::Tcp).map_err(usage),
         "udp" => UdpEcho::new(only()?, args.bytes).map(Aim::Udp).map_err(usage),

@@ -1,7 +1,8 @@
 //! The run itself: pacer and target joined, looked at while they go.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::BufReader;
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ struct Plan {
     dues: Dues,
     duration: Duration,
     words: String,
+    seed: u64,
 }
 
 enum Dues {
@@ -40,12 +42,14 @@ enum Dues {
 
 /// Sends what the command line asks for.
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<Outcome, Failure> {
+    // Of 32 bits, so that a person can type it and JSON keeps it.
+    let seed = args.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish() >> 32);
     if let Some(file) = &args.replay {
-        let (target, plan) = replay(args, file, globals)?;
+        let (target, plan) = replay(args, file, seed, globals)?;
         return go(target, plan, args, globals);
     }
-    let plan = plan(args)?;
-    match aim::aim(args)? {
+    let plan = plan(args, seed)?;
+    match aim::aim(args, seed)? {
         Aim::Http(target) => go(target, plan, args, globals),
         Aim::Tcp(target) => go(target, plan, args, globals),
         Aim::Udp(target) => go(target, plan, args, globals),
@@ -53,12 +57,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<Outcome, Failure> {
     }
 }
 
-fn plan(args: &Args) -> Result<Plan, Failure> {
+fn plan(args: &Args, seed: u64) -> Result<Plan, Failure> {
     if let Some(clients) = args.concurrency {
         return Ok(Plan {
             dues: Dues::Closed(clients as usize),
             duration: args.duration.unwrap_or(DURATION),
             words: format!("closed loop, {clients} clients"),
+            seed,
         });
     }
     let Some(rate) = &args.rate else { return Err(usage("give --rate")) };
@@ -67,20 +72,26 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
     let bursts = args.bursts.map_or(String::new(), |bursts| format!(", {bursts}"));
     Ok(Plan {
         words: format!("{}, {rate}{bursts}", args.arrival),
-        dues: Dues::Pace(Pace::shaped(args.arrival, shape, duration, args.seed)),
+        dues: Dues::Pace(Pace::shaped(args.arrival, shape, duration, seed)),
         duration,
+        seed,
     })
 }
 
 /// The requests and times of an access log.
-fn replay(args: &Args, file: &std::path::Path, globals: &Globals) -> Result<(Http, Plan), Failure> {
+fn replay(
+    args: &Args,
+    file: &std::path::Path,
+    seed: u64,
+    globals: &Globals,
+) -> Result<(Http, Plan), Failure> {
     let unreadable = |error: std::io::Error| usage(format_args!("cannot read {}: {error}", file.display()));
     let reader = BufReader::new(std::fs::File::open(file).map_err(unreadable)?);
     let workload = match args.workload {
         super::Workload::All => Workload::All,
         super::Workload::Static => Workload::Static,
     };
-    let log = Log::read(reader, workload, args.seed).map_err(unreadable)?;
+    let log = Log::read(reader, workload, seed).map_err(unreadable)?;
     let skipped: Vec<_> = log.skipped.iter().map(|(why, lines)| format!("{lines} {why}")).collect();
     if !skipped.is_empty() {
         globals.say(&format!("{}: lines left out: {}\n", file.display(), skipped.join(", ")));
@@ -149,7 +160,7 @@ fn replay(args: &Args, file: &std::path::Path, globals: &Globals) -> Result<(Htt
         dues.len() as f64 / duration.as_secs_f64()
     );
     let target = Http::sequence(requests).map_err(usage)?;
-    Ok((target, Plan { dues: Dues::Recorded(dues), duration, words }))
+    Ok((target, Plan { dues: Dues::Recorded(dues), duration, words, seed }))
 }
 
 fn go<T: Target + Send + 'static>(
@@ -171,8 +182,10 @@ fn go<T: Target + Send + 'static>(
         targets: aim::urls(args)?.iter().map(|(_, url)| aim::called(url)).collect(),
         pace: plan.words,
         closed: matches!(plan.dues, Dues::Closed(_)),
+        seed: Some(plan.seed),
     };
-    globals.say(&format!("{}  {}, for {}\n", setup.targets.join("  "), setup.pace, short(plan.duration)));
+    let (targets, pace, duration) = (setup.targets.join("  "), &setup.pace, short(plan.duration));
+    globals.say(&format!("{targets}  {pace}, for {duration}, seed {}\n", plan.seed));
     let picker = args.pick.picker()?;
     let before = processor_time();
     let run = match plan.dues {

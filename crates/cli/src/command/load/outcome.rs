@@ -22,6 +22,8 @@ pub(super) struct Setup {
     pub(super) pace: String,
     /// Closed loop: nothing was due at a time of its own.
     pub(super) closed: bool,
+    /// Of arrivals and choices; none for several runs together.
+    pub(super) seed: Option<u64>,
 }
 
 /// A run that has ended.
@@ -39,6 +41,8 @@ pub(super) struct Outcome {
     pub(super) cpu: Duration,
     /// Ended by Ctrl-C.
     pub(super) interrupted: bool,
+    /// Why a run that this one is made of proves nothing.
+    pub(super) flaw: Option<String>,
 }
 
 /// A part of a run.
@@ -97,6 +101,9 @@ impl Outcome {
     /// Why the run proves nothing about the server, if so.
     pub(super) fn invalid(&self) -> Option<String> {
         let record = &self.record;
+        if self.flaw.is_some() {
+            return self.flaw.clone();
+        }
         if record.due == 0 {
             return Some("nothing was due: the rate or the duration is too small".to_owned());
         }
@@ -155,6 +162,7 @@ impl Outcome {
             "targets": self.setup.targets,
             "arrival": self.setup.pace,
             "closed": self.setup.closed,
+            "seed": self.setup.seed,
             "seconds": self.elapsed.as_secs_f64(),
             "due": record.due,
             "on_time": record.on_time,
@@ -248,6 +256,7 @@ pub(super) mod sample {
                 targets: vec!["http://127.0.0.1:8080/".into()],
                 pace: "poisson, 10/s".into(),
                 closed: false,
+                seed: Some(7),
             },
             record,
             timeline,
@@ -255,6 +264,7 @@ pub(super) mod sample {
             in_time: 98,
             cpu: millis(120),
             interrupted: false,
+            flaw: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Results that were saved, added up: generators that ran side by side make one result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::outcome::{Outcome, Setup, Slice};
 use super::{Failure, usage};
+use crate::command::Globals;
 
 /// What is read back of a result.
 #[derive(Deserialize)]
@@ -17,6 +18,13 @@ struct Saved {
     targets: Vec<String>,
     arrival: String,
     closed: bool,
+    // These three were not always saved.
+    #[serde(default)]
+    seed: Option<u64>,
+    #[serde(default)]
+    interrupted: bool,
+    #[serde(default)]
+    reason: Option<String>,
     seconds: f64,
     due: u64,
     on_time: u64,
@@ -62,8 +70,9 @@ struct Histograms {
 
 /// The sum of several results. Percentiles are those of all requests together; what the histograms do not
 /// hold (latency over time, latency by member) is left out.
-pub(super) fn merge(files: &[PathBuf]) -> Result<Outcome, Failure> {
+pub(super) fn merge(files: &[PathBuf], globals: &Globals) -> Result<Outcome, Failure> {
     let mut sum = Outcome::default();
+    let mut seeds: HashMap<u64, &Path> = HashMap::new();
     for file in files {
         let one = read(file).map_err(|why| usage(format_args!("{}: {why}", file.display())))?;
         if sum.record.due > 0 && sum.setup.closed != one.setup.closed {
@@ -71,6 +80,20 @@ pub(super) fn merge(files: &[PathBuf]) -> Result<Outcome, Failure> {
                 "{}: a closed loop and an open one do not add up",
                 file.display()
             )));
+        }
+        if let Some(seed) = one.setup.seed.filter(|_| !one.setup.closed)
+            && let Some(other) = seeds.insert(seed, file)
+        {
+            globals.insist(&format!(
+                "warning: {} and {} have the same seed: their requests were due at the same moments, in pairs; leave \
+                 --seed out\n",
+                other.display(),
+                file.display()
+            ));
+        }
+        sum.interrupted |= one.interrupted;
+        if sum.flaw.is_none() {
+            sum.flaw = one.flaw.map(|why| format!("{}: {why}", file.display()));
         }
         sum.record.add(&one.record);
         sum.setup.closed = one.setup.closed;
@@ -153,12 +176,13 @@ fn read(file: &Path) -> Result<Outcome, String> {
         p99: None,
     };
     Ok(Outcome {
-        setup: Setup { targets: saved.targets, pace: saved.arrival, closed: saved.closed },
+        setup: Setup { targets: saved.targets, pace: saved.arrival, closed: saved.closed, seed: saved.seed },
         record,
         timeline: saved.timeline.into_iter().map(slice).collect(),
         elapsed: seconds(saved.seconds)?,
         in_time: saved.ok_in_time,
         cpu: seconds(saved.cpu_seconds)?,
-        interrupted: false,
+        interrupted: saved.interrupted,
+        flaw: saved.reason,
     })
 }

@@ -17,7 +17,8 @@ pub(super) fn render(outcome: &Outcome, judged: &[Judged], color: bool) -> Strin
         let _ = writeln!(out, "{name:<10} {text}");
     };
     line("target", &plain(&outcome.setup.targets.join("  ")));
-    line("load", &format!("{}, {:.1} s", plain(&outcome.setup.pace), outcome.elapsed.as_secs_f64()));
+    let seed = outcome.setup.seed.map_or_else(String::new, |seed| format!(", seed {seed}"));
+    line("load", &format!("{}, {:.1} s{seed}", plain(&outcome.setup.pace), outcome.elapsed.as_secs_f64()));
     let share = |count: u64| count as f64 * 100.0 / record.due.max(1) as f64;
     let mut requests =
         format!("{} due, {} answered ({:.2} %)", grouped(record.due), grouped(record.ok), share(record.ok));
@@ -143,7 +144,7 @@ mod tests {
             .map(|threshold: Result<super::super::Threshold, _>| threshold.unwrap().judge(&outcome));
         insta::assert_snapshot!(render(&outcome, &judged, false), @r"
         target     http://127.0.0.1:8080/
-        load       poisson, 10/s, 10.0 s
+        load       poisson, 10/s, 10.0 s, seed 7
         requests   100 due, 98 answered (98.00 %)
         failed     2 (2.000 %): 2 timeout
         rate       offered 10.0/s   completed 9.8/s

@@ -1,0 +1,44 @@
+//! Which address of a name requests go to.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// For an address that says nothing.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The first of these that takes a connection, as for a client that tries one after the other: `localhost` is two addresses
+/// nearly everywhere, and most servers are at one. The first of all if none does; a single one is not tried.
+pub(super) fn reachable(addresses: impl Iterator<Item = SocketAddr>) -> Option<SocketAddr> {
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let first = *addresses.first()?;
+    if addresses.len() == 1 {
+        return Some(first);
+    }
+    let takes = |address: &&SocketAddr| TcpStream::connect_timeout(address, PATIENCE).is_ok();
+    Some(addresses.iter().find(takes).copied().unwrap_or(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_server_at_the_second_address_of_its_name_is_found() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = server.local_addr().unwrap();
+        // Nobody else gets its port while it is bound, and nobody listens there.
+        let closed = socket_without_listener();
+        let nobody = closed.local_addr().unwrap();
+        assert_eq!(reachable([nobody, there].into_iter()), Some(there));
+        assert_eq!(reachable([nobody, nobody].into_iter()), Some(nobody));
+        assert_eq!(reachable([nobody].into_iter()), Some(nobody));
+        assert_eq!(reachable(std::iter::empty()), None);
+    }
+
+    /// UDP: its port is of no use to TCP.
+    fn socket_without_listener() -> std::net::UdpSocket {
+        std::net::UdpSocket::bind("127.0.0.2:0").unwrap()
+    }
+}
