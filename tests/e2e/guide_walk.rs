@@ -254,10 +254,10 @@ fn corba() {
         String::from_utf8(made.stdout).unwrap().trim().to_owned()
     };
     let runs = Walk::guide("corba.md")
-        .put("IOR:010000001b000000...", &reference("second.example:4001"))
+        .put("IOR:010000001b000000...", &reference("127.0.0.2:4001"))
         .put("/run/", "FOLDER/")
-        .file("account.ior", &reference("first.example:4001"))
-        .file("account-1.ior", &reference("first.example:4001"))
+        .file("account.ior", &reference("127.0.0.1:4001"))
+        .file("account-1.ior", &reference("127.0.0.1:4001"))
         .done();
     let said: Vec<&str> = runs.iter().map(|(_, run)| run.out.trim()).collect();
     assert!(said[0].contains("IDL:Bank/Account:1.0") && said[0].contains("corba.example.org"), "{}", said[0]);
