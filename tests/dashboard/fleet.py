@@ -100,6 +100,12 @@ def wait(what, found, patience=PATIENCE):
     raise AssertionError(f"{what} did not come about in {patience} s")
 
 
+def plimsoll(folder, *arguments):
+    """`plimsoll …`, which must succeed."""
+    command = [os.environ["PLIMSOLL_BIN"], *arguments]
+    subprocess.run(command, cwd=folder, check=True, timeout=PATIENCE, capture_output=True)
+
+
 class Child:
     """`plimsoll …`, and what it says."""
 
@@ -141,8 +147,7 @@ class People:
             ("cert", "init", "--trust-domain", "example.org"),
             ("cert", "issue", "lb", "--server", "127.0.0.1"),
         ):
-            command = [os.environ["PLIMSOLL_BIN"], *arguments]
-            subprocess.run(command, cwd=folder, check=True, timeout=PATIENCE, capture_output=True)
+            plimsoll(folder, *arguments)
         public = base64.urlsafe_b64encode(self._key.public_key().public_bytes_raw()).rstrip(b"=").decode()
         keys = {"keys": [{"kty": "OKP", "crv": "Ed25519", "x": public}]}
         (folder / "jwks.json").write_text(json.dumps(keys))

@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 from browser import Browser
-from fleet import Child, People, wait
+from fleet import Child, People, plimsoll, wait
 
 DAEMON = """
 member = {number}
@@ -67,6 +67,8 @@ class Others(Browser):
             cls.write(number, f"10.0.0.{number}:80", 100, f'"{cls.at}"')
         (cls.folder / "supervise.toml").write_text(SUPERVISOR.format(folder=cls.folder))
         supervisor = cls.child("supervise", "--config", "supervise.toml")
+        # What it started outlives it otherwise.
+        cls.addClassCleanup(plimsoll, cls.folder, "supervise", "shutdown", "--wait")
         cls.supervisor = "https://" + supervisor.after("listening control tls://")
         super().setUpClass()
 

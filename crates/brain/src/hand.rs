@@ -11,6 +11,7 @@ use core::mem;
 use core::time::Duration;
 
 use crate::strategy::Pool;
+use crate::time::nanos;
 use crate::{Member, MemberId, Time};
 
 /// One core's memory of a group.
@@ -146,7 +147,7 @@ impl Hand {
             return;
         }
         self.latencies = (self.latencies + 1.0).min(LATENCIES);
-        self.latency += (latency.as_nanos() as f32 - self.latency) / self.latencies;
+        self.latency += (nanos(latency) - self.latency) / self.latencies;
     }
 
     /// Mean time that a request chosen for lately took; zero before the first. Where members say nothing, nobody keeps

@@ -8,6 +8,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::load_line::Said;
+use crate::time::nanos;
 use crate::{Shed, Time};
 use heard::Heard;
 use suspicion::Suspicion;
@@ -313,7 +314,7 @@ impl Vitals {
     /// Has a request that took so long only failed because there are too many?
     pub(crate) fn swamped(&self, latency: Duration) -> bool {
         let usual = self.blended().unwrap_or(f32::INFINITY);
-        self.ceiling.load(Relaxed) != 0 && latency.as_nanos() as f32 > usual
+        self.ceiling.load(Relaxed) != 0 && nanos(latency) > usual
     }
 
     /// A request was not served, which [`end`](Self::end) cannot tell: it failed, or its client gave up.
@@ -373,7 +374,7 @@ impl Vitals {
     /// a lock on the request path is not worth it.
     pub fn observe(&self, latency: Duration, now: Time, decay: Duration) {
         // At least a nanosecond, so that a stored estimate is never mistaken for none.
-        let fresh = (latency.as_nanos() as f32).max(1.0);
+        let fresh = nanos(latency).max(1.0);
         let kept = match self.decayed(now, decay) {
             Some((value, share)) if fresh < value => value * share + fresh * (1.0 - share),
             _ => fresh,

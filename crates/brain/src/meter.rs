@@ -231,7 +231,10 @@ impl Meter {
 /// Requests in flight at which a balancer sends no more to a member with this knee: the knee and twice its square
 /// root (square-root staffing, Halfin and Whitt 1981, from the other side).
 pub(crate) fn limit(knee: f64) -> u32 {
-    libm::ceil(knee + 2.0 * libm::sqrt(knee)) as u32
+    // Rounded up without `ceil`, which a processor may have no instruction for.
+    let most = knee + 2.0 * libm::sqrt(knee);
+    let whole = most as u32;
+    whole.saturating_add(u32::from(f64::from(whole) < most))
 }
 
 /// Successes over which the work of a request is averaged.

@@ -11,6 +11,7 @@ use crate::hash::unit;
 use crate::member::suspicion;
 use crate::meter::Reading;
 use crate::strategy::recent;
+use crate::time::nanos;
 use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals, mix};
 
 mod admission;
@@ -268,7 +269,7 @@ impl Plan {
     /// clients give up. It is no failure: anybody can give up at once.
     pub fn left(&self, hand: &mut Hand, vitals: &Vitals, latency: Duration, now: Time) {
         vitals.lose();
-        if vitals.blended().is_some_and(|usual| latency.as_nanos() as f32 > usual) {
+        if vitals.blended().is_some_and(|usual| nanos(latency) > usual) {
             self.learn(vitals, latency, false, now);
             hand.took(latency);
         }

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use crate::hash::unit;
 use crate::meter::Reading;
+use crate::time::nanos;
 use crate::{Ask, Hand, Member, Plan, Rule, State, Table, Time, Vitals};
 
 mod adaptive;
@@ -207,8 +208,7 @@ const PLAIN: Strategy = Strategy {
 
 /// What latency is kept by those that need a plain mean of the latest ones, and where only limits are found by it.
 pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
-    // Not by way of u128, which no processor converts.
-    let latency = latency.as_secs() as f32 * 1e9 + latency.subsec_nanos() as f32;
+    let latency = nanos(latency);
     match vitals.blended() {
         Some(mean) if failed => vitals.blend(failure(latency, mean), LATENCIES, now),
         None if failed => {}

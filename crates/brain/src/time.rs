@@ -14,6 +14,11 @@ impl Time {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// The same in seconds. Not by way of a [`Duration`], which is taken apart to be put together again.
+    pub(crate) fn seconds_since(self, earlier: Self) -> f64 {
+        self.0.saturating_sub(earlier.0) as f64 / 1e9
+    }
 }
 
 impl Add<Duration> for Time {
@@ -28,4 +33,9 @@ impl Sub<Duration> for Time {
     fn sub(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
+}
+
+/// So many nanoseconds, as exactly as means of latencies need. Not by way of u128, which no processor converts.
+pub(crate) fn nanos(span: Duration) -> f32 {
+    span.as_secs() as f32 * 1e9 + span.subsec_nanos() as f32
 }

@@ -14,5 +14,7 @@ mod scan;
 pub use body::{BadBody, Body, Chunked, MAX_EXTENSION, MAX_TRAILER, Piece};
 pub use field::{MAX_FIELDS, Marks};
 pub use refusal::Refusal;
-pub use request::{Forwarded, Forwarding, Method, Request, foreign, plausible_host, request, x_forwarded};
+pub use request::{
+    Forwarded, Forwarding, Method, Request, disguised, foreign, plausible_host, request, x_forwarded,
+};
 pub use response::{BadResponse, Response, Rewrite, response};

@@ -66,62 +66,123 @@ pub fn read(value: &[u8], mut other: impl FnMut(&Metric<'_>)) -> Result<Option<S
 /// The same of the very form that [`write()`] has, which nearly all reports of this kind have, at a tenth of the cost: it goes with every
 /// answer. `None` for any other, which may be as good; what it finds is what [`read`] finds.
 pub fn quick(value: &[u8]) -> Option<Said> {
-    let mut rest = value;
-    let mut next = |name: &[u8]| {
-        let found = rest.strip_prefix(name)?;
-        let (number, after) = decimal(found)?;
-        rest = after;
-        Some(number)
-    };
-    let in_flight = next(b"TEXT named_metrics.rif=")?;
-    let knee = next(b", named_metrics.knee=")?;
-    let work = next(b", named_metrics.work=")?;
-    let mean = next(b", named_metrics.mean=")?;
-    let sojourn = next(b", named_metrics.sojourn=")?;
-    let mut flag = |name: &[u8]| {
-        let found = rest.strip_prefix(name);
-        rest = found.unwrap_or(rest);
-        found.is_some()
-    };
-    let slot = flag(b", named_metrics.slot=1");
-    let unseen = match flag(b", named_metrics.full=1") {
-        true => Some(Unseen::Full),
-        false => flag(b", named_metrics.away=1").then_some(Unseen::Away),
-    };
+    let (in_flight, at) = number(value, 0, b"TEXT named_metrics.rif=")?;
+    let (knee, at) = number(value, at, b", named_metrics.knee=")?;
+    let (work, at) = number(value, at, b", named_metrics.work=")?;
+    let (mean, at) = number(value, at, b", named_metrics.mean=")?;
+    let (sojourn, mut at) = number(value, at, b", named_metrics.sojourn=")?;
     let reading = Reading {
         in_flight: in_flight as u32,
         knee: knee as f32,
         work: work as f32,
         mean_in_flight: mean as f32,
         sojourn: sojourn as f32,
-        slot,
+        slot: passed(value, &mut at, b", named_metrics.slot=1"),
     };
-    rest.is_empty().then_some(Said { reading, unseen })
+    let unseen = match at < value.len() {
+        true if passed(value, &mut at, b", named_metrics.full=1") => Some(Unseen::Full),
+        true if passed(value, &mut at, b", named_metrics.away=1") => Some(Unseen::Away),
+        _ => None,
+    };
+    (at == value.len()).then_some(Said { reading, unseen })
 }
 
-/// A number of digits, with a point among them or not, and what follows it.
-fn decimal(text: &[u8]) -> Option<(f64, &[u8])> {
-    const TENS: [f64; 16] =
-        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
-    let mut value = 0_u64;
-    let mut digits_from = |mut at: usize| {
-        while let Some(digit) = text.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|digit| *digit < 10) {
-            value = value.wrapping_mul(10).wrapping_add(u64::from(digit));
-            at += 1;
-        }
-        at
-    };
-    let whole = digits_from(0);
-    let (end, decimals) = match text.get(whole) {
+/// Goes on to after `name`, if that is what stands there.
+#[inline(always)]
+fn passed<const N: usize>(text: &[u8], at: &mut usize, name: &[u8; N]) -> bool {
+    let there = text[*at..].first_chunk::<N>() == Some(name);
+    *at += if there { N } else { 0 };
+    there
+}
+
+/// The number after the `name` that stands at `from`, of digits, with a point among them or not; and where it ends. Most are of seven digits
+/// or less with a point among them, or of six without: of those one word is looked at.
+#[inline(always)]
+fn number<const N: usize>(text: &[u8], from: usize, name: &[u8; N]) -> Option<(f64, usize)> {
+    let mut at = from;
+    if !passed(text, &mut at, name) {
+        return None;
+    }
+    let word = digits_of(word(text, at));
+    let others = others(word);
+    let whole = others.trailing_zeros() as usize / 8;
+    if !(1..7).contains(&whole) {
+        return long(text, at);
+    }
+    let width = 8 * whole;
+    if (word >> width) as u8 != b'.' ^ b'0' {
+        return Some((f64::from(value(word, whole)), at + whole));
+    }
+    let after = others >> (width + 8);
+    let decimals = (after.trailing_zeros() as usize / 8).min(7 - whole);
+    let end = at + whole + 1 + decimals;
+    if after == 0 && text.get(end).is_some_and(u8::is_ascii_digit) {
+        return long(text, at);
+    }
+    // Without the point.
+    let word = (word & !(u64::MAX << width)) | ((word >> (width + 8)) << width);
+    Some((f64::from(value(word, whole + decimals)) / TENS[decimals & 7], end))
+}
+
+/// The same of any number of digits: it begins at `begin`.
+#[cold]
+#[inline(never)]
+fn long(text: &[u8], begin: usize) -> Option<(f64, usize)> {
+    let (number, point) = digits(text, begin, 0);
+    let (number, end, decimals) = match text.get(point) {
         Some(b'.') => {
-            let end = digits_from(whole + 1);
-            (end, end - whole - 1)
+            let (number, end) = digits(text, point + 1, number);
+            (number, end, end - point - 1)
         }
-        _ => (whole, 0),
+        _ => (number, point, 0),
     };
+    let count = point - begin + decimals;
     // As many digits as are exact, divided by an exact power of ten: the nearest number there is, as when it is read in any other way.
-    let exact = (1..TENS.len()).contains(&(whole + decimals)) && matches!(text.get(end), None | Some(b','));
-    exact.then(|| (value as f64 / TENS[decimals], &text[end..]))
+    (1..TENS.len()).contains(&count).then(|| (number as f64 / TENS[decimals], end))
+}
+
+/// Appends the digits from `at` on to those of `number`; and where they end. Of more than nineteen it is the lowest 64 bits.
+fn digits(text: &[u8], at: usize, number: u64) -> (u64, usize) {
+    let digits = text[at..].iter().map(|byte| byte.wrapping_sub(b'0')).take_while(|digit| *digit < 10);
+    digits.fold((number, at), |(number, at), digit| {
+        (number.wrapping_mul(10).wrapping_add(u64::from(digit)), at + 1)
+    })
+}
+
+const TENS: [f64; 16] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+
+/// What digits stand for, in each byte; above 9 for all others.
+#[inline(always)]
+fn digits_of(word: u64) -> u64 {
+    word ^ u64::from_le_bytes([b'0'; 8])
+}
+
+/// The highest bit of each byte above 9. A carry of one can only reach those after it, so it is the first that counts.
+#[inline(always)]
+fn others(word: u64) -> u64 {
+    (word.wrapping_add(0x7676_7676_7676_7676) | word) & 0x8080_8080_8080_8080
+}
+
+/// The number of the first `count` digits, 1 to 8.
+#[inline(always)]
+fn value(word: u64, count: usize) -> u32 {
+    // The last digit comes to the top, zeros to before the first; then pairs of them, of pairs, and of those.
+    let ones = word << (64 - 8 * count);
+    let pairs = ones.wrapping_mul(10).wrapping_add(ones >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
+    fours.wrapping_mul(10_000).wrapping_add(fours >> 32) as u32
+}
+
+/// The eight bytes from `at` on, the first one lowest; zeros where a text of eight or more has no more.
+#[inline(always)]
+fn word(text: &[u8], at: usize) -> u64 {
+    let rest = text.get(at..).unwrap_or(&[]);
+    match (rest.first_chunk::<8>(), text.last_chunk::<8>()) {
+        (Some(chunk), _) => u64::from_le_bytes(*chunk),
+        (None, Some(chunk)) if !rest.is_empty() => u64::from_le_bytes(*chunk) >> (64 - 8 * rest.len()),
+        _ => 0,
+    }
 }
 
 /// Appends a whole header line.
@@ -198,7 +259,44 @@ fn fixed(value: f64, decimals: usize, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_is_found_quickly(
+            (in_flight, knee, work) in (any::<u32>(), 0.0f32..1e5, 0.0f32..1e3),
+            (mean_in_flight, sojourn, slot) in (0.0f32..1e5, 0.0f32..1e3, any::<bool>()),
+            unseen in prop_oneof![Just(None), Just(Some(Unseen::Full)), Just(Some(Unseen::Away))],
+        ) {
+            let said = Said { reading: Reading { in_flight, knee, work, mean_in_flight, sojourn, slot }, unseen };
+            let mut line = Vec::new();
+            write(&said, &mut line);
+            let value = line.strip_prefix(b"endpoint-load-metrics: ").and_then(|rest| rest.strip_suffix(b"\r\n"));
+            let found = quick(value.unwrap());
+            prop_assert!(found.is_some());
+            prop_assert_eq!(Ok(found), read(value.unwrap(), |_| ()));
+        }
+
+        #[test]
+        fn what_is_found_quickly_of_any_number_is_what_is_found(
+            numbers in proptest::array::uniform5("[0-9]{0,18}(\\.[0-9]{0,10})?[0-9eE,./:\\x7f-\\u{ff}]?"),
+            more in prop_oneof![4 => Just(String::new()), 1 => "(, named_metrics.(slot|full|away)=[01]{1,2}){1,3}", 1 => "[ -~]{0,9}"],
+        ) {
+            let [rif, knee, work, mean, sojourn] = numbers;
+            let text = format!(
+                "TEXT named_metrics.rif={rif}, named_metrics.knee={knee}, named_metrics.work={work}, named_metrics.mean={mean}, \
+                 named_metrics.sojourn={sojourn}{more}"
+            );
+            for end in (0..=text.len()).filter(|end| text.len() - end < 40) {
+                let text = &text.as_bytes()[..end];
+                if let Some(said) = quick(text) {
+                    prop_assert_eq!(read(text, |_| ()), Ok(Some(said)), "{}", String::from_utf8_lossy(text));
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_is_written_is_read() {

@@ -1,6 +1,7 @@
 //! A program that runs beside the test and ends with it.
 
 use std::fmt;
+use std::fs;
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -14,8 +15,8 @@ use super::{found, until};
 /// Lines of its log that are shown when its test fails.
 const SHOWN: usize = 40;
 
-/// A running program, its standard error line by line. Killed, by its number, when it is dropped; by the
-/// kernel when the test's own process is.
+/// A running program, its standard error line by line. Killed, by its number and with what it started, when it is dropped; by
+/// the kernel when the test's own process is.
 pub(crate) struct Process {
     name: String,
     child: Child,
@@ -53,6 +54,17 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    /// What it started and has not waited for.
+    fn children(&self) -> Vec<Pid> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let of =
+            |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        let numbers = |text: String| {
+            text.split_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<i32>>()
+        };
+        threads.map(of).flat_map(numbers).filter_map(Pid::from_raw).collect()
+    }
+
     /// Has it ended?
     pub(crate) fn ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
@@ -80,14 +92,14 @@ impl Process {
 
     /// Bytes of memory in use.
     pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
     /// Open files and sockets.
     pub(crate) fn files(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 }
 
@@ -101,8 +113,16 @@ impl fmt::Display for Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if !self.ended() {
+            // One that stands still starts nothing more, and the numbers of its children stay theirs.
+            self.signal(Signal::STOP);
+            let children = self.children();
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            for child in children {
+                let _ = kill_process(child, Signal::KILL);
+            }
+        }
         if thread::panicking() {
             eprintln!("{self}");
         }

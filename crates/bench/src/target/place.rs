@@ -22,23 +22,21 @@ pub(super) fn reachable(addresses: impl Iterator<Item = SocketAddr>) -> Option<S
 mod tests {
     use std::net::TcpListener;
 
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     #[test]
     fn a_server_at_the_second_address_of_its_name_is_found() {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = server.local_addr().unwrap();
-        // Nobody else gets its port while it is bound, and nobody listens there.
-        let closed = socket_without_listener();
-        let nobody = closed.local_addr().unwrap();
+        // Bound without listening: connections are refused, and nobody else gets the port meanwhile.
+        let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        silent.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+        let nobody = silent.local_addr().unwrap().as_socket().unwrap();
         assert_eq!(reachable([nobody, there].into_iter()), Some(there));
         assert_eq!(reachable([nobody, nobody].into_iter()), Some(nobody));
         assert_eq!(reachable([nobody].into_iter()), Some(nobody));
         assert_eq!(reachable(std::iter::empty()), None);
-    }
-
-    /// UDP: its port is of no use to TCP.
-    fn socket_without_listener() -> std::net::UdpSocket {
-        std::net::UdpSocket::bind("127.0.0.2:0").unwrap()
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct View {
 impl Heard {
     /// Takes a reading, unless it cannot be true.
     pub(crate) fn take(&self, reading: &Reading, begun: u32, now: Time) {
-        let sound = |value: f32, least: f32| value.is_finite() && (least..=MOST).contains(&value);
+        let sound = |value: f32, least: f32| (least..=MOST).contains(&value);
         if !(sound(reading.knee, 1.0)
             && sound(reading.work, LEAST)
             && sound(reading.sojourn, LEAST)

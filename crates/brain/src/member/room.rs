@@ -18,13 +18,13 @@ impl Member {
         let unheard = self.vitals.begun().wrapping_sub(view.begun);
         // Answers that came without a word since: nobody speaks for this member any more.
         let silent = unheard.saturating_sub(self.in_flight()) > SILENT;
-        (!silent && now.since(view.at) <= STALE).then_some(view)
+        (!silent && now <= view.at + STALE).then_some(view)
     }
 
     /// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as
     /// a request takes, and what was sent to it since.
     pub(crate) fn queue(&self, view: &View, now: Time) -> f64 {
-        let age = now.since(view.at).as_secs_f64();
+        let age = now.seconds_since(view.at);
         let mean = f64::from(view.reading.mean_in_flight);
         let fades = libm::exp(-age / f64::from(view.reading.sojourn));
         let had = mean + (f64::from(view.reading.in_flight) - mean) * fades;

@@ -91,7 +91,7 @@ pub(super) fn goes(head: &request::Parts, max_head: usize, style: Forwarded, tru
             "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" | "forwarded" => {
                 found.forwarded = true;
             }
-            other if is_hop(other) => return None,
+            other if is_hop(other) || http1::disguised(other.as_bytes()) => return None,
             _ => {}
         }
     }
@@ -274,6 +274,8 @@ mod tests {
                 ("x-forwarded-proto", "https"),
             ])
         );
+        // By way of its text, where that is seen to.
+        assert_eq!(found(call().header("x_forwarded_for", "10.0.0.1")), None);
         let kept = call().header("x-forwarded-for", "10.0.0.1").header("te", "trailers");
         assert_eq!(
             told(kept, Forwarded::Off),

@@ -120,7 +120,7 @@ impl Connection {
 pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     let connection = |line: &Line<'_>| is(line.name, b"connection");
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
-    let named = lines(head, at).filter(connection).flat_map(|line| tokens(line.value));
+    let named = lines(head, at).filter(connection).flat_map(|line| tokens(line.value()));
     for (nth, token) in named.filter(|token| !token.is_empty()).enumerate() {
         if nth == MAX_NAMED {
             return false;

@@ -137,6 +137,18 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
     judge(input, &line, marks)
 }
 
+/// Does a field say who the client is in a spelling that is only told from the usual one by `_` for `-`? Servers that hand fields on as
+/// variables (CGI, WSGI) make the same of both, so that a client could say of itself what its balancer is to say. `name` is in any case.
+pub fn disguised(name: &[u8]) -> bool {
+    matches!(name, [b'x' | b'X', b'-' | b'_', ..])
+        && name.contains(&b'_')
+        && [&b"x-forwarded-for"[..], b"x-forwarded-host", b"x-forwarded-proto"].iter().any(|usual| {
+            let alike =
+                |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
+            name.len() == usual.len() && name.iter().zip(*usual).all(alike)
+        })
+}
+
 struct RequestLine<'b> {
     start: usize,
     method: &'b [u8],
@@ -171,10 +183,11 @@ fn judge<'m, 'b>(
             return Ok(Err(Refusal::HeadTooLarge));
         }
         at = next;
-        let (name, value) = (line.name, line.value);
+        let name = line.name;
         match name.len() {
             2 if is(name, b"te") => fits &= marks.add(&line, Why::Hop),
             4 if is(name, b"host") => {
+                let value = line.value();
                 if host.replace(value).is_some() {
                     return refuse("more than one Host");
                 }
@@ -184,7 +197,7 @@ fn judge<'m, 'b>(
                 }
             }
             6 if is(name, b"expect") => {
-                if !value.eq_ignore_ascii_case(b"100-continue") {
+                if !line.value().eq_ignore_ascii_case(b"100-continue") {
                     return refuse("Expect is not 100-continue");
                 }
                 expects_continue = !http10;
@@ -192,17 +205,17 @@ fn judge<'m, 'b>(
             7 if is(name, b"upgrade") => {
                 fits &= marks.add(&line, Why::Hop);
                 // An h2c connection would carry requests past this relay's eyes.
-                let h2c = tokens(value).any(|token| token.eq_ignore_ascii_case(b"h2c"));
+                let h2c = tokens(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
                 upgrade_fields += if h2c { 2 } else { 1 };
             }
             9 if is(name, b"forwarded") => fits &= marks.add(&line, Why::Forwarding),
             10 if is(name, b"connection") => {
                 fits &= marks.add(&line, Why::Hop);
-                connection.read(value);
+                connection.read(line.value());
             }
             10 if is(name, b"keep-alive") => fits &= marks.add(&line, Why::Hop),
             14 if is(name, b"content-length") => {
-                let Some(length) = length(value) else { return refuse("Content-Length is malformed") };
+                let Some(length) = length(line.value()) else { return refuse("Content-Length is malformed") };
                 if content_length.replace(length).is_some() {
                     return refuse("more than one Content-Length");
                 }
@@ -216,11 +229,12 @@ fn judge<'m, 'b>(
                 if chunked || http10 {
                     return refuse("Transfer-Encoding is not allowed here");
                 }
-                match coding(value) {
+                match coding(line.value()) {
                     Ok(()) => chunked = true,
                     Err(refusal) => return Ok(Err(refusal)),
                 }
             }
+            15..=17 if disguised(name) => fits &= marks.add(&line, Why::Forwarding),
             _ => {}
         }
         index += 1;
@@ -350,13 +364,13 @@ impl Request<'_, '_> {
 
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        lines(self.head, self.fields).map(|line| (line.name, line.value))
+        lines(self.head, self.fields).map(|line| (line.name, line.value()))
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         lines(self.head, self.fields)
             .filter(move |line| line.name.eq_ignore_ascii_case(name.as_bytes()))
-            .map(|line| line.value)
+            .map(|line| line.value())
     }
 }
 

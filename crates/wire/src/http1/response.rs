@@ -119,25 +119,27 @@ fn judge<'m, 'b>(
             return Err(Stop::Bad("too many fields"));
         }
         at = next;
-        let (name, value) = (line.name, line.value);
+        let name = line.name;
         match name.len() {
             7 if is(name, b"upgrade") => {
                 (hop, upgrade) = (true, true);
                 fits &= marks.add(&line, Why::Hop);
             }
             7 if is(name, b"trailer") => {
-                reports_after |= tokens(value).any(|name| name.eq_ignore_ascii_case(orca::HEADER.as_bytes()));
+                reports_after |=
+                    tokens(line.value()).any(|name| name.eq_ignore_ascii_case(orca::HEADER.as_bytes()));
             }
             10 if is(name, b"connection") => {
                 hop = true;
                 fits &= marks.add(&line, Why::Hop);
-                connection.read(value);
+                connection.read(line.value());
             }
             10 if is(name, b"keep-alive") => {
                 hop = true;
                 fits &= marks.add(&line, Why::Hop);
             }
             14 if is(name, b"content-length") => {
+                let value = line.value();
                 let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
                 match content_length.replace((length, value)) {
                     None => {}
@@ -155,10 +157,10 @@ fn judge<'m, 'b>(
             }
             21 if is(name, b"endpoint-load-metrics") => {
                 fits &= marks.add(&line, Why::Report);
-                report.get_or_insert(value);
+                report.get_or_insert_with(|| line.value());
             }
             17 if is(name, b"transfer-encoding") => {
-                if chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                if chunked || !line.value().eq_ignore_ascii_case(b"chunked") {
                     return Err(Stop::Bad("the transfer coding is not chunked"));
                 }
                 fits &= marks.add(&line, Why::Coding);
@@ -219,7 +221,7 @@ impl Response<'_, '_> {
 
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        lines(self.head, self.fields).map(|line| (line.name, line.value))
+        lines(self.head, self.fields).map(|line| (line.name, line.value()))
     }
 
     /// Appends the head for the client, with whole header lines in `more`.
@@ -248,7 +250,7 @@ impl Response<'_, '_> {
         if self.status == 101 && self.upgrade {
             let protocol = lines(self.head, self.fields).find(|line| is(line.name, b"upgrade"));
             out.extend_from_slice(b"Connection: Upgrade\r\nUpgrade: ");
-            out.extend_from_slice(protocol.map_or(b"", |line| line.value));
+            out.extend_from_slice(protocol.map_or(b"", |line| line.value()));
             out.extend_from_slice(b"\r\n");
         } else if self.interim() {
         } else if rewrite.close {

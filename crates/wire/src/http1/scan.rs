@@ -22,8 +22,16 @@ pub(super) struct Line<'b> {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) name: &'b [u8],
-    /// Without white space around it.
-    pub(super) value: &'b [u8],
+    /// After the colon: the value, and white space around it.
+    text: &'b [u8],
+}
+
+impl<'b> Line<'b> {
+    /// Without white space around it. Of most fields nobody wants to know.
+    #[inline(always)]
+    pub(super) fn value(&self) -> &'b [u8] {
+        trim(self.text)
+    }
 }
 
 const CRLF: &str = "a line does not end in CRLF";
@@ -38,8 +46,8 @@ pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize),
     if colon > at && input.get(colon) == Some(&b':') {
         let text = text_end(input, colon + 1)?;
         let end = crlf(input, text)?;
-        let value = trim(input, colon + 1, text);
-        return Ok((Some(Line { start: at, end, name: &input[at..colon], value }), end));
+        let (name, text) = (&input[at..colon], &input[colon + 1..text]);
+        return Ok((Some(Line { start: at, end, name, text }), end));
     }
     Err(no_field(&input[at..], colon - at))
 }
@@ -119,10 +127,9 @@ fn control(input: &[u8], from: usize) -> usize {
 }
 
 #[inline(always)]
-fn trim(input: &[u8], from: usize, to: usize) -> &[u8] {
+fn trim(text: &[u8]) -> &[u8] {
     // Nearly every value has one space before it and nothing after it. A byte of it that is not above a space is white.
-    let from = from + usize::from(input[from] == b' ');
-    let value = &input[from..to];
+    let value = text.strip_prefix(b" ").unwrap_or(text);
     match value {
         [..=b' ', ..] | [.., ..=b' '] => value.trim_ascii(),
         _ => value,
@@ -209,7 +216,7 @@ mod tests {
             let (found, end) = line(whole.as_bytes(), 0).expect("a line");
             let found = found.expect("not the empty line");
             prop_assert_eq!((found.name, end), (name.as_bytes(), text.len()));
-            prop_assert_eq!(found.value, value.trim_matches([' ', '\t']).as_bytes());
+            prop_assert_eq!(found.value(), value.trim_matches([' ', '\t']).as_bytes());
             for cut in 0..text.len() {
                 prop_assert_eq!(line(&whole.as_bytes()[..cut], 0).expect_err("too short"), Stop::Partial);
             }

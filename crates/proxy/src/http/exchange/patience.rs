@@ -1,8 +1,10 @@
 //! How long an exchange waits for whom, and whose fault it is if that was too long.
 
+use std::task::{Context, Poll};
+
 use plimsoll_brain::Time;
 
-use super::{Answer, Exchange};
+use super::{AHEAD, Answer, Exchange};
 use crate::http::ending::Failure;
 use crate::reason::Reason;
 use crate::stream::Stream;
@@ -97,5 +99,25 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             () => Reason::AnswerTimeout,
         };
         if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
+    }
+
+    /// While the answer is awaited: notices a client that went away, keeps what one sends ahead.
+    pub(super) fn watch_client(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<(), Failure> {
+        while self.session.unread.len() < AHEAD {
+            let most = (AHEAD - self.session.unread.len()).min(buffer.len());
+            let session = &mut *self.session;
+            match session.stream.poll_recv(cx, &mut buffer[..most], &mut session.watched) {
+                // Of what was begun the next write tells whether the client still reads.
+                Poll::Ready(Ok(0)) if self.answered || self.settings.half_close => {
+                    self.client_ended = true;
+                    return Ok(());
+                }
+                Poll::Ready(Ok(0)) => return Err(Failure::Client(false)),
+                Poll::Ready(Ok(came)) => session.unread.extend_from_slice(&buffer[..came]),
+                Poll::Ready(Err(_)) => return Err(Failure::Client(self.answered)),
+                Poll::Pending => return Ok(()),
+            }
+        }
+        Ok(())
     }
 }

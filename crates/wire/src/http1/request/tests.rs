@@ -115,6 +115,20 @@ fn an_absolute_target_becomes_origin_form_and_host() {
 }
 
 #[test]
+fn who_the_client_is_cannot_be_said_with_underscores() {
+    let fields = "X_Forwarded_For: 10.0.0.1\r\nx-forwarded_proto: https\r\nX_FORWARDED-HOST: y\r\n";
+    let others = "X_Forwarded_Fox: 1\r\nAccept_Encoding: br\r\nx_forwarded: 2\r\n";
+    let input = format!("GET / HTTP/1.1\r\nHost: x\r\n{fields}{others}\r\n");
+    assert_eq!(
+        rewritten(&input, &PLAIN),
+        format!(
+            "GET / HTTP/1.1\r\nHost: x\r\n{others}X-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: http\r\n\
+             X-Forwarded-Host: x\r\n\r\n"
+        )
+    );
+}
+
+#[test]
 fn forwarding_fields_of_strangers_are_dropped_and_those_of_friends_kept() {
     let input = "GET / HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n\
                  X-Forwarded-For: 10.0.0.2\r\n\r\n";
