@@ -17,7 +17,8 @@ impl Time {
 
     /// The same in seconds. Not by way of a [`Duration`], which is taken apart to be put together again.
     pub(crate) fn seconds_since(self, earlier: Self) -> f64 {
-        self.0.saturating_sub(earlier.0) as f64 / 1e9
+        // By way of i64, which a processor converts; nothing is that old.
+        self.0.saturating_sub(earlier.0) as i64 as f64 / 1e9
     }
 }
 

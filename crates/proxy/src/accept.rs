@@ -148,11 +148,12 @@ fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, p
     } else if protocol == Protocol::Http {
         // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
         // socket is not ready, which an idle connection to a member must not be mistaken about.
-        tokio::task::spawn_local(tokio::task::unconstrained(async move {
+        let sessions = Rc::clone(&core.sessions);
+        sessions.spawn(async move {
             let _visit = visit;
             let bond = http::bond(&listener);
             http::serve(core, listener, stream, peer, unread, bond, None).await;
-        }));
+        });
     } else {
         tokio::task::spawn_local(async move {
             let _visit = visit;

@@ -18,6 +18,7 @@ use crate::access::Access;
 use crate::clock::Clock;
 use crate::group::Group;
 use crate::pool::Pool;
+use crate::sessions::Sessions;
 use crate::splice::Pipes;
 use crate::trace::Tracer;
 use crate::wheel::Wheel;
@@ -38,6 +39,7 @@ pub(crate) struct Core {
     clock: Clock,
     now: Cell<Time>,
     pub(crate) wheel: Rc<Wheel>,
+    pub(crate) sessions: Rc<Sessions>,
     /// Are listeners closed and requests in flight to be the last of their connections?
     pub(crate) stopping: Cell<bool>,
     /// How long a client connection on which nothing is asked stays when its listener is gone.
@@ -117,6 +119,7 @@ impl Core {
             clock,
             now: Cell::new(clock.now()),
             wheel: Wheel::new(clock),
+            sessions: Sessions::new(),
             stopping: Cell::new(false),
             parting: Cell::new(PARTING),
             census,

@@ -99,6 +99,7 @@ pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
         let core = Core::new(0, clock, Census::new(10));
         let alarm = Alarm::new(clock).expect("an alarm");
         tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm));
+        tokio::task::spawn_local(Rc::clone(&core.sessions).drive());
         tokio::time::timeout(Duration::from_secs(60), work(core)).await.expect("it ends")
     })
 }

@@ -11,9 +11,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use slab::Slab;
 
 use crate::alarm::Alarm;
+use crate::chunks::Chunks;
 use crate::clock::Clock;
 
 /// Nanoseconds in a tick, as a shift: 16.8 ms. A deadline fires up to one tick late, never early.
@@ -23,7 +23,7 @@ const SLOTS: usize = 512;
 /// The timers of one core.
 pub(crate) struct Wheel {
     clock: Clock,
-    timers: RefCell<Slab<Entry>>,
+    timers: RefCell<Chunks<Entry>>,
     slots: RefCell<Vec<Vec<u32>>>,
     /// Last tick that was visited.
     visited: Cell<u64>,
@@ -56,7 +56,7 @@ impl Wheel {
     /// A timer that wakes the task of `waker`.
     pub(crate) fn timer(self: &Rc<Self>, waker: &Waker) -> Timer {
         let entry = Entry { due: u64::MAX, armed: u64::MAX, fired: false, waker: Some(waker.clone()) };
-        let key = self.timers.borrow_mut().insert(entry);
+        let key = self.timers.borrow_mut().insert_with(|_| entry);
         Timer { wheel: Rc::clone(self), key }
     }
 
@@ -97,7 +97,7 @@ impl Wheel {
     /// Wakes every task that has a timer, without firing any.
     pub(crate) fn wake_all(&self) {
         let wakers: Vec<Waker> =
-            self.timers.borrow().iter().filter_map(|(_, entry)| entry.waker.clone()).collect();
+            self.timers.borrow().iter().filter_map(|entry| entry.waker.clone()).collect();
         wakers.iter().for_each(Waker::wake_by_ref);
     }
 
@@ -157,7 +157,7 @@ impl Timer {
     pub(crate) fn set(&self, deadline: Time) {
         let due = (deadline.0 >> TICK) + 1;
         let mut timers = self.wheel.timers.borrow_mut();
-        let entry = &mut timers[self.key];
+        let Some(entry) = timers.get_mut(self.key) else { return };
         entry.due = due;
         entry.fired = false;
         if due < entry.armed {
@@ -174,7 +174,7 @@ impl Timer {
 
     /// Has the deadline passed since it was set?
     pub(crate) fn fired(&self) -> bool {
-        self.wheel.timers.borrow()[self.key].fired
+        self.wheel.timers.borrow().get(self.key).is_some_and(|entry| entry.fired)
     }
 }
 

@@ -140,6 +140,7 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
         Ok(alarm) => tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm)),
         Err(error) => return tracing::error!("worker {index}: {error}"),
     };
+    tokio::task::spawn_local(Rc::clone(&core.sessions).drive());
     tokio::task::spawn_local(sweep(Rc::clone(&core)));
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     // Of datagrams, whose listeners are closed while there are flows.

@@ -384,7 +384,6 @@ impl<S: Stream> Serving<S> {
         };
         let client = Some(Rc::clone(&self.hub.client));
         let served = http::serve(core, listener, link, self.peer, Vec::new(), bond, client);
-        // As with other connections of http.
-        tokio::task::spawn_local(tokio::task::unconstrained(served));
+        self.core.sessions.spawn(served);
     }
 }

@@ -70,7 +70,8 @@ fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) 
             knees += knee;
             works += f64::from(view.reading.work);
             let queue = member.queue(&view, ask.now);
-            if limits && queue >= f64::from(limit(knee)) {
+            // The limit is above the knee: most are looked at no closer.
+            if limits && queue >= knee && queue >= f64::from(limit(knee)) {
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);

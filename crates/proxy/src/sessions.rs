@@ -1,0 +1,421 @@
+//! Runs the sessions of a thread's http clients, all of them in one task of tokio's.
+//!
+//! A session is woken for each piece that comes, twice for a request. A task of tokio's costs some 300 instructions each time: its
+//! states, its references, its queue. Here whoever is woken stands in a list of the thread's, and one task works that off, in the order
+//! in which they were woken. So the sockets are asked again when all that were found ready have had their turn, as nginx does it. Where
+//! only one is ready both are paid, which costs it about as much more: then there is time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::chunks::Chunks;
+use crate::inner::lock;
+
+/// Sessions that have their turn before other tasks of the thread have theirs.
+const TURN: usize = 64;
+
+type Session = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Where sessions of one thread begin.
+pub(crate) struct Sessions {
+    /// Those that have not had a turn. The others belong to whoever drives them: they hold this.
+    fresh: RefCell<Vec<Session>>,
+    /// Is nobody to drive them any more?
+    closed: Cell<bool>,
+    home: Arc<Home>,
+}
+
+/// What wakers know of the thread of their sessions.
+struct Home {
+    /// No two have the same.
+    id: u64,
+    /// Seats that other threads woke.
+    afar: Mutex<Vec<Arc<Seat>>>,
+    /// Have they woken the task since it last looked?
+    called: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+/// A session's waker.
+struct Seat {
+    home: Arc<Home>,
+    key: usize,
+    state: AtomicU8,
+}
+
+/// It waits.
+const IDLE: u8 = 0;
+/// It stands in a list.
+const WOKEN: u8 = 1;
+/// It has ended.
+const OVER: u8 = 2;
+
+/// What a thread keeps of the sessions that are driven there.
+#[derive(Default)]
+struct Here {
+    /// Whose they are; 0 for nobody's.
+    home: Cell<u64>,
+    woken: RefCell<VecDeque<Arc<Seat>>>,
+    /// Will the task look at `woken` without being woken?
+    awake: Cell<bool>,
+    task: RefCell<Option<Waker>>,
+}
+
+thread_local! {
+    static HERE: Here = Here::default();
+}
+
+impl Sessions {
+    pub(crate) fn new() -> Rc<Self> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let (afar, called, task) = Default::default();
+        let home = Arc::new(Home { id: IDS.fetch_add(1, Relaxed), afar, called, task });
+        Rc::new(Self { fresh: RefCell::default(), closed: Cell::new(false), home })
+    }
+
+    /// Begins a session. It has its first turn later, if these are driven.
+    pub(crate) fn spawn(&self, session: impl Future<Output = ()> + 'static) {
+        if !self.closed.get() {
+            self.fresh.borrow_mut().push(Box::pin(session));
+            HERE.with(|here| {
+                if here.home.get() == self.home.id {
+                    here.call();
+                }
+            });
+        }
+    }
+
+    /// Gives sessions their turns, for ever; when this is dropped they are. To be polled by one thread.
+    pub(crate) async fn drive(self: Rc<Self>) {
+        let mut seats = Seats { sessions: self, all: Chunks::default() };
+        HERE.with(|here| {
+            here.home.set(seats.sessions.home.id);
+            *here.task.borrow_mut() = None;
+            here.woken.borrow_mut().clear();
+        });
+        // tokio's way to give others their turn, saying that a socket is not ready, is not for sessions of http (`accept`).
+        tokio::task::unconstrained(poll_fn(|cx| seats.poll(cx))).await
+    }
+}
+
+/// The sessions that were begun.
+struct Seats {
+    sessions: Rc<Sessions>,
+    all: Chunks<Seated>,
+}
+
+struct Seated {
+    /// `None` while it has its turn.
+    session: Option<Session>,
+    seat: Arc<Seat>,
+}
+
+impl Seats {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        HERE.with(|here| {
+            here.awake.set(true);
+            let sessions = Rc::clone(&self.sessions);
+            let home = &sessions.home;
+            if !here.task.borrow().as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
+                *here.task.borrow_mut() = Some(cx.waker().clone());
+                *lock(&home.task) = Some(cx.waker().clone());
+            }
+            if home.called.swap(false, AcqRel) {
+                here.woken.borrow_mut().extend(mem::take(&mut *lock(&home.afar)));
+            }
+            self.begin(here);
+            let turn = here.woken.borrow().len().min(TURN);
+            for _ in 0..turn {
+                let Some(seat) = here.woken.borrow_mut().pop_front() else { break };
+                self.turn(seat);
+            }
+            let more = !here.woken.borrow().is_empty() || !sessions.fresh.borrow().is_empty();
+            here.awake.set(more);
+            if more {
+                cx.waker().wake_by_ref();
+            }
+        });
+        Poll::Pending
+    }
+
+    /// Seats those that came since.
+    fn begin(&mut self, here: &Here) {
+        let sessions = &self.sessions;
+        for session in sessions.fresh.borrow_mut().drain(..) {
+            self.all.insert_with(|key| {
+                let (home, state) = (Arc::clone(&sessions.home), AtomicU8::new(WOKEN));
+                let seat = Arc::new(Seat { home, key, state });
+                here.woken.borrow_mut().push_back(Arc::clone(&seat));
+                Seated { session: Some(session), seat }
+            });
+        }
+    }
+
+    fn turn(&mut self, seat: Arc<Seat>) {
+        // From here on it is woken anew by what comes; of what came before it sees everything.
+        if seat.state.compare_exchange(WOKEN, IDLE, AcqRel, Acquire).is_err() {
+            return;
+        }
+        let key = seat.key;
+        let Some(mut session) = self.all.get_mut(key).and_then(|seated| seated.session.take()) else {
+            return;
+        };
+        let waker = Waker::from(seat);
+        let mut cx = Context::from_waker(&waker);
+        // One that panics, in builds that survive it, takes nobody with it; what is to be said of it is said by the hook.
+        let outcome = catch_unwind(AssertUnwindSafe(|| session.as_mut().poll(&mut cx)));
+        if matches!(outcome, Ok(Poll::Pending)) {
+            if let Some(seated) = self.all.get_mut(key) {
+                seated.session = Some(session);
+            }
+        } else if let Some(seated) = self.all.remove(key) {
+            // Wakers of it that are left wake nobody, whoever has its place.
+            seated.seat.state.store(OVER, Release);
+        }
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        self.sessions.closed.set(true);
+        // They hold the list that they stand in.
+        let fresh = mem::take(&mut *self.sessions.fresh.borrow_mut());
+        drop(fresh);
+        // What it wakes in its end comes to nothing.
+        let _ = HERE.try_with(|here| {
+            if here.home.get() == self.sessions.home.id {
+                here.home.set(0);
+                here.woken.take();
+                here.task.take();
+            }
+        });
+        lock(&self.sessions.home.task).take();
+        lock(&self.sessions.home.afar).clear();
+    }
+}
+
+impl Here {
+    fn call(&self) {
+        if !self.awake.replace(true)
+            && let Some(task) = &*self.task.borrow()
+        {
+            task.wake_by_ref();
+        }
+    }
+}
+
+impl Wake for Seat {
+    #[inline]
+    fn wake(self: Arc<Self>) {
+        if self.state.compare_exchange(IDLE, WOKEN, AcqRel, Acquire).is_err() {
+            return;
+        }
+        let mut left = Some(self);
+        // A thread that ends has no list any more.
+        let _ = HERE.try_with(|here| {
+            if let Some(seat) = left.take_if(|seat| here.home.get() == seat.home.id) {
+                here.woken.borrow_mut().push_back(seat);
+                here.call();
+            }
+        });
+        if let Some(seat) = left {
+            Arc::clone(&seat.home).call(seat);
+        }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.state.load(Acquire) == IDLE {
+            Arc::clone(self).wake();
+        }
+    }
+}
+
+impl Home {
+    /// From another thread.
+    #[cold]
+    fn call(&self, seat: Arc<Seat>) {
+        let task = lock(&self.task);
+        // Those of a thread that has ended wait for nothing.
+        let Some(task) = &*task else { return };
+        lock(&self.afar).push(seat);
+        if !self.called.swap(true, AcqRel) {
+            task.wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use tokio::runtime::{Builder, LocalOptions};
+
+    use super::*;
+
+    /// Does something while sessions are driven, and ends them.
+    fn run<F: Future>(work: impl FnOnce(Rc<Sessions>) -> F) -> F::Output {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
+        runtime.expect("a runtime").block_on(async {
+            let sessions = Sessions::new();
+            tokio::task::spawn_local(Rc::clone(&sessions).drive());
+            work(sessions).await
+        })
+    }
+
+    /// Waits for one waking.
+    async fn woken(whom: impl FnOnce(Waker)) {
+        let mut whom = Some(whom);
+        poll_fn(|cx| match whom.take() {
+            Some(whom) => {
+                whom(cx.waker().clone());
+                Poll::Pending
+            }
+            None => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    #[test]
+    fn sessions_are_woken_from_here_and_from_other_threads() {
+        let (wakers, woke) = mpsc::channel::<Waker>();
+        let other = thread::spawn(move || woke.iter().map(Waker::wake).count());
+        let done = run(|sessions| async move {
+            let (done, mut ends) = tokio::sync::mpsc::channel(1000);
+            for index in 0..1000 {
+                let (wakers, done) = (wakers.clone(), done.clone());
+                sessions.spawn(async move {
+                    woken(|waker| wakers.send(waker).expect("the other thread listens")).await;
+                    woken(|waker| waker.wake_by_ref()).await;
+                    tokio::task::yield_now().await;
+                    tokio::time::sleep(std::time::Duration::from_millis(index % 7)).await;
+                    done.try_send(index).expect("somebody waits");
+                });
+            }
+            drop((done, wakers));
+            let mut all = Vec::new();
+            while let Some(index) = ends.recv().await {
+                all.push(index);
+            }
+            all.sort_unstable();
+            all
+        });
+        assert_eq!(done, (0..1000).collect::<Vec<u64>>());
+        assert_eq!(other.join().expect("it ends"), 1000);
+    }
+
+    #[test]
+    fn they_have_their_turns_in_the_order_in_which_they_were_woken_and_others_between() {
+        let order = run(|sessions| async move {
+            let order = Rc::new(RefCell::new(Vec::new()));
+            for index in 0..3 * TURN {
+                let order = Rc::clone(&order);
+                sessions.spawn(async move {
+                    for _ in 0..3 {
+                        order.borrow_mut().push(index);
+                        woken(Waker::wake).await;
+                    }
+                });
+            }
+            let seen = Rc::clone(&order);
+            let other = tokio::task::spawn_local(async move {
+                let mut between = 0;
+                while seen.borrow().len() < 9 * TURN {
+                    between += usize::from(!seen.borrow().is_empty());
+                    woken(Waker::wake).await;
+                }
+                between
+            });
+            assert!(other.await.expect("it ends") >= 3);
+            order.take()
+        });
+        let expected: Vec<usize> = (0..3).flat_map(|_| 0..3 * TURN).collect();
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_session_begins_others_and_those_that_end_are_woken_in_vain() {
+        let count = run(|sessions| async move {
+            let (count, left) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::<Waker>::new())));
+            for _ in 0..10 {
+                let (count, left, own) = (Rc::clone(&count), Rc::clone(&left), Rc::clone(&sessions));
+                sessions.spawn(async move {
+                    woken(|waker| {
+                        left.borrow_mut().push(waker.clone());
+                        waker.wake();
+                    })
+                    .await;
+                    let inner = Rc::clone(&count);
+                    own.spawn(async move {
+                        woken(Waker::wake).await;
+                        inner.set(inner.get() + 1);
+                    });
+                });
+            }
+            while count.get() < 10 {
+                // The places of those that ended are others' now.
+                left.borrow().iter().for_each(Waker::wake_by_ref);
+                tokio::task::yield_now().await;
+            }
+            left.borrow().iter().for_each(Waker::wake_by_ref);
+            tokio::task::yield_now().await;
+            count.get()
+        });
+        assert_eq!(count, 10);
+    }
+
+    #[test]
+    fn one_that_panics_takes_nobody_with_it() {
+        assert!(run(|sessions| async move {
+            let (done, end) = tokio::sync::oneshot::channel();
+            sessions.spawn(async { panic!("as it should") });
+            sessions.spawn(async move { done.send(()).expect("somebody waits") });
+            end.await.is_ok()
+        }));
+    }
+
+    #[test]
+    fn they_end_with_whoever_drives_them() {
+        struct Held(Rc<Cell<u32>>, Option<Waker>);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+                self.1.iter().for_each(Waker::wake_by_ref);
+            }
+        }
+        let ended = Rc::new(Cell::new(0));
+        let (sessions, waker) = run(|sessions| {
+            let ended = &ended;
+            async move {
+                let (sender, waker) = tokio::sync::oneshot::channel();
+                let mut held = Held(Rc::clone(ended), None);
+                sessions.spawn(async move {
+                    woken(|waker| {
+                        held.1 = Some(waker.clone());
+                        sender.send(waker).expect("somebody waits");
+                    })
+                    .await;
+                    drop(held);
+                });
+                let waker = waker.await.expect("it begins");
+                let fresh = Held(Rc::clone(ended), None);
+                sessions.spawn(async move { drop(fresh) });
+                (sessions, waker)
+            }
+        });
+        assert_eq!(ended.get(), 2, "one that waited, and one that had not begun");
+        waker.wake();
+        let late = Held(Rc::clone(&ended), None);
+        sessions.spawn(async move { drop(late) });
+        assert_eq!(ended.get(), 3, "nobody is there to drive it");
+    }
+}
