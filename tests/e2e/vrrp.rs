@@ -154,6 +154,20 @@ fn rules_of_packets() -> String {
     )
 }
 
+/// Asks twice from one port, and each time waits for the balancer to close.
+const FROM_ONE_PORT: &str = "\
+import socket, sys
+for _ in range(2):
+    with socket.socket() as wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        wire.settimeout(5)
+        wire.bind(('', 45678))
+        wire.connect((sys.argv[1], 8080))
+        wire.sendall(b'GET / HTTP/1.1\\r\\nHost: web\\r\\nConnection: close\\r\\n\\r\\n')
+        answer = b''.join(iter(lambda: wire.recv(65536), b''))
+        assert answer.startswith(b'HTTP/1.1 200 '), answer
+";
+
 /// Requests that failed, in whatever way.
 fn failed(report: &Value) -> u64 {
     report["failed"].as_object().unwrap().values().filter_map(Value::as_u64).sum()
@@ -236,13 +250,10 @@ fn the_address_moves_when_the_machine_dies() {
     lab.begin();
     let place = lab.folder.path().to_owned();
     let url = format!("http://{SHARED}:8080/");
-    // A port that a client uses again within a minute is found as what is left of its last connection, and is no reason to say nothing.
-    for _ in 0..2 {
-        let curl = part("curl");
-        let words =
-            ["-s", "-m", "5", "--noproxy", "*", "--local-port", "45678", "-H", "Connection: close", &url];
-        lab.client.run(&[&[curl.to_str().unwrap()], &words[..]].concat(), &place);
-    }
+    // A port that a client uses again within a minute is found as what is left of its last connection, which the balancer closed first,
+    // and that is no reason to say nothing.
+    let words = [part("python3").display().to_string(), "-c".into(), FROM_ONE_PORT.into(), SHARED.into()];
+    lab.client.run(&words.each_ref().map(String::as_str), &place);
     let fresh = lab.load(
         &format!(
             "{url} --rate 50 --duration 12s --connect-timeout 8s --timeout 10s --header 'Connection: close'"
