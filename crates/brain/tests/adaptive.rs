@@ -310,25 +310,70 @@ fn members_that_say_nothing() {
     silence(SHORT);
 }
 
-#[test]
-#[ignore = "long: make bench-sim"]
-fn long_form() {
-    println!("L1 to L6, L8, S1");
-    latency(LONG);
-    println!("L7");
-    fleets(LONG);
-    println!("more balancers than requests");
-    strangers(LONG);
-    println!("F1 to F3");
-    faults(LONG);
-    println!("O1, O2, C1");
-    overload(LONG);
-    println!("a fifth is urgent");
-    urgency(LONG);
-    println!("F4: 10 million requests");
-    false_alarms(Effort { measured: 260.0, ..LONG });
-    println!("members of other kinds");
-    unproven(LONG);
-    println!("members that say nothing");
-    silence(LONG);
+/// The long forms, by `make bench-sim`: each by itself, for the whole of them takes longer than one likes to begin again.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn latency() {
+        println!("L1 to L6, L8, S1");
+        super::latency(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn fleets() {
+        println!("L7");
+        super::fleets(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn strangers() {
+        println!("more balancers than requests");
+        super::strangers(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn faults() {
+        println!("F1 to F3");
+        super::faults(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn overload() {
+        println!("O1, O2, C1");
+        super::overload(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn urgency() {
+        println!("a fifth is urgent");
+        super::urgency(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn false_alarms() {
+        println!("F4: 10 million requests");
+        super::false_alarms(Effort { measured: 260.0, ..LONG });
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn other_kinds() {
+        println!("members of other kinds");
+        super::unproven(LONG);
+    }
+
+    #[test]
+    #[ignore = "long: make bench-sim"]
+    fn silence() {
+        println!("members that say nothing");
+        super::silence(LONG);
+    }
 }

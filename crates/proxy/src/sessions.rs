@@ -2,17 +2,17 @@
 //!
 //! A session is woken for each piece that comes, twice for a request. A task of tokio's costs some 300 instructions each time: its
 //! states, its references, its queue. Here whoever is woken stands in a list of the thread's, and one task works that off, in the order
-//! in which they were woken. So the sockets are asked again when all that were found ready have had their turn, as nginx does it. Where
-//! only one is ready both are paid, which costs it about as much more: then there is time.
+//! in which they were woken. The sockets are asked again when all that were found ready have had their turn, or so many as tokio would
+//! give turns to ([`TURN`]). Where only one is ready both are paid, which costs it about as much more: then there is time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::chunks::Chunks;
 use crate::inner::lock;
 
-/// Sessions that have their turn before other tasks of the thread have theirs.
+/// Sessions that have their turn before other tasks of the thread have theirs, and the sockets are asked.
 const TURN: usize = 64;
 
 type Session = Pin<Box<dyn Future<Output = ()>>>;
@@ -49,14 +49,13 @@ struct Home {
 struct Seat {
     home: Arc<Home>,
     key: usize,
+    /// [`WOKEN`], [`OVER`], both or none.
     state: AtomicU8,
 }
 
-/// It waits.
-const IDLE: u8 = 0;
-/// It stands in a list.
+/// Of a seat: its session waits for its turn in a list.
 const WOKEN: u8 = 1;
-/// It has ended.
+/// Of a seat: its session has ended.
 const OVER: u8 = 2;
 
 /// What a thread keeps of the sessions that are driven there.
@@ -123,8 +122,7 @@ impl Seats {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         HERE.with(|here| {
             here.awake.set(true);
-            let sessions = Rc::clone(&self.sessions);
-            let home = &sessions.home;
+            let home = &self.sessions.home;
             if !here.task.borrow().as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
                 *here.task.borrow_mut() = Some(cx.waker().clone());
                 *lock(&home.task) = Some(cx.waker().clone());
@@ -132,16 +130,19 @@ impl Seats {
             if home.called.swap(false, AcqRel) {
                 here.woken.borrow_mut().extend(mem::take(&mut *lock(&home.afar)));
             }
-            self.begin(here);
+            if !self.sessions.fresh.borrow().is_empty() {
+                self.begin(here);
+            }
             let turn = here.woken.borrow().len().min(TURN);
             for _ in 0..turn {
                 let Some(seat) = here.woken.borrow_mut().pop_front() else { break };
                 self.turn(seat);
             }
-            let more = !here.woken.borrow().is_empty() || !sessions.fresh.borrow().is_empty();
+            let more = !here.woken.borrow().is_empty() || !self.sessions.fresh.borrow().is_empty();
             here.awake.set(more);
             if more {
-                cx.waker().wake_by_ref();
+                // After the sockets were asked: whether a member has closed a connection is not to be known late where many are ready.
+                let _ = pin!(tokio::task::yield_now()).poll(cx);
             }
         });
         Poll::Pending
@@ -162,7 +163,7 @@ impl Seats {
 
     fn turn(&mut self, seat: Arc<Seat>) {
         // From here on it is woken anew by what comes; of what came before it sees everything.
-        if seat.state.compare_exchange(WOKEN, IDLE, AcqRel, Acquire).is_err() {
+        if seat.state.fetch_and(!WOKEN, AcqRel) & OVER != 0 {
             return;
         }
         let key = seat.key;
@@ -179,7 +180,7 @@ impl Seats {
             }
         } else if let Some(seated) = self.all.remove(key) {
             // Wakers of it that are left wake nobody, whoever has its place.
-            seated.seat.state.store(OVER, Release);
+            seated.seat.state.fetch_or(OVER, Relaxed);
         }
     }
 }
@@ -216,9 +217,28 @@ impl Here {
 impl Wake for Seat {
     #[inline]
     fn wake(self: Arc<Self>) {
-        if self.state.compare_exchange(IDLE, WOKEN, AcqRel, Acquire).is_err() {
-            return;
+        if self.wakes() {
+            self.stand();
         }
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.wakes() {
+            Arc::clone(self).stand();
+        }
+    }
+}
+
+impl Seat {
+    /// Is it to stand in a list, in which it does not stand? Written even where it does: whoever takes it from there is to see what was
+    /// stored before.
+    #[inline]
+    fn wakes(&self) -> bool {
+        self.state.fetch_or(WOKEN, AcqRel) == 0
+    }
+
+    #[inline]
+    fn stand(self: Arc<Self>) {
         let mut left = Some(self);
         // A thread that ends has no list any more.
         let _ = HERE.try_with(|here| {
@@ -229,12 +249,6 @@ impl Wake for Seat {
         });
         if let Some(seat) = left {
             Arc::clone(&seat.home).call(seat);
-        }
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.state.load(Acquire) == IDLE {
-            Arc::clone(self).wake();
         }
     }
 }
@@ -297,7 +311,6 @@ mod tests {
                     woken(|waker| wakers.send(waker).expect("the other thread listens")).await;
                     woken(|waker| waker.wake_by_ref()).await;
                     tokio::task::yield_now().await;
-                    tokio::time::sleep(std::time::Duration::from_millis(index % 7)).await;
                     done.try_send(index).expect("somebody waits");
                 });
             }
@@ -340,6 +353,35 @@ mod tests {
         });
         let expected: Vec<usize> = (0..3).flat_map(|_| 0..3 * TURN).collect();
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn sockets_are_asked_between_the_turns_of_many() {
+        let most = run(|sessions| async move {
+            let (turns, ended) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+            for _ in 0..4 * TURN {
+                let (turns, ended) = (Rc::clone(&turns), Rc::clone(&ended));
+                sessions.spawn(async move {
+                    while !ended.get() {
+                        turns.set(turns.get() + 1);
+                        woken(Waker::wake).await;
+                    }
+                });
+            }
+            let (one, other) = tokio::net::UnixStream::pair().expect("a pair of sockets");
+            let mut most = 0;
+            for byte in 0..10 {
+                one.writable().await.expect("there is room");
+                one.try_write(&[byte]).expect("there is room");
+                let before = turns.get();
+                other.readable().await.expect("it came");
+                other.try_read(&mut [0; 1]).expect("it came");
+                most = most.max(turns.get() - before);
+            }
+            ended.set(true);
+            most
+        });
+        assert!((1..=4 * TURN).contains(&most), "{most} turns");
     }
 
     #[test]

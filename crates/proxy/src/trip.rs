@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
-use plimsoll_wire::reading::{self, Unseen};
+use plimsoll_wire::reading::{self, Said, Unseen};
 
 use crate::GroupSettings;
 use crate::blame::Blame;
@@ -79,10 +79,10 @@ impl Trip {
     }
 
     /// Takes what the member said of itself with an answer, the value of the header; whether it said that its server
-    /// has not seen the request.
-    pub(crate) fn hear(&self, value: &[u8], now: Time) -> Option<Unseen> {
+    /// has not seen the request. `said`: what [`reading::quick`] finds in it, if somebody has looked.
+    pub(crate) fn hear(&self, value: &[u8], said: Option<Said>, now: Time) -> Option<Unseen> {
         let sampled = self.samples(now);
-        if !sampled && let Some(said) = reading::quick(value) {
+        if !sampled && let Some(said) = said.or_else(|| reading::quick(value)) {
             self.view.published.plan.hear(
                 &mut self.upstream.hand.borrow_mut(),
                 self.place(),
@@ -248,7 +248,7 @@ mod tests {
             let (pool, mut heard) = listened(&core, sample);
             let trip = trip_of(&pool);
             for millisecond in 0..1000 {
-                assert_eq!(trip.hear(header, Time(1 + millisecond * 1_000_000)), None);
+                assert_eq!(trip.hear(header, None, Time(1 + millisecond * 1_000_000)), None);
             }
             std::iter::from_fn(|| Some(heard.try_recv().ok()?.values)).collect()
         })

@@ -66,69 +66,86 @@ pub fn read(value: &[u8], mut other: impl FnMut(&Metric<'_>)) -> Result<Option<S
 /// The same of the very form that [`write()`] has, which nearly all reports of this kind have, at a tenth of the cost: it goes with every
 /// answer. `None` for any other, which may be as good; what it finds is what [`read`] finds.
 pub fn quick(value: &[u8]) -> Option<Said> {
-    let (in_flight, at) = number(value, 0, b"TEXT named_metrics.rif=")?;
-    let (knee, at) = number(value, at, b", named_metrics.knee=")?;
-    let (work, at) = number(value, at, b", named_metrics.work=")?;
-    let (mean, at) = number(value, at, b", named_metrics.mean=")?;
-    let (sojourn, mut at) = number(value, at, b", named_metrics.sojourn=")?;
+    begin(value).and_then(|(said, rest)| rest.is_empty().then_some(said))
+}
+
+/// The same of a value that ends with its line; and how long it is. It has no characters but those of the form, so nobody need look
+/// for others.
+#[inline(always)]
+pub(crate) fn quick_line(text: &[u8]) -> Option<(Said, usize)> {
+    begin(text).and_then(|(said, rest)| rest.starts_with(b"\r\n").then_some((said, text.len() - rest.len())))
+}
+
+/// What `text` begins with, and what follows that.
+#[inline(always)]
+fn begin(text: &[u8]) -> Option<(Said, &[u8])> {
+    let (in_flight, rest) = number(text, b"TEXT named_metrics.rif=")?;
+    let (knee, rest) = number(rest, b", named_metrics.knee=")?;
+    let (work, rest) = number(rest, b", named_metrics.work=")?;
+    let (mean, rest) = number(rest, b", named_metrics.mean=")?;
+    let (sojourn, mut rest) = number(rest, b", named_metrics.sojourn=")?;
     let reading = Reading {
         in_flight: in_flight as u32,
         knee: knee as f32,
         work: work as f32,
         mean_in_flight: mean as f32,
         sojourn: sojourn as f32,
-        slot: passed(value, &mut at, b", named_metrics.slot=1"),
+        slot: passed(&mut rest, b", named_metrics.slot=1"),
     };
-    let unseen = match at < value.len() {
-        true if passed(value, &mut at, b", named_metrics.full=1") => Some(Unseen::Full),
-        true if passed(value, &mut at, b", named_metrics.away=1") => Some(Unseen::Away),
+    let unseen = match rest.first() {
+        Some(b',') if passed(&mut rest, b", named_metrics.full=1") => Some(Unseen::Full),
+        Some(b',') if passed(&mut rest, b", named_metrics.away=1") => Some(Unseen::Away),
         _ => None,
     };
-    (at == value.len()).then_some(Said { reading, unseen })
+    Some((Said { reading, unseen }, rest))
 }
 
 /// Goes on to after `name`, if that is what stands there.
 #[inline(always)]
-fn passed<const N: usize>(text: &[u8], at: &mut usize, name: &[u8; N]) -> bool {
-    let there = text[*at..].first_chunk::<N>() == Some(name);
-    *at += if there { N } else { 0 };
-    there
+fn passed<const N: usize>(text: &mut &[u8], name: &[u8; N]) -> bool {
+    match text.split_first_chunk::<N>() {
+        Some((begin, rest)) if begin == name => {
+            *text = rest;
+            true
+        }
+        _ => false,
+    }
 }
 
-/// The number after the `name` that stands at `from`, of digits, with a point among them or not; and where it ends. Most are of seven digits
-/// or less with a point among them, or of six without: of those one word is looked at.
+/// The number after the `name` that `text` begins with, of digits, with a point among them or not; and what follows. Most are of seven
+/// digits or less with a point among them, or of six without: of those one word is looked at.
 #[inline(always)]
-fn number<const N: usize>(text: &[u8], from: usize, name: &[u8; N]) -> Option<(f64, usize)> {
-    let mut at = from;
-    if !passed(text, &mut at, name) {
+fn number<'t, const N: usize>(mut text: &'t [u8], name: &[u8; N]) -> Option<(f64, &'t [u8])> {
+    if !passed(&mut text, name) {
         return None;
     }
-    let word = digits_of(word(text, at));
+    let Some(word) = text.first_chunk::<8>() else { return long(text) };
+    let word = digits_of(u64::from_le_bytes(*word));
     let others = others(word);
     let whole = others.trailing_zeros() as usize / 8;
     if !(1..7).contains(&whole) {
-        return long(text, at);
+        return long(text);
     }
     let width = 8 * whole;
     if (word >> width) as u8 != b'.' ^ b'0' {
-        return Some((f64::from(value(word, whole)), at + whole));
+        return Some((f64::from(value(word, whole)), &text[whole..]));
     }
     let after = others >> (width + 8);
     let decimals = (after.trailing_zeros() as usize / 8).min(7 - whole);
-    let end = at + whole + 1 + decimals;
-    if after == 0 && text.get(end).is_some_and(u8::is_ascii_digit) {
-        return long(text, at);
+    let rest = &text[whole + 1 + decimals..];
+    if after == 0 && rest.first().is_some_and(u8::is_ascii_digit) {
+        return long(text);
     }
     // Without the point.
     let word = (word & !(u64::MAX << width)) | ((word >> (width + 8)) << width);
-    Some((f64::from(value(word, whole + decimals)) / TENS[decimals & 7], end))
+    Some((f64::from(value(word, whole + decimals)) / TENS[decimals & 7], rest))
 }
 
-/// The same of any number of digits: it begins at `begin`.
+/// The same of any number of digits, which `text` begins with.
 #[cold]
 #[inline(never)]
-fn long(text: &[u8], begin: usize) -> Option<(f64, usize)> {
-    let (number, point) = digits(text, begin, 0);
+fn long(text: &[u8]) -> Option<(f64, &[u8])> {
+    let (number, point) = digits(text, 0, 0);
     let (number, end, decimals) = match text.get(point) {
         Some(b'.') => {
             let (number, end) = digits(text, point + 1, number);
@@ -136,9 +153,9 @@ fn long(text: &[u8], begin: usize) -> Option<(f64, usize)> {
         }
         _ => (number, point, 0),
     };
-    let count = point - begin + decimals;
+    let count = point + decimals;
     // As many digits as are exact, divided by an exact power of ten: the nearest number there is, as when it is read in any other way.
-    (1..TENS.len()).contains(&count).then(|| (number as f64 / TENS[decimals], end))
+    (1..TENS.len()).contains(&count).then(|| (number as f64 / TENS[decimals], &text[end..]))
 }
 
 /// Appends the digits from `at` on to those of `number`; and where they end. Of more than nineteen it is the lowest 64 bits.
@@ -172,17 +189,6 @@ fn value(word: u64, count: usize) -> u32 {
     let pairs = ones.wrapping_mul(10).wrapping_add(ones >> 8) & 0x00ff_00ff_00ff_00ff;
     let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_ffff_0000_ffff;
     fours.wrapping_mul(10_000).wrapping_add(fours >> 32) as u32
-}
-
-/// The eight bytes from `at` on, the first one lowest; zeros where a text of eight or more has no more.
-#[inline(always)]
-fn word(text: &[u8], at: usize) -> u64 {
-    let rest = text.get(at..).unwrap_or(&[]);
-    match (rest.first_chunk::<8>(), text.last_chunk::<8>()) {
-        (Some(chunk), _) => u64::from_le_bytes(*chunk),
-        (None, Some(chunk)) if !rest.is_empty() => u64::from_le_bytes(*chunk) >> (64 - 8 * rest.len()),
-        _ => 0,
-    }
 }
 
 /// Appends a whole header line.

@@ -385,7 +385,7 @@ impl<S: Stream> Session<S> {
         if second {
             if let Some(report) = member.report() {
                 // An answer that was passed on is no refusal, whatever it says of itself.
-                let _ = trip.hear(&report, self.core.now());
+                let _ = trip.hear(&report, None, self.core.now());
             }
         } else if end.keep_member && settings.send_proxy.is_none() {
             trip.upstream.check_in(member, self.core.now(), settings.pool);

@@ -391,7 +391,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 && !self.session.ending()
                 && !self.session.sheds(self.asked);
             if let Some(value) = head.report {
-                self.hear(head.status, || report::unavailable(text, head.body.done()), value)?;
+                let unavailable = || report::unavailable(text, head.body.done());
+                self.hear(head.status, unavailable, value, head.said)?;
             }
             if !self.refused {
                 let strip_report = self.trip.settings().strip_reports;
@@ -420,7 +421,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.answer = Answer::Done;
             if let Some(report) = self.trailers.as_mut().and_then(|trailers| trailers.report()) {
                 // An answer that was passed on is no refusal, whatever it says of itself.
-                let _ = self.trip.hear(&report, core.now());
+                let _ = self.trip.hear(&report, None, core.now());
             }
         }
         self.keep_member &= taken == rest.len();

@@ -1,9 +1,10 @@
 //! Answer heads: read, judged, rewritten for the client.
 
 use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, tokens};
-use super::scan::{self, Stop, is, lines};
+use super::scan::{self, Line, Stop, is, lines};
 use super::{Body, Chunked};
 use crate::orca;
+use crate::reading::{self, Said};
 
 /// An answer that cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +29,8 @@ pub struct Response<'m, 'b> {
     marks: &'m Marks,
     /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
     pub report: Option<&'b [u8]>,
+    /// What [`quick`](crate::reading::quick) finds in it, if anything.
+    pub said: Option<Said>,
     /// Is another one announced for the trailers (`Trailer`)?
     pub reports_after: bool,
     /// Does any field stay behind?
@@ -109,17 +112,27 @@ fn judge<'m, 'b>(
     let mut content_length = None;
     let mut chunked = false;
     let mut upgrade = false;
-    let mut report = None;
+    let (mut report, mut said) = (None, None);
     let mut reports_after = false;
     let (mut index, mut at) = (0, fields);
     let len = loop {
-        let (line, next) = scan::line(input, at)?;
-        let Some(line) = line else { break next };
+        let Some(colon) = scan::name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
             return Err(Stop::Bad("too many fields"));
         }
-        at = next;
-        let name = line.name;
+        let name = &input[at..colon];
+        if is(name, b"endpoint-load-metrics") {
+            let (line, found) = report_line(input, at, colon)?;
+            fits &= marks.add(&line, Why::Report);
+            if report.is_none() {
+                (report, said) = (Some(line.value()), found);
+            }
+            at = line.end;
+            index += 1;
+            continue;
+        }
+        let line = scan::value(input, at, colon)?;
+        at = line.end;
         match name.len() {
             7 if is(name, b"upgrade") => {
                 (hop, upgrade) = (true, true);
@@ -154,10 +167,6 @@ fn judge<'m, 'b>(
             16 if is(name, b"proxy-connection") => {
                 hop = true;
                 fits &= marks.add(&line, Why::Hop);
-            }
-            21 if is(name, b"endpoint-load-metrics") => {
-                fits &= marks.add(&line, Why::Report);
-                report.get_or_insert_with(|| line.value());
             }
             17 if is(name, b"transfer-encoding") => {
                 if chunked || !line.value().eq_ignore_ascii_case(b"chunked") {
@@ -207,10 +216,21 @@ fn judge<'m, 'b>(
         http10,
         marks,
         report,
+        said,
         reports_after,
         hop,
         upgrade,
     })
+}
+
+/// The line of a report, and what it says if it has the form that nearly all have: then it is read while it is looked through.
+#[inline(always)]
+fn report_line(input: &[u8], at: usize, colon: usize) -> Result<(Line<'_>, Option<Said>), Stop> {
+    let text = input[colon + 1..].strip_prefix(b" ");
+    match text.and_then(|text| Some((input.len() - text.len(), reading::quick_line(text)?))) {
+        Some((begin, (said, len))) => Ok((scan::valued(input, at, colon, begin + len), Some(said))),
+        None => Ok((scan::value(input, at, colon)?, None)),
+    }
 }
 
 impl Response<'_, '_> {
@@ -265,7 +285,46 @@ impl Response<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn a_report_that_is_read_on_the_way_is_what_it_is_by_itself(
+            numbers in proptest::array::uniform5("[0-9]{0,9}(\\.[0-9]{0,8})?"),
+            more in prop_oneof![Just(""), Just(", named_metrics.slot=1"), Just(", named_metrics.full=1"), Just(", cpu_utilization=1")],
+            stray in proptest::option::weighted(0.3, (0usize..250, any::<u8>())),
+            (space, end) in (prop_oneof![4 => Just(" "), 1 => Just(""), 1 => Just("  ")], prop_oneof![4 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r")]),
+        ) {
+            let [rif, knee, work, mean, sojourn] = numbers;
+            let mut value = format!(
+                "TEXT named_metrics.rif={rif}, named_metrics.knee={knee}, named_metrics.work={work}, named_metrics.mean={mean}, \
+                 named_metrics.sojourn={sojourn}{more}"
+            )
+            .into_bytes();
+            if let Some((place, byte)) = stray
+                && let Some(place) = value.get_mut(place)
+            {
+                *place = byte;
+            }
+            let head = |name: &str| {
+                [b"HTTP/1.1 200 OK\r\n", name.as_bytes(), b":", space.as_bytes(), &value, end.as_bytes(), b"A: b\r\n\r\nbody"].concat()
+            };
+            let (head, other) = (head("Endpoint-Load-Metrics"), head("Endpoint-Load-Metricz"));
+            let mut marks = (Marks::new(), Marks::new());
+            let (found, plain) = (response(&head, 8192, false, &mut marks.0), response(&other, 8192, false, &mut marks.1));
+            match (&found, &plain) {
+                (Ok(Some(found)), Ok(Some(plain))) => {
+                    let (_, alone) = plain.fields().next().expect("there is a field");
+                    prop_assert_eq!((found.len, found.report), (plain.len, Some(alone)));
+                    prop_assert!(found.said.is_none() || found.said == reading::quick(alone));
+                    prop_assert!(found.said.is_some() || space != " " || reading::quick(alone).is_none());
+                }
+                _ => prop_assert_eq!(format!("{found:?}"), format!("{plain:?}")),
+            }
+        }
+    }
 
     fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
         let mut marks = Marks::new();

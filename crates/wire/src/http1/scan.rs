@@ -39,17 +39,38 @@ const CRLF: &str = "a line does not end in CRLF";
 /// The line at `at`, or `None` (and the end of the head) if it is the empty one.
 #[inline(always)]
 pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
-    if let [b'\r', b'\n', ..] = input[at..] {
-        return Ok((None, at + 2));
+    match name(input, at)? {
+        None => Ok((None, at + 2)),
+        Some(colon) => {
+            let line = value(input, at, colon)?;
+            Ok((Some(line), line.end))
+        }
     }
+}
+
+/// Where the colon stands after the name at `at`, or `None` if an empty line is there.
+#[inline(always)]
+pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
     let colon = name_end(input, at);
-    if colon > at && input.get(colon) == Some(&b':') {
-        let text = text_end(input, colon + 1)?;
-        let end = crlf(input, text)?;
-        let (name, text) = (&input[at..colon], &input[colon + 1..text]);
-        return Ok((Some(Line { start: at, end, name, text }), end));
+    match input[at..] {
+        _ if colon > at && input.get(colon) == Some(&b':') => Ok(Some(colon)),
+        [b'\r', b'\n', ..] => Ok(None),
+        _ => Err(no_field(&input[at..], colon - at)),
     }
-    Err(no_field(&input[at..], colon - at))
+}
+
+/// The line at `at` whose name ends at `colon`.
+#[inline(always)]
+pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, Stop> {
+    let text = text_end(input, colon + 1)?;
+    let end = crlf(input, text)?;
+    Ok(Line { start: at, end, name: &input[at..colon], text: &input[colon + 1..text] })
+}
+
+/// The same of one whose value was looked through by somebody else: it ends at `text`, before its CRLF.
+#[inline(always)]
+pub(super) fn valued(input: &[u8], at: usize, colon: usize, text: usize) -> Line<'_> {
+    Line { start: at, end: text + 2, name: &input[at..colon], text: &input[colon + 1..text] }
 }
 
 /// Why `input` begins with neither a field nor the empty line; `name` bytes of it could be a name.

@@ -1,7 +1,7 @@
 //! What a member says of itself with the head of its answer, and what follows for the request.
 
 use http::HeaderMap;
-use plimsoll_wire::reading::Unseen;
+use plimsoll_wire::reading::{Said, Unseen};
 
 use super::Exchange;
 use crate::http::ending::Failure;
@@ -9,15 +9,16 @@ use crate::reason::Reason;
 use crate::stream::Stream;
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
-    /// What the member says of its load: with a 503 it may be that it has no room, and with any failure that its server is away.
+    /// What the member says of its load, read (`said`) or not: with a 503 it may be that it has no room, and with any failure that its server is away.
     /// A call of gRPC fails with a 200 that says [`UNAVAILABLE`] in its head, which is all of it ("Trailers-Only"): `unavailable`.
     pub(super) fn hear(
         &mut self,
         status: u16,
         unavailable: impl FnOnce() -> bool,
         report: &[u8],
+        said: Option<Said>,
     ) -> Result<(), Failure> {
-        let Some(unseen) = self.trip.hear(report, self.session.core.now()) else { return Ok(()) };
+        let Some(unseen) = self.trip.hear(report, said, self.session.core.now()) else { return Ok(()) };
         let failed = || self.session.stream.call().is_some() && unavailable();
         match unseen {
             Unseen::Full => self.refused = status == 503 || failed(),

@@ -153,7 +153,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.status = answer.status().as_u16();
         if let Some(said) = &judged.report {
             let unavailable = || super::report::unavailable_by(answer.headers(), ended);
-            self.hear(self.status, unavailable, said.as_bytes())?;
+            self.hear(self.status, unavailable, said.as_bytes(), None)?;
         }
         self.answer = if ended { Answer::Done } else { Answer::Body(Body::Chunked(Chunked::new())) };
         if self.refused {
