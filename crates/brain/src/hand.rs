@@ -30,8 +30,14 @@ pub struct Hand {
     pub(crate) deadline: f64,
     /// Mean of the requests in flight with the members looked at.
     pub(crate) busy: f64,
+    /// What is usual with the members looked at last, 0 for not known: the harmonic mean of their latencies, nanoseconds, and the
+    /// mean of their weights.
+    pub(crate) usual: f64,
+    pub(crate) weight: f64,
     /// Has any member said anything of itself?
     pub(crate) heard: bool,
+    /// Were members chosen for sessions?
+    pub(crate) sessions: bool,
     /// Mean latency of the requests chosen for lately, nanoseconds.
     pub(crate) latency: f32,
     /// What was found out of some members lately, by `prequal`.
@@ -65,6 +71,11 @@ impl Hand {
     /// An empty one. `seed` is any number; hands do well to have different ones.
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
+    }
+
+    /// What is chosen is for sessions: how long one lasts says nothing of how fast its member is.
+    pub fn serve_sessions(&mut self) {
+        self.sessions = true;
     }
 
     /// Slots held, some of which may have expired.

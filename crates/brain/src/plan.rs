@@ -136,6 +136,12 @@ impl Plan {
         f64::midpoint(self.crowd(member), f64::from(member.in_flight()))
     }
 
+    /// The same for each balancer, in the mean: as many requests as are in flight from here, where this one is alone.
+    #[inline]
+    pub(crate) fn crowd_of_one(&self, member: &Member) -> f64 {
+        self.crowd(member) / self.company.scale()
+    }
+
     /// Are other balancers heard of?
     pub(crate) fn accompanied(&self) -> bool {
         self.company.scale() > 1.0

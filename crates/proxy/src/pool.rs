@@ -155,6 +155,7 @@ impl Pool {
     /// The next choice is a session's.
     pub(crate) fn session(&self) {
         self.turn.set(self.group.turn());
+        self.hand.borrow_mut().serve_sessions();
     }
 
     /// The same by a view at hand.

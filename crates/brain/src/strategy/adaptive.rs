@@ -9,9 +9,9 @@
 //!    if the fleet were filled up to one common level of cost (`level`). Between members that are known to differ this is nearly
 //!    the best one; what is old counts as what is usual there, and between members that cost the same it is a draw in
 //!    proportion to capacity.
-//! 3. **Members say nothing.** Fewest requests in flight from here, and among equals the one whose turn it is
-//!    when each gets turns in inverse proportion to its latency (`quiet`). Where requests pile up, each member gets a
-//!    limit from what is seen of it (`member::ceiling`).
+//! 3. **Members say nothing.** Least requests in flight from here, squared, times the latency that the member has lately
+//!    (`quiet`). Where requests pile up, each member gets a limit from what is seen of it (`member::ceiling`). Where
+//!    most say nothing, those that speak are compared with them by what is seen of both.
 //!
 //! A member that fails more than the fleet does looks as much more expensive. When every member has as many
 //! requests as it can work on and twice the square root of that on top, the next one is refused: it would only
@@ -55,7 +55,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
     let members = plan.members();
     // What a member said to another balancer, or to the process before this one, is as good.
     if !hand.heard && !plan.spoken() {
-        return quiet::choose(plan, hand, left);
+        return quiet::choose(plan, hand, ask.now, left);
     }
     if hand.held() > 0 {
         if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
@@ -68,7 +68,11 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
     match level::draw(plan, ask, hand.failing(), left) {
         level::Draw::Member(index) => Some(index),
         level::Draw::Full => None,
-        level::Draw::Unknown => quiet::choose(plan, hand, left),
+        level::Draw::Unknown => {
+            let full =
+                |member: &Member| plan.admission() && member.view(ask.now).is_some() && member.busy(ask.now);
+            quiet::choose(plan, hand, ask.now, &|member| left(member) && !full(member))
+        }
     }
 }
 
@@ -109,7 +113,7 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     let limit = member.most(now).filter(|_| plan.admission()).map(f64::from);
     let Some(said) = member.view(now) else {
         figures.extend(limit.map(|limit| ("limit", limit)));
-        // What decides where members say nothing is how many requests they have from here, and that is shown anyway.
+        // What decides where members say nothing is how many requests they have from here and how long those take: both are shown anyway.
         let heard = plan.members().iter().filter(|member| member.view(now).is_some()).count();
         figures.push(("members_that_speak", heard as f64));
         return figures;

@@ -25,9 +25,6 @@ pub(crate) use outcome::Outcome;
 pub(crate) use run::run;
 pub(crate) use server::Fleet;
 
-/// Seconds after which a client gives up.
-const DEADLINE: f64 = 1.0;
-
 /// What a run is like.
 #[derive(Clone)]
 pub(crate) struct Setting {
@@ -53,6 +50,10 @@ pub(crate) struct Setting {
     pub(crate) work: Work,
     /// Times as long as that.
     pub(crate) scale: f64,
+    /// Seconds after which a client gives up.
+    pub(crate) patience: f64,
+    /// Have members half as many processors?
+    pub(crate) halved: bool,
     /// Do balancers have shares of the requests as 1, 1/2, 1/3 ...?
     pub(crate) skewed: bool,
     /// Do twice as many come for 3 of every 12 seconds?
@@ -119,6 +120,8 @@ impl Setting {
             retries: 0.0,
             work: Work::Lognormal,
             scale: 1.0,
+            patience: 1.0,
+            halved: false,
             skewed: false,
             bursts: false,
             alike: false,

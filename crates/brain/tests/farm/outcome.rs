@@ -1,6 +1,6 @@
 //! What a run is judged by.
 
-use super::DEADLINE;
+use super::Setting;
 
 /// What came of a run.
 pub(crate) struct Outcome {
@@ -21,6 +21,8 @@ pub(crate) struct Outcome {
     pub(crate) messages: u64,
     pub(crate) cv: f64,
     pub(crate) seconds: f64,
+    /// Seconds after which clients gave up.
+    patience: f64,
     /// Mean relative error of the knees that members learned, at the end.
     pub(crate) knee_error: f64,
     /// Capacity, requests per second.
@@ -29,7 +31,7 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// Nothing has happened yet.
-    pub(super) fn new(seconds: f64, capacity: f64) -> Self {
+    pub(super) fn new(setting: &Setting, capacity: f64) -> Self {
         Self {
             latencies: Vec::new(),
             refusals: Vec::new(),
@@ -43,7 +45,8 @@ impl Outcome {
             in_time: 0,
             messages: 0,
             cv: 0.0,
-            seconds,
+            seconds: setting.measured,
+            patience: setting.patience,
             knee_error: 0.0,
             capacity,
         }
@@ -101,7 +104,7 @@ impl Outcome {
         let all = self.latencies.len() + self.refusals.len();
         match (q * all as f64) as usize {
             place if place < self.latencies.len() => self.latencies[place] * 1e3,
-            _ => (DEADLINE + 2e-3) * 1e3,
+            _ => (self.patience + 2e-3) * 1e3,
         }
     }
 

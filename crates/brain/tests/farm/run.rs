@@ -11,7 +11,7 @@ use super::dice::Dice;
 use super::flight::{Flight, State, URGENT};
 use super::outcome::Outcome;
 use super::server::Server;
-use super::{Answer, DEADLINE, Discipline, Fleet, Policy, Setting, time};
+use super::{Answer, Discipline, Fleet, Policy, Setting, time};
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -73,7 +73,7 @@ pub(crate) fn run(setting: &Setting, policy: &mut dyn Policy) -> Outcome {
         deadlines: VecDeque::new(),
         neighbours: (0..setting.members as u64).map(|index| Dice::new(setting.seed, 1000 + index)).collect(),
         tokens: 0.0,
-        outcome: Outcome::new(setting.measured, capacity),
+        outcome: Outcome::new(setting, capacity),
         urgencies: Dice::new(setting.seed, 5),
         dispersions: Vec::new(),
     };
@@ -209,7 +209,7 @@ impl Run<'_> {
         };
         self.flights.push(flight);
         let flight = self.flights.len() - 1;
-        self.deadlines.push_back((now + DEADLINE, flight));
+        self.deadlines.push_back((now + self.setting.patience, flight));
         self.seek(flight, None, now, policy);
     }
 
@@ -449,7 +449,7 @@ impl Run<'_> {
         if state == State::Queued {
             policy.left(who, now, flight);
             if self.flights[flight].measured {
-                self.outcome.answered(DEADLINE + 2e-3, self.flights[flight].urgent());
+                self.outcome.answered(self.setting.patience + 2e-3, self.flights[flight].urgent());
                 self.outcome.failed += 1;
             }
             return;
@@ -467,7 +467,7 @@ impl Run<'_> {
             },
         );
         if self.flights[flight].measured {
-            self.outcome.answered(DEADLINE + 2e-3, self.flights[flight].urgent());
+            self.outcome.answered(self.setting.patience + 2e-3, self.flights[flight].urgent());
             self.outcome.failed += 1;
         }
     }

@@ -56,6 +56,7 @@ impl Server {
             _ => (4.0, 0.5),
         };
         let (cores, speed) = if setting.alike { (4.0, 1.0) } else { (cores, speed) };
+        let cores = if setting.halved { cores / 2.0 } else { cores };
         let speed = if setting.slow == Some(index) { speed / 10.0 } else { speed };
         Self {
             cores,

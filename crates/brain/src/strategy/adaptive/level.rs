@@ -24,7 +24,7 @@ pub(super) enum Draw {
     Member(usize),
     /// All that have spoken have as many requests as they can work on.
     Full,
-    /// Nothing is known of any that was looked at.
+    /// Nothing is known of any that was looked at, or most say nothing though they answer.
     Unknown,
 }
 
@@ -58,11 +58,12 @@ fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) 
     for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
         let mut vessels = [Vessel::default(); SAMPLE];
         let mut count = 0;
-        let (mut spoke, mut silent, mut knees, mut works) = (0, 0, 0.0, 0.0);
+        let (mut spoke, mut silent, mut answered, mut knees, mut works) = (0, 0, 0, 0.0, 0.0);
         for index in sample(members.len(), chance) {
             let member = &members[index];
             let Some(view) = member.view(ask.now) else {
                 silent += 1;
+                answered += i32::from(member.vitals.blended().is_some());
                 continue;
             };
             let knee = f64::from(view.reading.knee);
@@ -81,6 +82,10 @@ fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) 
                 vessels[count] = vessel;
                 count += 1;
             }
+        }
+        // What most do not say, though they answer, is guessed worse than it is seen.
+        if answered > spoke {
+            return Draw::Unknown;
         }
         if spoke > 0 && silent > 0 {
             // Those that say nothing are taken to be like the others, but for what is seen of them.
