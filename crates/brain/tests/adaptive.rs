@@ -386,7 +386,7 @@ mod long {
     #[ignore = "long: make bench-sim"]
     fn other_kinds() {
         println!("members of other kinds");
-        super::unproven(LONG);
+        unproven(LONG);
     }
 
     #[test]
