@@ -56,6 +56,8 @@ struct Seat {
     id: MemberId,
     /// Virtual deadline, seconds.
     deadline: f64,
+    /// When it was chosen last; zero for never.
+    chosen: Time,
 }
 
 /// A slot that a member promised.
@@ -99,7 +101,7 @@ impl Hand {
         before.sort_unstable_by_key(|seat| seat.id);
         let seat = |member: &Member| match before.binary_search_by_key(&member.id, |seat| seat.id) {
             Ok(place) => before[place],
-            Err(_) => Seat { id: member.id, deadline: 0.0 },
+            Err(_) => Seat { id: member.id, deadline: 0.0, chosen: Time(0) },
         };
         self.seats = members.iter().map(seat).collect();
     }
@@ -109,10 +111,15 @@ impl Hand {
         self.seats.get(place).map_or(0.0, |seat| seat.deadline)
     }
 
-    /// Sets it.
-    pub(crate) fn promise(&mut self, place: usize, deadline: f64) {
+    /// How long ago it was chosen there.
+    pub(crate) fn unchosen(&self, place: usize, now: Time) -> Duration {
+        self.seats.get(place).map_or(Duration::MAX, |seat| now.since(seat.chosen))
+    }
+
+    /// It is chosen, and has this deadline from here on.
+    pub(crate) fn promise(&mut self, place: usize, deadline: f64, now: Time) {
         if let Some(seat) = self.seats.get_mut(place) {
-            seat.deadline = deadline;
+            (seat.deadline, seat.chosen) = (deadline, now);
         }
     }
 

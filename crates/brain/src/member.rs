@@ -384,9 +384,17 @@ impl Vitals {
 
     /// Folds one latency into a plain moving average of about `over` of them.
     pub(crate) fn blend(&self, latency: f32, over: f32, now: Time) {
+        self.blend_from(self.blended().unwrap_or(latency), latency, over, now);
+    }
+
+    /// The same where what is known so far is taken to be this `mean`.
+    pub(crate) fn blend_from(&self, mean: f32, latency: f32, over: f32, now: Time) {
         debug_assert!(latency.is_finite());
-        let kept = self.blended().map_or(latency, |value| value + (latency - value) * (2.0 / (over + 1.0)));
-        self.latency.store(u64::from(kept.max(1.0).to_bits()) << 32 | u64::from(tick(now)), Relaxed);
+        let kept = mean + (latency - mean) * (2.0 / (over + 1.0));
+        // What is told late, as the beginning of a tunnel is at its end, is not newer than what was told before.
+        let (before, now) = (self.latency.load(Relaxed) as u32, tick(now));
+        let at = if before.wrapping_sub(now) < u32::MAX / 2 && before != 0 { before } else { now };
+        self.latency.store(u64::from(kept.max(1.0).to_bits()) << 32 | u64::from(at), Relaxed);
     }
 
     /// The estimate as it was stored, nanoseconds, however old; `None` before the first.

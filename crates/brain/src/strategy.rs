@@ -212,7 +212,14 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
     match vitals.blended() {
         Some(mean) if failed => vitals.blend(failure(latency, mean), LATENCIES, now),
         None if failed => {}
-        _ => vitals.blend(latency, LATENCIES, now),
+        // One that is many times as long as the others (an export, a stream) is no sign of a member that has become slow: some of those are.
+        Some(mean) => {
+            // Nor is one still slow that was long ago, if it is not now.
+            let quick = vitals.blended_at(now).is_some_and(|(_, age)| nanos(age) > STALE * latency);
+            let most = if quick { STALE * latency } else { f32::INFINITY };
+            vitals.blend_from(mean.min(most), latency.min(LONG * mean), LATENCIES, now);
+        }
+        None => vitals.blend(latency, LATENCIES, now),
     }
 }
 
@@ -224,6 +231,13 @@ pub(crate) fn failure(latency: f32, mean: f32) -> f32 {
 
 /// Latencies over which a member's is averaged.
 const LATENCIES: f32 = 8.0;
+
+/// How many times as long as that mean one counts at most.
+const LONG: f32 = 8.0;
+
+/// So many times as long as a request takes now the mean of those before is still believed to be, and not more than so many times as
+/// long as that.
+const STALE: f32 = 16.0;
 
 /// What failures count for at most, nanoseconds, if they did not take longer.
 const FAILURES: f32 = 1e9;

@@ -268,7 +268,7 @@ fn silence(effort: Effort) {
 /// requests of 30 ms, clients that wait for three seconds. There the 99th percentile is to be at most 0.6 of the best peer's, which counts
 /// its own connections.
 fn small_members(effort: Effort) {
-    // Measured (8 seeds, 60 s): 0.62 and 0.35; by the fewest requests in flight, with turns by latency, 0.83 and 0.55.
+    // Measured (8 seeds, 60 s): 0.62 and 0.36; by the fewest requests in flight, with turns by latency, 0.83 and 0.55.
     for (balancers, most) in [(8, 0.72), (20, 0.45)] {
         let setting = Setting { balancers, members: 20, halved: true, scale: 3.0, patience: 3.0, ..at(0.9) };
         let ours = measure("adaptive, agentless", &setting, effort);

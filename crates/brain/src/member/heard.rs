@@ -51,6 +51,11 @@ impl Heard {
         self.at.store(now.0.max(1), Relaxed);
     }
 
+    /// Has it said anything, and be it long ago?
+    pub(crate) fn ever(&self) -> bool {
+        self.at.load(Relaxed) != 0
+    }
+
     pub(crate) fn view(&self) -> Option<View> {
         let at = self.at.load(Relaxed);
         let float = |cell: &AtomicU32| f32::from_bits(cell.load(Relaxed));

@@ -63,7 +63,8 @@ fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) 
             let member = &members[index];
             let Some(view) = member.view(ask.now) else {
                 silent += 1;
-                answered += i32::from(member.vitals.blended().is_some());
+                // One that has not spoken for a while speaks for all that.
+                answered += i32::from(!member.vitals.heard.ever() && member.vitals.blended().is_some());
                 continue;
             };
             let knee = f64::from(view.reading.knee);

@@ -8,8 +8,9 @@
 //! nine tenths of the capacity the 99th percentile is a quarter to a third lower for it, `small_members` in `tests/adaptive.rs`.)
 //! With `n + 1` alone, `w` would count for more than the mean of a few latencies is worth.
 //!
-//! What is known of an idle member grows old, and counts for the less the longer it is ago. So one that was slow is tried again,
-//! and where all are idle each has turns in inverse proportion to its latency.
+//! What is known of a member grows old, and counts for the less the longer nothing was asked of it and nothing answered. So one that
+//! was slow is tried again, and where all are idle each has turns in inverse proportion to its latency. However slow one was, it is
+//! looked upon as [`WORST`] times as slow as usual at most: by then the others have four times as many requests.
 //!
 //! Sessions (tcp, udp) last as long as their clients like. They go where there are fewest, in turns among equals.
 //!
@@ -63,7 +64,7 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, now: Time, left: Left<'_>) ->
             speeds += 1.0 / f64::from(latency);
             known += 1.0;
         }
-        let cost = usual.cost(plan, member, lately);
+        let cost = usual.cost(plan, member, lately, || hand.unchosen(index, now));
         let deadline = hand.deadline_at(index);
         if best.is_none_or(|(_, least, first)| cost < least || (cost == least && deadline < first)) {
             best = Some((index, cost, deadline));
@@ -72,8 +73,10 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, now: Time, left: Left<'_>) ->
     hand.busy += (busy - hand.busy) / CHOICES;
     let (mut index, _, mut deadline) = best?;
     hand.weight = weights / f64::from(seen);
-    // A few that are very slow hardly change this mean.
-    hand.usual = if known > 0.0 { known / speeds } else { 0.0 };
+    if known > 0.0 {
+        // A few that are very slow hardly change this mean.
+        hand.usual = known / speeds;
+    }
     if members[index].vitals.crowded() {
         index = uncrowded(plan, left)?;
         deadline = hand.deadline_at(index);
@@ -82,7 +85,7 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, now: Time, left: Left<'_>) ->
     // fair queueing, Golestani 1994, with latency for length).
     let member = &members[index];
     let latency = member.vitals.blended().map_or(usual.latency, f64::from) * 1e-9 / usual.part(member);
-    hand.promise(index, deadline.max(hand.deadline - latency) + latency);
+    hand.promise(index, deadline.max(hand.deadline - latency) + latency, now);
     hand.deadline = deadline;
     Some(index)
 }
@@ -109,21 +112,30 @@ impl Usual {
         if self.weight > 0.0 { member.weight / self.weight } else { 1.0 }
     }
 
-    /// What it costs to choose this member, of which that was seen `lately`.
-    fn cost(&self, plan: &Plan, member: &Member, lately: Option<(f32, Duration)>) -> f64 {
+    /// What it costs to choose this member, of which that was seen `lately`; `unchosen`: how long ago it was chosen from here.
+    fn cost(
+        &self,
+        plan: &Plan,
+        member: &Member,
+        lately: Option<(f32, Duration)>,
+        unchosen: impl FnOnce() -> Duration,
+    ) -> f64 {
         let (idle, part) = (member.in_flight() == 0, self.part(member));
         let crowd = plan.crowd_of_one(member) / part + 1.0;
-        match lately {
-            _ if self.sessions => crowd,
-            // A new one is tried, and then is as the others are until it has answered.
-            None if idle => 0.0,
-            None => crowd * crowd * self.latency,
-            Some((latency, age)) if idle => {
-                crowd * crowd * f64::from(latency) / (part * (1.0 + f64::from(nanos(age)) * self.fading))
-            }
-            // What is known of one that has requests is old because it has not answered.
-            Some((latency, _)) => crowd * crowd * f64::from(latency),
-        }
+        let Some((latency, age)) = lately.filter(|_| !self.sessions) else {
+            return match member.vitals.streak() {
+                _ if self.sessions => crowd,
+                // A new one is tried, and then is as the others are until it has answered; or worse, if all it did was to fail.
+                0 if idle => 0.0,
+                failures => crowd * crowd * self.latency * (1.0 + f64::from(failures)),
+            };
+        };
+        let latency = f64::from(latency).min(WORST * self.latency);
+        // Of one that has requests nothing may be known because it does not answer. Another now and then shows whether that is so: some
+        // last for hours.
+        let age = if idle { age } else { age.min(unchosen()) };
+        let faded = 1.0 + f64::from(nanos(age)) * self.fading;
+        crowd * crowd * latency / if idle { part * faded } else { faded }
     }
 }
 
@@ -141,6 +153,9 @@ const LEAST: usize = 10;
 
 /// Choices over which the requests in flight are averaged.
 const CHOICES: f64 = 64.0;
+
+/// How many times as slow as usual a member is looked upon as at most.
+const WORST: f64 = 16.0;
 
 /// How many times as long as a request usually takes what was seen of a member counts in full, or nearly so.
 const FRESH: f64 = 16.0;
@@ -238,6 +253,77 @@ mod tests {
             let got = plan.members()[2].vitals.begun() - before;
             assert!(got > 800, "every {every} ms: {got} of 4000");
         }
+    }
+
+    #[test]
+    fn who_was_slow_is_tried_again_though_it_is_never_idle() {
+        let (plan, mut hand) = (plan(&[1.0; 3]), Hand::default());
+        // One that lasts with each, such as a tunnel.
+        plan.members().iter().for_each(|member| _ = member.vitals.begin());
+        drive(&plan, &mut hand, 5, &[10; 3], 1_000, 200);
+        for _ in 0..5 {
+            let vitals = &plan.members()[0].vitals;
+            plan.observe(&mut hand, vitals, Duration::from_secs(5), false, Time(2_000 * MILLISECOND));
+        }
+        // Where the others have little to do it is in no hurry; where they have much it is.
+        for (every, from, least) in [(5, 2_000, 1), (5, 12_000, 150), (5, 22_000, 500), (1, 80_000, 600)] {
+            if every == 1 {
+                let vitals = &plan.members()[0].vitals;
+                (0..5).for_each(|_| {
+                    _ = plan.observe(
+                        &mut hand,
+                        vitals,
+                        Duration::from_secs(5),
+                        false,
+                        Time(from * MILLISECOND),
+                    )
+                });
+            }
+            let before = plan.members()[0].vitals.begun();
+            drive(&plan, &mut hand, every, &[10; 3], from, 10_000 / every);
+            let got = plan.members()[0].vitals.begun() - before;
+            assert!(got >= least, "{got} in ten seconds, every {every} ms");
+        }
+        let silent = plan.members()[0].vitals.begun();
+        drive(&plan, &mut hand, 5, &[1_000_000, 10, 10], 100_000, 4_000);
+        let got = plan.members()[0].vitals.begun() - silent;
+        assert!(got < 80, "{got} of 4000 to one that does not answer");
+    }
+
+    #[test]
+    fn one_long_answer_is_no_slow_member() {
+        let (plan, mut hand) = (plan(&[1.0; 4]), Hand::default());
+        drive(&plan, &mut hand, 5, &[10; 4], 1_000, 400);
+        let vitals = &plan.members()[3].vitals;
+        plan.observe(&mut hand, vitals, Duration::from_secs(3_600), false, Time(3_000 * MILLISECOND));
+        for (from, least) in [(3_000, 25), (5_000, 75)] {
+            let before = vitals.begun();
+            drive(&plan, &mut hand, 5, &[10; 4], from, 400);
+            let got = vitals.begun() - before;
+            assert!(got >= least, "{got} of 400");
+        }
+    }
+
+    #[test]
+    fn who_has_only_failed_is_not_tried_first() {
+        let (plan, mut hand) = (plan(&[1.0; 3]), Hand::default());
+        let mut got = 0;
+        for turn in 0..300 {
+            let now = Time((1_000 + 5 * turn) * MILLISECOND);
+            let ask = Ask { turn, chance: turn, key: 0, now, once: false };
+            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
+            let vitals = &plan.members()[index].vitals;
+            vitals.begin();
+            vitals.end();
+            got += i32::from(index == 0);
+            if index == 0 {
+                vitals.failed();
+            } else {
+                vitals.succeeded();
+            }
+            plan.observe(&mut hand, vitals, Duration::from_millis(10), index == 0, now);
+        }
+        assert!(got < 30, "{got} of 300");
     }
 
     #[test]
