@@ -57,12 +57,20 @@ fn who_has_time_is_refused_little_that_can_be_served() {
     assert!(refused > 1.0, "there is nothing to mend: {refused}");
     assert!(refused_patient < 0.5 * refused, "{refused_patient} of {refused}");
     assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
-    // More than can be served, and nothing is known of the members but what is seen. (At 105 % all are served in 20 s, if late.)
-    let setting = fleet(1, 1.15, 10);
-    let (usual, patient) =
-        (measure("adaptive", &setting, 900.0), measure("adaptive, within 900 ms", &setting, 900.0));
-    assert!(patient.shed < usual.shed && patient.share(patient.failed) < 0.5);
-    assert!(patient.within(900.0) > usual.within(900.0));
+    // A little more than can be served, and nothing is known of the members but what is seen.
+    let (mut usual, mut patient) = ([0.0; 2], [0.0; 2]);
+    for seed in 1..=3 {
+        let setting = Setting { seed, measured: 20.0, ..fleet(1, 1.06, 10) };
+        for (name, sums) in [("adaptive", &mut usual), ("adaptive, within 900 ms", &mut patient)] {
+            let outcome = measure(name, &setting, 900.0);
+            sums[0] += outcome.share(outcome.shed);
+            sums[1] += outcome.within(900.0);
+            assert!(outcome.share(outcome.failed) < 0.5);
+        }
+    }
+    let ([refused, in_time], [refused_patient, in_time_patient]) = (usual, patient);
+    assert!(refused_patient < 0.95 * refused, "{refused_patient} of {refused}");
+    assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
 }
 
 /// Far above it nobody is the better off for waiting, and nothing is lost by it.
