@@ -185,10 +185,23 @@ fn an_interrupted_run_tells_what_there_is() {
     let target = url(member.address);
     let mut generator = Process::start(
         &binary(),
-        &["load", &target, "--rate", "100", "--duration", "1h", "--tolerance", "5s", "--save", "result.json"],
+        &[
+            "load",
+            &target,
+            "--rate",
+            "100",
+            "--arrival",
+            "constant",
+            "--duration",
+            "1h",
+            "--tolerance",
+            "5s",
+            "--save",
+            "result.json",
+        ],
         folder.path(),
     );
-    generator.line("offered 1");
+    generator.line("offered ");
     generator.signal(Signal::INT);
     assert_eq!(generator.end(), Some(130));
     let json: Value = serde_json::from_str(&folder.read("result.json")).unwrap();
