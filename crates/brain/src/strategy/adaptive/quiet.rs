@@ -32,6 +32,10 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, now: Time, left: Left<'_>) ->
     if plan.crowded() {
         return None;
     }
+    if let [only] = plan.members() {
+        // There is nothing to compare.
+        return (left(only) && !only.vitals.crowded()).then_some(0);
+    }
     let members = plan.members();
     let count = members.len();
     let width = match count {
