@@ -106,3 +106,13 @@ fn counts_wrap_instead_of_failing() {
     vitals.end();
     assert_eq!((vitals.in_flight(), vitals.begun()), (0, 0));
 }
+
+#[test]
+fn what_is_told_late_makes_nothing_newer_or_older() {
+    let (vitals, at) = (Vitals::default(), |seconds: u64| Time(seconds * 1_000_000_000));
+    vitals.blend(1e6, 8.0, at(100));
+    // As when a tunnel ends that began long before.
+    vitals.blend(1e6, 8.0, at(10));
+    let (_, age) = vitals.blended_at(at(101)).expect("it is known");
+    assert!(age.as_secs_f64() < 1.1, "{age:?}");
+}
