@@ -17,4 +17,7 @@ pub struct Ask {
     pub now: Time,
     /// If it fails, it cannot be sent to another: it is no trial for a member that is back from an ejection, while there are others.
     pub once: bool,
+    /// Is it for a session, which lasts as long as its client likes, or for one that will not be counted? How long others took says nothing
+    /// of it then.
+    pub session: bool,
 }

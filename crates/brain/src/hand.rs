@@ -36,8 +36,6 @@ pub struct Hand {
     pub(crate) weight: f64,
     /// Has any member said anything of itself?
     pub(crate) heard: bool,
-    /// Were members chosen for sessions?
-    pub(crate) sessions: bool,
     /// Mean latency of the requests chosen for lately, nanoseconds.
     pub(crate) latency: f32,
     /// What was found out of some members lately, by `prequal`.
@@ -75,11 +73,6 @@ impl Hand {
         Self { seed, ..Self::default() }
     }
 
-    /// What is chosen is for sessions: how long one lasts says nothing of how fast its member is.
-    pub fn serve_sessions(&mut self) {
-        self.sessions = true;
-    }
-
     /// Slots held, some of which may have expired.
     pub fn held(&self) -> usize {
         self.credits.len()
@@ -106,14 +99,9 @@ impl Hand {
         self.seats = members.iter().map(seat).collect();
     }
 
-    /// The virtual deadline of the member at `place`, seconds.
-    pub(crate) fn deadline_at(&self, place: usize) -> f64 {
-        self.seats.get(place).map_or(0.0, |seat| seat.deadline)
-    }
-
-    /// How long ago it was chosen there.
-    pub(crate) fn unchosen(&self, place: usize, now: Time) -> Duration {
-        self.seats.get(place).map_or(Duration::MAX, |seat| now.since(seat.chosen))
+    /// The virtual deadline of the member at `place`, seconds, and when it was chosen there last.
+    pub(crate) fn seat(&self, place: usize) -> (f64, Time) {
+        self.seats.get(place).map_or((0.0, Time(0)), |seat| (seat.deadline, seat.chosen))
     }
 
     /// It is chosen, and has this deadline from here on.

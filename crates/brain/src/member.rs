@@ -270,6 +270,12 @@ impl Vitals {
         self.work.load(Relaxed) as u32
     }
 
+    /// Requests begun so far, and those in flight, at one moment.
+    pub(crate) fn work(&self) -> (u32, u32) {
+        let work = self.work.load(Relaxed);
+        ((work >> 32) as u32, work as u32)
+    }
+
     /// Was the member given as many requests a second as it may be given?
     #[inline]
     pub fn spent(&self) -> bool {
@@ -403,14 +409,15 @@ impl Vitals {
         (packed != 0).then(|| f32::from_bits((packed >> 32) as u32))
     }
 
-    /// The same with its age.
-    pub(crate) fn blended_at(&self, now: Time) -> Option<(f32, Duration)> {
-        let value = self.blended()?;
-        let mut age = tick(now).wrapping_sub(self.latency.load(Relaxed) as u32);
-        if age > u32::MAX - FUTURE {
-            age = 0;
+    /// The same with its age in nanoseconds.
+    pub(crate) fn blended_at(&self, now: Time) -> Option<(f32, u64)> {
+        let packed = self.latency.load(Relaxed);
+        if packed == 0 {
+            return None;
         }
-        Some((value, Duration::from_nanos(u64::from(age) << 20)))
+        let age = tick(now).wrapping_sub(packed as u32);
+        let age = if age > u32::MAX - FUTURE { 0 } else { age };
+        Some((f32::from_bits((packed >> 32) as u32), u64::from(age) << 20))
     }
 
     /// The latency estimate in nanoseconds. Without traffic it decays towards zero, so that a member once slow

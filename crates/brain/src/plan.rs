@@ -136,10 +136,10 @@ impl Plan {
         f64::midpoint(self.crowd(member), f64::from(member.in_flight()))
     }
 
-    /// The same for each balancer, in the mean: as many requests as are in flight from here, where this one is alone.
+    /// How many balancers there are, as far as that is known.
     #[inline]
-    pub(crate) fn crowd_of_one(&self, member: &Member) -> f64 {
-        self.crowd(member) / self.company.scale()
+    pub(crate) fn scale(&self) -> f64 {
+        self.company.scale()
     }
 
     /// Are other balancers heard of?
@@ -393,7 +393,8 @@ pub(crate) mod tests {
             let chosen = |plan: &Plan, once: bool| {
                 let mut counts = [0_u32; 3];
                 for turn in 0..300 {
-                    let ask = Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once };
+                    let ask =
+                        Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once, session: false };
                     match plan.choose(&mut Hand::default(), &ask, &[]) {
                         Choice::Member(index) => counts[index] += 1,
                         none => panic!("{}: {none:?}", strategy.name),

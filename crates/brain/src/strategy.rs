@@ -217,7 +217,7 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
         // One that is many times as long as the others (an export, a stream) is no sign of a member that has become slow: some of those are.
         Some(mean) => {
             // Nor is one still slow that was long ago, if it is not now.
-            let quick = vitals.blended_at(now).is_some_and(|(_, age)| nanos(age) > STALE * latency);
+            let quick = vitals.blended_at(now).is_some_and(|(_, age)| age as i64 as f32 > STALE * latency);
             let most = if quick { STALE * latency } else { f32::INFINITY };
             vitals.blend_from(mean.min(most), latency.min(LONG * mean), LATENCIES, now);
         }

@@ -15,10 +15,15 @@ impl Time {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same in seconds. Not by way of a [`Duration`], which is taken apart to be put together again.
+    /// The same in nanoseconds. Not by way of a [`Duration`], which is taken apart to be put together again.
+    pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The same in seconds.
     pub(crate) fn seconds_since(self, earlier: Self) -> f64 {
         // By way of i64, which a processor converts; nothing is that old.
-        self.0.saturating_sub(earlier.0) as i64 as f64 / 1e9
+        self.nanos_since(earlier) as i64 as f64 * 1e-9
     }
 }
 

@@ -27,7 +27,8 @@ fn latency(effort: Effort) {
     for (turn, load) in LOADS.into_iter().enumerate() {
         let setting = at(load);
         let p99 = |name: &'static str| measure(name, &setting, effort).p99;
-        let ours = measure("adaptive", &setting, effort);
+        // By two seeds of the short form its dispersion is known to 0.03 only.
+        let ours = measure("adaptive", &setting, Effort { seeds: effort.seeds.max(4), ..effort });
         let agentless = p99("adaptive, agentless");
         let least_connections = p99("least_connections");
         let peak_ewma = p99("peak_ewma");
@@ -372,7 +373,8 @@ mod long {
     #[ignore = "long: make bench-sim"]
     fn urgency() {
         println!("a fifth is urgent");
-        super::urgency(LONG);
+        // By three seeds the ratio of two percentiles is known to a twentieth only: 1.11 and, of eight, 1.08.
+        super::urgency(Effort { seeds: 8, ..LONG });
     }
 
     #[test]

@@ -21,7 +21,14 @@ fn named(name: &str) -> &'static Strategy {
 }
 
 fn ask(turn: u64, dice: &mut Dice) -> Ask {
-    Ask { turn, chance: dice.bits(), key: dice.bits(), now: Time(turn * 100_000), once: false }
+    Ask {
+        turn,
+        chance: dice.bits(),
+        key: dice.bits(),
+        now: Time(turn * 100_000),
+        once: false,
+        session: false,
+    }
 }
 
 fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
@@ -349,6 +356,7 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         key,
         now: Time(now),
         once: turn % 2 == 0,
+        session: false,
     })
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Pool {
     view: RefCell<Rc<View>>,
     upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
     turn: Cell<u64>,
+    /// Is the next choice for a session?
+    session: Cell<bool>,
     budget: RefCell<RetryBudget>,
     hand: Rc<RefCell<Hand>>,
     /// If its members speak GIOP.
@@ -86,6 +88,7 @@ impl Pool {
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
+            session: Cell::new(false),
             hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
             iiop: iiop::Side::default(),
@@ -130,7 +133,11 @@ impl Pool {
         let view = self.view();
         let plan = &view.published.plan;
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-        match plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now, once: false }, tried) {
+        match plan.choose(
+            &mut self.hand.borrow_mut(),
+            &Ask { turn, chance, key, now, once: false, session: true },
+            tried,
+        ) {
             Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),
             Choice::Full | Choice::Shed | Choice::Nobody => None,
         }
@@ -152,10 +159,16 @@ impl Pool {
         self.hand.borrow().clone()
     }
 
+    /// The next choice is a request's.
+    pub(crate) fn request(&self, now: Time) {
+        self.session.set(false);
+        self.deposit(now);
+    }
+
     /// The next choice is a session's.
     pub(crate) fn session(&self) {
         self.turn.set(self.group.turn());
-        self.hand.borrow_mut().serve_sessions();
+        self.session.set(true);
     }
 
     /// The same by a view at hand.
@@ -169,10 +182,14 @@ impl Pool {
         once: bool,
     ) -> Admission {
         let plan = &view.published.plan;
+        let session = self.session.get();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-            let choice =
-                plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, chance, key, now, once }, tried);
+            let choice = plan.choose(
+                &mut self.hand.borrow_mut(),
+                &Ask { turn, chance, key, now, once, session },
+                tried,
+            );
             match choice {
                 Choice::Member(index) => {
                     let member = &plan.members()[index];

@@ -82,16 +82,19 @@ impl Trip {
     /// has not seen the request. `said`: what [`reading::quick`] finds in it, if somebody has looked.
     pub(crate) fn hear(&self, value: &[u8], said: Option<Said>, now: Time) -> Option<Unseen> {
         let sampled = self.samples(now);
-        if !sampled && let Some(said) = said.or_else(|| reading::quick(value)) {
-            self.view.published.plan.hear(
-                &mut self.upstream.hand.borrow_mut(),
-                self.place(),
-                &said.reading,
-                now,
-            );
-            return said.unseen;
+        match &said {
+            Some(said) if !sampled => self.believe(said, now),
+            None if !sampled && let Some(said) = reading::quick(value) => self.believe(&said, now),
+            _ => self.hear_all(value, sampled, now),
         }
-        self.hear_all(value, sampled, now)
+    }
+
+    /// Tells the brain; why the member's server has not seen the request, if it has not.
+    #[inline]
+    fn believe(&self, said: &Said, now: Time) -> Option<Unseen> {
+        let plan = &self.view.published.plan;
+        plan.hear(&mut self.upstream.hand.borrow_mut(), self.place(), &said.reading, now);
+        said.unseen
     }
 
     /// The same of any form. Out of line: most members say what they are in one.
@@ -111,9 +114,7 @@ impl Trip {
         {
             self.group.pass_on(Arc::clone(&member.name), values);
         }
-        let said = said?;
-        plan.hear(&mut self.upstream.hand.borrow_mut(), self.place(), &said.reading, now);
-        said.unseen
+        self.believe(&said?, now)
     }
 
     /// Is all that the member says to be looked at this time?

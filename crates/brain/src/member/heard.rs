@@ -32,15 +32,15 @@ pub(crate) struct View {
 }
 
 impl Heard {
-    /// Takes a reading, unless it cannot be true.
-    pub(crate) fn take(&self, reading: &Reading, begun: u32, now: Time) {
+    /// Takes a reading, unless it cannot be true: then false.
+    pub(crate) fn take(&self, reading: &Reading, begun: u32, now: Time) -> bool {
         let sound = |value: f32, least: f32| (least..=MOST).contains(&value);
         if !(sound(reading.knee, 1.0)
             && sound(reading.work, LEAST)
             && sound(reading.sojourn, LEAST)
             && sound(reading.mean_in_flight, 0.0))
         {
-            return;
+            return false;
         }
         self.begun.store(begun, Relaxed);
         self.in_flight.store(reading.in_flight, Relaxed);
@@ -49,6 +49,7 @@ impl Heard {
         self.mean_in_flight.store(reading.mean_in_flight.to_bits(), Relaxed);
         self.sojourn.store(reading.sojourn.to_bits(), Relaxed);
         self.at.store(now.0.max(1), Relaxed);
+        true
     }
 
     /// Has it said anything, and be it long ago?

@@ -4,8 +4,6 @@
 //! root of it: what queues there then keeps it busy through what comes by chance, and more would only wait (square-root
 //! staffing, Halfin and Whitt 1981). One that says nothing has room below its ceiling, if one was found for it (`ceiling`).
 
-use core::time::Duration;
-
 use super::Member;
 use super::heard::View;
 use crate::Time;
@@ -15,21 +13,21 @@ impl Member {
     /// What the member last said, if that still means something.
     pub(crate) fn view(&self, now: Time) -> Option<View> {
         let view = self.vitals.heard.view()?;
-        let unheard = self.vitals.begun().wrapping_sub(view.begun);
+        let (begun, in_flight) = self.vitals.work();
         // Answers that came without a word since: nobody speaks for this member any more.
-        let silent = unheard.saturating_sub(self.in_flight()) > SILENT;
-        (!silent && now <= view.at + STALE).then_some(view)
+        let silent = begun.wrapping_sub(view.begun).saturating_sub(in_flight) > SILENT;
+        (!silent && now.nanos_since(view.at) <= STALE).then_some(view)
     }
 
     /// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as
     /// a request takes, and what was sent to it since.
     pub(crate) fn queue(&self, view: &View, now: Time) -> f64 {
-        let age = now.seconds_since(view.at);
         let mean = f64::from(view.reading.mean_in_flight);
-        let fades = libm::exp(-age / f64::from(view.reading.sojourn));
-        let had = mean + (f64::from(view.reading.in_flight) - mean) * fades;
-        let sent = f64::from(self.vitals.begun().wrapping_sub(view.begun));
-        (had + sent).max(f64::from(self.in_flight()))
+        let away = f64::from(view.reading.in_flight) - mean;
+        let had = mean + fading(away, now.seconds_since(view.at) / f64::from(view.reading.sojourn));
+        let (begun, in_flight) = self.vitals.work();
+        let (queue, here) = (had + f64::from(begun.wrapping_sub(view.begun)), f64::from(in_flight));
+        if queue > here { queue } else { here }
     }
 
     /// Has it as much to do as it can work on: by its knee, where it says that; else by the limit that was found for it?
@@ -54,8 +52,13 @@ impl Member {
     }
 }
 
+/// `value` times e^-x for an `x` of 0 or more, to 0.012 of it: for each member that is looked at, and what fades is a guess.
+fn fading(value: f64, x: f64) -> f64 {
+    value / (1.0 + x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0)))))
+}
+
 /// Answers without a reading after which what the member said before is forgotten.
 const SILENT: u32 = 16;
 
-/// Time after which what a member said is forgotten.
-const STALE: Duration = Duration::from_secs(10);
+/// Nanoseconds after which what a member said is forgotten.
+const STALE: u64 = 10_000_000_000;

@@ -53,13 +53,18 @@ impl Plan {
                 }
             });
         }
-        // Of `adaptive` only where no member says anything.
-        let silent =
-            says.is_none() && (self.guarded || !self.members.iter().any(|member| member.view(now).is_some()));
-        (silent && self.crowded()).then(|| {
+        let held = if self.guarded { says.is_none() } else { self.silent(now) };
+        (held && self.crowded()).then(|| {
             let most = self.most.load(Relaxed);
             format!("the group has the {most} requests from here that it can work on, by what is seen of it")
         })
+    }
+
+    /// Are members compared by what is seen of them? `adaptive` does so where more answer and say nothing than speak.
+    fn silent(&self, now: Time) -> bool {
+        let spoke = self.members.iter().filter(|member| member.view(now).is_some()).count();
+        let mute = |member: &&Member| !member.vitals.heard.ever() && member.vitals.blended().is_some();
+        spoke == 0 || self.members.iter().filter(mute).count() > spoke
     }
 
     /// What the strategy does not say of a member's room, for people.
@@ -149,7 +154,8 @@ mod tests {
     fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
         let mut hand = Hand::default();
         for turn in 0..100 {
-            let ask = Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once: false };
+            let ask =
+                Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once: false, session: false };
             match plan.choose(&mut hand, &ask, &[]) {
                 Choice::Member(index) => plan.members()[index].vitals.begin(),
                 none => return (plan.members().iter().map(Member::in_flight).collect(), none),
@@ -180,6 +186,21 @@ mod tests {
             assert_eq!((got.iter().sum(), told), (7_u32, Choice::Shed), "{}", strategy.name);
             let why = plan.refuses(&plan.members()[0], Time(1)).expect("there are enough");
             assert!(why.starts_with("the group has the 7 requests from here"), "{why}");
+        }
+        // And where one of them speaks.
+        let some =
+            plan(strategy::find("adaptive").expect("it is there"), 4).limited(Arc::new(AtomicU32::new(7)));
+        let (mut hand, now) = (Hand::default(), Time(1));
+        some.members().iter().for_each(|member| {
+            _ = some.observe(&mut hand, &member.vitals, Duration::from_millis(9), false, now)
+        });
+        let reading = crate::meter::Reading { knee: 9.0, work: 0.1, sojourn: 0.1, ..Default::default() };
+        some.hear(&mut hand, 0, &reading, now);
+        (0..7).for_each(|_| _ = some.members()[1].vitals.begin());
+        let ask = Ask { now, ..Ask::default() };
+        assert_eq!(some.choose(&mut hand, &ask, &[]), Choice::Shed);
+        for member in some.members() {
+            assert!(some.refuses(member, now).is_some_and(|why| why.starts_with("the group has the 7")));
         }
         let even = plan(strategy::find("round_robin").expect("it is there"), 4);
         let even = even.limited(Arc::new(AtomicU32::new(7)));

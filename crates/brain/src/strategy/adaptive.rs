@@ -55,7 +55,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
     let members = plan.members();
     // What a member said to another balancer, or to the process before this one, is as good.
     if !hand.heard && !plan.spoken() {
-        return quiet::choose(plan, hand, ask.now, left);
+        return quiet::choose(plan, hand, ask, left);
     }
     if hand.held() > 0 {
         if let Some(index) = unheard(members, hand, ask).filter(|index| left(&members[*index])) {
@@ -71,7 +71,7 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
         level::Draw::Unknown => {
             let full =
                 |member: &Member| plan.admission() && member.view(ask.now).is_some() && member.busy(ask.now);
-            quiet::choose(plan, hand, ask.now, &|member| left(member) && !full(member))
+            quiet::choose(plan, hand, ask, &|member| left(member) && !full(member))
         }
     }
 }
@@ -93,13 +93,14 @@ fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
 
 fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     hand.heard = true;
-    member.vitals.heard.take(reading, member.vitals.begun(), now);
-    let Some(view) = member.vitals.heard.view().filter(|_| reading.slot) else { return };
+    if !member.vitals.heard.take(reading, member.vitals.begun(), now) || !reading.slot {
+        return;
+    }
     let queue = f64::from(reading.in_flight) + 1.0;
-    let cost = cost(&view.reading, queue, scorn(member, hand.failing()));
+    let cost = cost(reading, queue, scorn(member, hand.failing()));
     let cost = cost + unsaid(member, cost);
     // Not by way of u128, which no processor converts.
-    let until = now + Duration::from_nanos((f64::from(view.reading.sojourn) * 1e9) as u64);
+    let until = now + Duration::from_nanos((f64::from(reading.sojourn) * 1e9) as u64);
     hand.keep(member.id, cost as f32, until, now);
 }
 
@@ -133,11 +134,15 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     figures
 }
 
-/// What a request is expected to take at a member that has `queue` of them, seconds: the work alone below the knee,
-/// in proportion to the queue above, and a smooth bend between.
+/// What a request is expected to take at a member that has `queue` of them, seconds.
 fn cost(reading: &Reading, queue: f64, scorn: f64) -> f64 {
-    let crowd = queue / f64::from(reading.knee);
-    f64::from(reading.work) * scorn * libm::sqrt(1.0 + crowd * crowd)
+    bend(f64::from(reading.work) * scorn, f64::from(reading.knee), queue)
+}
+
+/// The work alone (`floor`, seconds) below the knee, in proportion to the queue above, and a smooth bend between.
+fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
+    let crowd = queue / knee;
+    floor * libm::sqrt(1.0 + crowd * crowd)
 }
 
 /// What a request takes beyond what the member says, seconds: it is far away, or does not tell the truth. What is seen
@@ -161,5 +166,5 @@ fn scorn(member: &Member, fleet: f64) -> f64 {
 /// How many times the cost that a member says may be seen before it is not believed.
 const BELIEF: f64 = 4.0;
 
-/// Time after which a member that was slow and says nothing is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// Nanoseconds after which a member that was slow and says nothing is tried again.
+const RETRY: u64 = 1_000_000_000;

@@ -219,8 +219,8 @@ const LATENCIES: f32 = 8.0;
 /// Nanoseconds that a failure counts as where nothing is known.
 const FAILURE: f32 = 5e9;
 
-/// Time after which a member that says nothing and had no requests is tried again, however slow it was.
-const RETRY: Duration = Duration::from_secs(10);
+/// Nanoseconds after which a member that says nothing and had no requests is tried again, however slow it was.
+const RETRY: u64 = 10_000_000_000;
 
 /// Seconds: more than any latency that is known.
 const UNKNOWN: f64 = 1e6;

@@ -93,7 +93,7 @@ impl<S: Stream> Session<S> {
     }
 
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
-        pool.deposit(asked.begun);
+        pool.request(asked.begun);
         if let Some(side_car) = &pool.group.side_car {
             if let Some(outcome) = self.sent_away(side_car, asked) {
                 return outcome;

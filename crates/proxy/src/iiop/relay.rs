@@ -26,7 +26,7 @@ pub(super) fn begin(call: Call) -> Option<Rc<Line>> {
     let session = Rc::clone(&call.session);
     let core = &session.core;
     let pool = session.listener.pool();
-    pool.deposit(call.begun);
+    pool.request(call.begun);
     let admission = admit::at_once(core, &pool, pool.view(), key(&call, &pool), &[], false, call.begun);
     if let Admission::Trip(trip) = admission {
         let Some(line) = pool.iiop.lines.find(trip.member(), &manner(&call), most(&trip)) else {

@@ -118,7 +118,7 @@ impl Connection {
 /// fields begin.
 #[must_use]
 pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
-    let connection = |line: &Line<'_>| is(line.name, b"connection");
+    let connection = |line: &Line<'_>| line.named(b"connection");
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
     let named = lines(head, at).filter(connection).flat_map(|line| tokens(line.value()));
     for (nth, token) in named.filter(|token| !token.is_empty()).enumerate() {
@@ -128,7 +128,7 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
         if vital.iter().any(|name| token.eq_ignore_ascii_case(name)) {
             continue;
         }
-        for line in lines(head, at).filter(|line| line.name.eq_ignore_ascii_case(token)) {
+        for line in lines(head, at).filter(|line| line.name().eq_ignore_ascii_case(token)) {
             // Who the client is stays to be judged by that, whoever names it here.
             if marks.of(&line).is_none() && !marks.add(&line, Why::Hop) {
                 return false;
@@ -144,7 +144,7 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
 #[cold]
 #[must_use]
 pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
-    let length = |line: &Line<'_>| is(line.name, b"content-length") || is(line.name, b"transfer-encoding");
+    let length = |line: &Line<'_>| line.named(b"content-length") || line.named(b"transfer-encoding");
     for line in lines(head, at).filter(length) {
         if let Some(mark) = marks.of(&line) {
             mark.why = Why::Hop;

@@ -1,7 +1,7 @@
 //! Request heads: read and judged. [`write`] rewrites them for the next hop.
 
 use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, tokens};
-use super::scan::{self, Stop, TOKEN, is, lines};
+use super::scan::{self, Stop, TOKEN, lines};
 use super::{Body, Chunked, Refusal};
 
 mod write;
@@ -183,10 +183,9 @@ fn judge<'m, 'b>(
             return Ok(Err(Refusal::HeadTooLarge));
         }
         at = next;
-        let name = line.name;
-        match name.len() {
-            2 if is(name, b"te") => fits &= marks.add(&line, Why::Hop),
-            4 if is(name, b"host") => {
+        match line.name_len() {
+            2 if line.named(b"te") => fits &= marks.add(&line, Why::Hop),
+            4 if line.named(b"host") => {
                 let value = line.value();
                 if host.replace(value).is_some() {
                     return refuse("more than one Host");
@@ -196,36 +195,36 @@ fn judge<'m, 'b>(
                     return refuse("Host is malformed");
                 }
             }
-            6 if is(name, b"expect") => {
+            6 if line.named(b"expect") => {
                 if !line.value().eq_ignore_ascii_case(b"100-continue") {
                     return refuse("Expect is not 100-continue");
                 }
                 expects_continue = !http10;
             }
-            7 if is(name, b"upgrade") => {
+            7 if line.named(b"upgrade") => {
                 fits &= marks.add(&line, Why::Hop);
                 // An h2c connection would carry requests past this relay's eyes.
                 let h2c = tokens(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
                 upgrade_fields += if h2c { 2 } else { 1 };
             }
-            9 if is(name, b"forwarded") => fits &= marks.add(&line, Why::Forwarding),
-            10 if is(name, b"connection") => {
+            9 if line.named(b"forwarded") => fits &= marks.add(&line, Why::Forwarding),
+            10 if line.named(b"connection") => {
                 fits &= marks.add(&line, Why::Hop);
                 connection.read(line.value());
             }
-            10 if is(name, b"keep-alive") => fits &= marks.add(&line, Why::Hop),
-            14 if is(name, b"content-length") => {
+            10 if line.named(b"keep-alive") => fits &= marks.add(&line, Why::Hop),
+            14 if line.named(b"content-length") => {
                 let Some(length) = length(line.value()) else { return refuse("Content-Length is malformed") };
                 if content_length.replace(length).is_some() {
                     return refuse("more than one Content-Length");
                 }
             }
-            14 if is(name, b"http2-settings") => fits &= marks.add(&line, Why::Hop),
-            15 if is(name, b"x-forwarded-for") => fits &= marks.add(&line, Why::Forwarding),
-            16 if is(name, b"x-forwarded-host") => fits &= marks.add(&line, Why::Forwarding),
-            16 if is(name, b"proxy-connection") => fits &= marks.add(&line, Why::Hop),
-            17 if is(name, b"x-forwarded-proto") => fits &= marks.add(&line, Why::Forwarding),
-            17 if is(name, b"transfer-encoding") => {
+            14 if line.named(b"http2-settings") => fits &= marks.add(&line, Why::Hop),
+            15 if line.named(b"x-forwarded-for") => fits &= marks.add(&line, Why::Forwarding),
+            16 if line.named(b"x-forwarded-host") => fits &= marks.add(&line, Why::Forwarding),
+            16 if line.named(b"proxy-connection") => fits &= marks.add(&line, Why::Hop),
+            17 if line.named(b"x-forwarded-proto") => fits &= marks.add(&line, Why::Forwarding),
+            17 if line.named(b"transfer-encoding") => {
                 if chunked || http10 {
                     return refuse("Transfer-Encoding is not allowed here");
                 }
@@ -234,7 +233,7 @@ fn judge<'m, 'b>(
                     Err(refusal) => return Ok(Err(refusal)),
                 }
             }
-            15..=17 if disguised(name) => fits &= marks.add(&line, Why::Forwarding),
+            15..=17 if disguised(line.name()) => fits &= marks.add(&line, Why::Forwarding),
             _ => {}
         }
         index += 1;
@@ -364,12 +363,12 @@ impl Request<'_, '_> {
 
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        lines(self.head, self.fields).map(|line| (line.name, line.value()))
+        lines(self.head, self.fields).map(|line| (line.name(), line.value()))
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         lines(self.head, self.fields)
-            .filter(move |line| line.name.eq_ignore_ascii_case(name.as_bytes()))
+            .filter(move |line| line.name().eq_ignore_ascii_case(name.as_bytes()))
             .map(|line| line.value())
     }
 }

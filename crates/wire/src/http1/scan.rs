@@ -16,21 +16,39 @@ pub(super) enum Stop {
     Bad(&'static str),
 }
 
-/// One field: its line is `head[start..end]`, CRLF included.
+/// One field: its line is `head[start..end]`, CRLF included. Where its parts are is known, and they are cut out for those who ask: of most
+/// fields nobody wants to know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'b> {
+    head: &'b [u8],
     pub(super) start: usize,
     pub(super) end: usize,
-    pub(super) name: &'b [u8],
-    /// After the colon: the value, and white space around it.
-    text: &'b [u8],
+    colon: usize,
+    /// Where the value ends, and white space after it.
+    text: usize,
 }
 
 impl<'b> Line<'b> {
-    /// Without white space around it. Of most fields nobody wants to know.
+    #[inline(always)]
+    pub(super) fn name_len(&self) -> usize {
+        self.colon - self.start
+    }
+
+    #[inline(always)]
+    pub(super) fn name(&self) -> &'b [u8] {
+        &self.head[self.start..self.colon]
+    }
+
+    /// Without white space around it.
     #[inline(always)]
     pub(super) fn value(&self) -> &'b [u8] {
-        trim(self.text)
+        trim(&self.head[self.colon + 1..self.text])
+    }
+
+    /// Has it this name, in any case? `lower` is in lower case.
+    #[inline(always)]
+    pub(super) fn named<const N: usize>(&self, lower: &[u8; N]) -> bool {
+        is(self.name(), lower)
     }
 }
 
@@ -52,8 +70,10 @@ pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize),
 #[inline(always)]
 pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
     let colon = name_end(input, at);
+    if input.get(colon) == Some(&b':') && colon > at {
+        return Ok(Some(colon));
+    }
     match input[at..] {
-        _ if colon > at && input.get(colon) == Some(&b':') => Ok(Some(colon)),
         [b'\r', b'\n', ..] => Ok(None),
         _ => Err(no_field(&input[at..], colon - at)),
     }
@@ -64,13 +84,13 @@ pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
 pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, Stop> {
     let text = text_end(input, colon + 1)?;
     let end = crlf(input, text)?;
-    Ok(Line { start: at, end, name: &input[at..colon], text: &input[colon + 1..text] })
+    Ok(Line { head: input, start: at, end, colon, text })
 }
 
 /// The same of one whose value was looked through by somebody else: it ends at `text`, before its CRLF.
 #[inline(always)]
 pub(super) fn valued(input: &[u8], at: usize, colon: usize, text: usize) -> Line<'_> {
-    Line { start: at, end: text + 2, name: &input[at..colon], text: &input[colon + 1..text] }
+    Line { head: input, start: at, end: text + 2, colon, text }
 }
 
 /// Why `input` begins with neither a field nor the empty line; `name` bytes of it could be a name.
@@ -236,7 +256,7 @@ mod tests {
             let whole = format!("{text}{tail}");
             let (found, end) = line(whole.as_bytes(), 0).expect("a line");
             let found = found.expect("not the empty line");
-            prop_assert_eq!((found.name, end), (name.as_bytes(), text.len()));
+            prop_assert_eq!((found.name(), end), (name.as_bytes(), text.len()));
             prop_assert_eq!(found.value(), value.trim_matches([' ', '\t']).as_bytes());
             for cut in 0..text.len() {
                 prop_assert_eq!(line(&whole.as_bytes()[..cut], 0).expect_err("too short"), Stop::Partial);

@@ -21,43 +21,40 @@
 //! Where the balancers tell one another what they have in flight, there is no aperture: each sees enough of all (see
 //! `fleet/company.rs`).
 
-use core::time::Duration;
-
 use super::Left;
-use crate::time::nanos;
-use crate::{Hand, Member, Plan, Time};
+use crate::{Ask, Hand, Member, Plan};
 
 /// Index of the member; `None` if none is left.
-pub(super) fn choose(plan: &Plan, hand: &mut Hand, now: Time, left: Left<'_>) -> Option<usize> {
+pub(super) fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+    let now = ask.now;
     if plan.crowded() {
         return None;
     }
-    if let [only] = plan.members() {
+    let members = plan.members();
+    if let [only] = members {
         // There is nothing to compare.
         return (left(only) && !only.vitals.crowded()).then_some(0);
     }
-    let members = plan.members();
     let count = members.len();
     let width = match count {
         ..=LEAST => count,
         _ if plan.accompanied() => count,
         _ => (libm::ceil(2.0 * hand.busy) as usize).clamp(LEAST, count),
     };
-    let start = ((u128::from(hand.seed) * count as u128) >> 64) as usize;
-    let usual = Usual::of(hand);
+    let usual = Usual::of(plan, hand, ask);
+    let mut index = ((u128::from(hand.seed) * count as u128) >> 64) as usize;
     let mut best: Option<(usize, f64, f64)> = None;
-    let mut busy = 0.0;
-    let mut seen = 0_u32;
+    let (mut seen, mut busy) = (0, 0_u64);
     let (mut speeds, mut known, mut weights) = (0.0, 0.0, 0.0);
-    for turn in 0..count {
+    for _ in 0..count {
         // What cannot be used makes room for the next.
-        if seen as usize >= width && best.is_some() {
+        if seen >= width && best.is_some() {
             break;
         }
-        let index = if start + turn < count { start + turn } else { start + turn - count };
-        let member = &members[index];
+        let (at, member) = (index, &members[index]);
+        index = if index + 1 < count { index + 1 } else { 0 };
         let in_flight = member.in_flight();
-        busy += f64::from(in_flight);
+        busy += u64::from(in_flight);
         if !left(member) {
             continue;
         }
@@ -68,27 +65,28 @@ pub(super) fn choose(plan: &Plan, hand: &mut Hand, now: Time, left: Left<'_>) ->
             speeds += 1.0 / f64::from(latency);
             known += 1.0;
         }
-        let cost = usual.cost(plan, member, lately, || hand.unchosen(index, now));
-        let deadline = hand.deadline_at(index);
+        let (deadline, chosen) = hand.seat(at);
+        let cost = usual.cost(member, in_flight, lately, now.nanos_since(chosen));
         if best.is_none_or(|(_, least, first)| cost < least || (cost == least && deadline < first)) {
-            best = Some((index, cost, deadline));
+            best = Some((at, cost, deadline));
         }
     }
-    hand.busy += (busy - hand.busy) / CHOICES;
+    hand.busy += (busy as i64 as f64 - hand.busy) / CHOICES;
     let (mut index, _, mut deadline) = best?;
-    hand.weight = weights / f64::from(seen);
+    hand.weight = weights / seen as i64 as f64;
     if known > 0.0 {
         // A few that are very slow hardly change this mean.
         hand.usual = known / speeds;
     }
     if members[index].vitals.crowded() {
         index = uncrowded(plan, left)?;
-        deadline = hand.deadline_at(index);
+        deadline = hand.seat(index).0;
     }
     // Of members that cost the same, such as those of which nothing is known yet, it is the one whose turn it is (self-clocked
     // fair queueing, Golestani 1994, with latency for length).
     let member = &members[index];
-    let latency = member.vitals.blended().map_or(usual.latency, f64::from) * 1e-9 / usual.part(member);
+    let seen = member.vitals.blended().filter(|_| !ask.session);
+    let latency = seen.map_or(usual.latency, f64::from) * 1e-9 / (member.weight * usual.per_weight);
     hand.promise(index, deadline.max(hand.deadline - latency) + latency, now);
     hand.deadline = deadline;
     Some(index)
@@ -100,36 +98,36 @@ struct Usual {
     latency: f64,
     /// One over the time after which the latency of an idle member counts for half, per nanosecond.
     fading: f64,
-    weight: f64,
-    /// Are the latencies those of sessions?
-    sessions: bool,
+    /// One over the mean of the weights; 1 where that is not known.
+    per_weight: f64,
+    /// What a request of another balancer counts for: these are as many as this one's, in the mean.
+    of_others: f64,
+    /// Do latencies say nothing of what is asked?
+    session: bool,
 }
 
 impl Usual {
-    fn of(hand: &Hand) -> Self {
+    fn of(plan: &Plan, hand: &Hand, ask: &Ask) -> Self {
         let latency = hand.usual.max(1.0);
-        let fresh = FRESH * latency * latency / (latency + NOISE);
-        Self { latency, fading: 1.0 / fresh, weight: hand.weight, sessions: hand.sessions }
+        Self {
+            latency,
+            fading: (latency + NOISE) / (FRESH * latency * latency),
+            per_weight: if hand.weight > 0.0 { 1.0 / hand.weight } else { 1.0 },
+            of_others: 1.0 / plan.scale(),
+            session: ask.session,
+        }
     }
 
-    /// Its weight as a multiple of the mean.
-    fn part(&self, member: &Member) -> f64 {
-        if self.weight > 0.0 { member.weight / self.weight } else { 1.0 }
-    }
-
-    /// What it costs to choose this member, of which that was seen `lately`; `unchosen`: how long ago it was chosen from here.
-    fn cost(
-        &self,
-        plan: &Plan,
-        member: &Member,
-        lately: Option<(f32, Duration)>,
-        unchosen: impl FnOnce() -> Duration,
-    ) -> f64 {
-        let (idle, part) = (member.in_flight() == 0, self.part(member));
-        let crowd = plan.crowd_of_one(member) / part + 1.0;
-        if self.sessions {
+    /// What it costs to choose this member, which has so many requests from here and of which that was seen `lately`; `unchosen`: how long
+    /// ago it was chosen from here. Times in nanoseconds.
+    fn cost(&self, member: &Member, in_flight: u32, lately: Option<(f32, u64)>, unchosen: u64) -> f64 {
+        // Its weight as a multiple of the mean.
+        let part = member.weight * self.per_weight;
+        let crowd = (f64::from(in_flight) + member.vitals.others() * self.of_others) / part + 1.0;
+        if self.session {
             return crowd;
         }
+        let idle = in_flight == 0;
         let Some((latency, age)) = lately else {
             return match member.vitals.streak() {
                 // A new one is tried, and then is as the others are until it has answered.
@@ -137,21 +135,24 @@ impl Usual {
                 0 => crowd * crowd * self.latency,
                 // All it did was to fail: it is tried again, but not first.
                 failures => {
-                    let latency = self.latency * f64::from(1 + failures.min(3));
-                    crowd * crowd * latency / (1.0 + f64::from(nanos(unchosen())) * self.fading)
+                    crowd * crowd * self.latency * f64::from(1 + failures.min(3)) / self.faded(unchosen)
                 }
             };
         };
-        let latency = f64::from(latency).min(WORST * self.latency);
+        let latency = f64::from(latency);
+        let latency = if latency < WORST * self.latency { latency } else { WORST * self.latency };
         // Of one that has requests nothing may be known because it does not answer. Another now and then shows whether that is so: some
         // last for hours.
-        let age = match idle {
+        if idle {
             // Ages are known to the millisecond; below that it is told by when it was chosen.
-            true => age.max(unchosen().min(TICKS)),
-            false => age.min(unchosen()),
-        };
-        let faded = 1.0 + f64::from(nanos(age)) * self.fading;
-        crowd * crowd * latency / if idle { part * faded } else { faded }
+            return latency / (part * self.faded(age.max(unchosen.min(TICKS))));
+        }
+        crowd * crowd * latency / self.faded(age.min(unchosen))
+    }
+
+    /// How many times less what was seen counts after so long.
+    fn faded(&self, age: u64) -> f64 {
+        1.0 + age as i64 as f64 * self.fading
     }
 }
 
@@ -181,8 +182,8 @@ const FRESH: f64 = 16.0;
 /// all because it once was the quicker one.
 const NOISE: f64 = 4e6;
 
-/// Up to this the age of what was seen is not known.
-const TICKS: Duration = Duration::from_millis(2);
+/// Nanoseconds: up to this the age of what was seen is not known.
+const TICKS: u64 = 2_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -213,7 +214,8 @@ mod tests {
                 }
                 *end > now
             });
-            let ask = Ask { turn, chance: turn, key: 0, now: Time(now * MILLISECOND), once: false };
+            let ask =
+                Ask { turn, chance: turn, key: 0, now: Time(now * MILLISECOND), once: false, session: false };
             let Choice::Member(index) = plan.choose(hand, &ask, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
             under_way.push_back((now + takes[index], takes[index], index));
@@ -229,7 +231,7 @@ mod tests {
         // Nothing is seen of what lasts longer than this.
         assert_eq!(drive(&plan, &mut hand, 1, &[1_000; 4], 0, 40), [10; 4]);
         for turn in 0..40 {
-            let ask = Ask { turn, chance: turn, key: 0, now: Time(1), once: false };
+            let ask = Ask { turn, chance: turn, key: 0, now: Time(1), once: false, session: false };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
             plan.members()[index].vitals.end();
@@ -241,13 +243,12 @@ mod tests {
     #[test]
     fn sessions_go_where_there_are_fewest_however_long_they_last() {
         let (plan, mut hand) = (plan(&[1.0, 1.0, 2.0]), Hand::default());
-        hand.serve_sessions();
         for (turn, takes) in (0..50).zip([[100, 400, 400], [400, 100, 100]].into_iter().cycle()) {
             drive(&plan, &mut hand, 5, &takes, 10_000 * turn, 60);
         }
         // Sixty at once: nothing ends meanwhile.
         for turn in 0..60 {
-            let ask = Ask { turn, chance: turn, key: 0, now: Time(1), once: false };
+            let ask = Ask { turn, chance: turn, key: 0, now: Time(1), once: false, session: true };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
         }
@@ -255,6 +256,22 @@ mod tests {
         assert_eq!(has.iter().sum::<u32>(), 60);
         for (has, fair) in has.into_iter().zip([15, 15, 30]) {
             assert!(has.abs_diff(fair) <= 1, "{has}, not {fair}");
+        }
+    }
+
+    #[test]
+    fn who_is_told_to_clients_and_not_counted_has_turns() {
+        let (plan, mut hand) = (plan(&[1.0, 1.0, 2.0]), Hand::default());
+        drive(&plan, &mut hand, 20, &[10, 20, 40], 1_000, 400);
+        let mut told = [0_u32; 3];
+        for turn in 0..100 {
+            let now = Time((9_000 + 5 * turn) * MILLISECOND);
+            let ask = Ask { turn, chance: turn, key: 0, now, once: false, session: true };
+            let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
+            told[index] += 1;
+        }
+        for (told, fair) in told.into_iter().zip([25, 25, 50]) {
+            assert!(told.abs_diff(fair) <= 20, "{told}, not {fair}");
         }
     }
 
@@ -272,7 +289,7 @@ mod tests {
         let (plan, mut hand) = (plan(&[1.0; 3]), Hand::default());
         for turn in 0..300_u64 {
             let now = 1_000_000_000 + turn * 300_000;
-            let ask = Ask { turn, chance: turn, key: 0, now: Time(now), once: false };
+            let ask = Ask { turn, chance: turn, key: 0, now: Time(now), once: false, session: false };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
@@ -354,7 +371,7 @@ mod tests {
         let mut got = 0;
         for turn in 0..300 {
             let now = Time((1_000 + 5 * turn) * MILLISECOND);
-            let ask = Ask { turn, chance: turn, key: 0, now, once: false };
+            let ask = Ask { turn, chance: turn, key: 0, now, once: false, session: false };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
