@@ -32,7 +32,8 @@ class Plimsoll:
     admin = "off"
     admission = ""
 
-    def __init__(self):
+    def __init__(self, name=name):
+        self.name = name
         self.binary = Path(os.environ.get("PLIMSOLL_BIN") or TARGET / "release" / "plimsoll")
 
     def missing(self):
@@ -79,11 +80,10 @@ members = [{members}]
 class FullPlimsoll(Plimsoll):
     """The same with all on that the default strategy can have: limits for members, and a page of metrics at `admin`."""
 
-    name = "all on"
     admission = "admission = true"
 
     def __init__(self):
-        super().__init__()
+        super().__init__("all on")
         self.page = free_port()
         self.admin = f"{HOST}:{self.page}"
 

@@ -51,7 +51,11 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
     pick(plan, hand, ask, left)
 }
 
-fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+/// For each way of asking who is `left` made anew: it is asked of every member.
+fn pick<L>(plan: &Plan, hand: &mut Hand, ask: &Ask, left: &L) -> Option<usize>
+where
+    L: Fn(&Member) -> bool + ?Sized,
+{
     let members = plan.members();
     // What a member said to another balancer, or to the process before this one, is as good.
     if !hand.heard && !plan.spoken() {
@@ -71,7 +75,8 @@ fn pick(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize
         level::Draw::Unknown => {
             let full =
                 |member: &Member| plan.admission() && member.view(ask.now).is_some() && member.busy(ask.now);
-            quiet::choose(plan, hand, ask, &|member| left(member) && !full(member))
+            let left: Left<'_> = &|member| left(member) && !full(member);
+            quiet::choose(plan, hand, ask, left)
         }
     }
 }

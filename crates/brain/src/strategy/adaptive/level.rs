@@ -15,8 +15,7 @@
 use super::{bend, scorn, unsaid};
 use crate::hash::unit;
 use crate::meter::limit;
-use crate::strategy::Left;
-use crate::{Ask, Plan, mix};
+use crate::{Ask, Member, Plan, mix};
 
 /// What came of it.
 pub(super) enum Draw {
@@ -43,7 +42,10 @@ struct Vessel {
 }
 
 /// Draws one of the members that are `left`. `fleet` is the share of requests that fail with all.
-pub(super) fn draw(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
+pub(super) fn draw<L>(plan: &Plan, ask: &Ask, fleet: f64, left: &L) -> Draw
+where
+    L: Fn(&Member) -> bool + ?Sized,
+{
     match draw_below(plan, ask, fleet, left, plan.admission()) {
         Draw::Full if plan.blind() => draw_below(plan, ask, fleet, left, false),
         drawn => drawn,
@@ -51,7 +53,10 @@ pub(super) fn draw(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>) -> Draw {
 }
 
 /// The same; `limits`: of those that have room.
-fn draw_below(plan: &Plan, ask: &Ask, fleet: f64, left: Left<'_>, limits: bool) -> Draw {
+fn draw_below<L>(plan: &Plan, ask: &Ask, fleet: f64, left: &L, limits: bool) -> Draw
+where
+    L: Fn(&Member) -> bool + ?Sized,
+{
     let members = plan.members();
     let mut chance = ask.chance;
     let mut full = false;

@@ -21,11 +21,13 @@
 //! Where the balancers tell one another what they have in flight, there is no aperture: each sees enough of all (see
 //! `fleet/company.rs`).
 
-use super::Left;
 use crate::{Ask, Hand, Member, Plan};
 
 /// Index of the member; `None` if none is left.
-pub(super) fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
+pub(super) fn choose<L>(plan: &Plan, hand: &mut Hand, ask: &Ask, left: &L) -> Option<usize>
+where
+    L: Fn(&Member) -> bool + ?Sized,
+{
     let now = ask.now;
     if plan.crowded() {
         return None;
@@ -158,7 +160,10 @@ impl Usual {
 
 /// Where there are fewest in flight, of those below their ceiling; `None` if all are there: one more would only wait.
 #[cold]
-fn uncrowded(plan: &Plan, left: Left<'_>) -> Option<usize> {
+fn uncrowded<L>(plan: &Plan, left: &L) -> Option<usize>
+where
+    L: Fn(&Member) -> bool + ?Sized,
+{
     let load = |member: &Member| plan.crowd(member) / member.weight;
     let room =
         plan.members().iter().enumerate().filter(|(_, member)| left(member) && !member.vitals.crowded());
