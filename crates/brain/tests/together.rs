@@ -118,9 +118,10 @@ fn least_connections_of_many_are_those_of_one() {
 
 #[test]
 fn adaptive_where_members_say_nothing() {
-    // Alone they are nearly as one already: 101 ms by one, 105 by eight alone, 103 by eight that are told. (By the fewest requests in
-    // flight, with turns by latency, it was 108, 122 and 114.)
-    as_one("adaptive", false, 1.0);
+    // Alone they are nearly as one already, and words of others make it no better and no worse: 107 ms by one, 110 by eight alone, 111 by
+    // eight that are told (sixteen seeds; of four each is known to 2 %). By the fewest requests in flight, with turns by latency, it was
+    // 108, 122 and 114.
+    as_one("adaptive", false, NOISE);
 }
 
 #[test]
