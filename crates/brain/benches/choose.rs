@@ -65,7 +65,6 @@ fn choose(criterion: &mut Criterion) {
                         now: Time(5_000_000_000),
                         once: false,
                         session: false,
-                        calm: false,
                     };
                     bencher.iter(|| {
                         ask.turn += 1;

@@ -20,6 +20,4 @@ pub struct Ask {
     /// Is it for a session, which lasts as long as its client likes, or for one that will not be counted? How long others took says nothing
     /// of it then.
     pub session: bool,
-    /// Does nobody wait for room? Then a member that was full a while ago is asked again: it may be so no longer, and says so if it is.
-    pub calm: bool,
 }

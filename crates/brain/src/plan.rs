@@ -170,7 +170,7 @@ impl Plan {
             member.full()
                 || tried.contains(&member.id)
                 || (ask.once && member.on_trial(ask.now))
-                || (self.guarded && self.barred(member, ask))
+                || (self.guarded && self.barred(member, ask.now))
         };
         match self.members.get(first) {
             Some(member) if !out(member) => Choice::Member(first),
@@ -393,15 +393,8 @@ pub(crate) mod tests {
             let chosen = |plan: &Plan, once: bool| {
                 let mut counts = [0_u32; 3];
                 for turn in 0..300 {
-                    let ask = Ask {
-                        turn,
-                        chance: mix(turn),
-                        key: mix(!turn),
-                        now: Time(1),
-                        once,
-                        session: false,
-                        calm: false,
-                    };
+                    let ask =
+                        Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once, session: false };
                     match plan.choose(&mut Hand::default(), &ask, &[]) {
                         Choice::Member(index) => counts[index] += 1,
                         none => panic!("{}: {none:?}", strategy.name),

@@ -59,7 +59,6 @@ fn chosen(plan: &Plan) -> BTreeSet<u32> {
         now: Time(turn),
         once: false,
         session: false,
-        calm: false,
     };
     let one = |turn| match plan.choose(&mut hand, &ask(turn), &[]) {
         Choice::Member(index) => plan.members()[index].id.0,

@@ -28,7 +28,6 @@ fn ask(turn: u64, dice: &mut Dice) -> Ask {
         now: Time(turn * 100_000),
         once: false,
         session: false,
-        calm: false,
     }
 }
 
@@ -358,7 +357,6 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         now: Time(now),
         once: turn % 2 == 0,
         session: false,
-        calm: false,
     })
 }
 

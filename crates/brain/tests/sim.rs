@@ -154,7 +154,6 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
                 now: time(now),
                 once: false,
                 session: false,
-                calm: false,
             };
             let Choice::Member(index) = brain.plan().choose(&mut hand, &ask, &[]) else {
                 panic!("nobody is left")

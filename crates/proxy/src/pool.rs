@@ -135,7 +135,7 @@ impl Pool {
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         match plan.choose(
             &mut self.hand.borrow_mut(),
-            &Ask { turn, chance, key, now, once: false, session: true, calm: true },
+            &Ask { turn, chance, key, now, once: false, session: true },
             tried,
         ) {
             Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),
@@ -182,12 +182,12 @@ impl Pool {
         once: bool,
     ) -> Admission {
         let plan = &view.published.plan;
-        let (session, calm) = (self.session.get(), self.group.room.calm());
+        let session = self.session.get();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
             let choice = plan.choose(
                 &mut self.hand.borrow_mut(),
-                &Ask { turn, chance, key, now, once, session, calm },
+                &Ask { turn, chance, key, now, once, session },
                 tried,
             );
             match choice {

@@ -38,19 +38,6 @@ impl Member {
         }
     }
 
-    /// Is what made it look full so long ago that it may as well be asked? It tells at once whether it is. (Of many balancers before few
-    /// members each hears seldom of a member. At nine tenths of the capacity of 20 members, 60 balancers refused 0.7 % of all requests for
-    /// what they had heard last, and 200 balancers 1.2 %; it is 0.35 and 0.5 %, `tests/adaptive`.)
-    pub(crate) fn outdated(&self, view: &View, now: Time) -> bool {
-        now.seconds_since(view.at) > OLD * f64::from(view.reading.sojourn)
-            && self.in_flight() < limit(f64::from(view.reading.knee))
-    }
-
-    /// The same of one of which nothing is at hand.
-    pub(crate) fn uncertain(&self, now: Time) -> bool {
-        self.view(now).is_some_and(|view| self.outdated(&view, now))
-    }
-
     /// Is it just back from an ejection, without a request that succeeded since? Then who can be sent only once does not try it.
     pub(crate) fn on_trial(&self, now: Time) -> bool {
         self.vitals.suspicion.spared(now)
@@ -69,9 +56,6 @@ impl Member {
 fn fading(value: f64, x: f64) -> f64 {
     value / (1.0 + x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0)))))
 }
-
-/// Times as long as a request takes there, after which a member is likely to be as full as it is in the mean.
-const OLD: f64 = 2.0;
 
 /// Answers without a reading after which what the member said before is forgotten.
 const SILENT: u32 = 16;

@@ -100,14 +100,13 @@ impl Plan {
     }
 
     /// Is a member to get nothing more, where the plan sees to that?
-    pub(super) fn barred(&self, member: &Member, ask: &Ask) -> bool {
-        self.bars(member, self.crowded(), ask) && !(member.view(ask.now).is_some() && self.blind())
+    pub(super) fn barred(&self, member: &Member, now: Time) -> bool {
+        self.bars(member, self.crowded(), now) && !(member.view(now).is_some() && self.blind())
     }
 
     /// The same, however little this balancer knows. `crowded`: those that say nothing have as many together as they may have.
-    fn bars(&self, member: &Member, crowded: bool, ask: &Ask) -> bool {
-        let busy = member.busy(ask.now) && !(ask.calm && member.uncertain(ask.now));
-        busy || (crowded && member.view(ask.now).is_none())
+    fn bars(&self, member: &Member, crowded: bool, now: Time) -> bool {
+        member.busy(now) || (crowded && member.view(now).is_none())
     }
 
     /// What the strategy prefers among those left, when its first choice cannot be had.
@@ -115,8 +114,9 @@ impl Plan {
     pub(super) fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         let below = |member: &Member| !member.full() && !tried.contains(&member.id);
         let (crowded, blind) = (self.guarded && self.crowded(), self.guarded && self.blind());
-        let bars =
-            |member: &Member| self.bars(member, crowded, ask) && !(blind && member.view(ask.now).is_some());
+        let bars = |member: &Member| {
+            self.bars(member, crowded, ask.now) && !(blind && member.view(ask.now).is_some())
+        };
         let left = |member: &Member| below(member) && !(self.guarded && bars(member));
         let seasoned = |member: &Member| left(member) && !member.on_trial(ask.now);
         let found = match ask.once {
@@ -154,15 +154,8 @@ mod tests {
     fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
         let mut hand = Hand::default();
         for turn in 0..100 {
-            let ask = Ask {
-                turn,
-                chance: mix(turn),
-                key: mix(!turn),
-                now: Time(1),
-                once: false,
-                session: false,
-                calm: false,
-            };
+            let ask =
+                Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once: false, session: false };
             match plan.choose(&mut hand, &ask, &[]) {
                 Choice::Member(index) => plan.members()[index].vitals.begin(),
                 none => return (plan.members().iter().map(Member::in_flight).collect(), none),
@@ -213,32 +206,6 @@ mod tests {
         let even = even.limited(Arc::new(AtomicU32::new(7)));
         even.members().iter().for_each(|member| member.vitals.allow(5));
         assert_eq!(fill(&even).0, [5; 4], "a weak member would have it all");
-    }
-
-    #[test]
-    fn who_was_full_a_while_ago_is_asked_again_where_nobody_waits() {
-        let reading = crate::meter::Reading {
-            in_flight: 9,
-            knee: 4.0,
-            work: 0.1,
-            mean_in_flight: 9.0,
-            sojourn: 0.1,
-            slot: false,
-        };
-        let (then, soon, late) = (Time(1), Time(100_000_000), Time(300_000_000));
-        for strategy in strategy::ALL {
-            let plan = plan(strategy, 1);
-            let mut hand = Hand::default();
-            // More than the few that a balancer may always ask for.
-            (0..3).for_each(|_| _ = plan.members()[0].vitals.begin());
-            plan.hear(&mut hand, 0, &reading, then);
-            let mut told = |now, calm| plan.choose(&mut hand, &Ask { now, calm, ..Ask::default() }, &[]);
-            let name = strategy.name;
-            assert_eq!([told(soon, true), told(soon, false), told(late, false)], [Choice::Shed; 3], "{name}");
-            assert_eq!(told(late, true), Choice::Member(0), "{name}");
-            (0..5).for_each(|_| _ = plan.members()[0].vitals.begin());
-            assert_eq!(told(late, true), Choice::Shed, "{name}: by what it has from here it is full");
-        }
     }
 
     #[test]

@@ -78,8 +78,7 @@ where
             works += f64::from(view.reading.work);
             let queue = member.queue(&view, ask.now);
             // The limit is above the knee: most are looked at no closer.
-            let holds = || !(ask.calm && member.outdated(&view, ask.now));
-            if limits && queue >= knee && queue >= f64::from(limit(knee)) && holds() {
+            if limits && queue >= knee && queue >= f64::from(limit(knee)) {
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
