@@ -12,7 +12,8 @@
 //! was slow is tried again, and where all are idle each has turns in inverse proportion to its latency. However slow one was, it is
 //! looked upon as [`WORST`] times as slow as usual at most: by then the others have four times as many requests.
 //!
-//! Sessions (tcp, udp) last as long as their clients like. They go where there are fewest, in turns among equals.
+//! Sessions (tcp, udp) last as long as their clients like, and members named in DNS answers are not counted. Both go where there are
+//! fewest, in turns by weight among equals.
 //!
 //! Only an *aperture* of the members is used: a ring that begins elsewhere for each balancer and is twice as wide
 //! as the requests in flight (Finagle's deterministic aperture, with the width from the load). With many
