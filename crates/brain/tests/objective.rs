@@ -45,10 +45,10 @@ fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
 #[test]
 fn who_has_time_is_refused_little_that_can_be_served() {
     let (mut usual, mut patient) = ([0.0; 2], [0.0; 2]);
-    // Measured: 0.59 of what is refused otherwise. Of few runs it is chance: there are moments of too much in every fourth. At 0.93 of the
-    // capacity, where they are longer than anybody may wait, it is 0.8 (36 runs; of six between 0.5 and 0.85).
+    // Measured: 0.2 of what is refused otherwise. There are such moments in few runs, so it takes many. Nearer to the capacity they are
+    // longer than anybody may wait: at 0.9 of it it is 0.6, and at 0.93 0.8 (36 runs; of six between 0.5 and 0.85).
     for seed in 1..=24 {
-        let setting = Setting { seed, ..fleet(1, 0.9, 0) };
+        let setting = Setting { seed, ..fleet(1, 0.88, 0) };
         for (name, sums) in [("adaptive", &mut usual), ("adaptive, within 300 ms", &mut patient)] {
             let outcome = measure(name, &setting, 300.0);
             sums[0] += outcome.share(outcome.shed);
@@ -56,8 +56,8 @@ fn who_has_time_is_refused_little_that_can_be_served() {
         }
     }
     let ([refused, in_time], [refused_patient, in_time_patient]) = (usual, patient);
-    assert!(refused > 1.0, "there is nothing to mend: {refused}");
-    assert!(refused_patient < 0.8 * refused, "{refused_patient} of {refused}");
+    assert!(refused > 0.5, "there is nothing to mend: {refused}");
+    assert!(refused_patient < 0.5 * refused, "{refused_patient} of {refused}");
     assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
     // A little more than can be served, and nothing is known of the members but what is seen.
     let (mut usual, mut patient) = ([0.0; 2], [0.0; 2]);

@@ -159,7 +159,7 @@ impl Pool {
         self.hand.borrow().clone()
     }
 
-    /// The next choice is a request's.
+    /// The next choice is a request's, which counts towards the retry budget.
     pub(crate) fn request(&self, now: Time) {
         self.session.set(false);
         self.deposit(now);
