@@ -65,6 +65,7 @@ fn choose(criterion: &mut Criterion) {
                         now: Time(5_000_000_000),
                         once: false,
                         session: false,
+                        venture: false,
                     };
                     bencher.iter(|| {
                         ask.turn += 1;

@@ -393,8 +393,15 @@ pub(crate) mod tests {
             let chosen = |plan: &Plan, once: bool| {
                 let mut counts = [0_u32; 3];
                 for turn in 0..300 {
-                    let ask =
-                        Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once, session: false };
+                    let ask = Ask {
+                        turn,
+                        chance: mix(turn),
+                        key: mix(!turn),
+                        now: Time(1),
+                        once,
+                        session: false,
+                        venture: false,
+                    };
                     match plan.choose(&mut Hand::default(), &ask, &[]) {
                         Choice::Member(index) => counts[index] += 1,
                         none => panic!("{}: {none:?}", strategy.name),

@@ -93,8 +93,8 @@ fn strangers(effort: Effort) {
     for balancers in counts {
         let setting = |load| Setting { balancers: *balancers, members: 20, ignore_cancel: true, ..at(load) };
         let row = measure("adaptive", &setting(0.9), effort);
-        // Of 500 it was 1.9 and 2.4 %, by what chance made of the same seeds.
-        let most = if *balancers > 200 { 3.0 } else { 2.0 };
+        // Of 60 and 200 it was 0.35 and 0.37 % in the long form, and 0.66 and 1.22 where no member was asked that was full a while ago.
+        let most = if *balancers > 200 { 3.0 } else { 1.0 };
         assert!(
             row.shed <= most && row.failed <= 0.5,
             "{balancers} balancers: {:.2} %, {:.2} %",

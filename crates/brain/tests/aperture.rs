@@ -59,6 +59,7 @@ fn chosen(plan: &Plan) -> BTreeSet<u32> {
         now: Time(turn),
         once: false,
         session: false,
+        venture: false,
     };
     let one = |turn| match plan.choose(&mut hand, &ask(turn), &[]) {
         Choice::Member(index) => plan.members()[index].id.0,

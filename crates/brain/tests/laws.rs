@@ -28,6 +28,7 @@ fn ask(turn: u64, dice: &mut Dice) -> Ask {
         now: Time(turn * 100_000),
         once: false,
         session: false,
+        venture: false,
     }
 }
 
@@ -357,6 +358,7 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         now: Time(now),
         once: turn % 2 == 0,
         session: false,
+        venture: false,
     })
 }
 

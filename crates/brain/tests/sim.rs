@@ -154,6 +154,7 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
                 now: time(now),
                 once: false,
                 session: false,
+                venture: false,
             };
             let Choice::Member(index) = brain.plan().choose(&mut hand, &ask, &[]) else {
                 panic!("nobody is left")

@@ -12,7 +12,7 @@ use std::time::Duration;
 use plimsoll_brain::{MemberId, Time, Turn, Urgency};
 
 use crate::core::Core;
-use crate::pool::{Admission, Pool, View};
+use crate::pool::{Admission, Pool, View, Work};
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
@@ -26,8 +26,7 @@ pub(crate) struct Wish<'a> {
     pub(crate) urgency: Option<Urgency>,
     /// When no answer is of use any more.
     pub(crate) deadline: Time,
-    /// Can it be sent only once?
-    pub(crate) once: bool,
+    pub(crate) work: Work,
     /// When it came: the time that it may wait for room begins there.
     pub(crate) since: Time,
     /// Is a look at once in vain? Members have just said so themselves.
@@ -43,14 +42,14 @@ pub(crate) fn at_once(
     view: Rc<View>,
     key: u64,
     tried: &[MemberId],
-    once: bool,
+    work: Work,
     now: Time,
 ) -> Admission {
     let calm = pool.group.room.calm();
     if !calm && let Some(no) = behind(pool) {
         return no;
     }
-    let admission = pool.admit_by(view, key, core.chance(), now, tried, once);
+    let admission = pool.admit_by(view, key, core.chance(), now, tried, work);
     if !calm && let Admission::Trip(_) = &admission {
         // Where one found room there may be more.
         pool.group.room.ring();
@@ -88,10 +87,11 @@ pub(crate) async fn admit(
     timer: &Timer,
     key: u64,
     tried: &[MemberId],
+    work: Work,
     deadline: Time,
 ) -> Result<Trip, Reason> {
-    let wish = Wish { key, tried, urgency: None, deadline, once: false, since: core.now(), refused: false };
-    match at_once(core, pool, pool.view(), key, tried, false, core.now()) {
+    let wish = Wish { key, tried, urgency: None, deadline, work, since: core.now(), refused: false };
+    match at_once(core, pool, pool.view(), key, tried, work, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
         Admission::Shed => line_up(core, pool, timer, &wish, |_| false).await,
@@ -125,7 +125,7 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
             } else if !std::mem::take(&mut look) {
                 return Poll::Pending;
             }
-            match pool.admit(wish.key, core.chance(), core.tick(), wish.tried, wish.once) {
+            match pool.admit(wish.key, core.chance(), core.tick(), wish.tried, wish.work) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Shed => return Poll::Ready(Err(Reason::Shed)),
@@ -153,7 +153,7 @@ pub(crate) async fn line_up(
     let room = &pool.group.room;
     let urgency = wish.urgency.unwrap_or_default();
     if !wish.refused && room.ranked() && !room.outranked(urgency) {
-        match pool.admit(wish.key, core.chance(), core.now(), wish.tried, wish.once) {
+        match pool.admit(wish.key, core.chance(), core.now(), wish.tried, wish.work) {
             Admission::Trip(trip) => {
                 // Where one found room there may be more.
                 room.ring();
@@ -193,7 +193,7 @@ pub(crate) async fn line_up(
                 }
                 Turn::Look | Turn::Wait => {}
             }
-            match pool.admit(wish.key, core.chance(), now, wish.tried, wish.once) {
+            match pool.admit(wish.key, core.chance(), now, wish.tried, wish.work) {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Full | Admission::Shed if late => {

@@ -19,7 +19,7 @@ use crate::account::Choice;
 use crate::group::Record;
 use crate::inner::lock;
 use crate::listener::Listener;
-use crate::pool::{Admission, Pool, View};
+use crate::pool::{Admission, Pool, View, Work};
 use crate::stats::Count;
 use crate::trip::Trip;
 
@@ -180,6 +180,7 @@ impl Bond {
         pool: &Pool,
         view: &Rc<View>,
         (key, chance): (u64, u64),
+        work: Work,
         now: Time,
     ) -> Option<Trip> {
         let own = self.place(view)?;
@@ -189,7 +190,7 @@ impl Bond {
         {
             return Some(trip);
         }
-        match pool.admit_by(Rc::clone(view), key, chance, now, &tried, false) {
+        match pool.admit_by(Rc::clone(view), key, chance, now, &tried, work) {
             Admission::Trip(trip) => Some(trip),
             Admission::Full | Admission::Shed | Admission::Nobody => None,
         }

@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::{Group, Published, Record, Said, Wires};
 use crate::metered::HostMeter;
-use crate::pool::{Admission, Pool};
+use crate::pool::{Admission, Pool, Work};
 use crate::trip::Trip;
 use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings};
 
@@ -111,7 +111,7 @@ pub(crate) fn trip(core: &Core) -> Trip {
 
 /// The same in a group that is there.
 pub(crate) fn trip_of(pool: &Rc<Pool>) -> Trip {
-    match pool.admit(0, 0, Time(0), &[], false) {
+    match pool.admit(0, 0, Time(0), &[], Work::Session) {
         Admission::Trip(trip) => trip,
         Admission::Full | Admission::Shed | Admission::Nobody => panic!("no member"),
     }

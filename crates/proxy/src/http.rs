@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::http2::{self, Framed};
 use crate::listener::Listener;
 use crate::metered::{Heed, Metered};
-use crate::pool::View;
+use crate::pool::{View, Work};
 use crate::reason::Reason;
 use crate::stream::Stream;
 use crate::wheel::Timer;
@@ -110,6 +110,11 @@ impl Asked {
     /// If a member fails it after it may have done something, is that its end?
     fn once(&self) -> bool {
         self.streamed || !self.method.idempotent()
+    }
+
+    /// As a member is asked for. What is still to come of a body may be more than is kept to be sent again.
+    fn work(&self) -> Work {
+        Work::Request { once: self.once(), again: self.repeatable() && self.body.done() }
     }
 }
 

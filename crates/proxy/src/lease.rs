@@ -127,8 +127,15 @@ impl Control {
         let again = had.is_some();
         let found = had.map_or_else(
             || {
-                let ask =
-                    Ask { turn: 0, chance, key: client.unwrap_or(chance), now, once: false, session: false };
+                let ask = Ask {
+                    turn: 0,
+                    chance,
+                    key: client.unwrap_or(chance),
+                    now,
+                    once: false,
+                    session: false,
+                    venture: false,
+                };
                 self.desk.choose(&group, &plan, &ask, &tried)
             },
             Found::Place,
@@ -211,6 +218,7 @@ impl Control {
                     now,
                     once: false,
                     session: false,
+                    venture: false,
                 };
                 let from = Arc::clone(&loan.name);
                 let group = Arc::clone(&loan.group);

@@ -28,8 +28,6 @@ pub(crate) struct Pool {
     view: RefCell<Rc<View>>,
     upstreams: RefCell<BTreeMap<MemberId, Rc<Upstream>>>,
     turn: Cell<u64>,
-    /// Is the next choice for a session?
-    session: Cell<bool>,
     budget: RefCell<RetryBudget>,
     hand: Rc<RefCell<Hand>>,
     /// If its members speak GIOP.
@@ -66,6 +64,19 @@ struct Idle {
     since: Time,
 }
 
+/// What a member is wanted for.
+#[derive(Clone, Copy)]
+pub(crate) enum Work {
+    /// As much as a client likes, for as long as it likes.
+    Session,
+    Request {
+        /// If a member fails it after it may have done something, is that its end?
+        once: bool,
+        /// If a member refuses it, can it be sent to another?
+        again: bool,
+    },
+}
+
 /// What came of asking for a member.
 pub(crate) enum Admission {
     /// Counted in with a member.
@@ -88,7 +99,6 @@ impl Pool {
             upstreams: RefCell::default(),
             // Cores begin at different members, so that they do not all follow the same one.
             turn: Cell::new(core as u64),
-            session: Cell::new(false),
             hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
             iiop: iiop::Side::default(),
@@ -117,9 +127,9 @@ impl Pool {
         chance: u64,
         now: Time,
         tried: &[MemberId],
-        once: bool,
+        work: Work,
     ) -> Admission {
-        self.admit_by(self.view(), key, chance, now, tried, once)
+        self.admit_by(self.view(), key, chance, now, tried, work)
     }
 
     /// Whom it would choose: a member that is told to a client, and counted by nobody.
@@ -135,7 +145,7 @@ impl Pool {
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         match plan.choose(
             &mut self.hand.borrow_mut(),
-            &Ask { turn, chance, key, now, once: false, session: true },
+            &Ask { turn, chance, key, now, once: false, session: true, venture: false },
             tried,
         ) {
             Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),
@@ -159,16 +169,9 @@ impl Pool {
         self.hand.borrow().clone()
     }
 
-    /// The next choice is a request's, which counts towards the retry budget.
-    pub(crate) fn request(&self, now: Time) {
-        self.session.set(false);
-        self.deposit(now);
-    }
-
-    /// The next choice is a session's.
+    /// The next choice is a session's: those have turns over all cores.
     pub(crate) fn session(&self) {
         self.turn.set(self.group.turn());
-        self.session.set(true);
     }
 
     /// The same by a view at hand.
@@ -179,15 +182,19 @@ impl Pool {
         chance: u64,
         now: Time,
         tried: &[MemberId],
-        once: bool,
+        work: Work,
     ) -> Admission {
         let plan = &view.published.plan;
-        let session = self.session.get();
+        let (once, session, again) = match work {
+            Work::Session => (false, true, false),
+            Work::Request { once, again } => (once, false, again),
+        };
+        let venture = again && self.group.room.calm();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
             let choice = plan.choose(
                 &mut self.hand.borrow_mut(),
-                &Ask { turn, chance, key, now, once, session },
+                &Ask { turn, chance, key, now, once, session, venture },
                 tried,
             );
             match choice {

@@ -22,7 +22,7 @@ use crate::core::Core;
 use crate::link::Link;
 use crate::listener::Listener;
 use crate::metered::{Heed, Metered};
-use crate::pool::Pool;
+use crate::pool::{Pool, Work};
 use crate::reason::Reason;
 use crate::relay::{self, End, Quiet, Side};
 use crate::stream::Stream;
@@ -134,7 +134,7 @@ async fn reach(
         let chosen = if tried.is_empty() { returning(core, listener, pool, begun) } else { None };
         let trip = match chosen {
             Some(trip) => Ok(trip),
-            None => admit(core, pool, timer, key, &tried, never).await,
+            None => admit(core, pool, timer, key, &tried, Work::Session, never).await,
         };
         let trip = match trip {
             Ok(trip) => trip,

@@ -165,6 +165,20 @@ impl Test {
         }
     }
 
+    /// Can points that have these levels decide it at all? A short form of an experiment may have too few of them.
+    pub fn is_asked(&self, points: &[&Levels]) -> bool {
+        let has = |factor: Factor, wanted: &Level| {
+            points.iter().any(|levels| self.looks_at(levels) && levels.get(&factor) == Some(wanted))
+        };
+        match self {
+            Self::LessInARegion(test) => has(test.series, &test.of) && has(test.series, &test.than),
+            Self::RatioToBest(test) => {
+                has(test.series, &test.of) && test.among.iter().any(|other| has(test.series, other))
+            }
+            _ => points.iter().any(|levels| self.looks_at(levels)),
+        }
+    }
+
     fn of_those_there(&self, table: &Table) -> Verdict {
         match self {
             Self::LessInARegion(test) => test.decide(table),

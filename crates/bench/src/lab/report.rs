@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::claim::{Verdict, shown};
-use super::experiment::Experiment;
+use super::experiment::{Claim, Experiment, Mode};
 use super::metric::Metric;
 use super::point::PUNCTUAL;
 use super::statistics::Estimate;
@@ -74,14 +74,24 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
     let points = store::points(folder)?;
     let mut table = store::table(&points);
     let mut expected = run.points;
-    for point in plan::points(&experiment, run.mode()) {
+    let planned = plan::points(&experiment, run.mode());
+    for point in &planned {
         if let Some(why) = run.lacks(&point.levels) {
             table.leave_out(point.levels.clone(), why);
             expected = expected.saturating_sub(1);
         }
     }
+    let asked = |claim: &Claim| {
+        let levels = planned.iter().map(|point| &point.levels);
+        let levels = levels.filter(|levels| claim.only.iter().all(|only| only.keeps(levels)));
+        claim.test.get_ref().is_asked(&levels.collect::<Vec<_>>())
+    };
     let claims = experiment.claims.iter().map(|claim| {
         let Verdict { pass, decided, numbers } = match &run.skipped {
+            // The whole of an experiment has all that its claims are about.
+            None if run.mode() == Mode::Quick && !asked(claim) => {
+                Verdict::open("not asked: the quick form has no points for it")
+            }
             None => claim.test.get_ref().decide(&table.only(&claim.only).column(claim.column)),
             Some(_) => Verdict::open("not decided: the run was skipped"),
         };

@@ -24,7 +24,7 @@ impl Member {
     pub(crate) fn queue(&self, view: &View, now: Time) -> f64 {
         let mean = f64::from(view.reading.mean_in_flight);
         let away = f64::from(view.reading.in_flight) - mean;
-        let had = mean + fading(away, now.seconds_since(view.at) / f64::from(view.reading.sojourn));
+        let had = mean + fading(away, view.sojourns(now));
         let (begun, in_flight) = self.vitals.work();
         let (queue, here) = (had + f64::from(begun.wrapping_sub(view.begun)), f64::from(in_flight));
         if queue > here { queue } else { here }
@@ -36,6 +36,13 @@ impl Member {
             Some(said) => self.queue(&said, now) >= f64::from(limit(f64::from(said.reading.knee))),
             None => self.vitals.crowded(),
         }
+    }
+
+    /// Is it so long since it said so, that it may be so no longer? Not if it has that many from here. Once something was sent there its
+    /// answer tells.
+    pub(crate) fn may_be_so_no_longer(&self, view: &View, now: Time) -> bool {
+        let (begun, in_flight) = self.vitals.work();
+        begun == view.begun && in_flight < limit(f64::from(view.reading.knee)) && view.sojourns(now) > OLD
     }
 
     /// Is it just back from an ejection, without a request that succeeded since? Then who can be sent only once does not try it.
@@ -56,6 +63,16 @@ impl Member {
 fn fading(value: f64, x: f64) -> f64 {
     value / (1.0 + x * (1.0 + x * (1.0 / 2.0 + x * (1.0 / 6.0 + x * (1.0 / 24.0)))))
 }
+
+impl View {
+    /// How old it is, in times that a request takes there.
+    pub(crate) fn sojourns(&self, now: Time) -> f64 {
+        now.seconds_since(self.at) / f64::from(self.reading.sojourn)
+    }
+}
+
+/// Times that a request takes there, after which little is left of what it said last.
+const OLD: f64 = 2.0;
 
 /// Answers without a reading after which what the member said before is forgotten.
 const SILENT: u32 = 16;

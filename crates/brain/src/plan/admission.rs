@@ -47,6 +47,9 @@ impl Plan {
         if member.busy(now) {
             let most = member.most(now).unwrap_or_default();
             return Some(match says {
+                Some(said) if member.may_be_so_no_longer(&said, now) => format!(
+                    "had the {most} requests that it can work on when it was last heard of; is asked again where no other has room and nobody waits"
+                ),
                 Some(_) => format!("has the {most} requests that it can work on, by what it says"),
                 None => {
                     format!("has the {most} requests from here that it can work on, by what is seen of it")
@@ -127,9 +130,30 @@ impl Plan {
         match found {
             Some(index) => Choice::Member(index),
             None if self.members.iter().all(|member| tried.contains(&member.id)) => Choice::Nobody,
-            None if self.members.iter().any(below) => Choice::Shed,
+            None if self.members.iter().any(below) => self.venture(ask, below),
             None => Choice::Full,
         }
+    }
+
+    /// Where none has room: the one whose word is the oldest, in requests of its own, of those that may have room by now. Of many balancers
+    /// before few members each hears seldom of a member, and what it heard fades into what is usual there, which near the capacity is
+    /// as many as it can work on: all look full, and who waits is told of nothing. (At nine tenths of the capacity of 20 members, 60 balancers
+    /// refused 0.7 % of all requests for that and 200 balancers 1.2 %, `tests/adaptive`.)
+    fn venture(&self, ask: &Ask, below: impl Fn(&Member) -> bool) -> Choice {
+        if !ask.venture {
+            return Choice::Shed;
+        }
+        let (mut oldest, mut best) = (0.0, Choice::Shed);
+        for (index, member) in self.members.iter().enumerate().filter(|(_, member)| below(member)) {
+            if let Some(view) = member.view(ask.now)
+                && member.may_be_so_no_longer(&view, ask.now)
+                && view.sojourns(ask.now) > oldest
+                && !(ask.once && member.on_trial(ask.now))
+            {
+                (oldest, best) = (view.sojourns(ask.now), Choice::Member(index));
+            }
+        }
+        best
     }
 }
 
@@ -142,6 +166,7 @@ mod tests {
     use core::sync::atomic::AtomicU32;
 
     use super::*;
+    use crate::meter::Reading;
     use crate::plan::tests::members;
     use crate::{Knobs, Strategy, mix, strategy};
 
@@ -154,8 +179,15 @@ mod tests {
     fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
         let mut hand = Hand::default();
         for turn in 0..100 {
-            let ask =
-                Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(1), once: false, session: false };
+            let ask = Ask {
+                turn,
+                chance: mix(turn),
+                key: mix(!turn),
+                now: Time(1),
+                once: false,
+                session: false,
+                venture: false,
+            };
             match plan.choose(&mut hand, &ask, &[]) {
                 Choice::Member(index) => plan.members()[index].vitals.begin(),
                 none => return (plan.members().iter().map(Member::in_flight).collect(), none),
@@ -194,7 +226,7 @@ mod tests {
         some.members().iter().for_each(|member| {
             _ = some.observe(&mut hand, &member.vitals, Duration::from_millis(9), false, now)
         });
-        let reading = crate::meter::Reading { knee: 9.0, work: 0.1, sojourn: 0.1, ..Default::default() };
+        let reading = Reading { knee: 9.0, work: 0.1, sojourn: 0.1, ..Default::default() };
         some.hear(&mut hand, 0, &reading, now);
         (0..7).for_each(|_| _ = some.members()[1].vitals.begin());
         let ask = Ask { now, ..Ask::default() };
@@ -206,6 +238,48 @@ mod tests {
         let even = even.limited(Arc::new(AtomicU32::new(7)));
         even.members().iter().for_each(|member| member.vitals.allow(5));
         assert_eq!(fill(&even).0, [5; 4], "a weak member would have it all");
+    }
+
+    #[test]
+    fn who_was_full_a_while_ago_is_asked_again_where_no_other_has_room() {
+        let reading = |in_flight: u32| Reading {
+            in_flight,
+            knee: 4.0,
+            work: 0.1,
+            mean_in_flight: 9.0,
+            sojourn: 0.1,
+            slot: false,
+        };
+        let (then, soon, late) = (Time(1), Time(100_000_000), Time(300_000_000));
+        for strategy in strategy::ALL {
+            let plan = plan(strategy, 2);
+            let mut hand = Hand::default();
+            // More than the few that a balancer may always ask for.
+            for member in plan.members() {
+                (0..3).for_each(|_| _ = member.vitals.begin());
+            }
+            plan.hear(&mut hand, 0, &reading(9), then);
+            plan.hear(&mut hand, 1, &reading(9), Time(2));
+            let mut told =
+                |now, venture| plan.choose(&mut hand, &Ask { now, venture, ..Ask::default() }, &[]);
+            let name = strategy.name;
+            assert_eq!([told(soon, true), told(soon, false), told(late, false)], [Choice::Shed; 3], "{name}");
+            assert_eq!(told(late, true), Choice::Member(0), "{name}: of two it is the one heard of before");
+            let says = plan.refuses(&plan.members()[0], late).unwrap_or_default();
+            assert!(says.contains("last heard"), "{name}: {says}");
+            // It says at once that it still is.
+            plan.hear(&mut hand, 0, &reading(9), late);
+            let ask = Ask { now: late, venture: true, ..Ask::default() };
+            assert_eq!(plan.choose(&mut hand, &ask, &[]), Choice::Member(1), "{name}");
+            assert_eq!(plan.choose(&mut hand, &ask, &[MemberId(1)]), Choice::Shed, "{name}");
+            plan.members()[1].vitals.begin();
+            assert_eq!(plan.choose(&mut hand, &ask, &[]), Choice::Shed, "{name}: it is being asked");
+            (0..4).for_each(|_| _ = plan.members()[1].vitals.begin());
+            plan.hear(&mut hand, 1, &reading(9), late);
+            let ask = Ask { now: Time(900_000_000), ..ask };
+            let told = plan.choose(&mut hand, &ask, &[MemberId(0)]);
+            assert_eq!(told, Choice::Shed, "{name}: as many are there from here");
+        }
     }
 
     #[test]
@@ -231,8 +305,7 @@ mod tests {
                 let kept = vitals.blended().is_some();
                 assert_eq!(kept, admission || strategy.reads_latency, "{}", strategy.name);
                 let mut hand = Hand::default();
-                let reading =
-                    crate::meter::Reading { knee: 3.0, work: 0.1, sojourn: 0.1, ..Default::default() };
+                let reading = Reading { knee: 3.0, work: 0.1, sojourn: 0.1, ..Default::default() };
                 plan.hear(&mut hand, 0, &reading, Time(1));
                 plan.observe(&mut hand, vitals, millisecond, false, Time(1));
                 let heard = vitals.heard.view().is_some();

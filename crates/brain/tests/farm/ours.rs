@@ -166,7 +166,15 @@ impl Balancer {
 
     fn pick(&mut self, now: f64, failed: Option<usize>, chance: u64) -> Option<usize> {
         self.turn += 1;
-        let ask = Ask { turn: self.turn, chance, key: 0, now: time(now), once: false, session: false };
+        let ask = Ask {
+            turn: self.turn,
+            chance,
+            key: 0,
+            now: time(now),
+            once: false,
+            session: false,
+            venture: self.line.is_empty(),
+        };
         let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
         let Choice::Member(index) = self.plan.choose(&mut self.hand, &ask, &tried) else { return None };
         let member = &self.plan.members()[index];

@@ -74,7 +74,7 @@ impl<S: Stream> Session<S> {
         let own = brought.home.as_ref().and_then(|home| home.place);
         if let Some(place) = own.filter(|place| !tried.contains(&view.published.plan.members()[*place].id)) {
             if tried.is_empty() {
-                trip = escape(&mut brought, pool, &view, asked.key, place, now);
+                trip = escape(&mut brought, pool, &view, asked, place, now);
             }
             how = Choice::Moved;
             if trip.is_none() {
@@ -86,7 +86,7 @@ impl<S: Stream> Session<S> {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.once()),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work()),
         };
         if let Some(bond) = &self.bond {
             bond.borrow_mut().how = how;
@@ -167,7 +167,7 @@ fn escape(
     brought: &mut Brought,
     pool: &Rc<Pool>,
     view: &Rc<View>,
-    key: u64,
+    asked: &Asked,
     place: usize,
     now: Time,
 ) -> Option<Trip> {
@@ -189,9 +189,11 @@ fn escape(
     // Not the bits that said that it goes.
     let chance = mix(chance);
     let there = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now));
-    let there = there.or_else(|| match pool.admit_by(Rc::clone(view), key, chance, now, &tried, false) {
-        Admission::Trip(trip) => Some(trip),
-        Admission::Full | Admission::Shed | Admission::Nobody => None,
+    let there = there.or_else(|| {
+        match pool.admit_by(Rc::clone(view), asked.key, chance, now, &tried, asked.work()) {
+            Admission::Trip(trip) => Some(trip),
+            Admission::Full | Admission::Shed | Admission::Nobody => None,
+        }
     })?;
     (token.moves, token.moved) = (moves.count(), brought.unix);
     Some(there)

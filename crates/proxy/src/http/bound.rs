@@ -72,7 +72,8 @@ impl<S: Stream> Session<S> {
                 }
                 (Rebind::Silent | Rebind::Redirect, true) => {
                     let ask = (asked.key, self.core.chance());
-                    bond.elsewhere(pool, &view, ask, now).inspect(|there| bond.moved(Some(there)))
+                    bond.elsewhere(pool, &view, ask, asked.work(), now)
+                        .inspect(|there| bond.moved(Some(there)))
                 }
             };
             // Clients of gRPC and of WebSockets follow nobody.
@@ -97,7 +98,7 @@ impl<S: Stream> Session<S> {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.once()),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work()),
         };
         // It came by a cookie before a reload, and is not to be bound.
         let free = binding == Binding::PerRequest && !bond.is_bound();

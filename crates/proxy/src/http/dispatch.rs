@@ -93,7 +93,7 @@ impl<S: Stream> Session<S> {
     }
 
     async fn attempts(&mut self, pool: &Rc<Pool>, asked: &mut Asked) -> Outcome {
-        pool.request(asked.begun);
+        pool.deposit(asked.begun);
         if let Some(side_car) = &pool.group.side_car {
             if let Some(outcome) = self.sent_away(side_car, asked) {
                 return outcome;
@@ -123,7 +123,7 @@ impl<S: Stream> Session<S> {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
             let admission = match &self.bond {
                 _ if refusals == REFUSALS => Admission::Shed,
-                None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.once(), now),
+                None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.work(), now),
                 Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
                     Ok(admission) => admission,
                     Err(location) => return Outcome::Redirected(location),
@@ -290,7 +290,7 @@ impl<S: Stream> Session<S> {
                 tried,
                 urgency,
                 deadline,
-                once: asked.once(),
+                work: asked.work(),
                 since: asked.begun,
                 refused: matches!(known, Known::Refused),
             };

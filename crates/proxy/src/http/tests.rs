@@ -18,7 +18,7 @@ use crate::connect::Peer;
 use crate::core::{Census, Core};
 use crate::fixture::{LOOPBACK, pool};
 use crate::listener::{Door, Listener};
-use crate::pool::Admission;
+use crate::pool::{Admission, Work};
 use crate::reason::Reason;
 use crate::{Binding, ClientTimeouts, Forwarded, ListenerSettings, Protocol};
 
@@ -183,7 +183,9 @@ fn relay(client: Script, mut member: Script) -> Relayed {
         session.timer = poll_fn(|cx| Poll::Ready(wheel.timer(cx.waker()))).await;
         let Next::Request(mut asked) = session.next().await else { panic!("no request") };
         let pool = session.listener.pool();
-        let Admission::Trip(trip) = pool.admit(0, 0, Time(0), &[], false) else { panic!("no member") };
+        let Admission::Trip(trip) = pool.admit(0, 0, Time(0), &[], Work::Session) else {
+            panic!("no member")
+        };
         let exchange = session.exchange(&mut asked, &mut member, &trip, Time(u64::MAX), false);
         let end = tokio::select! {
             () = Rc::clone(&wheel).drive(alarm) => unreachable!("the wheel turns for ever"),

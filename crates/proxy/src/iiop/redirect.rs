@@ -17,7 +17,7 @@ use super::proof::Found;
 use crate::Binding;
 use crate::admit::{self, admit};
 use crate::bond::Bond;
-use crate::pool::Pool;
+use crate::pool::{Pool, Work};
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
@@ -77,7 +77,7 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
         };
         let admitted = match chosen {
             Some(trip) => Ok(trip),
-            None => admit(core, &pool, timer, key, &tried, deadline).await,
+            None => admit(core, &pool, timer, key, &tried, Work::Session, deadline).await,
         };
         let mut trip = match admitted {
             Ok(trip) => trip,

@@ -16,9 +16,12 @@ use super::lines::Way;
 use crate::admit::{self, admit};
 use crate::blame::Blame;
 use crate::connect::connect;
-use crate::pool::{Admission, Pool};
+use crate::pool::{Admission, Pool, Work};
 use crate::reason::Reason;
 use crate::trip::Trip;
+
+/// A call, as a member is asked for: one that refuses it for want of room is not told from one that fails it.
+const WORK: Work = Work::Request { once: false, again: false };
 
 /// Sends a request at once if a member and a connection to it are at hand, else as soon as they are; the connection, if
 /// it has been sent.
@@ -26,8 +29,8 @@ pub(super) fn begin(call: Call) -> Option<Rc<Line>> {
     let session = Rc::clone(&call.session);
     let core = &session.core;
     let pool = session.listener.pool();
-    pool.request(call.begun);
-    let admission = admit::at_once(core, &pool, pool.view(), key(&call, &pool), &[], false, call.begun);
+    pool.deposit(call.begun);
+    let admission = admit::at_once(core, &pool, pool.view(), key(&call, &pool), &[], WORK, call.begun);
     if let Admission::Trip(trip) = admission {
         let Some(line) = pool.iiop.lines.find(trip.member(), &manner(&call), most(&trip)) else {
             session.waits(&call);
@@ -53,7 +56,7 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
     loop {
         let admitted = match trip.take() {
             Some(trip) => Ok(trip),
-            None => admit(core, &pool, &timer, key(&call, &pool), &call.tried, never).await,
+            None => admit(core, &pool, &timer, key(&call, &pool), &call.tried, WORK, never).await,
         };
         let found = match admitted {
             Ok(trip) => trip,

@@ -18,7 +18,7 @@ use tokio::net::UdpSocket;
 use super::{Key, Lent, Service, TURN};
 use crate::blame::Blame;
 use crate::bond::Bond;
-use crate::pool::{Admission, Pool};
+use crate::pool::{Admission, Pool, Work};
 use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
@@ -260,7 +260,7 @@ impl Flow {
         }
         let reads_key = view.published.plan.strategy().reads_key;
         let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
-        if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), now) {
+        if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), Work::Session, now) {
             bond.moved(Some(&trip));
             drop(bond);
             self.part(now);
@@ -280,7 +280,7 @@ impl Flow {
                 Some(trip) => Admission::Trip(trip),
                 None => {
                     pool.session();
-                    pool.admit(key, core.chance(), now, &failed, false)
+                    pool.admit(key, core.chance(), now, &failed, Work::Session)
                 }
             };
             match admission {

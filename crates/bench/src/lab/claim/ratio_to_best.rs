@@ -206,6 +206,17 @@ mod tests {
     }
 
     #[test]
+    fn it_is_not_asked_of_points_that_lack_a_side() {
+        let of = |level| Levels::from([(Factor::Endpoints, Level::Number(level))]);
+        let asked = |levels: &[f64]| {
+            let levels: Vec<Levels> = levels.iter().map(|level| of(*level)).collect();
+            Test::RatioToBest(test(Some(0.8), None)).is_asked(&levels.iter().collect::<Vec<_>>())
+        };
+        assert!(asked(&[1.0, 3.0]) && asked(&[0.0, 2.0, 1.0]));
+        assert!(!asked(&[1.0]) && !asked(&[2.0, 3.0]) && !asked(&[1.0, 4.0]) && !asked(&[]));
+    }
+
+    #[test]
     fn what_is_left_out_leaves_a_win_open_but_not_a_loss() {
         let decide = |own: f64| {
             let mut table = table(0.1, own);
