@@ -20,7 +20,7 @@ pub struct Ask {
     /// Is it for a session, which lasts as long as its client likes, or for one that will not be counted? How long others took says nothing
     /// of it then.
     pub session: bool,
-    /// Where none has room for it, may it be sent to one that was full a while ago and may be so no longer? It is asked for once the member
-    /// has refused it, so it must be possible to send it again then, and it is not for those that overtake others who wait.
+    /// Where none has room for it, may it go to one that was full a while ago and may be so no longer? That one may refuse it, so it must
+    /// be possible to send it again; and it would overtake those that wait.
     pub venture: bool,
 }

@@ -189,7 +189,8 @@ impl Pool {
             Work::Session => (false, true, false),
             Work::Request { once, again } => (once, false, again),
         };
-        let venture = again && self.group.room.calm();
+        // At its first try only: each member that refuses it takes some of its time.
+        let venture = again && tried.is_empty() && self.group.room.calm();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
             let choice = plan.choose(

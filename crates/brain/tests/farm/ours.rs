@@ -173,7 +173,7 @@ impl Balancer {
             now: time(now),
             once: false,
             session: false,
-            venture: self.line.is_empty(),
+            venture: self.line.is_empty() && failed.is_none(),
         };
         let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
         let Choice::Member(index) = self.plan.choose(&mut self.hand, &ask, &tried) else { return None };
