@@ -432,11 +432,46 @@ impl Upstream {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_brain::meter::Reading;
+
     use super::*;
 
     #[test]
     fn seconds_are_whole_ones_rounded_up() {
         let of = |millis| whole_seconds(Duration::from_millis(millis));
         assert_eq!([0, 3, 1_000, 1_001, 2_500, 100_000].map(of), [1, 1, 1, 2, 3, 60]);
+    }
+
+    #[test]
+    fn who_was_full_a_while_ago_is_asked_by_a_request_that_can_be_sent_again_while_nobody_waits() {
+        crate::fixture::run(async |core| {
+            let (pool, _heard) = crate::fixture::ruled(&core, None, "adaptive");
+            let view = pool.view();
+            let plan = &view.published.plan;
+            // More than the few that may always be there.
+            let held = [(); 3].map(|()| pool.admit_to(&view, 0, Time(1)).expect("it has no limit"));
+            let said = Reading {
+                in_flight: 9,
+                knee: 4.0,
+                work: 0.1,
+                mean_in_flight: 9.0,
+                sojourn: 0.1,
+                slot: false,
+            };
+            plan.hear(&mut pool.hand.borrow_mut(), 0, &said, Time(1));
+            let asked = |work, tried: &[MemberId]| pool.admit(0, 0, Time(300_000_000), tried, work);
+            let request = |again| Work::Request { once: true, again };
+            let refused = |admission| matches!(admission, Admission::Shed);
+            assert!(refused(asked(Work::Session, &[])), "a session stays");
+            assert!(refused(asked(request(false), &[])), "it would be lost");
+            assert!(refused(asked(request(true), &[MemberId(7)])), "one has refused it");
+            let waits = pool.group.room.queue(1);
+            assert!(waits.is_some() && refused(asked(request(true), &[])), "somebody is before it");
+            drop(waits);
+            let Admission::Trip(trip) = asked(request(true), &[]) else { panic!("it may have room by now") };
+            assert!(refused(asked(request(true), &[])), "one at a time");
+            trip.abandoned();
+            held.into_iter().for_each(Trip::abandoned);
+        });
     }
 }
