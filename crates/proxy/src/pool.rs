@@ -189,7 +189,8 @@ impl Pool {
             Work::Session => (false, true, false),
             Work::Request { once, again } => (once, false, again),
         };
-        // At its first try only: each member that refuses it takes some of its time.
+        // At its first try only: each member that refuses it takes some of its time. Nor is it for a session that looks elsewhere, which
+        // has its own member among those tried, and had better stay.
         let venture = again && tried.is_empty() && self.group.room.calm();
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));

@@ -167,15 +167,27 @@ impl Test {
 
     /// Can points that have these levels decide it at all? A short form of an experiment may have too few of them.
     pub fn is_asked(&self, points: &[&Levels]) -> bool {
-        let has = |factor: Factor, wanted: &Level| {
-            points.iter().any(|levels| self.looks_at(levels) && levels.get(&factor) == Some(wanted))
-        };
+        let points: Vec<&Levels> = points.iter().copied().filter(|levels| self.looks_at(levels)).collect();
+        let has =
+            |factor: Factor, level: &Level| points.iter().any(|levels| levels.get(&factor) == Some(level));
+        let several =
+            |factor: Factor| points.iter().any(|levels| levels.get(&factor) != points[0].get(&factor));
         match self {
             Self::LessInARegion(test) => has(test.series, &test.of) && has(test.series, &test.than),
             Self::RatioToBest(test) => {
                 has(test.series, &test.of) && test.among.iter().any(|other| has(test.series, other))
             }
-            _ => points.iter().any(|levels| self.looks_at(levels)),
+            Self::Changes(test) => has(test.factor, &test.from) && has(test.factor, &test.to),
+            Self::RefusesNoMore(test) => {
+                [test.share, test.full].iter().all(|share| has(Factor::Share, &Level::Number(*share)))
+            }
+            Self::TopMovesRight(test) => several(test.series),
+            Self::FallsWith(test) => several(test.by),
+            Self::ExceedsSomewhere(_)
+            | Self::AtLeast(_)
+            | Self::AtMost(_)
+            | Self::ModelError(_)
+            | Self::Bottleneck(_) => !points.is_empty(),
         }
     }
 

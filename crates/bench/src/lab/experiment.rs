@@ -30,6 +30,7 @@ use super::claim::{Only, Test};
 use super::column::Column;
 use super::metric::Metric;
 use super::model;
+use super::plan::Point;
 use crate::member::Refusal;
 use crate::pace::Arrival;
 use crate::units;
@@ -389,6 +390,15 @@ pub struct Claim {
     pub column: Column,
     /// How it is decided.
     pub test: Spanned<Test>,
+}
+
+impl Claim {
+    /// Can these points decide it? Those of the quick form may be too few; those of the full one are not.
+    pub fn is_asked(&self, points: &[Point]) -> bool {
+        let levels = points.iter().map(|point| &point.levels);
+        let levels = levels.filter(|levels| self.only.iter().all(|only| only.keeps(levels)));
+        self.test.get_ref().is_asked(&levels.collect::<Vec<_>>())
+    }
 }
 
 /// What is wrong with an experiment file.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::claim::{Verdict, shown};
-use super::experiment::{Claim, Experiment, Mode};
+use super::experiment::Experiment;
 use super::metric::Metric;
 use super::point::PUNCTUAL;
 use super::statistics::Estimate;
@@ -81,15 +81,9 @@ pub fn write(folder: &Path) -> Result<Report, Trouble> {
             expected = expected.saturating_sub(1);
         }
     }
-    let asked = |claim: &Claim| {
-        let levels = planned.iter().map(|point| &point.levels);
-        let levels = levels.filter(|levels| claim.only.iter().all(|only| only.keeps(levels)));
-        claim.test.get_ref().is_asked(&levels.collect::<Vec<_>>())
-    };
     let claims = experiment.claims.iter().map(|claim| {
         let Verdict { pass, decided, numbers } = match &run.skipped {
-            // The whole of an experiment has all that its claims are about.
-            None if run.mode() == Mode::Quick && !asked(claim) => {
+            None if !claim.is_asked(&planned) => {
                 Verdict::open("not asked: the quick form has no points for it")
             }
             None => claim.test.get_ref().decide(&table.only(&claim.only).column(claim.column)),

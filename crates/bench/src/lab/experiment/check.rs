@@ -9,8 +9,8 @@ use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use super::{
-    Act, Along, Balancer, BalancerKind, Decider, Experiment, Factor, Fault, Level, Mode, Protocol, Vary,
-    Wrong,
+    Act, Along, Balancer, BalancerKind, Claim, Decider, Experiment, Factor, Fault, Level, Mode, Protocol,
+    Vary, Wrong,
 };
 use crate::lab::column::Column;
 use crate::lab::metric::Metric;
@@ -240,6 +240,11 @@ pub(super) fn check(experiment: &Experiment) -> Vec<Wrong> {
             if let Some(why) = points.iter().find_map(fails) {
                 wrong.push(Wrong { at: top.clone(), message: format!("{why} ({})", mode.name()) });
             }
+            let unasked = |claim: &&Claim| mode == Mode::Full && !claim.is_asked(&points);
+            wrong.extend(experiment.claims.iter().filter(unasked).map(|claim| Wrong {
+                at: claim.test.span(),
+                message: "no point has the levels that the claim is about (full)".to_owned(),
+            }));
             let model = experiment.model.as_ref();
             if let Some((model, why)) = model.and_then(|model| Some((model, model.get_ref().wrong(&points)?)))
             {

@@ -56,6 +56,25 @@ fn numbers_out_of_bounds_are_refused() {
     }
 }
 
+/// What the quick form leaves out is not asked there; what no form has is a mistake.
+#[test]
+fn claims_are_about_levels_that_are_there() {
+    let claim = "{ at_least = { metric = \"success\", value = 1 } }";
+    let ratio = |of: &str, to: &str| {
+        format!(
+            "{{ ratio_to_best = {{ metric = \"p99\", series = \"balancer\", of = \"{of}\", among = [\"{to}\"], at_most = 1 }} }}"
+        )
+    };
+    for (of, to) in [("plimsoll:round_robin", "nginx"), ("plimsoll:random", "haproxy")] {
+        let said = said(claim, &ratio(of, to));
+        assert!(said.contains("no point has the levels"), "{said}");
+    }
+    let text = TEXT.replace(claim, &ratio("plimsoll:round_robin", "haproxy"));
+    let experiment = Experiment::parse(&text).unwrap();
+    let asked = |mode| experiment.claims[0].is_asked(&crate::lab::plan::points(&experiment, mode));
+    assert_eq!([asked(Mode::Full), asked(Mode::Quick)], [true, false]);
+}
+
 /// What is wrong with an application points at the key, or at its table.
 #[test]
 fn mistakes_in_an_application_are_pointed_at() {
