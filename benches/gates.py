@@ -3,11 +3,12 @@
 
 Instructions and system calls are counted in two runs of the same proxy that differ only in the number of requests;
 the difference of the counts over the difference of the requests leaves out start, stop and connection set-up. How many
-events the proxy finds at once varies from run to run, and with it the instructions by one in a hundred: they are the
-median of three such pairs.
-They are counted before one plain server; before four (`of four`: each choice looks at all of them); and (`all on`) before four that
-say of themselves with each answer what adaptive goes by, with slots, limits for members and the page of metrics, which is fetched
-in the middle of each run.
+events the proxy finds at once depends on what else the machine does, and a turn of its event loop costs 900
+instructions: so the turns are counted, too, and what is judged is what a request costs at `TURNS` of them. What a turn
+costs is known from one connection, whose requests take two turns each. The figure is the median of three such pairs.
+They are counted before one plain server; before four (`of four`: each choice looks at all of them); and (`all on`)
+before four that say of themselves with each answer what adaptive goes by, with slots, limits for members and the page
+of metrics, which is fetched in the middle of each run.
 Memory is the growth of the resident set from one client connection to thousands of idle ones that each made one
 request. Every figure is of a GET of 1 KiB over kept connections with the default strategy, time limits and metrics.
 Exit status: 0 all within the limits, 1 one is above, 2 it could not be measured.
@@ -30,6 +31,10 @@ from rig.process import HOST, Child, Failed, Traced, end_on_sigterm, free_port, 
 
 IDLE = 4000
 """Idle connections for the memory gate."""
+
+TURNS = 0.25
+"""Turns of the event loop per request at which instructions are judged: eight events at a time. Sixteen connections on
+an idle machine make from 0.13 to 0.6 of it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,23 +106,60 @@ def judge(gate, peer, members, results):
 
 
 def instructions(peer, members, results):
-    """User-space instructions per request, 16 connections as fast as they are answered, under cachegrind."""
+    """User-space instructions per request, as fast as they are answered, under cachegrind, at `TURNS` turns each."""
 
-    def count(requests):
-        counts = results / f"cachegrind.{peer.name}.{requests}"
+    def count(connections, requests):
+        counts = results / f"cachegrind.{peer.name}.{connections}.{requests}"
         tracer = ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={counts}"]
         with tempfile.TemporaryDirectory(prefix="plimsoll-gate-") as where:
             port = free_port()
             command = tracer + peer.command("http", port, members, where)
             with Child(command, Path(where) / "log") as proxy:
                 proxy.await_port(port, 60)
-                with Crowd((HOST, port), 16) as crowd:
+                with Crowd((HOST, port), connections) as crowd:
                     halves(crowd, requests, peer)
                 if not proxy.stop():
                     raise Failed(f"{peer.name} did not end on SIGTERM under valgrind:\n{proxy.last_words()}")
-                return cachegrind_total(read(counts, proxy))
+                return Counted.of(read(counts, proxy))
 
-    return statistics.median(difference(count, 400, 4400) for _ in range(3))
+    alone = difference(lambda requests: count(1, requests), 400, 4400)
+    pairs = [difference(lambda requests: count(16, requests), 400, 4400) for _ in range(3)]
+    return statistics.median(pair.at(TURNS, alone) for pair in pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """What cachegrind counted: all instructions, and those of the call that waits for events, of which each turn makes
+    one."""
+
+    total: float
+    waits: float
+
+    @classmethod
+    def of(cls, text):
+        """Of the text of a cachegrind file."""
+        total = re.search(r"^summary: (\d+)", text, re.MULTILINE)
+        if not total:
+            raise Failed("the cachegrind file has no summary line: the proxy did not end cleanly")
+        calls = re.findall(r"^fn=epoll_wait\n((?:\d+ \d+\n)+)", text, re.MULTILINE)
+        waits = sum(int(line.split()[1]) for lines in calls for line in lines.splitlines())
+        return cls(int(total[1]), waits)
+
+    def __sub__(self, other):
+        return Counted(self.total - other.total, self.waits - other.waits)
+
+    def __truediv__(self, requests):
+        return Counted(self.total / requests, self.waits / requests)
+
+    def at(self, turns, alone):
+        """The instructions of a request at so many turns, if one `alone` takes two."""
+        if not alone.waits:
+            raise Failed("no call of epoll_wait was counted: what a turn costs cannot be told")
+        own = 2 * self.waits / alone.waits
+        if own > 1.7:
+            raise Failed(f"{own:.1f} turns per request of sixteen at a time: too busy a machine to tell what a turn costs")
+        turn = (alone.total - self.total) / (2 - own)
+        return self.total + (turns - own) * turn
 
 
 def system_calls(peer, members, _results):
@@ -177,14 +219,6 @@ def read(path, child):
         return path.read_text()
     except OSError as error:
         raise Failed(f"{child.words()} left no counts: {error}\n{child.last_words()}") from error
-
-
-def cachegrind_total(text):
-    """The instructions that a cachegrind file sums up to."""
-    found = re.search(r"^summary: (\d+)", text, re.MULTILINE)
-    if not found:
-        raise Failed("the cachegrind file has no summary line: the proxy did not end cleanly")
-    return int(found[1])
 
 
 def strace_total(text):

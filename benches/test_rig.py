@@ -8,7 +8,7 @@ import threading
 import unittest
 from pathlib import Path
 
-from gates import cachegrind_total, difference, strace_total
+from gates import Counted, difference, strace_total
 from rig import h2load, wrk
 from rig.client import Crowd, Refused, complete
 from rig.leg import Cell, Leg
@@ -102,13 +102,25 @@ class Calls(unittest.TestCase):
 
 class Counts(unittest.TestCase):
     def test_totals(self):
-        self.assertEqual(cachegrind_total("events: Ir\nfn=main\n1 5\nsummary: 16221098\n"), 16221098)
+        text = "events: Ir\nfn=main\n1 5\nfn=epoll_wait\n0 9\n3 11\nfn=epoll_wait2\n1 7\nsummary: 16221098\n"
+        self.assertEqual(Counted.of(text), Counted(16221098, 20))
         self.assertEqual(strace_total("    calls syscall\n--------- ---\n        7 read\n      145 total\n"), 145)
 
     def test_an_unfinished_file_is_an_error(self):
-        for total in (cachegrind_total, strace_total):
+        for total in (Counted.of, strace_total):
             with self.assertRaises(Failed):
                 total("")
+
+    def test_what_a_request_costs_does_not_depend_on_the_turns_it_happened_to_take(self):
+        # 6,000 and 900 a turn, of which 25 in the call that waits.
+        alone = Counted(7_800, 50)
+        for turns in (0.1, 0.5, 1.6):
+            self.assertAlmostEqual(Counted(6_000 + 900 * turns, 25 * turns).at(0.25, alone), 6_225)
+
+    def test_where_nearly_every_event_has_a_turn_what_one_costs_is_not_known(self):
+        for alone in (Counted(7_800, 50), Counted(7_800, 0)):
+            with self.assertRaises(Failed):
+                Counted(7_750, 49).at(0.25, alone)
 
     def test_difference_leaves_out_what_every_run_costs(self):
         self.assertEqual(difference(lambda requests: 1_000_000 + 7 * requests, 400, 4400), 7)
