@@ -58,15 +58,8 @@ fn choose(criterion: &mut Criterion) {
                 let name = format!("{}{case}", strategy.name);
                 group.bench_function(BenchmarkId::new(name, count), |bencher| {
                     let mut hand = Hand::default();
-                    let mut ask = Ask {
-                        turn: 0,
-                        chance: 1,
-                        key: 2,
-                        now: Time(5_000_000_000),
-                        once: false,
-                        session: false,
-                        venture: false,
-                    };
+                    let mut ask =
+                        Ask { turn: 0, chance: 1, key: 2, now: Time(5_000_000_000), ..Ask::default() };
                     bencher.iter(|| {
                         ask.turn += 1;
                         ask.chance = mix(ask.chance);

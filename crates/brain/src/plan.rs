@@ -399,8 +399,7 @@ pub(crate) mod tests {
                         key: mix(!turn),
                         now: Time(1),
                         once,
-                        session: false,
-                        venture: false,
+                        ..Ask::default()
                     };
                     match plan.choose(&mut Hand::default(), &ask, &[]) {
                         Choice::Member(index) => counts[index] += 1,

@@ -52,15 +52,7 @@ fn seconds(seconds: f64) -> Time {
 /// Who is chosen, over many requests that end at once.
 fn chosen(plan: &Plan) -> BTreeSet<u32> {
     let mut hand = Hand::default();
-    let ask = |turn: u64| Ask {
-        turn,
-        chance: mix(turn),
-        key: mix(!turn),
-        now: Time(turn),
-        once: false,
-        session: false,
-        venture: false,
-    };
+    let ask = |turn: u64| Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(turn), ..Ask::default() };
     let one = |turn| match plan.choose(&mut hand, &ask(turn), &[]) {
         Choice::Member(index) => plan.members()[index].id.0,
         none => panic!("{}: {none:?}", plan.strategy().name),

@@ -21,15 +21,7 @@ fn named(name: &str) -> &'static Strategy {
 }
 
 fn ask(turn: u64, dice: &mut Dice) -> Ask {
-    Ask {
-        turn,
-        chance: dice.bits(),
-        key: dice.bits(),
-        now: Time(turn * 100_000),
-        once: false,
-        session: false,
-        venture: false,
-    }
+    Ask { turn, chance: dice.bits(), key: dice.bits(), now: Time(turn * 100_000), ..Ask::default() }
 }
 
 fn chosen(plan: &Plan, ask: &Ask, tried: &[MemberId]) -> usize {
@@ -357,8 +349,8 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         key,
         now: Time(now),
         once: turn % 2 == 0,
-        session: false,
-        venture: false,
+        session: key % 2 == 0,
+        venture: chance % 2 == 0,
     })
 }
 

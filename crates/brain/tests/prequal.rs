@@ -35,7 +35,7 @@ fn shares(plan: &Plan, hand: &mut Hand, now: Time, step: Duration) -> Vec<u32> {
     let mut dice = Dice(9);
     let mut now = now;
     for turn in 0..1000 {
-        let ask = Ask { turn, chance: dice.bits(), key: 0, now, once: false, session: false, venture: false };
+        let ask = Ask { turn, chance: dice.bits(), now, ..Ask::default() };
         if let Choice::Member(index) = plan.choose(hand, &ask, &[]) {
             counts[index] += 1;
         }
@@ -103,15 +103,7 @@ fn what_is_sent_since_a_word_counts() {
     let mut counts = [0; 4];
     let mut dice = Dice(3);
     for turn in 0..40 {
-        let ask = Ask {
-            turn,
-            chance: dice.bits(),
-            key: 0,
-            now: at(0.001),
-            once: false,
-            session: false,
-            venture: false,
-        };
+        let ask = Ask { turn, chance: dice.bits(), now: at(0.001), ..Ask::default() };
         let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("nobody") };
         // None of them ends.
         plan.members()[index].vitals.begin();

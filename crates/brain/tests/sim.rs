@@ -152,9 +152,7 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
                 chance: dice.bits(),
                 key: dice.bits(),
                 now: time(now),
-                once: false,
-                session: false,
-                venture: false,
+                ..Ask::default()
             };
             let Choice::Member(index) = brain.plan().choose(&mut hand, &ask, &[]) else {
                 panic!("nobody is left")

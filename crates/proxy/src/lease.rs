@@ -127,15 +127,7 @@ impl Control {
         let again = had.is_some();
         let found = had.map_or_else(
             || {
-                let ask = Ask {
-                    turn: 0,
-                    chance,
-                    key: client.unwrap_or(chance),
-                    now,
-                    once: false,
-                    session: false,
-                    venture: false,
-                };
+                let ask = Ask { chance, key: client.unwrap_or(chance), now, ..Ask::default() };
                 self.desk.choose(&group, &plan, &ask, &tried)
             },
             Found::Place,
@@ -211,15 +203,7 @@ impl Control {
                 tried.extend(own.map(|own| own.id));
                 // Not the bits that said that it goes.
                 let chance = mix(chance);
-                let ask = Ask {
-                    turn: 0,
-                    chance,
-                    key: loan.client.unwrap_or(chance),
-                    now,
-                    once: false,
-                    session: false,
-                    venture: false,
-                };
+                let ask = Ask { chance, key: loan.client.unwrap_or(chance), now, ..Ask::default() };
                 let from = Arc::clone(&loan.name);
                 let group = Arc::clone(&loan.group);
                 match self.desk.choose(&group, &plan, &ask, &tried) {

@@ -145,7 +145,7 @@ impl Pool {
         let turn = self.turn.replace(self.turn.get().wrapping_add(1));
         match plan.choose(
             &mut self.hand.borrow_mut(),
-            &Ask { turn, chance, key, now, once: false, session: true, venture: false },
+            &Ask { turn, chance, key, now, session: true, ..Ask::default() },
             tried,
         ) {
             Choice::Member(index) => plan.members().get(index).map(|member| (member.id, member.address)),

@@ -195,11 +195,14 @@ impl Fleet {
 impl super::Own {
     /// Takes what the member said of itself to another, if that is newer than what is known.
     fn borrow(&mut self, reading: &Reading, at: Time) -> bool {
-        let known = self.vitals.heard.view().map_or(Time(0), |view| view.at);
-        if at <= known + NEWER {
+        let known = self.vitals.heard.view();
+        if at <= known.map_or(Time(0), |view| view.at) + NEWER {
             return false;
         }
-        self.vitals.heard.take(&Reading { slot: false, ..*reading }, self.vitals.begun(), at);
+        // What is under way to it since its last word to this balancer it may not have had yet.
+        let (begun, in_flight) = self.vitals.work();
+        let unanswered = known.map_or(0, |view| begun.wrapping_sub(view.begun)).min(in_flight);
+        self.vitals.heard.take(&Reading { slot: false, ..*reading }, begun.wrapping_sub(unanswered), at);
         // It is not told again.
         self.borrowed = self.vitals.heard.view().map_or(self.borrowed, |view| view.at);
         true

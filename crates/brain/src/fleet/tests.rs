@@ -281,6 +281,36 @@ fn readings_and_loads_are_passed_on_once() {
 }
 
 #[test]
+fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
+    let (mut one, mut other) = pair(u32::MAX);
+    let reading =
+        Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: false };
+    let mine = one.vitals[0].clone();
+    // A tunnel, which is there for as long as it likes, and requests that were answered without a word.
+    mine.begin();
+    mine.heard.take(&reading, mine.begun(), at(50));
+    for _ in 0..3 {
+        mine.begin();
+        mine.end();
+    }
+    let under_way = |one: &Stage| mine.begun() - one.vitals[0].heard.view().unwrap().begun;
+    let mut told = |one: &mut Stage, then| {
+        other.vitals[0].heard.take(&reading, 0, at(then));
+        other.tell(one, at(then + 10));
+        assert_eq!(one.vitals[0].heard.view().unwrap().at, at(then));
+    };
+    told(&mut one, 90);
+    assert_eq!(under_way(&one), 1, "no more than are there");
+    mine.end();
+    told(&mut one, 190);
+    assert_eq!(under_way(&one), 0);
+    mine.begin();
+    told(&mut one, 290);
+    told(&mut one, 390);
+    assert_eq!(under_way(&one), 1);
+}
+
+#[test]
 fn suspicion_is_shared_and_never_ejects_by_itself() {
     let (mut one, mut other) = pair(u32::MAX);
     while other.vitals[0].suspicion.sum() <= crate::member::suspicion::DOUBTFUL {

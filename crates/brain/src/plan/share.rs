@@ -80,7 +80,7 @@ impl Plan {
             for turn in 0..requests as u64 {
                 // Evenly spread (Weyl 1916), so that chance has less of a say than where every draw is by itself.
                 let chance = first.wrapping_add(turn.wrapping_mul(GOLDEN));
-                let ask = Ask { turn, chance, key: 0, now, once: false, session: false, venture: false };
+                let ask = Ask { turn, chance, now, ..Ask::default() };
                 let Choice::Member(place) = stage.choose(&mut hand, &ask, &[]) else { break };
                 stage.members[place].vitals.begin();
                 shares[place] += 1.0;

@@ -220,15 +220,7 @@ mod tests {
                 }
                 *end > now
             });
-            let ask = Ask {
-                turn,
-                chance: turn,
-                key: 0,
-                now: Time(now * MILLISECOND),
-                once: false,
-                session: false,
-                venture: false,
-            };
+            let ask = Ask { turn, chance: turn, now: Time(now * MILLISECOND), ..Ask::default() };
             let Choice::Member(index) = plan.choose(hand, &ask, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
             under_way.push_back((now + takes[index], takes[index], index));
@@ -244,8 +236,7 @@ mod tests {
         // Nothing is seen of what lasts longer than this.
         assert_eq!(drive(&plan, &mut hand, 1, &[1_000; 4], 0, 40), [10; 4]);
         for turn in 0..40 {
-            let ask =
-                Ask { turn, chance: turn, key: 0, now: Time(1), once: false, session: false, venture: false };
+            let ask = Ask { turn, chance: turn, now: Time(1), ..Ask::default() };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
             plan.members()[index].vitals.end();
@@ -262,8 +253,7 @@ mod tests {
         }
         // Sixty at once: nothing ends meanwhile.
         for turn in 0..60 {
-            let ask =
-                Ask { turn, chance: turn, key: 0, now: Time(1), once: false, session: true, venture: false };
+            let ask = Ask { turn, chance: turn, now: Time(1), session: true, ..Ask::default() };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             plan.members()[index].vitals.begin();
         }
@@ -281,7 +271,7 @@ mod tests {
         let mut told = [0_u32; 3];
         for turn in 0..100 {
             let now = Time((9_000 + 5 * turn) * MILLISECOND);
-            let ask = Ask { turn, chance: turn, key: 0, now, once: false, session: true, venture: false };
+            let ask = Ask { turn, chance: turn, now, session: true, ..Ask::default() };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             told[index] += 1;
         }
@@ -304,15 +294,7 @@ mod tests {
         let (plan, mut hand) = (plan(&[1.0; 3]), Hand::default());
         for turn in 0..300_u64 {
             let now = 1_000_000_000 + turn * 300_000;
-            let ask = Ask {
-                turn,
-                chance: turn,
-                key: 0,
-                now: Time(now),
-                once: false,
-                session: false,
-                venture: false,
-            };
+            let ask = Ask { turn, chance: turn, now: Time(now), ..Ask::default() };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
@@ -394,7 +376,7 @@ mod tests {
         let mut got = 0;
         for turn in 0..300 {
             let now = Time((1_000 + 5 * turn) * MILLISECOND);
-            let ask = Ask { turn, chance: turn, key: 0, now, once: false, session: false, venture: false };
+            let ask = Ask { turn, chance: turn, now, ..Ask::default() };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
