@@ -40,8 +40,6 @@ pub struct Hand {
     pub(crate) latency: f32,
     /// What was found out of some members lately, by `prequal`.
     pub(crate) probes: Pool,
-    /// What three in a hundred of them or so take at least, nanoseconds.
-    long: f32,
     /// How many that is a mean of, up to [`LATENCIES`].
     latencies: f32,
     /// Share of the requests that fail with all members, over the last [`MEMORIES`] for each member.
@@ -154,22 +152,14 @@ impl Hand {
         if !self.heard {
             return;
         }
-        let latency = nanos(latency);
         self.latencies = (self.latencies + 1.0).min(LATENCIES);
-        self.latency += (latency - self.latency) / self.latencies;
-        let above = latency - self.long;
-        self.long += if above > 0.0 { above * LENGTHENS } else { self.long * SHORTENS };
+        self.latency += (nanos(latency) - self.latency) / self.latencies;
     }
 
     /// Mean time that a request chosen for lately took; zero before the first. Where members say nothing, nobody keeps
     /// it.
     pub(crate) fn sojourn(&self) -> Duration {
         Duration::from_nanos(self.latency as u64)
-    }
-
-    /// What only a few in a hundred of those took longer than.
-    pub(crate) fn long(&self) -> Duration {
-        Duration::from_nanos(self.long as u64)
     }
 
     /// An outcome with one of so many members. A failure counts if the one before was another's: a row of one member's alone says
@@ -219,36 +209,6 @@ const MEMORIES: [f64; 2] = [8.0, 256.0];
 /// Latencies over which they are averaged.
 const LATENCIES: f32 = 256.0;
 
-/// What moves [`Hand::long`]: a part of what exceeds it, and the same part of itself for each latency below. Of exponential latencies
-/// it comes to rest at 3.6 times the mean, where 2.7 in a hundred exceed it; a single one of any length is an eighth of itself.
-const LENGTHENS: f32 = 1.0 / 8.0;
-const SHORTENS: f32 = -1.0 / 1024.0;
-
 /// Slots held before the expired ones are looked for, at least and at most.
 const LEAST_ROOM: usize = 64;
 const MOST_ROOM: usize = 65_536;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::hash::unit;
-    use crate::mix;
-
-    #[test]
-    fn what_few_latencies_exceed_is_known() {
-        let mut hand = Hand { heard: true, ..Hand::default() };
-        let mut above = 0;
-        for turn in 0..40_000 {
-            let latency = -0.05 * libm::log(1.0 - unit(mix(turn)));
-            let latency = Duration::from_nanos((latency * 1e9) as u64);
-            above += u32::from(turn >= 20_000 && latency > hand.long());
-            hand.took(latency);
-        }
-        assert!((400..700).contains(&above), "{above} of 20,000");
-        // One that took for ever is forgotten.
-        hand.took(Duration::from_secs(60));
-        assert!(hand.long() < Duration::from_secs(8), "{:?}", hand.long());
-        (0..6000).for_each(|_| hand.took(Duration::from_millis(50)));
-        assert!(hand.long() < Duration::from_millis(60), "{:?}", hand.long());
-    }
-}

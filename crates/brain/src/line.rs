@@ -8,12 +8,11 @@
 //! time is measured in *sojourns*, the time that a request takes with the members.
 //!
 //! * **Patient**: the first to come is the first to go, and each may wait for [`PATIENCE`] sojourns, or [`UNNOTICED`] where that is
-//!   longer: where requests take milliseconds, servers that stand still for a moment would have all refused. Where some answers
-//!   take longer than that, clients wait so long anyway, and each may wait as long ([`Pace::long`]). In a sojourn as
+//!   longer: where requests take milliseconds, servers that stand still for a moment would have all refused. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain.
-//! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns (or four times [`UNNOTICED`], or twice what
-//!   some answers take), which is more than a burst: the last to come is the first to go, and each may wait for [`HASTE`] of a sojourn. What is served is fresh,
+//! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns (or four times [`UNNOTICED`]), which is more
+//!   than a burst: the last to come is the first to go, and each may wait for [`HASTE`] of a sojourn. What is served is fresh,
 //!   what is not is told so quickly, and there is still somebody there when a place comes free. A newcomer takes the place of
 //!   the oldest. It ends with an interval, of [`UNNOTICED`] at least, in which nobody was turned away.
 //!
@@ -39,8 +38,6 @@ pub struct Pace {
     pub sojourn: Duration,
     /// Requests in flight with them, from here.
     pub in_flight: u32,
-    /// What few of them took longer than: clients wait for that anyway. Zero if it is not known.
-    pub long: Duration,
     /// How long one may wait and still have its answer in time, where that is known. In haste it is no reason to wait longer than
     /// else.
     pub wait: Option<Duration>,
@@ -49,8 +46,7 @@ pub struct Pace {
 impl Pace {
     /// Of requests that take `sojourn` with the members, where answers are wanted within `objective`.
     pub fn new(sojourn: Duration, in_flight: u32, objective: Option<Duration>) -> Self {
-        let wait = objective.map(|objective| objective.saturating_sub(sojourn));
-        Self { sojourn, in_flight, long: Duration::ZERO, wait }
+        Self { sojourn, in_flight, wait: objective.map(|objective| objective.saturating_sub(sojourn)) }
     }
 }
 
@@ -194,12 +190,12 @@ impl<T> Line<T> {
 
     /// How long one that comes now may wait.
     pub fn patience(&self) -> Duration {
-        let Pace { sojourn, wait, long, .. } = self.pace;
+        let Pace { sojourn, wait, .. } = self.pace;
         match wait {
             // Nobody knows when a place comes free.
             _ if sojourn.is_zero() => Duration::ZERO,
             None if self.hurried => sojourn.mul_f64(HASTE),
-            None => sojourn.mul_f64(PATIENCE).max(UNNOTICED).max(long.min(LONGEST)),
+            None => sojourn.mul_f64(PATIENCE).max(UNNOTICED),
             Some(wait) if self.hurried => wait.min(sojourn.mul_f64(HASTE)),
             Some(wait) => wait,
         }
@@ -219,14 +215,8 @@ impl<T> Line<T> {
 
     /// What is longer than a burst: it would be over once all that may wait were served.
     fn interval(&self) -> Duration {
-        let Pace { sojourn, wait, long, .. } = self.pace;
-        let usual = sojourn.mul_f64(INTERVAL).max(UNNOTICED);
-        match wait {
-            _ if self.hurried => usual,
-            Some(wait) => usual.max(wait.mul_f64(INTERVAL / PATIENCE)),
-            // Four times as long, as with the others, makes those of a lasting overload wait: half of them by a fifth more.
-            None => usual.max(UNNOTICED.mul_f64(INTERVAL / PATIENCE)).max(long.min(LONGEST).mul_f64(2.0)),
-        }
+        let usual = self.pace.sojourn.mul_f64(INTERVAL).max(UNNOTICED);
+        if self.hurried { usual } else { usual.max(self.patience().mul_f64(INTERVAL / PATIENCE)) }
     }
 
     /// Changes the mood, if it is time.
@@ -274,7 +264,7 @@ mod tests {
     use super::*;
 
     const SOJOURN: Duration = Duration::from_millis(80);
-    const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, long: Duration::ZERO, wait: None };
+    const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
 
     fn at(sojourns: f64) -> Time {
         Time(1) + SOJOURN.mul_f64(sojourns)
@@ -334,28 +324,6 @@ mod tests {
     }
 
     #[test]
-    fn where_some_answers_take_long_one_waits_as_long() {
-        let until = |long: f64| {
-            let pace = Pace { long: SOJOURN.mul_f64(long), ..PACE };
-            Line::default().enter(1, pace, at(0.0), at(0.0)).unwrap().until
-        };
-        assert_eq!([until(1.0), until(5.0)], [at(2.0), at(5.0)]);
-        assert_eq!(until(1e6), Time(1) + LONGEST, "not for as long as one that took for ever");
-        let aimed = Pace { long: SOJOURN.mul_f64(5.0), wait: Some(SOJOURN), ..PACE };
-        let mut line = Line::default();
-        assert_eq!(line.enter(1, aimed, at(0.0), at(0.0)).unwrap().until, at(1.0));
-        // It is a burst for twice that.
-        let mut line = Line::default();
-        let pace = Pace { long: SOJOURN.mul_f64(9.0), ..PACE };
-        line.enter(1, pace, at(0.0), at(0.0));
-        line.enter(2, pace, at(8.5), at(8.5));
-        assert_eq!((gone(&mut line, 9.0), line.hurried()), (vec![1], false));
-        line.enter(3, pace, at(17.0), at(17.0));
-        line.enter(4, pace, at(18.1), at(18.1));
-        assert!(line.hurried());
-    }
-
-    #[test]
     fn there_are_no_more_than_will_be_served() {
         let mut line = Line::default();
         let found = (0..1000).filter(|who| enter(&mut line, *who, 0.0).is_some()).count();
@@ -366,7 +334,7 @@ mod tests {
         assert!(line.enter(1, idle, at(0.0), at(0.0)).is_none());
         let unknown = Pace { sojourn: Duration::ZERO, ..PACE };
         assert!(Line::default().enter(0, unknown, at(0.0), at(0.0)).is_none(), "nobody knows for how long");
-        let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX, long: Duration::MAX, wait: None };
+        let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX, wait: None };
         let until = Line::default().enter(0, endless, Time(0), Time(0)).unwrap().until;
         assert_eq!(until, Time(2_000_000_000));
     }
@@ -404,7 +372,7 @@ mod tests {
     #[test]
     fn where_requests_are_quick_a_moment_is_neither_overload_nor_its_end() {
         let millisecond = Duration::from_millis(1);
-        let pace = Pace { sojourn: millisecond, in_flight: 8, long: Duration::ZERO, wait: None };
+        let pace = Pace { sojourn: millisecond, in_flight: 8, wait: None };
         let at = |millis: u32| Time(1) + millisecond * millis;
         let mut line = Line::default();
         let mut last = line.enter(0, pace, at(0), at(0)).unwrap();

@@ -206,8 +206,7 @@ impl Plan {
 
     /// By what members say of themselves.
     fn pace_said(&self, hand: &Hand) -> Pace {
-        let pace = Pace::new(hand.sojourn(), self.sampled(Member::in_flight), self.objective);
-        Pace { long: hand.long(), ..pace }
+        Pace::new(hand.sojourn(), self.sampled(Member::in_flight), self.objective)
     }
 
     /// The same where requests say how urgent they are, or are wanted within some time. Members that say nothing leave

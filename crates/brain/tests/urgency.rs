@@ -68,7 +68,7 @@ impl World {
             waiters: BTreeMap::new(),
             next: 0,
             now: Time(0) + SOJOURN,
-            pace: Pace { sojourn: SOJOURN, in_flight, long: Duration::ZERO, wait: None },
+            pace: Pace { sojourn: SOJOURN, in_flight, wait: None },
         }
     }
 
@@ -188,7 +188,7 @@ proptest! {
 
 #[test]
 fn the_urgent_take_their_time_while_others_hurry() {
-    let pace = Pace { sojourn: SOJOURN, in_flight: 8, long: Duration::ZERO, wait: None };
+    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
     let (usual, urgent) = (Urgency::default(), urgency(0));
     let mut lines = Lines::default();
     let mut now = Time(0) + SOJOURN;
