@@ -388,7 +388,6 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
             by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive"),
         );
         let (_engine, address) = start_with(settings);
-        let came = |requests| until("it is there", || seen.load(Relaxed) == requests);
         // A balancer that has next to nothing with its members asks them anyhow.
         let mut held = Vec::new();
         for _ in 0..2 {
@@ -396,7 +395,7 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
             stream.write_all(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
             held.push(stream);
         }
-        came(2).await;
+        until("both are there", || seen.load(Relaxed) == 2).await;
         assert_eq!(ask(address).await.unwrap(), 200);
         // So long that what the server said, whose requests take 20 ms, may be so no longer.
         sleep(100 * MILLI).await;
