@@ -296,7 +296,9 @@ mod tests {
             let members = members(&[1.0; 200]);
             let plan = Plan::new(strategy, Knobs::defaults(strategy), members).admitting(true);
             let mut hand = Hand::default();
-            plan.members().iter().for_each(|member| _ = (0..3).map(|_| member.vitals.begin()).count());
+            for member in plan.members() {
+                (0..3).for_each(|_| _ = member.vitals.begin());
+            }
             (0..200).for_each(|member| plan.hear(&mut hand, member, &full, Time(1)));
             plan.hear(&mut hand, 77, &Reading { in_flight: 3, mean_in_flight: 3.0, ..full }, now);
             for turn in 0..50 {
