@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use plimsoll_brain::meter::Reading;
-use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol};
+use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol, Settings};
 use plimsoll_wire::reading::{self, Said};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -383,11 +383,10 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
     within(async {
         let (takes, taking) = watch::channel(false);
         let (server, seen) = full_server(taking).await;
-        let settings = settings(
-            listener(Protocol::Http),
-            by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive"),
-        );
-        let (_engine, address) = start_with(settings);
+        let group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
+        // Until a thread has heard the server, nothing limits what it sends.
+        let (_engine, address) =
+            start_with(Settings { threads: 1, ..settings(listener(Protocol::Http), group) });
         // A balancer that has next to nothing with its members asks them anyhow.
         let mut held = Vec::new();
         for _ in 0..2 {
