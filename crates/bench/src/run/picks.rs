@@ -65,10 +65,12 @@ impl<S> Picks<S> {
     /// Asks for one; gives it back if that cannot be done.
     fn ask(&mut self, waiting: Waiting<S>) -> Result<(), Waiting<S>> {
         self.tag += 1;
+        // Before it is asked: whatever that takes is a part of the time to be told.
+        let asked = Instant::now();
         if !self.picker.ask(self.tag) {
             return Err(waiting);
         }
-        self.open.insert(self.tag, (Instant::now(), waiting));
+        self.open.insert(self.tag, (asked, waiting));
         Ok(())
     }
 
