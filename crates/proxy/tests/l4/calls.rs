@@ -4,15 +4,14 @@ use bytes::Bytes;
 use h2::{RecvStream, server};
 use http::{HeaderMap, Request, Response, StatusCode};
 use plimsoll_proxy::{GroupSettings, RetrySettings, SideCarSettings};
-use tokio::net::TcpListener;
 
-use crate::rig::{SECOND, status_of, within};
+use crate::rig::{SECOND, nobody, status_of, within};
 use crate::second::*;
 
 #[tokio::test]
 async fn calls_are_refused_as_grpc_says() {
     within(async {
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (_refuses, nobody) = nobody();
         let (_engine, address) = http(to_second(&[nobody]));
         let (sender, _end) = client(address).await;
         let mut sender = sender.ready().await.unwrap();
@@ -98,7 +97,7 @@ const MESSAGE: &[u8] = b"\0\0\0\0\x02hi";
 #[tokio::test]
 async fn a_call_that_a_side_car_could_not_bring_to_its_server_is_taken_to_another_member() {
     within(async {
-        let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let (_refuses, nobody) = nobody();
         let settings = SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
         let (_away, away) = http(GroupSettings { side_car: Some(settings), ..to_second(&[nobody]) });
         let (full, _) = second(100, |request, respond| refuse(request, respond, "14")).await;

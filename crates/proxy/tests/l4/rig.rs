@@ -12,7 +12,7 @@ use plimsoll_proxy::{
     Protocol, RetrySettings, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
@@ -191,6 +191,14 @@ impl Echo {
     pub(crate) fn sessions(&self) -> usize {
         self.sessions.load(Relaxed)
     }
+}
+
+/// An address that refuses connections for as long as the socket is there: nobody else is given it meanwhile.
+pub(crate) fn nobody() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 /// Says something to an echo and hears it again.
