@@ -143,7 +143,9 @@ impl Plan {
     /// refused 0.7 % of all requests for that and 200 balancers 1.2 %, `tests/adaptive`.) By chance, as balancers that tell one another
     /// know the same of all.
     fn venture(&self, ask: &Ask, below: impl Fn(&Member) -> bool) -> Choice {
-        if !ask.venture {
+        // Where most say nothing those that speak are under the group's limit, too.
+        let limited = !self.guarded && self.crowded() && self.silent(ask.now);
+        if !ask.venture || limited {
             return Choice::Shed;
         }
         let speaks = |member: &Member, may: &dyn Fn(&Member, &View) -> bool| {
@@ -229,8 +231,10 @@ mod tests {
         let reading = Reading { knee: 9.0, work: 0.1, sojourn: 0.1, ..Default::default() };
         some.hear(&mut hand, 0, &reading, now);
         (0..7).for_each(|_| _ = some.members()[1].vitals.begin());
-        let ask = Ask { now, ..Ask::default() };
-        assert_eq!(some.choose(&mut hand, &ask, &[]), Choice::Shed);
+        for venture in [false, true] {
+            let ask = Ask { now, venture, ..Ask::default() };
+            assert_eq!(some.choose(&mut hand, &ask, &[]), Choice::Shed, "{venture}");
+        }
         for member in some.members() {
             assert!(some.refuses(member, now).is_some_and(|why| why.starts_with("the group has the 7")));
         }
