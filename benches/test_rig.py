@@ -117,10 +117,10 @@ class Counts(unittest.TestCase):
         for turns in (0.1, 0.5, 1.6):
             self.assertAlmostEqual(Counted(6_000 + 900 * turns, 25 * turns).at(0.25, alone), 6_225)
 
-    def test_where_nearly_every_event_has_a_turn_what_one_costs_is_not_known(self):
-        for alone in (Counted(7_800, 50), Counted(7_800, 0)):
-            with self.assertRaises(Failed):
-                Counted(7_750, 49).at(0.25, alone)
+    def test_turns_are_known_by_one_that_is_alone(self):
+        self.assertEqual(Counted(6_900, 25).turns(Counted(7_800, 50)), 1)
+        with self.assertRaises(Failed):
+            Counted(6_900, 25).turns(Counted(7_800, 0))
 
     def test_difference_leaves_out_what_every_run_costs(self):
         self.assertEqual(difference(lambda requests: 1_000_000 + 7 * requests, 400, 4400), 7)
