@@ -7,7 +7,8 @@ use std::time::Duration;
 use plimsoll_brain::{Line, Lines, Pace, Ticket, Time, Turn, Urgency};
 use proptest::prelude::*;
 
-const SOJOURN: Duration = Duration::from_millis(80);
+/// So long that all is measured in it.
+const SOJOURN: Duration = Duration::from_secs(1);
 
 /// What may happen. Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
@@ -192,10 +193,10 @@ fn the_urgent_take_their_time_while_others_hurry() {
     let (usual, urgent) = (Urgency::default(), urgency(0));
     let mut lines = Lines::default();
     let mut now = Time(0) + SOJOURN;
-    // There is always somebody who waits, until that lasts for too long.
+    // Whoever is served has waited for long, until that lasts for too long.
     let mut last = lines.enter(usual, 0, pace, now, now).expect("a place");
     while !lines.hurried(usual) {
-        now = now + SOJOURN / 2;
+        now = now + SOJOURN * 2 / 3;
         let next = lines.enter(usual, 0, pace, now, now).expect("a place");
         lines.leave(last, true, now);
         last = next;
