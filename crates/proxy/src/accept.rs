@@ -1,20 +1,20 @@
 //! Accept loops: one for each listener on each core. Every connection becomes a task of whoever speaks its
 //! protocol.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::Protocol;
 use crate::connect::{Peer, exhausted};
 use crate::core::Core;
 use crate::link::Link;
 use crate::listener::{Listener, Visit};
+use crate::socket::{Entrance, Socket};
 use crate::{dns, http, http2, iiop, preface, tcp, tls, xds};
 
 /// How often it is told at most that there are no more files.
@@ -23,12 +23,12 @@ const APART: Duration = Duration::from_secs(1);
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
 /// Accepts connections until the listener is closed, then those that already wait.
-pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpListener) {
+pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, entrance: Entrance) {
     loop {
         tokio::select! {
             biased;
-            accepted = socket.accept() => match accepted {
-                Ok((stream, client)) => admit(&core, &listener, stream, client),
+            accepted = poll_fn(|cx| entrance.poll_accept(cx)) => match accepted {
+                Ok((socket, client)) => admit(&core, &listener, socket, client),
                 Err(error) if exhausted(&error) => {
                     if due(&TOLD, core.tick()) {
                         tracing::warn!(
@@ -47,13 +47,12 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, socket: TcpLi
     if listener.left() {
         return;
     }
-    // What the kernel accepted already would be reset by closing. tokio may not have heard of it yet: the socket
-    // itself is asked.
-    let socket = SockRef::from(&socket);
-    while let Ok((stream, client)) = socket.accept() {
-        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream.into()));
-        if let (Ok(stream), Some(client)) = (stream, client.as_socket()) {
-            admit(&core, &listener, stream, client);
+    // What the kernel accepted already would be reset by closing.
+    while let Some(accepted) = entrance.accept() {
+        match accepted {
+            Ok((socket, client)) => admit(&core, &listener, socket, client),
+            Err(error) if exhausted(&error) => break,
+            Err(_) => {}
         }
     }
 }
@@ -65,9 +64,9 @@ fn due(next: &AtomicU64, now: Time) -> bool {
     due <= now.0 && next.compare_exchange(due, (now + APART).0, Relaxed, Relaxed).is_ok()
 }
 
-fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: TcpStream, client: SocketAddr) {
+fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: Socket, client: SocketAddr) {
     let Some(visit) = Visit::enter(core, listener) else { return };
-    let _ = stream.set_nodelay(true);
+    stream.hurry();
     let settings = listener.settings();
     // Members of which group it will be may not be known yet: asking costs less than looking through all of them.
     let told = listener.branches_out() || listener.view().published.settings.send_proxy.is_some();
@@ -108,7 +107,7 @@ fn begin(
     core: &Rc<Core>,
     listener: &Rc<Listener>,
     visit: Visit,
-    stream: TcpStream,
+    stream: Socket,
     peer: Peer,
     unread: Vec<u8>,
 ) {

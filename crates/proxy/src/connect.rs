@@ -10,13 +10,13 @@ use plimsoll_brain::Time;
 use plimsoll_wire::proxy_protocol::{self, Addresses};
 use rustix::io::Errno;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
 use crate::core::Core;
 use crate::http2;
 use crate::link::Link;
 use crate::preface;
 use crate::reason::Reason;
+use crate::socket::Socket;
 use crate::tls;
 use crate::trip::Trip;
 use crate::wheel::Timer;
@@ -43,7 +43,7 @@ pub(crate) async fn link(
     let settings = trip.settings();
     // On the heap: it is needed seldom, and would make every connection's task larger.
     let reached = Box::pin(async {
-        let stream = reach(trip.upstream.address.get(), settings.send_proxy, peer).await?;
+        let stream = reach(core, trip.upstream.address.get(), settings.send_proxy, peer).await?;
         let Some(tls) = &settings.tls else { return Ok(Link::Plain(stream)) };
         let secure = tls::reach(tls, trip.name(), stream).await.and_then(|secure| match secure.protocol() {
             Some(http2::ALPN) => Ok(secure),
@@ -68,8 +68,8 @@ pub(crate) async fn connect(
     timer: &Timer,
     deadline: Time,
     peer: &Peer,
-) -> Result<TcpStream, Reason> {
-    let reached = Box::pin(reach(trip.upstream.address.get(), trip.settings().send_proxy, peer));
+) -> Result<Socket, Reason> {
+    let reached = Box::pin(reach(core, trip.upstream.address.get(), trip.settings().send_proxy, peer));
     trip.stripe().connects.add(1);
     patiently(core, trip, timer, deadline, reached).await
 }
@@ -112,10 +112,10 @@ pub(crate) fn exhausted(error: &io::Error) -> bool {
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno))
 }
 
-async fn reach(address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::Result<TcpStream> {
-    let mut stream = TcpStream::connect(address).await?;
+async fn reach(core: &Core, address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::Result<Socket> {
+    let mut stream = Socket::connect(&core.sessions.readiness, address).await?;
     // Without it answers would only come later.
-    let _ = stream.set_nodelay(true);
+    stream.hurry();
     if let Some(version) = send_proxy {
         let addresses = Addresses { source: peer.client, destination: peer.local };
         let mut header = Vec::new();

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher};
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -111,15 +112,17 @@ impl Drop for FlowGuest {
 }
 
 impl Core {
-    pub(crate) fn new(index: usize, clock: Clock, census: Arc<Census>) -> Rc<Self> {
+    /// # Errors
+    /// The system has no more descriptors.
+    pub(crate) fn new(index: usize, clock: Clock, census: Arc<Census>) -> io::Result<Rc<Self>> {
         // The standard library's hasher is seeded by the system: chance enough to begin with.
         let seed = std::hash::RandomState::new().build_hasher().finish();
-        Rc::new(Self {
+        Ok(Rc::new(Self {
             index,
             clock,
             now: Cell::new(clock.now()),
             wheel: Wheel::new(clock),
-            sessions: Sessions::new(),
+            sessions: Sessions::new()?,
             stopping: Cell::new(false),
             parting: Cell::new(PARTING),
             census,
@@ -133,7 +136,7 @@ impl Core {
             marks: RefCell::default(),
             chance: Cell::new(seed),
             pools: RefCell::default(),
-        })
+        }))
     }
 
     /// When a client connection on which nothing is asked ends, its listener being gone. Closed at once it

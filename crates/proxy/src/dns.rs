@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::UdpSocket;
 
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
 use crate::pool::Pool;
-use crate::udp::Socket;
+use crate::socket::Socket;
+use crate::udp;
 use zone::{Chosen, Family, Members, Transport, Zone};
 
 /// Questions that are answered before other tasks get their turn.
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Answers over UDP until the listener is closed.
 pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSocket) {
-    let socket = Socket::new(socket, &listener.door.address);
+    let socket = udp::Socket::new(socket, &listener.door.address);
     loop {
         tokio::select! {
             biased;
@@ -52,7 +53,7 @@ pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSoc
 }
 
 /// Answers what has come, but no more than is fair; how many.
-fn answer_all(core: &Core, listener: &Listener, socket: &Socket) -> usize {
+fn answer_all(core: &Core, listener: &Listener, socket: &udp::Socket) -> usize {
     let now = core.tick();
     core.lend(|buffer, _| {
         for taken in 0..TURN {
@@ -77,7 +78,7 @@ fn answer_all(core: &Core, listener: &Listener, socket: &Socket) -> usize {
 pub(crate) async fn converse(
     core: Rc<Core>,
     listener: Rc<Listener>,
-    mut stream: TcpStream,
+    mut stream: Socket,
     peer: Peer,
     ahead: Vec<u8>,
 ) {
@@ -110,7 +111,7 @@ pub(crate) async fn converse(
 }
 
 /// Fills `buffer` with what was read already and what comes.
-async fn read(ahead: &mut io::Cursor<Vec<u8>>, stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<()> {
+async fn read(ahead: &mut io::Cursor<Vec<u8>>, stream: &mut Socket, buffer: &mut [u8]) -> io::Result<()> {
     let had = io::Read::read(ahead, buffer)?;
     stream.read_exact(&mut buffer[had..]).await.map(drop)
 }

@@ -9,13 +9,13 @@ use plimsoll_brain::{Analyzer, GroupSpec, Knobs, MemberSpec, Strategy, Time, Whe
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
-use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::{Group, Published, Record, Said, Wires};
 use crate::metered::HostMeter;
 use crate::pool::{Admission, Pool, Work};
 use crate::trip::Trip;
+use crate::worker;
 use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings};
 
 pub(crate) const LOOPBACK: SocketAddr =
@@ -96,10 +96,7 @@ pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
         let clock = Clock::start();
-        let core = Core::new(0, clock, Census::new(10));
-        let alarm = Alarm::new(clock).expect("an alarm");
-        tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm));
-        tokio::task::spawn_local(Rc::clone(&core.sessions).drive());
+        let core = worker::begin(0, clock, Census::new(10)).expect("a core");
         tokio::time::timeout(Duration::from_secs(60), work(core)).await.expect("it ends")
     })
 }

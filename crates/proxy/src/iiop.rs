@@ -19,11 +19,10 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::net::TcpStream;
-
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
+use crate::socket::Socket;
 use inbound::Inbound;
 use lines::Lines;
 use outbox::Outbox;
@@ -64,7 +63,7 @@ impl Side {
 pub(crate) async fn serve(
     core: Rc<Core>,
     listener: Rc<Listener>,
-    client: TcpStream,
+    client: Socket,
     peer: Peer,
     unread: Vec<u8>,
 ) {

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::grpc::Call;
 use crate::http2::{Answering, Asking};
+use crate::socket::Socket;
 use crate::stream::Stream;
 use crate::tls::Origin;
 
 /// A connection to a peer.
 pub(crate) enum Link {
-    Plain(TcpStream),
+    Plain(Socket),
     /// On the heap: a plain one is not to be larger for it, nor to ask which of the others it might be.
     Other(Box<dyn Stream>),
 }
@@ -44,7 +44,7 @@ impl Stream for Link {
         either!(self, stream => stream.keepalive());
     }
 
-    fn socket(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&Socket> {
         either!(self, stream => stream.socket())
     }
 

@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 
 use plimsoll_wire::proxy_protocol::{self, Addresses, MAX_V2, Version};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
 
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::listener::Listener;
 use crate::reason::Reason;
+use crate::socket::Socket;
 
 /// A version as it is configured.
 pub(crate) fn version(number: u8) -> Version {
@@ -23,7 +23,7 @@ pub(crate) fn version(number: u8) -> Version {
 pub(crate) async fn read(
     core: &Core,
     listener: &Listener,
-    stream: &mut TcpStream,
+    stream: &mut Socket,
     peer: Peer,
 ) -> Option<(Peer, Vec<u8>)> {
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -19,9 +20,13 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::chunks::Chunks;
 use crate::inner::lock;
+use crate::readiness::{self, Bell, Readiness};
 
 /// Sessions that have their turn before other tasks of the thread have theirs, and the sockets are asked.
 const TURN: usize = 64;
+
+/// Where so many sockets were ready at once, there may well be others when these have been seen to.
+const MANY: usize = 2;
 
 type Session = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -32,6 +37,7 @@ pub(crate) struct Sessions {
     /// Is nobody to drive them any more?
     closed: Cell<bool>,
     home: Arc<Home>,
+    pub(crate) readiness: Rc<Readiness>,
 }
 
 /// What wakers know of the thread of their sessions.
@@ -74,11 +80,14 @@ thread_local! {
 }
 
 impl Sessions {
-    pub(crate) fn new() -> Rc<Self> {
+    /// # Errors
+    /// The system has no more descriptors.
+    pub(crate) fn new() -> io::Result<Rc<Self>> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         let (afar, called, task) = Default::default();
         let home = Arc::new(Home { id: IDS.fetch_add(1, Relaxed), afar, called, task });
-        Rc::new(Self { fresh: RefCell::default(), closed: Cell::new(false), home })
+        let readiness = Readiness::new()?;
+        Ok(Rc::new(Self { fresh: RefCell::default(), closed: Cell::new(false), home, readiness }))
     }
 
     /// Begins a session. It has its first turn later, if these are driven.
@@ -94,8 +103,8 @@ impl Sessions {
     }
 
     /// Gives sessions their turns, for ever; when this is dropped they are. To be polled by one thread.
-    pub(crate) async fn drive(self: Rc<Self>) {
-        let mut seats = Seats { sessions: self, all: Chunks::default() };
+    pub(crate) async fn drive(self: Rc<Self>, bell: Bell) {
+        let mut seats = Seats { sessions: self, all: Chunks::default(), bell, more: false };
         HERE.with(|here| {
             here.home.set(seats.sessions.home.id);
             *here.task.borrow_mut() = None;
@@ -110,6 +119,9 @@ impl Sessions {
 struct Seats {
     sessions: Rc<Sessions>,
     all: Chunks<Seated>,
+    bell: Bell,
+    /// May there be more sockets that are ready than were looked at?
+    more: bool,
 }
 
 struct Seated {
@@ -130,15 +142,26 @@ impl Seats {
             if home.called.swap(false, AcqRel) {
                 here.woken.borrow_mut().extend(mem::take(&mut *lock(&home.afar)));
             }
-            if !self.sessions.fresh.borrow().is_empty() {
-                self.begin(here);
+            let mut left = TURN;
+            self.more |= self.bell.rung(cx);
+            loop {
+                let found = if self.more { self.bell.look() } else { 0 };
+                if !self.sessions.fresh.borrow().is_empty() {
+                    self.begin(here);
+                }
+                let turns = here.woken.borrow().len().min(left);
+                for _ in 0..turns {
+                    let Some(seat) = here.woken.borrow_mut().pop_front() else { break };
+                    self.turn(seat);
+                }
+                left -= turns;
+                self.more = found == readiness::MOST || found >= MANY && turns > 0;
+                if !self.more || turns == 0 || left == 0 {
+                    break;
+                }
             }
-            let turn = here.woken.borrow().len().min(TURN);
-            for _ in 0..turn {
-                let Some(seat) = here.woken.borrow_mut().pop_front() else { break };
-                self.turn(seat);
-            }
-            let more = !here.woken.borrow().is_empty() || !self.sessions.fresh.borrow().is_empty();
+            let more =
+                self.more || !here.woken.borrow().is_empty() || !self.sessions.fresh.borrow().is_empty();
             here.awake.set(more);
             if more {
                 // After the sockets were asked: whether a member has closed a connection is not to be known late where many are ready.
@@ -280,8 +303,9 @@ mod tests {
     fn run<F: Future>(work: impl FnOnce(Rc<Sessions>) -> F) -> F::Output {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
         runtime.expect("a runtime").block_on(async {
-            let sessions = Sessions::new();
-            tokio::task::spawn_local(Rc::clone(&sessions).drive());
+            let sessions = Sessions::new().expect("descriptors");
+            let bell = Bell::new(Rc::clone(&sessions.readiness)).expect("descriptors");
+            tokio::task::spawn_local(Rc::clone(&sessions).drive(bell));
             work(sessions).await
         })
     }

@@ -15,10 +15,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags};
-use tokio::io::Interest;
-use tokio::net::TcpStream;
+
+use crate::readiness::Way;
+use crate::socket::Socket;
 
 /// Bytes that a pipe should hold, and how few are still worth it.
 const CAPACITY: usize = 256 * 1024;
@@ -86,32 +86,24 @@ impl Pipe {
     }
 
     /// Moves what `from` has received into the pipe, which must be empty; 0 at the end of the stream.
-    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>, from: &TcpStream) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>, from: &Socket) -> Poll<io::Result<usize>> {
         loop {
-            ready!(from.poll_read_ready(cx))?;
-            match from.try_io(Interest::READABLE, || splice(from, &self.write, self.capacity)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(moved) => {
-                    self.held += moved;
-                    return Poll::Ready(Ok(moved));
-                }
+            ready!(from.poll_ready(Way::Read, cx));
+            // That little came does not say that no more is there.
+            if let Some(moved) = from.attempt(Way::Read, 0, || splice(from, &self.write, self.capacity)) {
+                return Poll::Ready(moved.inspect(|moved| self.held += moved));
             }
         }
     }
 
     /// Moves what is in the pipe to `to`, as much as it takes.
-    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &TcpStream) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &Socket) -> Poll<io::Result<usize>> {
         loop {
-            ready!(to.poll_write_ready(cx))?;
-            match to.try_io(Interest::WRITABLE, || splice(&self.read, to, self.held)) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(moved) => {
-                    self.held -= moved.min(self.held);
-                    return Poll::Ready(Ok(moved));
-                }
+            ready!(to.poll_ready(Way::Write, cx));
+            match to.attempt(Way::Write, 0, || splice(&self.read, to, self.held)) {
+                None => {}
+                Some(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Some(moved) => return Poll::Ready(moved.inspect(|moved| self.held -= *moved)),
             }
         }
     }
@@ -123,11 +115,10 @@ impl Drop for Pipe {
     }
 }
 
-fn splice(from: &impl rustix::fd::AsFd, to: &impl rustix::fd::AsFd, most: usize) -> io::Result<usize> {
-    loop {
-        match rustix::pipe::splice(from, None, to, None, most, SpliceFlags::NONBLOCK) {
-            Err(Errno::INTR) => {}
-            moved => return Ok(moved?),
-        }
-    }
+fn splice(
+    from: &impl rustix::fd::AsFd,
+    to: &impl rustix::fd::AsFd,
+    most: usize,
+) -> rustix::io::Result<usize> {
+    rustix::pipe::splice(from, None, to, None, most, SpliceFlags::NONBLOCK)
 }

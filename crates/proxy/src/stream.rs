@@ -1,23 +1,15 @@
-//! Byte streams to and from peers, and the short way to a plain socket.
-//!
-//! tokio's `poll_read` of a socket that has nothing takes a lock to register the task, every time. Here a task
-//! that is registered already is not registered again: most polls of a relay are of a direction that is not
-//! the one it was woken for.
+//! Byte streams to and from peers.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::grpc::Call;
 use crate::http2::{Answering, Asking};
+use crate::socket::Socket;
 use crate::tls::Origin;
 
 /// A byte stream to or from a peer.
@@ -28,7 +20,7 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     }
 
     /// The socket, if bytes go through it as they are: then the kernel can move them.
-    fn socket(&self) -> Option<&TcpStream> {
+    fn socket(&self) -> Option<&Socket> {
         None
     }
 
@@ -128,12 +120,6 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     fn keepalive(&self) {}
 }
 
-/// A peer is asked after a minute, and has another one to answer.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(60))
-    .with_interval(Duration::from_secs(15))
-    .with_retries(4);
-
 /// tokio's traits of a [`Stream`] that is no socket, by what it does itself.
 macro_rules! as_io {
     ($stream:ty) => {
@@ -170,98 +156,3 @@ macro_rules! as_io {
     };
 }
 pub(crate) use as_io;
-
-impl Stream for TcpStream {
-    fn socket(&self) -> Option<&TcpStream> {
-        Some(self)
-    }
-
-    /// Costs no system call when nothing has come: tokio asks the kernel only if it was told that there is something.
-    #[inline]
-    fn quiet(&mut self) -> bool {
-        matches!(self.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-    }
-
-    fn poll_recv(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-        watched: &mut bool,
-    ) -> Poll<io::Result<usize>> {
-        poll_recv(self, cx, buffer, watched)
-    }
-
-    fn abort(&self) {
-        // A socket that is gone already needs none.
-        let _ = self.set_zero_linger();
-    }
-
-    fn keepalive(&self) {
-        // A socket that is gone already needs none.
-        let _ = SockRef::from(self).set_tcp_keepalive(&KEEPALIVE);
-    }
-
-    #[inline]
-    fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        loop {
-            match send_now(self, bytes) {
-                Some(sent) => return Poll::Ready(sent),
-                None => ready!(self.poll_write_ready(cx))?,
-            }
-        }
-    }
-}
-
-/// What [`Stream::poll_recv`] does, for a socket that others write to.
-pub(crate) fn poll_recv(
-    socket: &TcpStream,
-    cx: &mut Context<'_>,
-    buffer: &mut [u8],
-    watched: &mut bool,
-) -> Poll<io::Result<usize>> {
-    let room = buffer.len();
-    loop {
-        let read = attempt(socket, Interest::READABLE, room, || {
-            // Being ready, it has woken the task and forgotten it.
-            *watched = false;
-            rustix::net::recv(socket, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes)
-        });
-        match read {
-            Some(read) => return Poll::Ready(read),
-            None if *watched => return Poll::Pending,
-            None => {}
-        }
-        match socket.poll_read_ready(cx) {
-            Poll::Ready(ready) => ready?,
-            Poll::Pending => {
-                *watched = true;
-                return Poll::Pending;
-            }
-        }
-    }
-}
-
-/// Sends what the socket takes at this moment; `None` if it takes nothing.
-pub(crate) fn send_now(socket: &TcpStream, bytes: &[u8]) -> Option<io::Result<usize>> {
-    attempt(socket, Interest::WRITABLE, bytes.len(), || rustix::net::send(socket, bytes, SendFlags::NOSIGNAL))
-}
-
-/// Does something with a socket that is ready; `None` if it is not, or no longer. Moving fewer bytes than
-/// there was room for has exhausted it: tokio is told so, which saves asking the kernel once more.
-#[inline]
-fn attempt(
-    socket: &TcpStream,
-    interest: Interest,
-    room: usize,
-    mut act: impl FnMut() -> rustix::io::Result<usize>,
-) -> Option<io::Result<usize>> {
-    let mut outcome = None;
-    // What tokio makes of it is known already.
-    let _ = socket.try_io(interest, || {
-        let moved = rustix::io::retry_on_intr(&mut act);
-        let more = moved.is_ok_and(|bytes| bytes == room);
-        outcome = (moved != Err(Errno::WOULDBLOCK)).then_some(moved);
-        if more { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
-    });
-    outcome.map(|moved| Ok(moved?))
-}

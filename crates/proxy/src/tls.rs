@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::ServerConnection;
-use tokio::net::TcpStream;
 
 use crate::challenge;
 use crate::core::Core;
 use crate::listener::Listener;
 use crate::reason::Reason;
+use crate::socket::Socket;
 use crate::stream::Stream as _;
 
 mod client;
@@ -23,6 +23,7 @@ mod server;
 mod shown;
 mod stream;
 mod tickets;
+mod wire;
 
 pub use client::{Fault, MemberTls, Trust};
 pub use issued::Issued;
@@ -32,12 +33,13 @@ pub use server::{Certificate, ClientCertificate, ListenerTls};
 pub use shown::ShownCertificate;
 pub(crate) use stream::Secure;
 pub(crate) use tickets::{recall_ticket_keys, ticket_keys};
+use wire::Wire;
 
 /// Shakes hands with a member, whose address was given as `name`, `host:port`.
 ///
 /// # Errors
 /// It does not speak TLS, or is not who it should be.
-pub(crate) async fn reach(tls: &MemberTls, name: &str, socket: TcpStream) -> io::Result<Secure> {
+pub(crate) async fn reach<W: Wire>(tls: &MemberTls, name: &str, socket: W) -> io::Result<Secure<W>> {
     let host = name.rsplit_once(':').map_or(name, |(host, _)| host).trim_matches(['[', ']']);
     let Some(session) = tls.session(host) else {
         let why = format!("no certificate can be for `{host}`: set server_name in the group's tls");
@@ -53,7 +55,7 @@ pub(crate) async fn reach(tls: &MemberTls, name: &str, socket: TcpStream) -> io:
 pub(crate) async fn meet(
     core: &Core,
     listener: &Listener,
-    socket: TcpStream,
+    socket: Socket,
     tls: &ListenerTls,
     unread: &[u8],
 ) -> Option<Secure> {
@@ -82,7 +84,7 @@ pub(crate) async fn meet(
 async fn shake(
     core: &Core,
     listener: &Listener,
-    socket: TcpStream,
+    socket: Socket,
     tls: &ListenerTls,
     unread: &[u8],
 ) -> io::Result<Secure> {

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use socket2::Socket;
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::UdpSocket;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc;
 
@@ -20,6 +20,8 @@ use crate::core::{Census, Core};
 use crate::group::Group;
 use crate::listener::{Door, Listener};
 use crate::pool::Pool;
+use crate::readiness::Bell;
+use crate::socket::Entrance;
 use crate::trace;
 use crate::udp::Lent;
 use crate::{ListenerSettings, Protocol, dns, udp};
@@ -135,12 +137,10 @@ fn pin_to(cpu: usize) {
 }
 
 async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::Receiver<Order>) {
-    let core = Core::new(index, clock, census);
-    match Alarm::new(clock) {
-        Ok(alarm) => tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm)),
+    let core = match begin(index, clock, census) {
+        Ok(core) => core,
         Err(error) => return tracing::error!("worker {index}: {error}"),
     };
-    tokio::task::spawn_local(Rc::clone(&core.sessions).drive());
     tokio::task::spawn_local(sweep(Rc::clone(&core)));
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
     // Of datagrams, whose listeners are closed while there are flows.
@@ -225,6 +225,15 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
     core.tracer.connect(None);
 }
 
+/// What one thread has, and what drives it.
+pub(crate) fn begin(index: usize, clock: Clock, census: Arc<Census>) -> io::Result<Rc<Core>> {
+    let core = Core::new(index, clock, census)?;
+    let (alarm, bell) = (Alarm::new(clock)?, Bell::new(Rc::clone(&core.sessions.readiness))?);
+    tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm));
+    tokio::task::spawn_local(Rc::clone(&core.sessions).drive(bell));
+    Ok(core)
+}
+
 fn pools(core: &Core, groups: &Groups) -> (Rc<Pool>, Vec<Rc<Pool>>) {
     (core.pool(&groups.own), groups.named.iter().map(|group| core.pool(group)).collect())
 }
@@ -238,8 +247,8 @@ fn open(
 ) -> io::Result<()> {
     match protocol {
         Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
-            let socket = TcpListener::from_std(socket.into())?;
-            tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), socket));
+            let entrance = Entrance::new(&core.sessions.readiness, socket.into())?;
+            tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), entrance));
         }
         Protocol::Udp => {
             let socket = UdpSocket::from_std(socket.into())?;

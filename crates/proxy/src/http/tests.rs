@@ -129,7 +129,7 @@ impl AsyncWrite for Script {
 impl crate::stream::Stream for Script {}
 
 fn session(client: Script) -> Session<Script> {
-    let core = Core::new(0, Clock::start(), Census::new(10));
+    let core = Core::new(0, Clock::start(), Census::new(10)).expect("a core");
     let minute = Duration::from_secs(60);
     let settings = ListenerSettings {
         public: None,

@@ -7,7 +7,6 @@ use plimsoll_wire::giop::{Assembler, BadGiop, Cut, Kind, Limits, cut};
 
 use super::outbox::Outbox;
 use crate::core::Core;
-use crate::stream::poll_recv;
 
 /// Room made at once for what a message still lacks; more only as it comes.
 const AHEAD: usize = 64 * 1024;
@@ -72,15 +71,14 @@ impl Inbound {
                 Ok(None) => {}
                 Err(bad) => return Poll::Ready(Came::Bad(bad)),
             }
-            let came =
-                core.lend(|buffer, _| match poll_recv(&outbox.socket, cx, buffer, &mut self.watched) {
-                    Poll::Ready(Ok(came)) => {
-                        self.unread.extend_from_slice(&buffer[..came]);
-                        Poll::Ready(came > 0)
-                    }
-                    Poll::Ready(Err(_)) => Poll::Ready(false),
-                    Poll::Pending => Poll::Pending,
-                });
+            let came = core.lend(|buffer, _| match outbox.socket.poll_recv(cx, buffer, &mut self.watched) {
+                Poll::Ready(Ok(came)) => {
+                    self.unread.extend_from_slice(&buffer[..came]);
+                    Poll::Ready(came > 0)
+                }
+                Poll::Ready(Err(_)) => Poll::Ready(false),
+                Poll::Pending => Poll::Pending,
+            });
             match came {
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => return Poll::Ready(Came::End),

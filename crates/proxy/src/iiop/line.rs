@@ -19,7 +19,6 @@ use std::time::Duration;
 use plimsoll_brain::{MemberId, Time};
 use plimsoll_wire::giop::write::{self, Form};
 use plimsoll_wire::giop::{Content, Message, Version};
-use tokio::net::TcpStream;
 
 use super::call::{Ask, Call};
 use super::inbound::{Came, Inbound, Whole};
@@ -28,6 +27,7 @@ use super::relay;
 use crate::blame::Blame;
 use crate::core::Core;
 use crate::reason::Reason;
+use crate::socket::Socket;
 use crate::trip::Trip;
 
 /// What clients whose requests share a connection have in common.
@@ -81,7 +81,7 @@ pub(super) enum End {
 }
 
 impl Line {
-    pub(super) fn new(member: MemberId, manner: Manner, socket: TcpStream, now: Time) -> Self {
+    pub(super) fn new(member: MemberId, manner: Manner, socket: Socket, now: Time) -> Self {
         Self {
             member,
             manner,

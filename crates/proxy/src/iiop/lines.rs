@@ -7,12 +7,12 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use plimsoll_brain::MemberId;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::line::{Line, Manner, Settings};
 use crate::core::Core;
 use crate::reason::Reason;
+use crate::socket::Socket;
 
 /// Of how many kinds the connections to a member may be, each with as many as are configured.
 const MANNERS: usize = 4;
@@ -139,7 +139,7 @@ impl Attempt {
 
 impl Making {
     /// The connection is there: adds it, and has it read until it ends.
-    pub(super) fn made(self, core: &Rc<Core>, socket: TcpStream, settings: Settings) -> Rc<Line> {
+    pub(super) fn made(self, core: &Rc<Core>, socket: Socket, settings: Settings) -> Rc<Line> {
         let line = Rc::new(Line::new(self.attempt.member, self.attempt.manner.clone(), socket, core.now()));
         self.lines.made.borrow_mut().push(Rc::clone(&line));
         let (core, lines, own) = (Rc::clone(core), Rc::clone(&self.lines), Rc::clone(&line));

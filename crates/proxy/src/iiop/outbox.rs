@@ -10,16 +10,16 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
 
 use plimsoll_wire::giop::{Header, Version, split};
-use tokio::net::TcpStream;
 
-use crate::stream::send_now;
+use crate::readiness::Way;
+use crate::socket::Socket;
 
 /// Bytes kept above which others wait.
 const MUCH: usize = 256 * 1024;
 
 /// The writing side of a connection.
 pub(super) struct Outbox {
-    pub(super) socket: TcpStream,
+    pub(super) socket: Socket,
     kept: RefCell<Vec<u8>>,
     /// How much of `kept` was sent.
     sent: Cell<usize>,
@@ -30,7 +30,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: TcpStream) -> Self {
+    pub(super) fn new(socket: Socket) -> Self {
         Self {
             socket,
             kept: RefCell::default(),
@@ -48,7 +48,7 @@ impl Outbox {
         }
         let mut kept = self.kept.borrow_mut();
         while kept.is_empty() && !bytes.is_empty() {
-            match send_now(&self.socket, bytes) {
+            match self.socket.send(bytes) {
                 Some(Ok(sent)) => bytes = &bytes[sent..],
                 Some(Err(_)) => {
                     self.broken.set(true);
@@ -79,13 +79,10 @@ impl Outbox {
         self.owner.borrow_mut().get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         let mut kept = self.kept.borrow_mut();
         while !self.broken.get() && self.sent.get() < kept.len() {
-            match send_now(&self.socket, &kept[self.sent.get()..]) {
+            match self.socket.send(&kept[self.sent.get()..]) {
                 Some(Ok(sent)) => self.sent.set(self.sent.get() + sent),
                 Some(Err(_)) => self.broken.set(true),
-                None => match ready!(self.socket.poll_write_ready(cx)) {
-                    Ok(()) => {}
-                    Err(_) => self.broken.set(true),
-                },
+                None => ready!(self.socket.poll_ready(Way::Write, cx)),
             }
         }
         // Not kept for the next time: it may have been a large message.

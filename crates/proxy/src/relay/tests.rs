@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::fixture::{run, trip};
+use crate::socket::Socket;
 
 impl Stream for DuplexStream {}
 
@@ -19,6 +20,17 @@ async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (one, other) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
     (one.unwrap(), other.unwrap().0)
+}
+
+/// A connection as this thread watches it.
+fn watched(core: &Core, stream: TcpStream) -> Socket {
+    let stream = stream.into_std().expect("a socket");
+    Socket::new(&core.sessions.readiness, stream.into()).expect("a place")
+}
+
+/// The same of the two in the middle of a relay.
+fn both(core: &Core, near: TcpStream, far: TcpStream) -> (Socket, Socket) {
+    (watched(core, near), watched(core, far))
 }
 
 /// Relays between two streams in the background; what it came to, and the bytes it counted each way.
@@ -36,7 +48,7 @@ fn relay<S: Stream + 'static>(
             copy(&core, &timer, Quiet::end(idle), (&mut client, &mut member), ahead, &trip.upstream).await;
         if end.reset {
             [&client, &member].into_iter().filter_map(Stream::socket).for_each(|socket| {
-                socket.set_zero_linger().unwrap();
+                socket.abort();
             });
         }
         let stripe = trip.stripe();
@@ -63,7 +75,7 @@ async fn finish(mut client: TcpStream, mut member: TcpStream) -> (Vec<u8>, Vec<u
 fn much_goes_through_the_kernel() {
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (near, far), MINUTE, &[]);
+        let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let bytes = pattern(64 << 20);
         let send = async {
             member.write_all(&bytes).await.unwrap();
@@ -94,7 +106,7 @@ fn much_goes_through_the_kernel() {
 fn little_is_copied() {
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (near, far), MINUTE, b"");
+        let relay = relay(&core, both(&core, near, far), MINUTE, b"");
         let mut buffer = vec![0; 9000];
         for round in 0..200 {
             let bytes = pattern(round * 45);
@@ -115,7 +127,7 @@ fn little_is_copied() {
 fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (near, far), MINUTE, &[]);
+        let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let bytes = pattern(48 << 20);
         let mut sent = 0;
         // Until nothing goes any more for a while: every buffer on the way is full.
@@ -149,7 +161,7 @@ fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
 fn what_was_read_before_goes_first() {
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (near, far), MINUTE, b"first, ");
+        let relay = relay(&core, both(&core, near, far), MINUTE, b"first, ");
         client.write_all(b"second").await.unwrap();
         client.shutdown().await.unwrap();
         member.write_all(b"answer").await.unwrap();
@@ -166,7 +178,7 @@ fn a_reset_is_passed_on() {
     run(|core| async move {
         for by in [Side::Client, Side::Member] {
             let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-            let relay = relay(&core, (near, far), MINUTE, &[]);
+            let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
             let (breaks, mut learns) = if by == Side::Client {
                 member.write_all(b"hello").await.unwrap();
                 client.read_exact(&mut [0; 5]).await.unwrap();
@@ -187,7 +199,7 @@ fn a_reset_is_passed_on() {
 }
 
 /// As TLS shows a peer that closes without saying so.
-struct Unclean(TcpStream);
+struct Unclean(Socket);
 
 impl Stream for Unclean {}
 
@@ -226,7 +238,7 @@ impl AsyncWrite for Unclean {
 fn an_end_that_tls_was_not_told_of_is_an_end() {
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (Unclean(near), Unclean(far)), MINUTE, &[]);
+        let relay = relay(&core, (Unclean(watched(&core, near)), Unclean(watched(&core, far))), MINUTE, &[]);
         let bytes = pattern(3 << 20);
         let send = async {
             member.write_all(&bytes).await.unwrap();
@@ -253,7 +265,7 @@ fn an_end_that_tls_was_not_told_of_is_an_end() {
 fn the_last_words_of_a_member_that_takes_no_more_are_passed_on() {
     run(|core| async move {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (near, far), MINUTE, &[]);
+        let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         client.write_all(&pattern(100_000)).await.unwrap();
         member.read_exact(&mut [0; 10]).await.unwrap();
         member.write_all(b"too much").await.unwrap();
@@ -272,7 +284,7 @@ fn silence_ends_it_and_activity_does_not() {
     run(|core| async move {
         let idle = Duration::from_millis(400);
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, (near, far), idle, &[]);
+        let relay = relay(&core, both(&core, near, far), idle, &[]);
         let begun = Instant::now();
         for _ in 0..6 {
             tokio::time::sleep(Duration::from_millis(150)).await;

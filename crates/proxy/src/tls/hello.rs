@@ -6,10 +6,9 @@ use std::task::{Context, Poll};
 
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
-use tokio::net::TcpStream;
 
 use crate::challenge;
-use crate::stream;
+use crate::socket::Socket;
 
 /// Bytes read at once: more than a hello has as a rule.
 const PIECE: usize = 4096;
@@ -33,7 +32,7 @@ impl Hello {
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        socket: &TcpStream,
+        socket: &Socket,
         came: &mut Vec<u8>,
     ) -> Poll<io::Result<()>> {
         loop {
@@ -55,7 +54,7 @@ impl Hello {
                 }
             }
             let mut piece = [0; PIECE];
-            match stream::poll_recv(socket, cx, &mut piece, &mut self.watched) {
+            match socket.poll_recv(cx, &mut piece, &mut self.watched) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Ok(count)) => came.extend_from_slice(&piece[..count]),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),

@@ -7,17 +7,18 @@ use std::task::{Context, Poll, ready};
 
 use rustls::Connection;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
+use super::wire::Wire;
 use super::{ListenerTls, Origin};
-use crate::stream::{self, Stream, send_now};
+use crate::socket::Socket;
+use crate::stream::Stream;
 
 /// Most bytes that are sealed at once, into records of 16 KiB that one system call sends.
 const SEAL: usize = 64 * 1024;
 
 /// A socket and what makes it secure.
-pub(crate) struct Secure {
-    socket: TcpStream,
+pub(crate) struct Secure<W = Socket> {
+    socket: W,
     session: Connection,
     /// As the argument of [`Stream::poll_recv`], for those that read without it.
     watched: bool,
@@ -28,8 +29,8 @@ pub(crate) struct Secure {
     origin: Option<Arc<Origin>>,
 }
 
-impl Secure {
-    pub(crate) fn new(socket: TcpStream, session: Connection) -> Self {
+impl<W: Wire> Secure<W> {
+    pub(crate) fn new(socket: W, session: Connection) -> Self {
         Self { socket, session, watched: false, owed: 0, parted: false, origin: None }
     }
 
@@ -83,7 +84,7 @@ impl Secure {
 
     /// Takes in what has come; false at the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, watched: &mut bool) -> Poll<io::Result<bool>> {
-        let mut source = Source { socket: &self.socket, cx, watched };
+        let mut source = Source { socket: &mut self.socket, cx, watched };
         match self.session.read_tls(&mut source) {
             Ok(0) => Poll::Ready(Ok(false)),
             Ok(_) => Poll::Ready(self.digest().map(|()| true)),
@@ -109,7 +110,7 @@ impl Secure {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(self.socket.poll_write_ready(cx))?;
+                    ready!(self.socket.poll_takes(cx))?;
                 }
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -132,6 +133,32 @@ impl Secure {
         }
         ready!(self.poll_drain(cx))?;
         Poll::Ready(Ok(std::mem::take(&mut self.owed)))
+    }
+
+    /// Reads what was sealed; 0 at the end.
+    fn poll_open(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            match self.session.reader().read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+            // At the end the reader tells whether it was a proper one.
+            ready!(self.poll_fetch(cx, watched))?;
+        }
+    }
+
+    /// Tells the other side that nothing more will come.
+    fn close(&mut self) {
+        if !std::mem::replace(&mut self.parted, true) {
+            self.session.send_close_notify();
+            // Who has gone, or reads nothing, does without.
+            let _ = self.session.write_tls(&mut Sink(&self.socket));
+        }
     }
 }
 
@@ -165,14 +192,7 @@ impl Stream for Secure {
         buffer: &mut [u8],
         watched: &mut bool,
     ) -> Poll<io::Result<usize>> {
-        loop {
-            match self.session.reader().read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read),
-            }
-            // At the end the reader tells whether it was a proper one.
-            ready!(self.poll_fetch(cx, watched))?;
-        }
+        self.poll_open(cx, buffer, watched)
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
@@ -180,29 +200,25 @@ impl Stream for Secure {
     }
 
     fn part(&mut self) {
-        if !std::mem::replace(&mut self.parted, true) {
-            self.session.send_close_notify();
-            // Who has gone, or reads nothing, does without.
-            let _ = self.session.write_tls(&mut Sink(&self.socket));
-        }
+        self.close();
     }
 }
 
-impl AsyncRead for Secure {
+impl<W: Wire> AsyncRead for Secure<W> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let mut watched = self.watched;
-        let came = self.poll_recv(cx, space.initialize_unfilled(), &mut watched);
+        let came = self.poll_open(cx, space.initialize_unfilled(), &mut watched);
         self.watched = watched;
         space.advance(ready!(came)?);
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Secure {
+impl<W: Wire> AsyncWrite for Secure<W> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_seal(cx, &[bytes])
     }
@@ -227,22 +243,22 @@ impl AsyncWrite for Secure {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.part();
+        self.close();
         ready!(self.poll_drain(cx))?;
         Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }
 
 /// The socket as rustls reads it.
-struct Source<'a, 'b, 'c> {
-    socket: &'a TcpStream,
+struct Source<'a, 'b, 'c, W> {
+    socket: &'a mut W,
     cx: &'a mut Context<'b>,
     watched: &'c mut bool,
 }
 
-impl Read for Source<'_, '_, '_> {
+impl<W: Wire> Read for Source<'_, '_, '_, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match stream::poll_recv(self.socket, self.cx, buffer, self.watched) {
+        match self.socket.poll_recv(self.cx, buffer, self.watched) {
             Poll::Ready(came) => came,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
@@ -250,23 +266,15 @@ impl Read for Source<'_, '_, '_> {
 }
 
 /// The socket as rustls writes it.
-struct Sink<'a>(&'a TcpStream);
+struct Sink<'a, W>(&'a W);
 
-impl Write for Sink<'_> {
+impl<W: Wire> Write for Sink<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        send_now(self.0, bytes).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
+        self.write_vectored(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match parts {
-            [part] => self.write(part),
-            parts => self.0.try_io(tokio::io::Interest::WRITABLE, || {
-                let flags = rustix::net::SendFlags::NOSIGNAL;
-                let mut none = rustix::net::SendAncillaryBuffer::default();
-                rustix::io::retry_on_intr(|| rustix::net::sendmsg(self.0, parts, &mut none, flags))
-                    .map_err(io::Error::from)
-            }),
-        }
+        self.0.send(parts).unwrap_or_else(|| Err(io::ErrorKind::WouldBlock.into()))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -1,0 +1,213 @@
+//! Which sockets of a thread are ready, asked of an epoll of the thread's own.
+//!
+//! tokio's costs some 250 instructions each time a socket has to wait: a lock and a waker to register, a list of wakers to wake, words
+//! that other threads may write. Here all of a thread's sockets belong to that thread, and their state is cells. tokio sees one
+//! descriptor, the epoll, and wakes whoever drives the thread's sessions when there is anything in it (`sessions`). While much is in it
+//! it is asked again and again before tokio is, whose turn costs more than several of these.
+//!
+//! A socket is told of once for each time that something has come or went (edges): it is ready until it is found not to be.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::fs::Timespec;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::chunks::Chunks;
+
+/// The sockets of one thread.
+pub(crate) struct Readiness {
+    epoll: OwnedFd,
+    watches: RefCell<Chunks<Rc<Watch>>>,
+}
+
+/// What is known of one socket.
+#[derive(Default)]
+pub(crate) struct Watch {
+    state: Cell<u8>,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+}
+
+/// A socket's place among those of its thread, which ends with it.
+pub(crate) struct Place {
+    readiness: Rc<Readiness>,
+    key: usize,
+    watch: Rc<Watch>,
+}
+
+/// What a socket may be ready for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Way {
+    Read = 1,
+    Write = 2,
+}
+
+/// Of a watch: nothing more will come, or nothing more go, whatever was found since.
+const ENDED: u8 = 4;
+
+impl Readiness {
+    /// # Errors
+    /// The system has no more descriptors.
+    pub(crate) fn new() -> io::Result<Rc<Self>> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Rc::new(Self { epoll, watches: RefCell::default() }))
+    }
+
+    /// Watches a socket for as long as the place is kept. It is taken to be ready for `ways` until it is found not to be.
+    ///
+    /// # Errors
+    /// The system watches no more.
+    pub(crate) fn watch(self: &Rc<Self>, socket: &impl AsFd, ways: &[Way]) -> io::Result<Place> {
+        let watch = Rc::new(Watch::default());
+        watch.state.set(ways.iter().fold(0, |state, way| state | *way as u8));
+        let key = self.watches.borrow_mut().insert_with(|_| Rc::clone(&watch));
+        let place = Place { readiness: Rc::clone(self), key, watch };
+        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.epoll, socket, EventData::new_u64(key as u64), edges)?;
+        Ok(place)
+    }
+
+    /// Looks which sockets are ready, and wakes those that wait for them; how many there are, [`MOST`] at most.
+    pub(crate) fn look(&self) -> usize {
+        let mut space = [const { MaybeUninit::<Event>::uninit() }; MOST];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A signal came, or the system has lost its mind: they are still there next time.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&now)) else { return 0 };
+        let watches = self.watches.borrow();
+        for event in &*events {
+            // What was told of a socket that is gone may reach another one, which finds that nothing has come.
+            if let Some(watch) = watches.get(event.data.u64() as usize) {
+                watch.tell(event.flags);
+            }
+        }
+        events.len()
+    }
+}
+
+/// Sockets that are looked at at once.
+pub(crate) const MOST: usize = 64;
+
+impl Watch {
+    #[inline]
+    fn tell(&self, flags: EventFlags) {
+        let broken = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        let ended = broken || flags.contains(EventFlags::RDHUP);
+        let mut state = self.state.get();
+        if ended || flags.contains(EventFlags::IN) {
+            state |= Way::Read as u8 | if ended { ENDED } else { 0 };
+            self.state.set(state);
+            if let Some(waker) = self.reader.take() {
+                waker.wake();
+            }
+        }
+        if broken || flags.contains(EventFlags::OUT) {
+            self.state.set(state | Way::Write as u8);
+            if let Some(waker) = self.writer.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Where it is.
+    pub(crate) fn readiness(&self) -> &Rc<Readiness> {
+        &self.readiness
+    }
+
+    /// Watches it no longer, for one that others hold open when it is closed here: else the kernel forgets it then.
+    pub(crate) fn leave(&self, socket: &impl AsFd) {
+        // It is watched.
+        let _ = epoll::delete(&self.readiness.epoll, socket);
+    }
+
+    /// May it be ready?
+    #[inline]
+    pub(crate) fn is_ready(&self, way: Way) -> bool {
+        self.watch.state.get() & way as u8 != 0
+    }
+
+    /// It was found not to be ready, or what was there has been taken.
+    #[inline]
+    pub(crate) fn exhausted(&self, way: Way) {
+        let state = self.watch.state.get();
+        // That there is no more to come is not told twice.
+        if way == Way::Write || state & ENDED == 0 {
+            self.watch.state.set(state & !(way as u8));
+        }
+    }
+
+    /// It was found not to be ready, whatever was told.
+    #[cold]
+    pub(crate) fn blocked(&self, way: Way) {
+        self.watch.state.set(self.watch.state.get() & !(way as u8));
+    }
+
+    /// Has the task woken when it is ready: the last that asks, once.
+    #[inline]
+    pub(crate) fn wait(&self, way: Way, cx: &Context<'_>) {
+        let place = if way == Way::Read { &self.watch.reader } else { &self.watch.writer };
+        place.set(Some(cx.waker().clone()));
+    }
+
+    /// The same, unless it is ready.
+    pub(crate) fn poll_ready(&self, way: Way, cx: &Context<'_>) -> Poll<()> {
+        if self.is_ready(way) {
+            return Poll::Ready(());
+        }
+        self.wait(way, cx);
+        Poll::Pending
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The kernel forgets it when the socket is closed, if nobody else has it.
+        self.readiness.watches.borrow_mut().remove(self.key);
+    }
+}
+
+impl AsRawFd for Readiness {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+/// What tokio rings when there is something.
+pub(crate) struct Bell(AsyncFd<Rc<Readiness>>);
+
+impl Bell {
+    /// # Errors
+    /// The system watches no more.
+    pub(crate) fn new(readiness: Rc<Readiness>) -> io::Result<Self> {
+        #[expect(
+            deprecated,
+            reason = "the safe way is deprecated for types that may close early; what this holds does not"
+        )]
+        let epoll = AsyncFd::with_interest(readiness, Interest::READABLE)?;
+        Ok(Self(epoll))
+    }
+
+    /// Did tokio say since it was last asked that there is something? The task is woken when it says so again.
+    pub(crate) fn rung(&self, cx: &mut Context<'_>) -> bool {
+        let mut rung = false;
+        while let Poll::Ready(Ok(mut guard)) = self.0.poll_read_ready(cx) {
+            guard.clear_ready();
+            rung = true;
+        }
+        rung
+    }
+
+    /// See [`Readiness::look`].
+    pub(crate) fn look(&self) -> usize {
+        self.0.get_ref().look()
+    }
+}

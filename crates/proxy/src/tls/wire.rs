@@ -1,0 +1,74 @@
+//! What TLS is spoken over: sockets of a data-plane thread, and those by which members are probed, which belong to tokio.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::readiness::Way;
+use crate::socket::Socket;
+
+/// A socket.
+pub(crate) trait Wire: AsyncWrite + Unpin {
+    /// As [`Stream::poll_recv`](crate::stream::Stream::poll_recv).
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        watched: &mut bool,
+    ) -> Poll<io::Result<usize>>;
+
+    /// Sends what it takes at this moment; `None` if it takes nothing.
+    fn send(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>>;
+
+    /// Ready when it may take something.
+    fn poll_takes(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
+impl Wire for Socket {
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        watched: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        Self::poll_recv(self, cx, buffer, watched)
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
+        match parts {
+            [part] => Self::send(self, part),
+            _ => self.send_parts(parts),
+        }
+    }
+
+    fn poll_takes(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_ready(Way::Write, cx).map(Ok)
+    }
+}
+
+impl Wire for TcpStream {
+    fn poll_recv(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        _: &mut bool,
+    ) -> Poll<io::Result<usize>> {
+        let mut space = ReadBuf::new(buffer);
+        ready!(Pin::new(self).poll_read(cx, &mut space))?;
+        Poll::Ready(Ok(space.filled().len()))
+    }
+
+    fn send(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
+        match self.try_write_vectored(parts) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            sent => Some(sent),
+        }
+    }
+
+    fn poll_takes(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_write_ready(cx)
+    }
+}
