@@ -3,7 +3,7 @@
 
 Instructions and system calls are counted in two runs of the same proxy that differ only in the number of requests;
 the difference of the counts over the difference of the requests leaves out start, stop and connection set-up. How many
-events the proxy finds at once depends on what else the machine does, and a turn of its event loop costs 900
+events the proxy finds at once depends on what else the machine does, and a turn of its event loop costs 1,300
 instructions: so the turns are counted, too, and what is judged is what a request costs at `TURNS` of them. What a turn
 costs is known from one connection, whose requests take two turns each. The figure is the median of three such pairs.
 They are counted before one plain server; before four (`of four`: each choice looks at all of them); and (`all on`)
@@ -32,9 +32,9 @@ from rig.process import HOST, Child, Failed, Traced, end_on_sigterm, free_port, 
 IDLE = 4000
 """Idle connections for the memory gate."""
 
-TURNS = 0.25
-"""Turns of the event loop per request at which instructions are judged: eight events at a time. Sixteen connections on
-an idle machine make from 0.13 to 0.6 of it."""
+TURNS = 0.1
+"""Turns of the event loop per request at which instructions are judged. Sixteen connections on an idle machine make from
+0.03 to 0.1: where sockets are found ready they are looked at again before the loop is asked."""
 
 MOST_TURNS = 1.5
 """Turns per request above which a run on a busy machine tells too little of what a turn costs: another is made."""
@@ -97,8 +97,7 @@ def judge(gate, peer, members, results):
     """Measures one gate on one proxy and prints a line; returns 1 if ours is above the limit."""
     started = time.monotonic()
     measured = gate.measure(peer, members, results)
-    # What reports of members cost is above what a request may: it is shown, and no limit binds it yet (docs/bench.md).
-    ours = type(peer) is Plimsoll
+    ours = isinstance(peer, Plimsoll)
     above = ours and measured > gate.limit
     verdict = ("FAIL" if above else "ok") if ours else ""
     limit = f"{gate.limit:,.{gate.digits}f}" if ours else "-"
