@@ -176,12 +176,9 @@ impl Entrance {
         // Where many come, others are to have their turns, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
         ready!(self.place.poll_ready(Way::Read, cx));
-        let accepted = match self.accept() {
-            None => {
-                self.place.wait(Way::Read, cx);
-                return Poll::Pending;
-            }
-            Some(accepted) => accepted,
+        let Some(accepted) = self.accept() else {
+            self.place.wait(Way::Read, cx);
+            return Poll::Pending;
         };
         coop.made_progress();
         Poll::Ready(accepted)
