@@ -81,10 +81,11 @@ impl Readiness {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // A signal came, or the system has lost its mind: they are still there next time.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&now)) else { return 0 };
-        let watches = self.watches.borrow();
         for event in &*events {
-            // What was told of a socket that is gone may reach another one, which finds that nothing has come.
-            if let Some(watch) = watches.get(event.data.u64() as usize) {
+            // Held by itself: nobody knows what those do that are woken. What was told of a socket that is gone may reach another one, which
+            // finds that nothing has come.
+            let watch = self.watches.borrow().get(event.data.u64() as usize).map(Rc::clone);
+            if let Some(watch) = watch {
                 watch.tell(event.flags);
             }
         }

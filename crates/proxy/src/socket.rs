@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
@@ -267,12 +268,25 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         // Others are to have their turns, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
-        let came = ready!(self.poll_recv(cx, space.initialize_unfilled(), &mut false))?;
+        // Copied, for what is lent may not be initialised: to do that for so much each time would cost more.
+        let mut piece = [const { MaybeUninit::<u8>::uninit() }; PIECE];
+        let room = space.remaining().min(PIECE);
+        let came = self.attempt(Way::Read, room, || {
+            let ((came, _), _) = rustix::net::recv(&self.stream, &mut piece[..room], RecvFlags::empty())?;
+            space.put_slice(came);
+            Ok(came.len())
+        });
+        let Some(came) = came else {
+            self.place.wait(Way::Read, cx);
+            return Poll::Pending;
+        };
         coop.made_progress();
-        space.advance(came);
-        Poll::Ready(Ok(()))
+        Poll::Ready(came.map(drop))
     }
 }
+
+/// Bytes that are read at once by those that read in tokio's way.
+const PIECE: usize = 32 * 1024;
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
