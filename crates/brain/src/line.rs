@@ -2,7 +2,7 @@
 //! first.
 //!
 //! A place comes free within a fraction of the time that a request takes, so that whoever is turned away at the
-//! moment at which all happen to be full is turned away for nothing. But a queue that never empties serves nobody
+//! moment at which all happen to be full is turned away for nothing. But a queue that never empties while some wait in vain serves nobody
 //! better: all wait, and no more are served than without it. So there are two moods, as in controlled delay (Nichols
 //! and Jacobson 2012) with adaptive last-in first-out (Maurer, Fail at Scale, 2015), both without a number to set:
 //! time is measured in *sojourns*, the time that a request takes with the members.
@@ -11,14 +11,13 @@
 //!   longer: where requests take milliseconds, servers that stand still for a moment would have all refused. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain.
-//! * **Hurried**, once all that were served within [`INTERVAL`] sojourns (or four times [`UNNOTICED`]) had waited for more than [`ASIDE`] of
-//!   that, which is more than a burst: the last to come is the first to go, and each may wait for [`HASTE`] of a sojourn. What is served is
-//!   fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A newcomer takes the place of the
-//!   oldest. It ends with an interval, of [`UNNOTICED`] at least, in which nobody was turned away.
+//! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns (or four times [`UNNOTICED`]), which is more
+//!   than a burst, and somebody was not served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
+//!   sojourn. What is served is fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A
+//!   newcomer takes the place of the oldest. It ends with an interval, of [`UNNOTICED`] at least, in which nobody was turned away.
 //!
 //! That somebody always waits is no overload by itself: so do clients that ask again as soon as they are answered, a few more than members can
-//! work on. Each waits for a moment, and turning one away would help nobody. A queue is good as long as it is no standing delay (Nichols and
-//! Jacobson).
+//! work on. In order of arrival each waits for a moment and is served.
 //!
 //! Where it is known within what time clients want their answers, the patient wait for as long as theirs can still come in time,
 //! whether that is more or less than so, and a burst is what they would be through with in that time; none wait where it is
@@ -67,6 +66,8 @@ pub struct Line<T> {
     ahead: usize,
     /// Since when somebody waits without a break, or in haste, since when nobody was turned away.
     since: Time,
+    /// When somebody left last who was not served, or would have waited in vain.
+    lost: Option<Time>,
 }
 
 /// A place in the line.
@@ -108,6 +109,7 @@ impl<T> Default for Line<T> {
             hurried: false,
             ahead: 0,
             since: Time(0),
+            lost: None,
         }
     }
 }
@@ -158,12 +160,12 @@ impl<T> Line<T> {
     /// be called.
     pub fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
         let Some(place) = self.place(ticket) else { return false };
-        let Some(Waiter { came, called, .. }) = self.waiters.remove(place) else { return false };
+        let called = self.waiters.remove(place).is_some_and(|waiter| waiter.called);
+        if !served {
+            self.lost = Some(now);
+        }
         if !served && now >= ticket.until {
             self.turned_away(now);
-        }
-        if served && !self.hurried && now.since(came) < self.patience().mul_f64(ASIDE) {
-            self.since = now;
         }
         self.judge(now);
         called
@@ -231,13 +233,17 @@ impl<T> Line<T> {
         if !self.hurried && self.waiters.is_empty() {
             self.since = now;
         }
-        if now.since(self.since) >= self.interval() && !self.pace.sojourn.is_zero() {
+        let interval = self.interval();
+        // In the patient mood: whoever was turned away longer ago has nothing to do with those that wait now.
+        let due = self.hurried || self.lost.is_some_and(|lost| now.since(lost) <= interval);
+        if due && now.since(self.since) >= interval && !self.pace.sojourn.is_zero() {
             self.hurried = !self.hurried;
             self.since = now;
         }
     }
 
     fn turned_away(&mut self, now: Time) {
+        self.lost = Some(now);
         if self.hurried {
             self.since = now;
         }
@@ -253,9 +259,6 @@ const PATIENCE: f64 = 2.0;
 
 /// The same where it does not.
 const HASTE: f64 = 0.125;
-
-/// Part of one's patience that one may have waited and have hardly waited.
-const ASIDE: f64 = 0.25;
 
 /// What nobody notices, and every server stands still for now and then: one may wait for that, however quick requests are.
 const UNNOTICED: Duration = Duration::from_millis(100);
@@ -273,8 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// So long that all is measured in it.
-    const SOJOURN: Duration = LONGEST;
+    const SOJOURN: Duration = Duration::from_millis(80);
     const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
 
     fn at(sojourns: f64) -> Time {
@@ -290,7 +292,7 @@ mod tests {
         core::iter::from_fn(|| line.dismiss(at(sojourns))).collect()
     }
 
-    /// A line that was never empty for as long as it takes, with one that came last.
+    /// A line that was never empty for as long as it takes, of which every other one goes unserved, with one that came last.
     fn hurried() -> (Line<u32>, Ticket, f64) {
         let mut line = Line::default();
         let mut last = enter(&mut line, 0, 0.0).unwrap();
@@ -299,9 +301,9 @@ mod tests {
             if line.hurried() {
                 return (line, last, sojourns);
             }
-            sojourns += 0.6;
+            sojourns += 0.5;
             let next = enter(&mut line, who, sojourns).unwrap();
-            line.leave(last, true, at(sojourns));
+            line.leave(last, who % 2 == 0, at(sojourns));
             last = next;
             assert!(who < 1000, "it never hurries");
         }
@@ -380,61 +382,71 @@ mod tests {
         assert_eq!(gone(&mut line, now + 0.2), [999]);
     }
 
-    /// Requests that take a millisecond, each of which waits for so many; how long it takes until they hurry.
-    fn quick(wait: u32) -> (Line<u32>, Option<u32>) {
-        let mut line = Line::default();
-        let mut last = line.enter(0, QUICK, milli(0), milli(0)).unwrap();
-        assert_eq!(last.until, milli(100));
-        for millis in (wait..10_000).step_by(wait as usize) {
-            let next = line.enter(millis, QUICK, milli(millis), milli(millis)).unwrap();
-            line.leave(last, true, milli(millis));
-            last = next;
-            if line.hurried() {
-                line.leave(last, true, milli(millis));
-                return (line, Some(millis));
-            }
-        }
-        (line, None)
-    }
-
-    const QUICK: Pace = Pace { sojourn: Duration::from_millis(1), in_flight: 8, wait: None };
-
-    fn milli(millis: u32) -> Time {
-        Time(1) + QUICK.sojourn * millis
-    }
-
     #[test]
     fn where_requests_are_quick_a_moment_is_neither_overload_nor_its_end() {
-        let (mut line, millis) = quick(50);
-        assert_eq!(millis, Some(400));
+        let millisecond = Duration::from_millis(1);
+        let pace = Pace { sojourn: millisecond, in_flight: 8, wait: None };
+        let at = |millis: u32| Time(1) + millisecond * millis;
+        let mut line = Line::default();
+        let mut last = line.enter(0, pace, at(0), at(0)).unwrap();
+        assert_eq!(last.until, at(100));
+        let mut millis = 0;
+        while !line.hurried() {
+            millis += 50;
+            let next = line.enter(millis, pace, at(millis), at(millis)).unwrap();
+            line.leave(last, false, at(millis));
+            last = next;
+        }
+        assert_eq!(millis, 400);
+        line.leave(last, true, at(400));
         // Nobody is turned away for a while, and then for longer.
-        let next = line.enter(1, QUICK, milli(460), milli(460)).unwrap();
-        line.leave(next, true, milli(460));
+        let next = line.enter(1, pace, at(460), at(460)).unwrap();
+        line.leave(next, true, at(460));
         assert!(line.hurried());
-        line.enter(2, QUICK, milli(501), milli(501)).unwrap();
+        line.enter(2, pace, at(501), at(501)).unwrap();
         assert!(!line.hurried());
     }
 
     #[test]
-    fn that_somebody_always_waits_for_a_moment_hurries_nobody() {
-        assert_eq!(quick(20).1, None);
+    fn that_somebody_always_waits_hurries_nobody_as_long_as_all_are_served() {
         let mut line = Line::default();
         let mut last = enter(&mut line, 0, 0.0).unwrap();
-        for turn in 1..1000 {
-            let now = f64::from(turn) * 0.45;
+        let mut wait = |served: bool, turn: u32| {
+            let now = at(f64::from(turn) * 1.5);
+            let next = line.enter(turn, PACE, now, now).unwrap();
+            line.leave(last, served, now);
+            last = next;
+            line.hurried()
+        };
+        for turn in 1..100 {
+            assert!(!wait(true, turn), "{turn}");
+        }
+        // One that was not, and it was no burst that kept it from it. One is not the last for long.
+        assert!(wait(false, 100));
+        let mut line = Line::default();
+        let first = enter(&mut line, 0, 0.0).unwrap();
+        line.leave(first, false, at(1.0));
+        let mut last = enter(&mut line, 0, 1.0).unwrap();
+        for turn in 1..100 {
+            let now = 1.0 + f64::from(turn) * 1.5;
             let next = enter(&mut line, turn, now).unwrap();
             line.leave(last, true, at(now));
+            last = next;
             assert!(!line.hurried(), "{turn}");
-            last = next;
         }
-        // One that goes unserved has waited for nothing, however short that was.
-        for turn in 1..1000 {
-            let now = 450.0 + f64::from(turn) * 0.45;
+    }
+
+    #[test]
+    fn who_cannot_wait_for_as_long_as_others_and_leaves_counts_as_well() {
+        let mut line = Line::default();
+        let mut last = enter(&mut line, 0, 0.0).unwrap();
+        for turn in 1..100 {
+            let now = f64::from(turn) * 0.2;
             let next = enter(&mut line, turn, now).unwrap();
-            line.leave(last, false, at(now));
+            line.leave(last, turn % 3 > 0, at(now));
             last = next;
         }
-        assert!(line.hurried());
+        assert!(line.hurried(), "nobody has waited for long, and many in vain");
     }
 
     #[test]
@@ -451,7 +463,7 @@ mod tests {
         while !line.hurried() {
             now += 3.0;
             let next = line.enter(1, aim(11.0), at(now), at(now)).unwrap();
-            line.leave(last, true, at(now));
+            line.leave(last, false, at(now));
             last = next;
             assert!(now < 1000.0, "it never hurries");
         }

@@ -2,6 +2,7 @@
 //! protocol.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,8 +52,9 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, entrance: Ent
     while let Some(accepted) = entrance.accept() {
         match accepted {
             Ok((socket, client)) => admit(&core, &listener, socket, client),
-            Err(error) if exhausted(&error) => break,
-            Err(_) => {}
+            // A client that gave up while it waited.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(_) => break,
         }
     }
 }
@@ -145,8 +147,7 @@ fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, p
             xds::serve(core, listener, stream, peer, unread).await;
         }));
     } else if protocol == Protocol::Http {
-        // It gives others their turn itself (`http`), at places that suit it: tokio would do it by saying that a
-        // socket is not ready, which an idle connection to a member must not be mistaken about.
+        // It gives others their turn itself (`http`), at places that suit it.
         let sessions = Rc::clone(&core.sessions);
         sessions.spawn(async move {
             let _visit = visit;

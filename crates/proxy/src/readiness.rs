@@ -35,11 +35,12 @@ pub(crate) struct Watch {
     writer: Cell<Option<Waker>>,
 }
 
-/// A socket's place among those of its thread, which ends with it.
+/// A socket's place among those of its thread.
 pub(crate) struct Place {
     readiness: Rc<Readiness>,
-    key: usize,
     watch: Rc<Watch>,
+    /// Where it is found, once it is watched.
+    key: Cell<usize>,
 }
 
 /// What a socket may be ready for.
@@ -50,8 +51,10 @@ pub(crate) enum Way {
     Write = 2,
 }
 
-/// Of a watch: nothing more will come, or nothing more go, whatever was found since.
+/// Of a watch: nothing more will come, whatever was found since.
 const ENDED: u8 = 4;
+/// Of a watch: the kernel tells of the socket.
+const WATCHED: u8 = 8;
 
 impl Readiness {
     /// # Errors
@@ -61,26 +64,20 @@ impl Readiness {
         Ok(Rc::new(Self { epoll, watches: RefCell::default() }))
     }
 
-    /// Watches a socket for as long as the place is kept. It is taken to be ready for `ways` until it is found not to be.
-    ///
-    /// # Errors
-    /// The system watches no more.
-    pub(crate) fn watch(self: &Rc<Self>, socket: &impl AsFd, ways: &[Way]) -> io::Result<Place> {
+    /// A place for a socket, which is taken to be ready for `ways` until it is found not to be. It is watched once it has to wait: many a
+    /// connection never does, and telling the kernel of one costs a call, and a lock that all nested epolls of the system share.
+    pub(crate) fn place(self: &Rc<Self>, ways: &[Way]) -> Place {
         let watch = Rc::new(Watch::default());
         watch.state.set(ways.iter().fold(0, |state, way| state | *way as u8));
-        let key = self.watches.borrow_mut().insert_with(|_| Rc::clone(&watch));
-        let place = Place { readiness: Rc::clone(self), key, watch };
-        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, socket, EventData::new_u64(key as u64), edges)?;
-        Ok(place)
+        Place { readiness: Rc::clone(self), watch, key: Cell::new(0) }
     }
 
     /// Looks which sockets are ready, and wakes those that wait for them; how many there are, [`MOST`] at most.
     pub(crate) fn look(&self) -> usize {
         let mut space = [const { MaybeUninit::<Event>::uninit() }; MOST];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A signal came, or the system has lost its mind: they are still there next time.
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&now)) else { return 0 };
+        // If a signal came they are still there next time, which is to be soon.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&now)) else { return MOST };
         for event in &*events {
             // Held by itself: nobody knows what those do that are woken. What was told of a socket that is gone may reach another one, which
             // finds that nothing has come.
@@ -124,12 +121,6 @@ impl Place {
         &self.readiness
     }
 
-    /// Watches it no longer, for one that others hold open when it is closed here: else the kernel forgets it then.
-    pub(crate) fn leave(&self, socket: &impl AsFd) {
-        // It is watched.
-        let _ = epoll::delete(&self.readiness.epoll, socket);
-    }
-
     /// May it be ready?
     #[inline]
     pub(crate) fn is_ready(&self, way: Way) -> bool {
@@ -152,27 +143,54 @@ impl Place {
         self.watch.state.set(self.watch.state.get() & !(way as u8));
     }
 
-    /// Has the task woken when it is ready: the last that asks, once.
+    /// Has the task woken when it is ready: the last that asks, once. `socket` is whose place it is.
+    ///
+    /// # Errors
+    /// The system watches no more.
     #[inline]
-    pub(crate) fn wait(&self, way: Way, cx: &Context<'_>) {
+    pub(crate) fn wait(&self, way: Way, cx: &Context<'_>, socket: &impl AsFd) -> io::Result<()> {
+        if !self.is_watched() {
+            self.begin(socket)?;
+        }
         let place = if way == Way::Read { &self.watch.reader } else { &self.watch.writer };
         place.set(Some(cx.waker().clone()));
+        Ok(())
     }
 
-    /// The same, unless it is ready.
-    pub(crate) fn poll_ready(&self, way: Way, cx: &Context<'_>) -> Poll<()> {
-        if self.is_ready(way) {
-            return Poll::Ready(());
+    /// Does the kernel tell of it?
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watch.state.get() & WATCHED != 0
+    }
+
+    /// Nobody knows whether it is ready: it is tried.
+    pub(crate) fn suppose(&self, way: Way) {
+        self.watch.state.set(self.watch.state.get() | way as u8);
+    }
+
+    /// The kernel tells at once what it is ready for.
+    #[cold]
+    fn begin(&self, socket: &impl AsFd) -> io::Result<()> {
+        let watches = &self.readiness.watches;
+        let key = watches.borrow_mut().insert_with(|_| Rc::clone(&self.watch));
+        let edges = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        if let Err(error) = epoll::add(&self.readiness.epoll, socket, EventData::new_u64(key as u64), edges) {
+            watches.borrow_mut().remove(key);
+            return Err(error.into());
         }
-        self.wait(way, cx);
-        Poll::Pending
+        self.key.set(key);
+        self.watch.state.set(self.watch.state.get() | WATCHED);
+        Ok(())
     }
-}
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        // The kernel forgets it when the socket is closed, if nobody else has it.
-        self.readiness.watches.borrow_mut().remove(self.key);
+    /// To be called before the socket is closed: by itself the kernel forgets it only when nobody has it open, and it may be in the hands
+    /// of another process; and older kernels take a lock of the whole system for that.
+    pub(crate) fn leave(&self, socket: &impl AsFd) {
+        if self.is_watched() {
+            // It is watched.
+            let _ = epoll::delete(&self.readiness.epoll, socket);
+            self.readiness.watches.borrow_mut().remove(self.key.get());
+        }
     }
 }
 

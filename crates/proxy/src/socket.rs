@@ -22,19 +22,14 @@ use crate::stream::Stream;
 
 /// A connected socket.
 pub(crate) struct Socket {
-    // Goes first: then nothing is told of it any more that another is taken for.
     place: Place,
     stream: TcpStream,
 }
 
 impl Socket {
     /// A connection that was made: it takes what is sent, and something may have come. `stream` does not block.
-    ///
-    /// # Errors
-    /// The system watches no more.
-    pub(crate) fn new(readiness: &Rc<Readiness>, stream: OwnedFd) -> io::Result<Self> {
-        let place = readiness.watch(&stream, &[Way::Read, Way::Write])?;
-        Ok(Self { place, stream: stream.into() })
+    pub(crate) fn new(readiness: &Rc<Readiness>, stream: OwnedFd) -> Self {
+        Self { place: readiness.place(&[Way::Read, Way::Write]), stream: stream.into() }
     }
 
     /// Connects to an address.
@@ -45,16 +40,15 @@ impl Socket {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let stream = rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
         match rustix::net::connect(&stream, &address) {
-            Ok(()) => return Self::new(readiness, stream),
+            Ok(()) => return Ok(Self::new(readiness, stream)),
             Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let place = readiness.watch(&stream, &[])?;
-        poll_fn(|cx| place.poll_ready(Way::Write, cx)).await;
-        let stream = TcpStream::from(stream);
-        match stream.take_error()? {
+        let socket = Self { place: readiness.place(&[]), stream: stream.into() };
+        poll_fn(|cx| socket.poll_ready(Way::Write, cx)).await?;
+        match socket.stream.take_error()? {
             Some(error) => Err(error),
-            None => Ok(Self { place, stream }),
+            None => Ok(socket),
         }
     }
 
@@ -100,12 +94,10 @@ impl Socket {
         });
         match came {
             Some(came) => Poll::Ready(came),
+            None if *watched => Poll::Pending,
             None => {
-                if !*watched {
-                    self.place.wait(Way::Read, cx);
-                    *watched = true;
-                }
-                Poll::Pending
+                *watched = true;
+                self.wait(Way::Read, cx)
             }
         }
     }
@@ -139,9 +131,18 @@ impl Socket {
         let _ = self.stream.set_nodelay(true);
     }
 
-    /// Ready when the socket may be.
-    pub(crate) fn poll_ready(&self, way: Way, cx: &Context<'_>) -> Poll<()> {
-        self.place.poll_ready(way, cx)
+    /// Ready when the socket may be, or cannot be watched.
+    pub(crate) fn poll_ready(&self, way: Way, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.place.is_ready(way) { Poll::Ready(Ok(())) } else { self.wait(way, cx) }
+    }
+
+    /// Pending, and woken when it is ready; an error if it cannot be watched.
+    #[inline]
+    fn wait<T>(&self, way: Way, cx: &Context<'_>) -> Poll<io::Result<T>> {
+        match self.place.wait(way, cx, &self.stream) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
     }
 }
 
@@ -162,23 +163,20 @@ pub(crate) struct Entrance {
 
 impl Entrance {
     /// Of a socket that listens, and does not block.
-    ///
-    /// # Errors
-    /// The system watches no more.
-    pub(crate) fn new(readiness: &Rc<Readiness>, socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { place: readiness.watch(&socket, &[Way::Read])?, socket })
+    pub(crate) fn new(readiness: &Rc<Readiness>, socket: OwnedFd) -> Self {
+        Self { place: readiness.place(&[Way::Read]), socket }
     }
 
     /// The next connection.
     ///
     /// # Errors
-    /// The system has no more descriptors, or the client has gone already.
+    /// The system has no more descriptors or watches no more, or the client has gone already.
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
         // Where many come, others are to have their turns, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
-        ready!(self.place.poll_ready(Way::Read, cx));
-        let Some(accepted) = self.accept() else {
-            self.place.wait(Way::Read, cx);
+        let accepted = if self.place.is_ready(Way::Read) { self.accept() } else { None };
+        let Some(accepted) = accepted else {
+            self.place.wait(Way::Read, cx, &self.socket)?;
             return Poll::Pending;
         };
         coop.made_progress();
@@ -194,7 +192,7 @@ impl Entrance {
         }
         let greet = |(stream, client): (OwnedFd, Option<SocketAddrAny>)| {
             let client = client.and_then(|client| client.try_into().ok()).ok_or(Errno::AFNOSUPPORT)?;
-            Ok((Socket::new(self.place.readiness(), stream)?, client))
+            Ok((Socket::new(self.place.readiness(), stream), client))
         };
         Some(accepted.map_err(io::Error::from).and_then(greet))
     }
@@ -202,8 +200,13 @@ impl Entrance {
 
 impl Drop for Entrance {
     fn drop(&mut self) {
-        // Another process may go on with it.
         self.place.leave(&self.socket);
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.place.leave(&self.stream);
     }
 }
 
@@ -221,6 +224,9 @@ impl Stream for Socket {
     /// Costs no system call when nothing has come: the kernel is asked only if it said that there is something.
     #[inline]
     fn quiet(&mut self) -> bool {
+        if !self.place.is_watched() {
+            self.place.suppose(Way::Read);
+        }
         let mut space = [0];
         self.attempt(Way::Read, 1, || {
             rustix::net::recv(&self.stream, &mut space, RecvFlags::empty()).map(|(bytes, _)| bytes)
@@ -242,10 +248,7 @@ impl Stream for Socket {
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.send(bytes) {
             Some(sent) => Poll::Ready(sent),
-            None => {
-                self.place.wait(Way::Write, cx);
-                Poll::Pending
-            }
+            None => self.wait(Way::Write, cx),
         }
     }
 
@@ -276,10 +279,7 @@ impl AsyncRead for Socket {
             space.put_slice(came);
             Ok(came.len())
         });
-        let Some(came) = came else {
-            self.place.wait(Way::Read, cx);
-            return Poll::Pending;
-        };
+        let Some(came) = came else { return self.wait(Way::Read, cx) };
         coop.made_progress();
         Poll::Ready(came.map(drop))
     }
@@ -300,10 +300,7 @@ impl AsyncWrite for Socket {
     ) -> Poll<io::Result<usize>> {
         match self.send_parts(pieces) {
             Some(sent) => Poll::Ready(sent),
-            None => {
-                self.place.wait(Way::Write, cx);
-                Poll::Pending
-            }
+            None => self.wait(Way::Write, cx),
         }
     }
 

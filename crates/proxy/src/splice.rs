@@ -88,7 +88,7 @@ impl Pipe {
     /// Moves what `from` has received into the pipe, which must be empty; 0 at the end of the stream.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>, from: &Socket) -> Poll<io::Result<usize>> {
         loop {
-            ready!(from.poll_ready(Way::Read, cx));
+            ready!(from.poll_ready(Way::Read, cx))?;
             // That little came does not say that no more is there.
             if let Some(moved) = from.attempt(Way::Read, 0, || splice(from, &self.write, self.capacity)) {
                 return Poll::Ready(moved.inspect(|moved| self.held += moved));
@@ -99,7 +99,7 @@ impl Pipe {
     /// Moves what is in the pipe to `to`, as much as it takes.
     pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &Socket) -> Poll<io::Result<usize>> {
         loop {
-            ready!(to.poll_ready(Way::Write, cx));
+            ready!(to.poll_ready(Way::Write, cx))?;
             match to.attempt(Way::Write, 0, || splice(&self.read, to, self.held)) {
                 None => {}
                 Some(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

@@ -247,7 +247,7 @@ fn open(
 ) -> io::Result<()> {
     match protocol {
         Protocol::Http | Protocol::Tcp | Protocol::Iiop | Protocol::DnsStream | Protocol::Xds => {
-            let entrance = Entrance::new(&core.sessions.readiness, socket.into())?;
+            let entrance = Entrance::new(&core.sessions.readiness, socket.into());
             tokio::task::spawn_local(accept(Rc::clone(core), Rc::clone(listener), entrance));
         }
         Protocol::Udp => {

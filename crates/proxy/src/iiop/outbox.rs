@@ -82,7 +82,10 @@ impl Outbox {
             match self.socket.send(&kept[self.sent.get()..]) {
                 Some(Ok(sent)) => self.sent.set(self.sent.get() + sent),
                 Some(Err(_)) => self.broken.set(true),
-                None => ready!(self.socket.poll_ready(Way::Write, cx)),
+                None => match ready!(self.socket.poll_ready(Way::Write, cx)) {
+                    Ok(()) => {}
+                    Err(_) => self.broken.set(true),
+                },
             }
         }
         // Not kept for the next time: it may have been a large message.

@@ -25,7 +25,7 @@ async fn pair() -> (TcpStream, TcpStream) {
 /// A connection as this thread watches it.
 fn watched(core: &Core, stream: TcpStream) -> Socket {
     let stream = stream.into_std().expect("a socket");
-    Socket::new(&core.sessions.readiness, stream.into()).expect("a place")
+    Socket::new(&core.sessions.readiness, stream.into())
 }
 
 /// The same of the two in the middle of a relay.

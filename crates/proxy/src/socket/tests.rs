@@ -30,7 +30,7 @@ fn pair(readiness: &Rc<Readiness>) -> (Socket, TcpStream) {
     let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (stream, _) = listener.accept().unwrap();
     stream.set_nonblocking(true).unwrap();
-    (Socket::new(readiness, stream.into()).unwrap(), other)
+    (Socket::new(readiness, stream.into()), other)
 }
 
 /// Looks until something is found: loopback takes no time, but a machine may.
@@ -126,21 +126,39 @@ fn who_sends_more_than_is_taken_is_woken_when_more_is() {
 }
 
 #[test]
-fn what_is_told_of_one_that_is_gone_does_no_harm_to_others() {
+fn nothing_is_told_of_one_that_is_gone_whoever_holds_it_open() {
     let readiness = Readiness::new().unwrap();
     let mut cx = Context::from_waker(Waker::noop());
-    for _ in 0..10 {
-        let (socket, mut other) = pair(&readiness);
-        // Somebody else holds the connection open, as a process does that is about to be another program.
-        let held = socket.stream.try_clone().unwrap();
-        drop(socket);
-        let (next, _kept) = pair(&readiness);
-        assert!(next.poll_recv(&mut cx, &mut [0; 8], &mut false).is_pending());
-        other.write_all(b"late").unwrap();
-        look(&readiness);
-        assert!(next.poll_recv(&mut cx, &mut [0; 8], &mut false).is_pending());
-        drop(held);
-    }
+    let (socket, mut other) = pair(&readiness);
+    assert!(socket.poll_recv(&mut cx, &mut [0; 8], &mut false).is_pending());
+    look(&readiness);
+    // As a process does that is about to be another program.
+    let held = socket.stream.try_clone().unwrap();
+    drop(socket);
+    other.write_all(b"late").unwrap();
+    let mut other_held = held;
+    other_held.set_nonblocking(false).unwrap();
+    other_held.read_exact(&mut [0; 4]).unwrap();
+    drop(other);
+    assert_eq!(other_held.read(&mut [0; 4]).unwrap(), 0, "it has come");
+    assert_eq!(readiness.look(), 0);
+}
+
+#[test]
+fn one_that_never_waited_is_not_watched_and_misses_no_end() {
+    let readiness = Readiness::new().unwrap();
+    let (mut socket, mut other) = pair(&readiness);
+    let mut cx = Context::from_waker(Waker::noop());
+    other.write_all(b"asks").unwrap();
+    // It is there: the other end knows.
+    while socket.stream.peek(&mut [0; 4]).is_err() {}
+    let came = socket.poll_recv(&mut cx, &mut [0; 8], &mut false);
+    assert!(matches!(came, Poll::Ready(Ok(4))) && !socket.place.is_watched(), "{came:?}");
+    assert!(matches!(socket.send(b"answer"), Some(Ok(6))) && socket.quiet());
+    drop(other);
+    socket.stream.set_nonblocking(false).unwrap();
+    assert_eq!(socket.stream.peek(&mut [0; 4]).unwrap_or(0), 0);
+    assert!(!socket.quiet() && !socket.place.is_watched() && readiness.look() == 0);
 }
 
 #[tokio::test]
@@ -155,7 +173,7 @@ async fn connections_are_made_and_taken_or_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     listener.set_nonblocking(true).unwrap();
-    let entrance = Entrance::new(&readiness, listener.into()).unwrap();
+    let entrance = Entrance::new(&readiness, listener.into());
     let talk = async {
         let mut clients = Vec::new();
         for _ in 0..3 {
@@ -191,18 +209,24 @@ fn more_than_are_told_of_at_once_are_all_woken_and_others_between() {
     run(|core| async move {
         let (done, mut ends) = tokio::sync::mpsc::channel(1000);
         let mut others = Vec::new();
-        for _ in 0..3 * MOST + 1 {
+        for nth in 0..6 * MOST {
             let (socket, other) = pair(&core.sessions.readiness);
             others.push(other);
             let done = done.clone();
-            core.sessions.spawn(async move {
+            let serves = async move {
                 let mut buffer = [0; 8];
                 for _ in 0..2 {
                     let came = poll_fn(|cx| socket.poll_recv(cx, &mut buffer, &mut false)).await.unwrap();
                     assert!(matches!(socket.send(&buffer[..came]), Some(Ok(2))));
                 }
                 done.send(()).await.unwrap();
-            });
+            };
+            // Those that are driven here, and tasks of tokio's.
+            if nth < 2 * MOST {
+                core.sessions.spawn(serves);
+            } else {
+                tokio::task::spawn_local(serves);
+            }
         }
         for _ in 0..2 {
             others.iter_mut().for_each(|other| other.write_all(b"hi").unwrap());

@@ -45,7 +45,7 @@ impl Wire for Socket {
     }
 
     fn poll_takes(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ready(Way::Write, cx).map(Ok)
+        self.poll_ready(Way::Write, cx)
     }
 }
 
