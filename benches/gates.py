@@ -33,8 +33,8 @@ IDLE = 4000
 """Idle connections for the memory gate."""
 
 TURNS = 0.1
-"""Turns of the event loop per request at which instructions are judged. Sixteen connections on an idle machine make from
-0.03 to 0.1: where sockets are found ready they are looked at again before the loop is asked."""
+"""Turns of the event loop per request at which instructions are judged. Sixteen connections on an idle machine make
+from 0.03 to 0.1: where sockets are found ready they are looked at again before the loop is asked."""
 
 MOST_TURNS = 1.5
 """Turns per request above which a run on a busy machine tells too little of what a turn costs: another is made."""
@@ -97,7 +97,8 @@ def judge(gate, peer, members, results):
     """Measures one gate on one proxy and prints a line; returns 1 if ours is above the limit."""
     started = time.monotonic()
     measured = gate.measure(peer, members, results)
-    # What reports of members cost is a hair above what a request may: it is shown, and no limit binds it yet (docs/bench.md).
+    # What reports of members cost is a hair above what a request may: it is shown, and no limit binds it yet
+    # (docs/bench.md).
     ours = type(peer) is Plimsoll
     above = ours and measured > gate.limit
     verdict = ("FAIL" if above else "ok") if ours else ""
