@@ -1,0 +1,227 @@
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::*;
+
+const SOJOURN: Duration = Duration::from_millis(80);
+const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
+
+fn at(sojourns: f64) -> Time {
+    Time(1) + SOJOURN.mul_f64(sojourns)
+}
+
+fn enter(line: &mut Line<u32>, who: u32, sojourns: f64) -> Option<Ticket> {
+    line.enter(who, PACE, at(sojourns), at(sojourns))
+}
+
+/// Those that are sent away now.
+fn gone(line: &mut Line<u32>, sojourns: f64) -> Vec<u32> {
+    core::iter::from_fn(|| line.dismiss(at(sojourns))).collect()
+}
+
+/// A line that was never empty for as long as it takes, of which every other one goes unserved, with one that came last.
+fn hurried() -> (Line<u32>, Ticket, f64) {
+    let mut line = Line::default();
+    let mut last = enter(&mut line, 0, 0.0).unwrap();
+    let mut sojourns = 0.0;
+    for who in 1.. {
+        if line.hurried() {
+            return (line, last, sojourns);
+        }
+        sojourns += 0.5;
+        let next = enter(&mut line, who, sojourns).unwrap();
+        line.leave(last, who % 2 == 0, at(sojourns));
+        last = next;
+        assert!(who < 1000, "it never hurries");
+    }
+    unreachable!()
+}
+
+#[test]
+fn at_first_the_first_to_come_goes_first() {
+    let mut line = Line::default();
+    let tickets: Vec<Ticket> = (0..3).map(|who| enter(&mut line, who, 0.0).unwrap()).collect();
+    assert_eq!(line.turn(tickets[0]), Turn::Wait, "nobody was told anything");
+    assert_eq!((line.call().copied(), line.call().copied()), (Some(0), Some(1)), "nobody is told twice");
+    assert_eq!((line.turn(tickets[0]), line.turn(tickets[0])), (Turn::Look, Turn::Wait));
+    assert!(!line.leave(tickets[0], true, at(0.1)));
+    assert!(line.leave(tickets[1], false, at(0.1)), "what it was told is for the next");
+    assert_eq!(line.call(), Some(&2));
+    assert!(line.turn(tickets[1]) == Turn::Go && line.len() == 1);
+}
+
+#[test]
+fn nobody_waits_longer_than_may_help() {
+    let mut line = Line::default();
+    let early = enter(&mut line, 1, 0.0).unwrap();
+    enter(&mut line, 2, 1.0).unwrap();
+    assert_eq!((early.until, gone(&mut line, 1.99)), (at(2.0), vec![]));
+    assert_eq!((gone(&mut line, 2.01), line.turn(early)), (vec![1], Turn::Go));
+    // Who was sent away by a member waits no longer in all.
+    assert_eq!(line.enter(3, PACE, at(1.5), at(2.5)).unwrap().until, at(3.5));
+    assert_eq!(line.enter(4, PACE, at(0.4), at(2.5)), None);
+    assert_eq!(gone(&mut line, 4.0), [2, 3]);
+}
+
+#[test]
+fn there_are_no_more_than_will_be_served() {
+    let mut line = Line::default();
+    let found = (0..1000).filter(|who| enter(&mut line, *who, 0.0).is_some()).count();
+    assert_eq!((found, line.len()), (16, 16), "twice what is in flight");
+    let idle = Pace { in_flight: 0, ..PACE };
+    let mut line = Line::default();
+    assert!(line.enter(0, idle, at(0.0), at(0.0)).is_some(), "others may have sent what is in flight");
+    assert!(line.enter(1, idle, at(0.0), at(0.0)).is_none());
+    let unknown = Pace { sojourn: Duration::ZERO, ..PACE };
+    assert!(Line::default().enter(0, unknown, at(0.0), at(0.0)).is_none(), "nobody knows for how long");
+    let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX, wait: None };
+    let until = Line::default().enter(0, endless, Time(0), Time(0)).unwrap().until;
+    assert_eq!(until, Time(2_000_000_000));
+}
+
+#[test]
+fn a_burst_that_ends_hurries_nobody() {
+    let mut line = Line::default();
+    for burst in 0..100 {
+        let begun = f64::from(burst) * 4.0;
+        let tickets: Vec<Ticket> = (0..16).map(|who| enter(&mut line, who, begun).unwrap()).collect();
+        for (ticket, turn) in tickets.iter().zip(1..) {
+            line.leave(*ticket, true, at(begun + f64::from(turn) * 0.1));
+        }
+        assert!(!line.hurried() && line.is_empty(), "{burst}");
+    }
+}
+
+#[test]
+fn where_it_never_ends_the_last_to_come_goes_first_and_the_others_soon() {
+    let (mut line, last, now) = hurried();
+    assert!((INTERVAL..INTERVAL + 1.0).contains(&now), "after {now} sojourns");
+    let next = enter(&mut line, 777, now).unwrap();
+    assert_eq!(line.call(), Some(&777));
+    assert_eq!(next.until, at(now + HASTE));
+    // Eight are in flight: one place comes free while one may wait.
+    assert_eq!((gone(&mut line, now).len(), line.len()), (1, 1));
+    assert_eq!((line.turn(last), line.turn(next)), (Turn::Go, Turn::Look));
+    for who in 0..1000 {
+        assert!(enter(&mut line, who, now + 0.01).is_some(), "the oldest makes room");
+        assert_eq!(gone(&mut line, now + 0.01).len(), 1);
+    }
+    assert_eq!(gone(&mut line, now + 0.2), [999]);
+}
+
+#[test]
+fn where_requests_are_quick_a_moment_is_neither_overload_nor_its_end() {
+    let millisecond = Duration::from_millis(1);
+    let pace = Pace { sojourn: millisecond, in_flight: 8, wait: None };
+    let at = |millis: u32| Time(1) + millisecond * millis;
+    let mut line = Line::default();
+    let mut last = line.enter(0, pace, at(0), at(0)).unwrap();
+    assert_eq!(last.until, at(100));
+    let mut millis = 0;
+    while !line.hurried() {
+        millis += 50;
+        let next = line.enter(millis, pace, at(millis), at(millis)).unwrap();
+        line.leave(last, false, at(millis));
+        last = next;
+    }
+    assert_eq!(millis, 400);
+    line.leave(last, true, at(400));
+    // Nobody is turned away for a while, and then for longer.
+    let next = line.enter(1, pace, at(460), at(460)).unwrap();
+    line.leave(next, true, at(460));
+    assert!(line.hurried());
+    line.enter(2, pace, at(501), at(501)).unwrap();
+    assert!(!line.hurried());
+}
+
+#[test]
+fn that_somebody_always_waits_hurries_nobody_as_long_as_all_are_served() {
+    let mut line = Line::default();
+    let mut last = enter(&mut line, 0, 0.0).unwrap();
+    let mut wait = |served: bool, turn: u32| {
+        let now = at(f64::from(turn) * 1.5);
+        let next = line.enter(turn, PACE, now, now).unwrap();
+        line.leave(last, served, now);
+        last = next;
+        line.hurried()
+    };
+    for turn in 1..100 {
+        assert!(!wait(true, turn), "{turn}");
+    }
+    // One that was not, and it was no burst that kept it from it. One is not the last for long.
+    assert!(wait(false, 100));
+    let mut line = Line::default();
+    let first = enter(&mut line, 0, 0.0).unwrap();
+    line.leave(first, false, at(1.0));
+    let mut last = enter(&mut line, 0, 1.0).unwrap();
+    for turn in 1..100 {
+        let now = 1.0 + f64::from(turn) * 1.5;
+        let next = enter(&mut line, turn, now).unwrap();
+        line.leave(last, true, at(now));
+        last = next;
+        assert!(!line.hurried(), "{turn}");
+    }
+}
+
+#[test]
+fn who_cannot_wait_for_as_long_as_others_and_leaves_counts_as_well() {
+    let mut line = Line::default();
+    let mut last = enter(&mut line, 0, 0.0).unwrap();
+    for turn in 1..100 {
+        let now = f64::from(turn) * 0.2;
+        let next = enter(&mut line, turn, now).unwrap();
+        line.leave(last, turn % 3 > 0, at(now));
+        last = next;
+    }
+    assert!(line.hurried(), "nobody has waited for long, and many in vain");
+}
+
+#[test]
+fn where_there_is_time_it_is_taken() {
+    let aim = |sojourns: f64| Pace::new(SOJOURN, 8, Some(SOJOURN.mul_f64(sojourns)));
+    let mut line = Line::default();
+    let found = (0..1000).filter(|who| line.enter(*who, aim(11.0), at(0.0), at(0.0)).is_some()).count();
+    assert_eq!(found, 80, "ten sojourns with eight places in each");
+    assert_eq!((gone(&mut line, 9.99).len(), gone(&mut line, 10.01).len()), (0, 80));
+    // What all of those that wait are through with is a burst, and four times that is none.
+    let mut line = Line::default();
+    let mut last = line.enter(0, aim(11.0), at(0.0), at(0.0)).unwrap();
+    let mut now = 0.0;
+    while !line.hurried() {
+        now += 3.0;
+        let next = line.enter(1, aim(11.0), at(now), at(now)).unwrap();
+        line.leave(last, false, at(now));
+        last = next;
+        assert!(now < 1000.0, "it never hurries");
+    }
+    assert!((40.0..43.0).contains(&now), "after {now} sojourns");
+    assert!(last.until <= at(now + 10.0) && line.patience() <= SOJOURN.mul_f64(HASTE));
+    // Where the answer would come too late anyway nobody waits, and where nobody knows how long it takes.
+    assert_eq!(Line::default().enter(0, aim(0.9), at(0.0), at(0.0)), None);
+    let unknown = Pace::new(Duration::ZERO, 8, Some(SOJOURN));
+    assert_eq!(Line::default().enter(0, unknown, at(0.0), at(0.0)), None);
+}
+
+#[test]
+fn it_takes_its_time_again_when_all_were_served_for_a_while() {
+    let (mut line, last, mut now) = hurried();
+    line.leave(last, true, at(now));
+    while line.hurried() {
+        let ticket = enter(&mut line, 1, now).unwrap();
+        now += 0.1;
+        line.leave(ticket, true, at(now));
+        assert!(now < 3.0 * INTERVAL);
+    }
+    assert!(now > 2.0 * INTERVAL - 1.0, "until {now}");
+    let (mut line, _, mut now) = hurried();
+    for turn in 0..100 {
+        // One in five is sent away.
+        let ticket = enter(&mut line, turn, now).unwrap();
+        now += 0.2;
+        line.leave(ticket, turn % 5 > 0, at(now));
+        assert!(line.hurried(), "{turn}");
+    }
+    now += 100.0;
+    enter(&mut line, 0, now).unwrap();
+    assert!(!line.hurried(), "nobody has been here for long");
+}
