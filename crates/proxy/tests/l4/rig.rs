@@ -72,11 +72,12 @@ pub(crate) fn by(group: GroupSettings, name: &str) -> GroupSettings {
     GroupSettings { spec, ..group }
 }
 
-/// A listener on a free port of the loopback.
+/// A listener on a free port of the loopback, on an address of this test's own: what once asked a port that another test has closed may
+/// ask it again, and the system gives ports away again.
 pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
     ListenerSettings {
         public: None,
-        address: "127.0.0.1:0".parse().unwrap(),
+        address: home(),
         protocol,
         group: "g".into(),
         others: Vec::new(),
@@ -151,11 +152,22 @@ pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     panic!("in vain: {what}");
 }
 
+/// Where the listeners of a test are, on ports that the system chooses.
+pub(crate) fn home() -> SocketAddr {
+    thread_local! {
+        // Each test has a thread.
+        static HOME: SocketAddr = SocketAddr::new(place().ip(), 0);
+    }
+    HOME.with(|home| *home)
+}
+
 /// An address of the loopback that nobody else uses, so that what is closed there can be opened again.
 pub(crate) fn place() -> SocketAddr {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
-    let (pid, taken) = (std::process::id(), TAKEN.fetch_add(1, Relaxed));
-    SocketAddr::from(([127, 64 + (pid >> 8 & 63) as u8, pid as u8, 1 + taken as u8], 7077))
+    let (pid, taken) = (std::process::id() as usize, TAKEN.fetch_add(1, Relaxed));
+    // 11 bits for each.
+    let [.., a, b, c] = ((pid & 0x7ff) << 11 | taken & 0x7ff).to_be_bytes();
+    SocketAddr::from(([127, 64 + a, b, c], 7077))
 }
 
 /// A member that sends back what it gets, and counts sessions.
