@@ -97,9 +97,7 @@ def judge(gate, peer, members, results):
     """Measures one gate on one proxy and prints a line; returns 1 if ours is above the limit."""
     started = time.monotonic()
     measured = gate.measure(peer, members, results)
-    # What reports of members cost is a hair above what a request may: it is shown, and no limit binds it yet
-    # (docs/bench.md).
-    ours = type(peer) is Plimsoll
+    ours = isinstance(peer, Plimsoll)
     above = ours and measured > gate.limit
     verdict = ("FAIL" if above else "ok") if ours else ""
     limit = f"{gate.limit:,.{gate.digits}f}" if ours else "-"

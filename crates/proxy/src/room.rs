@@ -83,10 +83,18 @@ impl Room {
     /// A place may have come free: somebody looks.
     #[cold]
     pub(crate) fn ring(&self) {
+        self.ring_queue();
+        self.call();
+    }
+
+    /// A member may have come below its limit, and has no room for all that: of who waits for room nobody is told. (If they were, each
+    /// refusal would be the occasion of the next one: of twenty balancers before full members a request met nine of them, where it meets
+    /// two now, and no more were served for it.)
+    #[cold]
+    pub(crate) fn ring_queue(&self) {
         if self.queued() > 0 {
             self.freed.notify_one();
         }
-        self.call();
     }
 
     /// Everything may have changed.

@@ -125,8 +125,7 @@ struct Seats {
 }
 
 struct Seated {
-    /// `None` while it has its turn.
-    session: Option<Session>,
+    session: Session,
     seat: Arc<Seat>,
 }
 
@@ -179,7 +178,7 @@ impl Seats {
                 let (home, state) = (Arc::clone(&sessions.home), AtomicU8::new(WOKEN));
                 let seat = Arc::new(Seat { home, key, state });
                 here.woken.borrow_mut().push_back(Arc::clone(&seat));
-                Seated { session: Some(session), seat }
+                Seated { session, seat }
             });
         }
     }
@@ -190,18 +189,14 @@ impl Seats {
             return;
         }
         let key = seat.key;
-        let Some(mut session) = self.all.get_mut(key).and_then(|seated| seated.session.take()) else {
-            return;
-        };
+        let Some(seated) = self.all.get_mut(key) else { return };
         let waker = Waker::from(seat);
         let mut cx = Context::from_waker(&waker);
         // One that panics, in builds that survive it, takes nobody with it; what is to be said of it is said by the hook.
-        let outcome = catch_unwind(AssertUnwindSafe(|| session.as_mut().poll(&mut cx)));
-        if matches!(outcome, Ok(Poll::Pending)) {
-            if let Some(seated) = self.all.get_mut(key) {
-                seated.session = Some(session);
-            }
-        } else if let Some(seated) = self.all.remove(key) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| seated.session.as_mut().poll(&mut cx)));
+        if !matches!(outcome, Ok(Poll::Pending))
+            && let Some(seated) = self.all.remove(key)
+        {
             // Wakers of it that are left wake nobody, whoever has its place.
             seated.seat.state.fetch_or(OVER, Relaxed);
         }

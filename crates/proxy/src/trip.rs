@@ -21,7 +21,7 @@ pub(crate) struct Trip {
     view: Rc<View>,
     /// The member's place in the plan it was chosen from.
     index: u32,
-    /// Requests that the member had when this one began, itself counted.
+    /// Requests that the member had when this one began, itself counted; 0 once it has refused it.
     level: u32,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
@@ -183,6 +183,12 @@ impl Trip {
         self.upstream.record.vitals.lose();
     }
 
+    /// The member had no room: nothing came of it, and no room comes free by its end either.
+    pub(crate) fn refused(mut self) {
+        self.level = 0;
+        self.abandoned();
+    }
+
     /// The client went away while the member worked.
     pub(crate) fn left(self, now: Time) {
         let hand = &mut self.upstream.hand.borrow_mut();
@@ -229,19 +235,25 @@ impl Drop for Trip {
     fn drop(&mut self) {
         let vitals = &self.upstream.record.vitals;
         vitals.end();
+        let room = &self.group.room;
         // Whoever is called in vain goes to the end of the queue.
-        if !self.group.room.calm() && !vitals.spent() {
-            self.group.room.ring();
+        if !room.calm() && !vitals.spent() {
+            if self.level > 0 { room.ring() } else { room.ring_queue() }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::{Pin, pin};
+    use std::task::{Poll, Waker};
     use std::time::Duration;
 
+    use plimsoll_brain::{Pace, Turn, Urgency};
+
     use super::*;
-    use crate::fixture::{listened, run, trip_of};
+    use crate::fixture::{listened, pool, run, trip_of};
 
     /// Says the same with 1000 answers, one in a millisecond; what was passed on.
     fn passed_on(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
@@ -253,6 +265,36 @@ mod tests {
             }
             std::iter::from_fn(|| Some(heard.try_recv().ok()?.values)).collect()
         })
+    }
+
+    #[test]
+    fn no_room_comes_free_with_one_that_was_refused_but_a_place_below_the_limit_does() {
+        run(|core| async move {
+            let pool = pool(&core);
+            let (refused, other) = (trip_of(&pool), trip_of(&pool));
+            let room = &pool.group.room;
+            let pace = Pace { sojourn: Duration::from_secs(1), in_flight: 9, wait: None };
+            let lined =
+                room.line(&core, Waker::noop(), Urgency::default(), pace, core.now()).expect("a place");
+            let queued = room.queue(1).expect("a place");
+            let mut freed = pin!(queued.freed());
+            assert!(poll_once(freed.as_mut()).await.is_none());
+            refused.refused();
+            assert_eq!((lined.turn(), poll_once(freed).await), (Turn::Wait, Some(())));
+            other.abandoned();
+            assert_eq!(lined.turn(), Turn::Look);
+        });
+    }
+
+    /// What comes of it, if that is there already.
+    async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+        poll_fn(|cx| {
+            Poll::Ready(match future.as_mut().poll(cx) {
+                Poll::Ready(output) => Some(output),
+                Poll::Pending => None,
+            })
+        })
+        .await
     }
 
     #[test]

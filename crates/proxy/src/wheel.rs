@@ -23,7 +23,7 @@ const SLOTS: usize = 512;
 /// The timers of one core.
 pub(crate) struct Wheel {
     clock: Clock,
-    timers: RefCell<Chunks<Entry>>,
+    timers: RefCell<Chunks<Rc<Entry>>>,
     slots: RefCell<Vec<Vec<u32>>>,
     /// Last tick that was visited.
     visited: Cell<u64>,
@@ -32,13 +32,14 @@ pub(crate) struct Wheel {
     driver: RefCell<Option<Waker>>,
 }
 
+/// What the wheel knows of a timer, and the timer itself: each request sets it and looks at it several times.
 struct Entry {
     /// First tick at which the deadline has passed; `u64::MAX` for none.
-    due: u64,
+    due: Cell<u64>,
     /// Tick of the slot that will be visited for it; `u64::MAX` for none.
-    armed: u64,
-    fired: bool,
-    waker: Option<Waker>,
+    armed: Cell<u64>,
+    fired: Cell<bool>,
+    waker: Waker,
 }
 
 impl Wheel {
@@ -55,9 +56,10 @@ impl Wheel {
 
     /// A timer that wakes the task of `waker`.
     pub(crate) fn timer(self: &Rc<Self>, waker: &Waker) -> Timer {
-        let entry = Entry { due: u64::MAX, armed: u64::MAX, fired: false, waker: Some(waker.clone()) };
-        let key = self.timers.borrow_mut().insert_with(|_| entry);
-        Timer { wheel: Rc::clone(self), key }
+        let (due, armed) = (Cell::new(u64::MAX), Cell::new(u64::MAX));
+        let entry = Rc::new(Entry { due, armed, fired: Cell::new(false), waker: waker.clone() });
+        let key = self.timers.borrow_mut().insert_with(|_| Rc::clone(&entry));
+        Timer { wheel: Rc::clone(self), entry, key }
     }
 
     /// Visits slots as time passes; runs as long as the core.
@@ -96,8 +98,7 @@ impl Wheel {
 
     /// Wakes every task that has a timer, without firing any.
     pub(crate) fn wake_all(&self) {
-        let wakers: Vec<Waker> =
-            self.timers.borrow().iter().filter_map(|entry| entry.waker.clone()).collect();
+        let wakers: Vec<Waker> = self.timers.borrow().iter().map(|entry| entry.waker.clone()).collect();
         wakers.iter().for_each(Waker::wake_by_ref);
     }
 
@@ -115,18 +116,17 @@ impl Wheel {
     }
 
     fn visit_one(&self, key: u32, now: u64) {
-        let mut timers = self.timers.borrow_mut();
+        let entry = self.timers.borrow().get(key as usize).map(Rc::clone);
         // A slot may name a timer that is gone, or one that was armed anew for another tick.
-        let Some(entry) = timers.get_mut(key as usize).filter(|entry| entry.armed <= now) else { return };
-        entry.armed = u64::MAX;
-        if entry.due <= now {
-            entry.due = u64::MAX;
-            entry.fired = true;
-            if let Some(waker) = &entry.waker {
-                waker.wake_by_ref();
-            }
-        } else if entry.due != u64::MAX {
-            entry.armed = self.place(key, entry.due);
+        let Some(entry) = entry.filter(|entry| entry.armed.get() <= now) else { return };
+        entry.armed.set(u64::MAX);
+        let due = entry.due.get();
+        if due <= now {
+            entry.due.set(u64::MAX);
+            entry.fired.set(true);
+            entry.waker.wake_by_ref();
+        } else if due != u64::MAX {
+            entry.armed.set(self.place(key, due));
         }
     }
 
@@ -149,32 +149,39 @@ impl Wheel {
 /// One deadline, moved as often as one likes.
 pub(crate) struct Timer {
     wheel: Rc<Wheel>,
+    entry: Rc<Entry>,
+    /// Where the wheel has it.
     key: usize,
 }
 
 impl Timer {
     /// Fires at `deadline` unless set again before; forgets an earlier firing.
+    #[inline]
     pub(crate) fn set(&self, deadline: Time) {
         let due = (deadline.0 >> TICK) + 1;
-        let mut timers = self.wheel.timers.borrow_mut();
-        let Some(entry) = timers.get_mut(self.key) else { return };
-        entry.due = due;
-        entry.fired = false;
-        if due < entry.armed {
-            let armed = self.wheel.place(self.key as u32, due);
-            entry.armed = armed;
-            if armed < self.wheel.wake_at.get() {
-                self.wheel.wake_at.set(armed);
-                if let Some(driver) = &*self.wheel.driver.borrow() {
-                    driver.wake_by_ref();
-                }
+        self.entry.due.set(due);
+        self.entry.fired.set(false);
+        if due < self.entry.armed.get() {
+            self.arm(due);
+        }
+    }
+
+    /// It is to be visited earlier than it would be.
+    fn arm(&self, due: u64) {
+        let armed = self.wheel.place(self.key as u32, due);
+        self.entry.armed.set(armed);
+        if armed < self.wheel.wake_at.get() {
+            self.wheel.wake_at.set(armed);
+            if let Some(driver) = &*self.wheel.driver.borrow() {
+                driver.wake_by_ref();
             }
         }
     }
 
     /// Has the deadline passed since it was set?
+    #[inline]
     pub(crate) fn fired(&self) -> bool {
-        self.wheel.timers.borrow().get(self.key).is_some_and(|entry| entry.fired)
+        self.entry.fired.get()
     }
 }
 

@@ -38,8 +38,11 @@ enum Event {
 /// Instead of a balancer: its client has what it gets.
 const NOBODY: usize = usize::MAX;
 
-/// For one request.
+/// For one request, before it waits where that is about members without room.
 const TRIES: u32 = 4;
+
+/// For one request that waits.
+const MOST_TRIES: u32 = 64;
 
 /// Mean, seconds of a processor of speed 1.
 pub(crate) const WORK: f64 = 0.010;
@@ -218,6 +221,7 @@ impl Run<'_> {
         let (who, urgency) = (self.flights[flight].who, self.flights[flight].urgency);
         self.flights[flight].state = State::Queued;
         let member = match self.flights[flight].tries {
+            MOST_TRIES.. => return self.dispatch(flight, None, now),
             TRIES.. => None,
             _ if policy.outranked(who, urgency) => None,
             _ => policy.choose(who, now, &self.fleet, failed),

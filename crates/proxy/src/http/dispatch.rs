@@ -24,8 +24,13 @@ use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
-/// Members that may refuse a request before it is to wait; and as many again, if it may wait. Members that may decline it.
+/// Members that may refuse a request before it is to wait. Members that may decline it.
 const REFUSALS: u8 = 4;
+
+/// Members that may refuse a request that may wait: as many as it likes to ask in that time. Near the capacity a balancer of many is seldom
+/// the first at a place that came free; one that gave up after eight refused requests for all that, which is three times as many as found
+/// no place at all.
+const MOST_REFUSALS: u8 = 64;
 
 /// What few requests have to wait for. On the heap, made and polled out of line: all the others would be larger and slower for it.
 type Seldom<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -122,7 +127,7 @@ impl<S: Stream> Session<S> {
         loop {
             let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
             let admission = match &self.bond {
-                _ if refusals == REFUSALS => Admission::Shed,
+                _ if refusals >= REFUSALS => Admission::Shed,
                 None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.work(), now),
                 Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
                     Ok(admission) => admission,
@@ -171,10 +176,10 @@ impl<S: Stream> Session<S> {
                         account.failed(NO_ROOM, end.at);
                     }
                     tried.push(trip.member());
-                    trip.abandoned();
+                    trip.refused();
                     now = end.at;
                     last = Reason::Shed;
-                    if refusals == 2 * REFUSALS || !asked.repeatable() {
+                    if refusals == MOST_REFUSALS || !asked.repeatable() {
                         return Outcome::Reject(Reason::Shed);
                     }
                     continue;

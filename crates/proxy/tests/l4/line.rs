@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use plimsoll_brain::meter::Reading;
-use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol, Settings};
+use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol};
 use plimsoll_wire::reading::{self, Said};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -117,7 +117,7 @@ pub(crate) async fn send_with(balancer: SocketAddr, fields: &str) -> TcpStream {
 }
 
 /// Sends a request; the status of its answer.
-fn ask(balancer: SocketAddr) -> JoinHandle<u16> {
+pub(crate) fn ask(balancer: SocketAddr) -> JoinHandle<u16> {
     ask_with(balancer, "")
 }
 
@@ -340,79 +340,6 @@ async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly()
         let answered = status.members[0].requests as f64;
         assert!(answered > 0.7 * 30.0 * elapsed, "{answered} in {elapsed} s");
         assert!(status.waits.count > 100, "{:?}", status.waits);
-    })
-    .await;
-}
-
-/// A server that is full: it says so with its first answer, and refuses all others until it is told to take them. What
-/// asks for `/hold` is never answered. Its address, and how many it has seen.
-async fn full_server(takes: watch::Receiver<bool>) -> (SocketAddr, Arc<AtomicU32>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let seen = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&seen);
-    let mut said = Vec::new();
-    let reading =
-        Reading { in_flight: 9, knee: 4.0, work: 0.02, mean_in_flight: 9.0, sojourn: 0.02, slot: false };
-    reading::write(&Said { reading, unseen: None }, &mut said);
-    let said = String::from_utf8(said).unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let (said, count, takes) = (said.clone(), Arc::clone(&count), takes.clone());
-            tokio::spawn(async move {
-                while let Some(asked) = head(&mut stream).await {
-                    let before = count.fetch_add(1, Relaxed);
-                    if asked.contains(" /hold ") {
-                        return sleep(MILLI * 60_000).await;
-                    }
-                    let (status, said) = match before == 2 || *takes.borrow() {
-                        true => (200, said.clone()),
-                        false => (503, said.replace("\r\n", ", named_metrics.full=1\r\n")),
-                    };
-                    let answer = format!("HTTP/1.1 {status} So\r\nContent-Length: 0\r\n{said}\r\n");
-                    stream.write_all(answer.as_bytes()).await.unwrap();
-                }
-            });
-        }
-    });
-    (address, seen)
-}
-
-#[tokio::test]
-async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_waits_then() {
-    within(async {
-        let (takes, taking) = watch::channel(false);
-        let (server, seen) = full_server(taking).await;
-        let group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
-        // Until a thread has heard the server, nothing limits what it sends.
-        let (_engine, address) =
-            start_with(Settings { threads: 1, ..settings(listener(Protocol::Http), group) });
-        // A balancer that has next to nothing with its members asks them anyhow.
-        let mut held = Vec::new();
-        for _ in 0..2 {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-            held.push(stream);
-        }
-        until("both are there", || seen.load(Relaxed) == 2).await;
-        assert_eq!(ask(address).await.unwrap(), 200);
-        // So long that what the server said, whose requests take 20 ms, may be so no longer.
-        sleep(100 * MILLI).await;
-        let mut upload = TcpStream::connect(address).await.unwrap();
-        upload.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12").await.unwrap();
-        let told = head(&mut upload).await.unwrap();
-        assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("plimsoll-reason: shed"), "{told}");
-        assert_eq!(seen.load(Relaxed), 3, "what has not come yet cannot be sent again");
-        let begun = Instant::now();
-        assert_eq!(ask(address).await.unwrap(), 503);
-        let took = begun.elapsed();
-        assert!(seen.load(Relaxed) == 4 && took >= 50 * MILLI, "refused once it waits: {took:?}");
-        takes.send_replace(true);
-        sleep(100 * MILLI).await;
-        let mut whole = TcpStream::connect(address).await.unwrap();
-        whole.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n12").await.unwrap();
-        let told = head(&mut whole).await.unwrap();
-        assert!(told.starts_with("HTTP/1.1 200 ") && seen.load(Relaxed) == 5, "{told}");
     })
     .await;
 }

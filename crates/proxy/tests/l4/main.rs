@@ -7,6 +7,7 @@ mod bindings;
 mod calls;
 mod floods;
 mod frames;
+mod full;
 mod http2;
 mod http2_clients;
 mod http2_ends;

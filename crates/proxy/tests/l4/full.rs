@@ -1,0 +1,155 @@
+//! Members that say that they are full, and refuse what comes for all that.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use plimsoll_brain::meter::Reading;
+use plimsoll_proxy::{GroupSettings, Protocol, Settings};
+use plimsoll_wire::reading::{self, Said};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::line::{ask, head};
+use crate::rig::{self, MILLI, SECOND, by, group, settings, start_with, until, within};
+
+/// The line that says it.
+fn said(reading: &Reading) -> String {
+    let mut said = Vec::new();
+    reading::write(&Said { reading: *reading, unseen: None }, &mut said);
+    String::from_utf8(said).unwrap()
+}
+
+/// An answer with that; one that is a refusal, or one that is none.
+fn spoken(said: &str, full: bool) -> Vec<u8> {
+    let (status, said) = match full {
+        false => (200, said.to_owned()),
+        true => (503, said.replace("\r\n", ", named_metrics.full=1\r\n")),
+    };
+    format!("HTTP/1.1 {status} So\r\nContent-Length: 0\r\n{said}\r\n").into_bytes()
+}
+
+/// A server that is full: it says so with its first answer, and refuses all others until it is told to take them. What
+/// asks for `/hold` is never answered. Its address, and how many it has seen.
+async fn full_server(takes: watch::Receiver<bool>) -> (SocketAddr, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&seen);
+    let said = said(&Reading {
+        in_flight: 9,
+        knee: 4.0,
+        work: 0.02,
+        mean_in_flight: 9.0,
+        sojourn: 0.02,
+        slot: false,
+    });
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (said, count, takes) = (said.clone(), Arc::clone(&count), takes.clone());
+            tokio::spawn(async move {
+                while let Some(asked) = head(&mut stream).await {
+                    let before = count.fetch_add(1, Relaxed);
+                    if asked.contains(" /hold ") {
+                        return sleep(MILLI * 60_000).await;
+                    }
+                    let full = before != 2 && !*takes.borrow();
+                    stream.write_all(&spoken(&said, full)).await.unwrap();
+                }
+            });
+        }
+    });
+    (address, seen)
+}
+
+#[tokio::test]
+async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_waits_then() {
+    within(async {
+        let (takes, taking) = watch::channel(false);
+        let (server, seen) = full_server(taking).await;
+        let group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
+        // Until a thread has heard the server, nothing limits what it sends.
+        let (_engine, address) =
+            start_with(Settings { threads: 1, ..settings(rig::listener(Protocol::Http), group) });
+        // A balancer that has next to nothing with its members asks them anyhow.
+        let mut held = Vec::new();
+        for _ in 0..2 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            held.push(stream);
+        }
+        until("both are there", || seen.load(Relaxed) == 2).await;
+        assert_eq!(ask(address).await.unwrap(), 200);
+        // So long that what the server said, whose requests take 20 ms, may be so no longer.
+        sleep(100 * MILLI).await;
+        let mut upload = TcpStream::connect(address).await.unwrap();
+        upload.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12").await.unwrap();
+        let told = head(&mut upload).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("plimsoll-reason: shed"), "{told}");
+        assert_eq!(seen.load(Relaxed), 3, "what has not come yet cannot be sent again");
+        let begun = Instant::now();
+        assert_eq!(ask(address).await.unwrap(), 503);
+        let took = begun.elapsed();
+        assert!(seen.load(Relaxed) == 4 && took >= 50 * MILLI, "refused once it waits: {took:?}");
+        takes.send_replace(true);
+        sleep(100 * MILLI).await;
+        let mut whole = TcpStream::connect(address).await.unwrap();
+        whole.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n12").await.unwrap();
+        let told = head(&mut whole).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 200 ") && seen.load(Relaxed) == 5, "{told}");
+    })
+    .await;
+}
+
+/// Near the capacity somebody else is mostly quicker, which says nothing of the next place that comes free.
+#[tokio::test]
+async fn who_waits_may_be_refused_as_often_as_there_is_time() {
+    within(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap();
+        // By what it says it has room.
+        let said = said(&Reading {
+            in_flight: 1,
+            knee: 100.0,
+            work: 0.001,
+            mean_in_flight: 1.0,
+            sojourn: 0.001,
+            slot: false,
+        });
+        let refused = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&refused);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (said, count) = (said.clone(), Arc::clone(&count));
+                tokio::spawn(async move {
+                    while let Some(asked) = head(&mut stream).await {
+                        let full = asked.contains(" /late ") && count.load(Relaxed) < 20;
+                        count.fetch_add(u32::from(full), Relaxed);
+                        stream.write_all(&spoken(&said, full)).await.unwrap();
+                    }
+                });
+            }
+        });
+        let mut group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
+        group.spec.objective = Some(10 * SECOND);
+        let (_engine, address) =
+            start_with(Settings { threads: 1, ..settings(rig::listener(Protocol::Http), group) });
+        assert_eq!(ask(address).await.unwrap(), 200);
+        let mut late = TcpStream::connect(address).await.unwrap();
+        late.write_all(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let answer = async { head(&mut late).await.unwrap() };
+        tokio::pin!(answer);
+        // Requests of others end meanwhile: each is a place that comes free.
+        let told = loop {
+            tokio::select! {
+                told = &mut answer => break told,
+                other = ask(address) => assert_eq!(other.unwrap(), 200),
+            }
+        };
+        assert!(told.starts_with("HTTP/1.1 200 "), "{told}");
+        assert_eq!(refused.load(Relaxed), 20);
+    })
+    .await;
+}
