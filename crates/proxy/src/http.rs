@@ -4,13 +4,13 @@
 //! place, has a member chosen ([`dispatch`]), and relays both bodies as they come ([`exchange`]). Between
 //! requests a connection owns no buffer.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use plimsoll_brain::Time;
+use plimsoll_brain::{Time, Urgency};
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
 
 use crate::account::Account;
@@ -99,6 +99,8 @@ struct Asked {
     metered: Metered,
     /// A call that is not told as text: then nothing of it is in `out`, and `body` only says whether all of it has come.
     framed: Option<Box<Framed>>,
+    /// How urgent it is, if it has waited where that is asked.
+    waited: Cell<Option<Urgency>>,
 }
 
 impl Asked {
@@ -307,6 +309,7 @@ impl<S: Stream> Session<S> {
             account,
             metered: Metered::default(),
             framed: None,
+            waited: Cell::default(),
         };
         self.unread.clear();
         if !ahead.is_empty() {

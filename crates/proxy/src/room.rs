@@ -2,8 +2,8 @@
 //!
 //! Two kinds wait. In the *queue* are those that found every member at its configured limit: in order, as many and as
 //! long as the configuration says. In the *line* are those that the strategy found no room for: [`Lines`] say for how
-//! long and who goes first. A piece of work that ends tells one of each, and who is told and finds a member tells the
-//! next: one wake-up for each place that comes free, and one in vain.
+//! long and who goes first. A piece of work that ends tells one of each, or the queue alone if a member refused it for want of room;
+//! and who is told and finds a member tells the next: one wake-up for each place that comes free, and one in vain.
 //!
 //! While nobody waits, all this is one load of a word. Only once somebody waits does it matter how urgent a newcomer is.
 
@@ -87,9 +87,9 @@ impl Room {
         self.call();
     }
 
-    /// A member may have come below its limit, and has no room for all that: of who waits for room nobody is told. (If they were, each
-    /// refusal would be the occasion of the next one: of twenty balancers before full members a request met nine of them, where it meets
-    /// two now, and no more were served for it.)
+    /// A member may have come below its limit, but has no room: of those that wait for room nobody is told. (If somebody was, each
+    /// refusal would be the occasion of the next. Twenty balancers, simulated at 130 % of the capacity there were 8.4 attempts for a request
+    /// after a wait then, and 1.0 so; and no more were served.)
     #[cold]
     pub(crate) fn ring_queue(&self) {
         if self.queued() > 0 {

@@ -21,8 +21,10 @@ pub(crate) struct Trip {
     view: Rc<View>,
     /// The member's place in the plan it was chosen from.
     index: u32,
-    /// Requests that the member had when this one began, itself counted; 0 once it has refused it.
+    /// Requests that the member had when this one began, itself counted.
     level: u32,
+    /// Did the member refuse it, so that nobody in the line is to be told of its end?
+    refused: bool,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
 }
@@ -38,7 +40,7 @@ impl Trip {
         begun: Time,
     ) -> Self {
         // A plan has fewer members than that.
-        Self { group, view, index: index as u32, level, upstream, begun }
+        Self { group, view, index: index as u32, level, refused: false, upstream, begun }
     }
 
     /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
@@ -183,9 +185,9 @@ impl Trip {
         self.upstream.record.vitals.lose();
     }
 
-    /// The member had no room: nothing came of it, and no room comes free by its end either.
-    pub(crate) fn refused(mut self) {
-        self.level = 0;
+    /// The member had no room: nothing came of it, and no room comes free by its end, unless that is judged by what is counted here.
+    pub(crate) fn refused(mut self, now: Time) {
+        self.refused = !self.view.published.plan.counts(self.place(), now);
         self.abandoned();
     }
 
@@ -238,7 +240,7 @@ impl Drop for Trip {
         let room = &self.group.room;
         // Whoever is called in vain goes to the end of the queue.
         if !room.calm() && !vitals.spent() {
-            if self.level > 0 { room.ring() } else { room.ring_queue() }
+            if self.refused { room.ring_queue() } else { room.ring() }
         }
     }
 }
@@ -250,10 +252,11 @@ mod tests {
     use std::task::{Poll, Waker};
     use std::time::Duration;
 
+    use plimsoll_brain::meter::Reading;
     use plimsoll_brain::{Pace, Turn, Urgency};
 
     use super::*;
-    use crate::fixture::{listened, pool, run, trip_of};
+    use crate::fixture::{listened, ruled, run, trip_of};
 
     /// Says the same with 1000 answers, one in a millisecond; what was passed on.
     fn passed_on(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
@@ -268,10 +271,10 @@ mod tests {
     }
 
     #[test]
-    fn no_room_comes_free_with_one_that_was_refused_but_a_place_below_the_limit_does() {
+    fn with_one_that_was_refused_no_room_comes_free_where_members_speak() {
         run(|core| async move {
-            let pool = pool(&core);
-            let (refused, other) = (trip_of(&pool), trip_of(&pool));
+            let (pool, _heard) = ruled(&core, None, "adaptive");
+            let [silent, refused, other] = [(); 3].map(|()| trip_of(&pool));
             let room = &pool.group.room;
             let pace = Pace { sojourn: Duration::from_secs(1), in_flight: 9, wait: None };
             let lined =
@@ -279,7 +282,20 @@ mod tests {
             let queued = room.queue(1).expect("a place");
             let mut freed = pin!(queued.freed());
             assert!(poll_once(freed.as_mut()).await.is_none());
-            refused.refused();
+            silent.refused(core.now());
+            assert_eq!((lined.turn(), poll_once(freed.as_mut()).await), (Turn::Look, Some(())));
+            freed.set(queued.freed());
+            assert!(poll_once(freed.as_mut()).await.is_none());
+            let reading = Reading {
+                in_flight: 9,
+                knee: 4.0,
+                work: 0.1,
+                mean_in_flight: 9.0,
+                sojourn: 0.1,
+                slot: false,
+            };
+            refused.believe(&Said { reading, unseen: Some(Unseen::Full) }, core.now());
+            refused.refused(core.now());
             assert_eq!((lined.turn(), poll_once(freed).await), (Turn::Wait, Some(())));
             other.abandoned();
             assert_eq!(lined.turn(), Turn::Look);

@@ -104,6 +104,13 @@ impl Plan {
         })
     }
 
+    /// Is the room of a member, by its index, a matter of how many requests it has from here? Of one that speaks it is not, unless it has a
+    /// limit of connections or those that say nothing have one together: once it has refused a request, that that is over makes no room.
+    pub fn counts(&self, index: usize, now: Time) -> bool {
+        let counted = |member: &Member| member.limit != u32::MAX || member.view(now).is_none();
+        self.most.load(Relaxed) != 0 || self.members.get(index).is_none_or(counted)
+    }
+
     /// Is a member to get nothing more, where the plan sees to that?
     pub(super) fn barred(&self, member: &Member, now: Time) -> bool {
         self.bars(member, self.crowded(), now) && !(member.view(now).is_some() && self.blind())

@@ -321,7 +321,7 @@ impl Policy for Ours {
         }
         vitals.end();
         // By the end of one that was refused no room came free.
-        balancer.rung = !answer.refused;
+        balancer.rung |= !answer.refused;
         let id = MemberId(answer.member as u32);
         let latency = Duration::from_secs_f64(answer.latency);
         if let Some(reading) = &answer.reading

@@ -38,11 +38,11 @@ enum Event {
 /// Instead of a balancer: its client has what it gets.
 const NOBODY: usize = usize::MAX;
 
-/// For one request, before it waits where that is about members without room.
+/// Attempts for one request. Where members refuse it for want of room, so many before it waits for each further one.
 const TRIES: u32 = 4;
 
-/// For one request that waits.
-const MOST_TRIES: u32 = 64;
+/// Where members refuse it for want of room: all.
+const MOST_TRIES: u32 = 32;
 
 /// Mean, seconds of a processor of speed 1.
 pub(crate) const WORK: f64 = 0.010;
@@ -221,7 +221,10 @@ impl Run<'_> {
         let (who, urgency) = (self.flights[flight].who, self.flights[flight].urgency);
         self.flights[flight].state = State::Queued;
         let member = match self.flights[flight].tries {
-            MOST_TRIES.. => return self.dispatch(flight, None, now),
+            MOST_TRIES.. => {
+                self.dispatch(flight, None, now);
+                return self.settle(who, now, policy);
+            }
             TRIES.. => None,
             _ if policy.outranked(who, urgency) => None,
             _ => policy.choose(who, now, &self.fleet, failed),

@@ -1,5 +1,6 @@
 //! Calls of gRPC that come in pieces and go on in such: how they begin here, and how they become text after all.
 
+use std::cell::Cell;
 use std::task::{Context, Poll};
 
 use plimsoll_wire::http1::{Body, Chunked, Method};
@@ -46,6 +47,7 @@ impl<S: Stream> Session<S> {
             // One of which an account is kept is told as text.
             account: None,
             metered: Metered::default(),
+            waited: Cell::default(),
             framed: Some(framed),
         }
     }
