@@ -45,7 +45,7 @@ fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
 #[test]
 fn who_has_time_is_refused_little_that_can_be_served() {
     let (mut usual, mut patient) = ([0.0; 2], [0.0; 2]);
-    // Measured: 0.2 of what is refused otherwise. There are such moments in few runs, so it takes many. Nearer to the capacity they are
+    // Measured: 0.2 of what is refused otherwise, and in these runs nothing since who is refused by a member waits on. There are such moments in few runs, so it takes many. Nearer to the capacity they are
     // longer than anybody may wait: at 0.9 of it it is 0.6, and at 0.93 0.8 (36 runs; of six between 0.5 and 0.85).
     for seed in 1..=24 {
         let setting = Setting { seed, ..fleet(1, 0.88, 0) };
@@ -56,7 +56,7 @@ fn who_has_time_is_refused_little_that_can_be_served() {
         }
     }
     let ([refused, in_time], [refused_patient, in_time_patient]) = (usual, patient);
-    assert!(refused > 0.5, "there is nothing to mend: {refused}");
+    assert!(refused > 0.3, "there is nothing to mend: {refused}");
     assert!(refused_patient < 0.5 * refused, "{refused_patient} of {refused}");
     assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
     // A little more than can be served, and nothing is known of the members but what is seen.
