@@ -28,7 +28,7 @@ fn latency(effort: Effort) {
         let setting = at(load);
         let p99 = |name: &'static str| measure(name, &setting, effort).p99;
         // By two seeds of the short form its dispersion is known to 0.03 only, and at half the capacity less well: by the first 4, 6, 8, 12 and 24
-        // it is 0.86, 0.81, 0.80, 0.79 and 0.78.
+        // it is 0.86, 0.81, 0.80, 0.79 and 0.78 (0.83 by 4 and 0.78 by 24 while refusals called those that waited).
         let seeds = effort.seeds.max(if load > 0.5 { 4 } else { 8 });
         let ours = measure("adaptive", &setting, Effort { seeds, ..effort });
         let agentless = p99("adaptive, agentless");

@@ -170,10 +170,11 @@ pub(crate) async fn line_up(
     if begun >= last {
         return Err(too_late(wish, begun));
     }
-    let lined = room
-        .line(core, &waker, urgency, pool.pace(wish.urgency.is_some()), wish.since)
-        .ok_or(Reason::Shed)?;
-    timer.set(last.min(lined.until()));
+    let pace = pool.pace(wish.urgency.is_some());
+    let lined = room.line(core, &waker, urgency, pace, wish.since).ok_or(Reason::Shed)?;
+    let end = last.min(lined.until());
+    let apart = pace.sojourn.max(OFTEN);
+    timer.set(end.min(begun + apart));
     // As in the queue.
     let mut look = !wish.refused && lined.alone();
     let found = poll_fn(|cx| {
@@ -181,9 +182,14 @@ pub(crate) async fn line_up(
         if gone(cx) {
             return Poll::Ready(Err(Reason::Shed));
         }
+        // The last to ask is whoever nobody told of anything: what is known of members changes with time, too.
+        let late = timer.fired() && now >= end;
+        if timer.fired() && !late {
+            // Where next to nothing of ours is with the members, hardly anything ends that could tell of room.
+            look |= pool.view().published.plan.blind();
+            timer.set(end.min(now + apart));
+        }
         loop {
-            // The last to ask is whoever nobody told of anything: what is known of members changes with time, too.
-            let late = timer.fired();
             match lined.turn() {
                 Turn::Go => return Poll::Ready(Err(Reason::Shed)),
                 Turn::Wait if !late && !std::mem::take(&mut look) => return Poll::Pending,
@@ -210,6 +216,9 @@ pub(crate) async fn line_up(
     pool.tally().waits.record(core.now().since(begun));
     found
 }
+
+/// Nobody looks more often by itself.
+const OFTEN: Duration = Duration::from_millis(20);
 
 /// When a request is sent on at the latest that is likely to take so long.
 fn latest(deadline: Time, takes: Duration) -> Time {

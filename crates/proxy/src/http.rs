@@ -99,8 +99,8 @@ struct Asked {
     metered: Metered,
     /// A call that is not told as text: then nothing of it is in `out`, and `body` only says whether all of it has come.
     framed: Option<Box<Framed>>,
-    /// How urgent it is, if it has waited where that is asked.
-    waited: Cell<Option<Urgency>>,
+    /// If it has waited where it is asked how urgent one is: that, and has it found a member, which has not refused it?
+    waited: Cell<Option<(Urgency, bool)>>,
 }
 
 impl Asked {

@@ -2,7 +2,7 @@
 //!
 //! Two kinds wait. In the *queue* are those that found every member at its configured limit: in order, as many and as
 //! long as the configuration says. In the *line* are those that the strategy found no room for: [`Lines`] say for how
-//! long and who goes first. A piece of work that ends tells one of each, or the queue alone if a member refused it for want of room;
+//! long and who goes first. A piece of work that ends tells one of each, or the queue alone if a member refused it for want of room (`Trip::refused`);
 //! and who is told and finds a member tells the next: one wake-up for each place that comes free, and one in vain.
 //!
 //! While nobody waits, all this is one load of a word. Only once somebody waits does it matter how urgent a newcomer is.

@@ -185,9 +185,11 @@ impl Trip {
         self.upstream.record.vitals.lose();
     }
 
-    /// The member had no room: nothing came of it, and no room comes free by its end, unless that is judged by what is counted here.
-    pub(crate) fn refused(mut self, now: Time) {
-        self.refused = !self.view.published.plan.counts(self.place(), now);
+    /// The member had no room: nothing came of it, and no room comes free by its end, unless it was the last that may be there by the
+    /// configuration.
+    pub(crate) fn refused(mut self) {
+        let member = self.view.published.plan.members().get(self.place());
+        self.refused = member.is_some_and(|member| self.level < member.allowed());
         self.abandoned();
     }
 
@@ -252,11 +254,10 @@ mod tests {
     use std::task::{Poll, Waker};
     use std::time::Duration;
 
-    use plimsoll_brain::meter::Reading;
     use plimsoll_brain::{Pace, Turn, Urgency};
 
     use super::*;
-    use crate::fixture::{listened, ruled, run, trip_of};
+    use crate::fixture::{listened, pool, run, trip_of};
 
     /// Says the same with 1000 answers, one in a millisecond; what was passed on.
     fn passed_on(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
@@ -271,10 +272,10 @@ mod tests {
     }
 
     #[test]
-    fn with_one_that_was_refused_no_room_comes_free_where_members_speak() {
+    fn with_one_that_was_refused_no_room_comes_free_but_a_place_below_the_limit_does() {
         run(|core| async move {
-            let (pool, _heard) = ruled(&core, None, "adaptive");
-            let [silent, refused, other] = [(); 3].map(|()| trip_of(&pool));
+            let pool = pool(&core);
+            let [refused, other] = [(); 2].map(|()| trip_of(&pool));
             let room = &pool.group.room;
             let pace = Pace { sojourn: Duration::from_secs(1), in_flight: 9, wait: None };
             let lined =
@@ -282,22 +283,14 @@ mod tests {
             let queued = room.queue(1).expect("a place");
             let mut freed = pin!(queued.freed());
             assert!(poll_once(freed.as_mut()).await.is_none());
-            silent.refused(core.now());
-            assert_eq!((lined.turn(), poll_once(freed.as_mut()).await), (Turn::Look, Some(())));
-            freed.set(queued.freed());
-            assert!(poll_once(freed.as_mut()).await.is_none());
-            let reading = Reading {
-                in_flight: 9,
-                knee: 4.0,
-                work: 0.1,
-                mean_in_flight: 9.0,
-                sojourn: 0.1,
-                slot: false,
-            };
-            refused.believe(&Said { reading, unseen: Some(Unseen::Full) }, core.now());
-            refused.refused(core.now());
+            refused.refused();
             assert_eq!((lined.turn(), poll_once(freed).await), (Turn::Wait, Some(())));
             other.abandoned();
+            assert_eq!(lined.turn(), Turn::Look);
+            // Where it had the last place it might have had, somebody may have that.
+            let mut last = trip_of(&pool);
+            last.level = u32::MAX;
+            last.refused();
             assert_eq!(lined.turn(), Turn::Look);
         });
     }

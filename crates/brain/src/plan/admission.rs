@@ -96,19 +96,12 @@ impl Plan {
     /// what is usual with them, and where that is much they look full for as long as nobody asks. So it may ask: [`FEW`] requests
     /// too many from each balancer are nothing to the members, which can refuse them. (Of 200 balancers before 20 members those that
     /// lost touch refused half of all requests at nine tenths of the capacity, `tests/adaptive`.)
-    pub(crate) fn blind(&self) -> bool {
+    pub fn blind(&self) -> bool {
         let mut seen = 0;
         self.members.iter().all(|member| {
             seen += member.vitals.in_flight_here();
             seen < FEW
         })
-    }
-
-    /// Is the room of a member, by its index, a matter of how many requests it has from here? Of one that speaks it is not, unless it has a
-    /// limit of connections or those that say nothing have one together: once it has refused a request, that that is over makes no room.
-    pub fn counts(&self, index: usize, now: Time) -> bool {
-        let counted = |member: &Member| member.limit != u32::MAX || member.view(now).is_none();
-        self.most.load(Relaxed) != 0 || self.members.get(index).is_none_or(counted)
     }
 
     /// Is a member to get nothing more, where the plan sees to that?

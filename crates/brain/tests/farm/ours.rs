@@ -300,7 +300,7 @@ impl Policy for Ours {
         let outranked = balancer.line.outranked(urgency);
         let member = if outranked { None } else { balancer.pick(now, None, chance) };
         balancer.line.leave(ticket, member.is_some(), time(now));
-        balancer.rung = member.is_some();
+        balancer.rung |= member.is_some();
         Some(member)
     }
 

@@ -66,9 +66,9 @@ impl<S: Stream> Session<S> {
         let pool = self.listener.pool();
         let outcome = self.attempts(&pool, asked).await;
         let now = self.core.now();
-        if let Some(urgency) = asked.waited.get() {
+        if let Some((urgency, found)) = asked.waited.get() {
             let waited = &pool.tally().urgencies[usize::from(urgency.value())];
-            if matches!(outcome, Outcome::Reject(_)) { waited.refused.add(1) } else { waited.served.add(1) }
+            if found { waited.served.add(1) } else { waited.refused.add(1) }
         }
         let go_on = match outcome {
             Outcome::Answered(end) => {
@@ -128,8 +128,9 @@ impl<S: Stream> Session<S> {
         let mut retries: u16 = 0;
         let mut spared: u16 = 0;
         let mut now = asked.begun;
+        let mut first = true;
         loop {
-            let view = if tried.is_empty() { Rc::clone(&asked.view) } else { pool.view() };
+            let view = if std::mem::take(&mut first) { Rc::clone(&asked.view) } else { pool.view() };
             let admission = match &self.bond {
                 _ if refused && refusals >= REFUSALS => Admission::Shed,
                 None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.work(), now),
@@ -177,14 +178,15 @@ impl<S: Stream> Session<S> {
                 // The member has no room, whatever was known of it here: no fault, and no retry that makes things worse.
                 Ok(end) if end.refused => {
                     // Its connection is as good as any.
-                    (refused, fresh) = (true, false);
+                    (refused, fresh, stale) = (true, false, 0);
+                    asked.waited.set(asked.waited.get().map(|(urgency, _)| (urgency, false)));
                     refusals += 1;
                     if let Some(account) = &mut asked.account {
                         account.failed(NO_ROOM, end.at);
                     }
                     tried.push(trip.member());
                     now = end.at;
-                    trip.refused(now);
+                    trip.refused();
                     last = Reason::Shed;
                     if refusals == MOST_REFUSALS || !asked.repeatable() {
                         return Outcome::Reject(Reason::Shed);
@@ -296,8 +298,10 @@ impl<S: Stream> Session<S> {
         known: Known,
     ) -> Seldom<'a, Result<Trip, Reason>> {
         Box::pin(async move {
-            let urgency = asked.waited.get().or_else(|| self.urgency(asked));
-            asked.waited.set(urgency);
+            let urgency = match asked.waited.get() {
+                Some((urgency, _)) => Some(urgency),
+                None => self.urgency(asked),
+            };
             let wish = Wish {
                 key: asked.key,
                 tried,
@@ -320,6 +324,7 @@ impl<S: Stream> Session<S> {
                 }
                 queued => queued,
             };
+            asked.waited.set(urgency.map(|urgency| (urgency, found.is_ok())));
             found.inspect(|trip| self.hold(asked, trip))
         })
     }
