@@ -4,6 +4,7 @@
 //! the configuration says. Where the strategy finds that one more would be too much for each of them, it waits in the
 //! group's line, as long as that may still help. See [`Room`](crate::room::Room).
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -31,6 +32,14 @@ pub(crate) struct Wish<'a> {
     pub(crate) since: Time,
     /// Is a look at once in vain? Members have just said so themselves.
     pub(crate) refused: bool,
+    /// How long it has waited, in all its waits, if it had to.
+    pub(crate) waited: &'a Cell<Option<Duration>>,
+}
+
+impl Wish<'_> {
+    fn waited(&self, more: Duration) {
+        self.waited.set(Some(self.waited.get().unwrap_or_default() + more));
+    }
 }
 
 /// Finds a member that is below its limit now. Nobody overtakes those who are in the queue already: they make it
@@ -90,13 +99,27 @@ pub(crate) async fn admit(
     work: Work,
     deadline: Time,
 ) -> Result<Trip, Reason> {
-    let wish = Wish { key, tried, urgency: None, deadline, work, since: core.now(), refused: false };
-    match at_once(core, pool, pool.view(), key, tried, work, core.now()) {
+    let waited = Cell::default();
+    let wish = Wish {
+        key,
+        tried,
+        urgency: None,
+        deadline,
+        work,
+        since: core.now(),
+        refused: false,
+        waited: &waited,
+    };
+    let found = match at_once(core, pool, pool.view(), key, tried, work, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
         Admission::Shed => line_up(core, pool, timer, &wish, |_| false).await,
         Admission::Full => wait(core, pool, timer, &wish).await,
+    };
+    if let Some(waited) = waited.get() {
+        pool.tally().waits.record(waited);
     }
+    found
 }
 
 /// Waits in the queue for a member to come below its limit, if the group has a queue.
@@ -134,7 +157,7 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
         }
     })
     .await;
-    pool.tally().waits.record(core.now().since(begun));
+    wish.waited(core.now().since(begun));
     found
 }
 
@@ -173,8 +196,9 @@ pub(crate) async fn line_up(
     let pace = pool.pace(wish.urgency.is_some());
     let lined = room.line(core, &waker, urgency, pace, wish.since).ok_or(Reason::Shed)?;
     let end = last.min(lined.until());
-    let apart = pace.sojourn.max(OFTEN);
-    timer.set(end.min(begun + apart));
+    // The seldomer the longer it waits: each look may be refused, and so many are the most.
+    let apart = |now: Time| pace.sojourn.max(OFTEN).max(now.since(wish.since) / 2);
+    timer.set(end.min(begun + apart(begun)));
     // As in the queue.
     let mut look = !wish.refused && lined.alone();
     let found = poll_fn(|cx| {
@@ -187,7 +211,7 @@ pub(crate) async fn line_up(
         if timer.fired() && !late {
             // Where next to nothing of ours is with the members, hardly anything ends that could tell of room.
             look |= pool.view().published.plan.blind();
-            timer.set(end.min(now + apart));
+            timer.set(end.min(now + apart(now)));
         }
         loop {
             match lined.turn() {
@@ -213,7 +237,7 @@ pub(crate) async fn line_up(
     if found.is_ok() {
         lined.serve();
     }
-    pool.tally().waits.record(core.now().since(begun));
+    wish.waited(core.now().since(begun));
     found
 }
 

@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use plimsoll_brain::{Time, Urgency};
 use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
@@ -100,7 +101,9 @@ struct Asked {
     /// A call that is not told as text: then nothing of it is in `out`, and `body` only says whether all of it has come.
     framed: Option<Box<Framed>>,
     /// If it has waited where it is asked how urgent one is: that, and has it found a member, which has not refused it?
-    waited: Cell<Option<(Urgency, bool)>>,
+    ranked: Cell<Option<(Urgency, bool)>>,
+    /// How long it has waited, in all its waits, if it had to.
+    waited: Cell<Option<Duration>>,
 }
 
 impl Asked {
@@ -309,6 +312,7 @@ impl<S: Stream> Session<S> {
             account,
             metered: Metered::default(),
             framed: None,
+            ranked: Cell::default(),
             waited: Cell::default(),
         };
         self.unread.clear();
@@ -397,7 +401,7 @@ pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
 /// Requests of one connection before others get their turn.
 const STREAK: u32 = 16;
 /// How long and how much a client may go on sending after its connection was closed for it.
-const LINGER: std::time::Duration = std::time::Duration::from_secs(2);
+const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
 
 fn reason(refusal: Refusal) -> Reason {

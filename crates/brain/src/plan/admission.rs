@@ -93,7 +93,7 @@ impl Plan {
     }
 
     /// Has this balancer next to nothing with the members? Then hardly an answer tells it how they are, what it heard last fades into
-    /// what is usual with them, and where that is much they look full for as long as nobody asks. So it may ask: [`FEW`] requests
+    /// what is usual with them, and where that is much they look full for as long as nobody asks. So it may ask: two requests
     /// too many from each balancer are nothing to the members, which can refuse them. (Of 200 balancers before 20 members those that
     /// lost touch refused half of all requests at nine tenths of the capacity, `tests/adaptive`.)
     pub fn blind(&self) -> bool {

@@ -66,7 +66,10 @@ impl<S: Stream> Session<S> {
         let pool = self.listener.pool();
         let outcome = self.attempts(&pool, asked).await;
         let now = self.core.now();
-        if let Some((urgency, found)) = asked.waited.get() {
+        if let Some(waited) = asked.waited.get() {
+            pool.tally().waits.record(waited);
+        }
+        if let Some((urgency, found)) = asked.ranked.get() {
             let waited = &pool.tally().urgencies[usize::from(urgency.value())];
             if found { waited.served.add(1) } else { waited.refused.add(1) }
         }
@@ -179,7 +182,7 @@ impl<S: Stream> Session<S> {
                 Ok(end) if end.refused => {
                     // Its connection is as good as any.
                     (refused, fresh, stale) = (true, false, 0);
-                    asked.waited.set(asked.waited.get().map(|(urgency, _)| (urgency, false)));
+                    asked.ranked.set(asked.ranked.get().map(|(urgency, _)| (urgency, false)));
                     refusals += 1;
                     if let Some(account) = &mut asked.account {
                         account.failed(NO_ROOM, end.at);
@@ -298,7 +301,7 @@ impl<S: Stream> Session<S> {
         known: Known,
     ) -> Seldom<'a, Result<Trip, Reason>> {
         Box::pin(async move {
-            let urgency = match asked.waited.get() {
+            let urgency = match asked.ranked.get() {
                 Some((urgency, _)) => Some(urgency),
                 None => self.urgency(asked),
             };
@@ -310,6 +313,7 @@ impl<S: Stream> Session<S> {
                 work: asked.work(),
                 since: asked.begun,
                 refused: matches!(known, Known::Refused),
+                waited: &asked.waited,
             };
             let queued = match known {
                 Known::Full => admit::wait(&self.core, pool, &self.timer, &wish).await,
@@ -324,7 +328,7 @@ impl<S: Stream> Session<S> {
                 }
                 queued => queued,
             };
-            asked.waited.set(urgency.map(|urgency| (urgency, found.is_ok())));
+            asked.ranked.set(urgency.map(|urgency| (urgency, found.is_ok())));
             found.inspect(|trip| self.hold(asked, trip))
         })
     }

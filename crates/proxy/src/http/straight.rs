@@ -47,6 +47,7 @@ impl<S: Stream> Session<S> {
             // One of which an account is kept is told as text.
             account: None,
             metered: Metered::default(),
+            ranked: Cell::default(),
             waited: Cell::default(),
             framed: Some(framed),
         }
