@@ -32,13 +32,14 @@ pub(crate) struct Wish<'a> {
     pub(crate) since: Time,
     /// Is a look at once in vain? Members have just said so themselves.
     pub(crate) refused: bool,
-    /// How long it has waited, in all its waits, if it had to.
-    pub(crate) waited: &'a Cell<Option<Duration>>,
+    /// Has it waited before? All its waits count as one.
+    pub(crate) waited: &'a Cell<bool>,
 }
 
 impl Wish<'_> {
-    fn waited(&self, more: Duration) {
-        self.waited.set(Some(self.waited.get().unwrap_or_default() + more));
+    fn waited(&self, pool: &Pool, span: Duration) {
+        let waits = &pool.tally().waits;
+        if self.waited.replace(true) { waits.prolong(span) } else { waits.record(span) }
     }
 }
 
@@ -110,16 +111,12 @@ pub(crate) async fn admit(
         refused: false,
         waited: &waited,
     };
-    let found = match at_once(core, pool, pool.view(), key, tried, work, core.now()) {
+    match at_once(core, pool, pool.view(), key, tried, work, core.now()) {
         Admission::Trip(trip) => Ok(trip),
         Admission::Nobody => Err(Reason::NoMember),
         Admission::Shed => line_up(core, pool, timer, &wish, |_| false).await,
         Admission::Full => wait(core, pool, timer, &wish).await,
-    };
-    if let Some(waited) = waited.get() {
-        pool.tally().waits.record(waited);
     }
-    found
 }
 
 /// Waits in the queue for a member to come below its limit, if the group has a queue.
@@ -157,7 +154,7 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
         }
     })
     .await;
-    wish.waited(core.now().since(begun));
+    wish.waited(pool, core.now().since(begun));
     found
 }
 
@@ -237,7 +234,7 @@ pub(crate) async fn line_up(
     if found.is_ok() {
         lined.serve();
     }
-    wish.waited(core.now().since(begun));
+    wish.waited(pool, core.now().since(begun));
     found
 }
 

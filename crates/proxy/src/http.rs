@@ -102,8 +102,7 @@ struct Asked {
     framed: Option<Box<Framed>>,
     /// If it has waited where it is asked how urgent one is: that, and has it found a member, which has not refused it?
     ranked: Cell<Option<(Urgency, bool)>>,
-    /// How long it has waited, in all its waits, if it had to.
-    waited: Cell<Option<Duration>>,
+    waited: Cell<bool>,
 }
 
 impl Asked {

@@ -66,9 +66,6 @@ impl<S: Stream> Session<S> {
         let pool = self.listener.pool();
         let outcome = self.attempts(&pool, asked).await;
         let now = self.core.now();
-        if let Some(waited) = asked.waited.get() {
-            pool.tally().waits.record(waited);
-        }
         if let Some((urgency, found)) = asked.ranked.get() {
             let waited = &pool.tally().urgencies[usize::from(urgency.value())];
             if found { waited.served.add(1) } else { waited.refused.add(1) }
