@@ -96,7 +96,7 @@ fn what_members_said_of_themselves_is_known_to_the_next_process() {
 #[test]
 fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
     // A machine that stands still for a moment makes the fast one look slow, but not this slow.
-    let slow = Member::start(&["--service", "const:1s"]);
+    let slow = Member::start(&["--service", "const:3s"]);
     let fast = Member::start(&["--service", "const:2ms"]);
     let members = [slow.address, fast.address];
     // What is seen lasts longer than the test.
