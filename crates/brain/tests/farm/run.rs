@@ -38,10 +38,8 @@ enum Event {
 /// Instead of a balancer: its client has what it gets.
 const NOBODY: usize = usize::MAX;
 
-/// Attempts for one request. Where members refuse it for want of room, so many before it waits for each further one.
+/// Attempts for one request: after so many it waits for each further one, if members refuse it for want of room, up to so many in all.
 const TRIES: u32 = 4;
-
-/// Where members refuse it for want of room: all.
 const MOST_TRIES: u32 = 32;
 
 /// Mean, seconds of a processor of speed 1.
@@ -221,16 +219,13 @@ impl Run<'_> {
         let (who, urgency) = (self.flights[flight].who, self.flights[flight].urgency);
         self.flights[flight].state = State::Queued;
         let member = match self.flights[flight].tries {
-            MOST_TRIES.. => {
-                self.dispatch(flight, None, now);
-                return self.settle(who, now, policy);
-            }
             TRIES.. => None,
             _ if policy.outranked(who, urgency) => None,
             _ => policy.choose(who, now, &self.fleet, failed),
         };
         match member {
             Some(member) => self.dispatch(flight, Some(member), now),
+            None if self.flights[flight].tries >= MOST_TRIES => self.dispatch(flight, None, now),
             None => {
                 let since = *self.flights[flight].full.get_or_insert(now);
                 match policy.wait(who, now, since, flight, urgency) {
