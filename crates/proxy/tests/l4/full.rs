@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use plimsoll_brain::Urgency;
 use plimsoll_brain::meter::Reading;
-use plimsoll_proxy::{GroupSettings, Protocol, Settings};
+use plimsoll_proxy::{GroupSettings, ListenerSettings, Protocol, Settings};
 use plimsoll_wire::reading::{self, Said};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -103,9 +104,29 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
     .await;
 }
 
-/// Has a server refuse a request so many times that waits for room, though it says that it has some; the status of the answer, and how
-/// often the server has seen it. `others`: are there others, whose ends call it?
-async fn refuse(times: u32, others: bool) -> (u16, u32) {
+/// What a server does with a request that waits for room, though it says that it has some.
+enum Deed {
+    Refuse,
+    /// Ends the connection instead of an answer.
+    Hang,
+    Answer,
+}
+
+/// What came of such a request.
+#[derive(Debug, PartialEq)]
+struct Came {
+    status: u16,
+    /// How often the server has seen it.
+    seen: u32,
+    /// Connections to the server, of which one was there before.
+    connections: u32,
+    /// As how many waits its waits count, and as how many requests that had to wait and were served or refused then.
+    waits: u64,
+    ranked: (u64, u64),
+}
+
+/// Has a server do `deed` with a request for the how manieth time it sees it. `others`: are there others, whose ends call it?
+async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) -> Came {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     let said = said(&Reading {
@@ -116,15 +137,23 @@ async fn refuse(times: u32, others: bool) -> (u16, u32) {
         sojourn: 0.001,
         slot: false,
     });
-    let seen = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&seen);
+    let [seen, connections] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+    let (count, accepted) = (Arc::clone(&seen), Arc::clone(&connections));
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
+            accepted.fetch_add(1, Relaxed);
             let (said, count) = (said.clone(), Arc::clone(&count));
             tokio::spawn(async move {
                 while let Some(asked) = head(&mut stream).await {
-                    let full = asked.contains(" /late ") && count.fetch_add(1, Relaxed) < times;
-                    stream.write_all(&spoken(&said, full)).await.unwrap();
+                    let deed = match asked.contains(" /late ") {
+                        true => deed(count.fetch_add(1, Relaxed)),
+                        false => Deed::Answer,
+                    };
+                    match deed {
+                        Deed::Hang => return,
+                        Deed::Refuse => stream.write_all(&spoken(&said, true)).await.unwrap(),
+                        Deed::Answer => stream.write_all(&spoken(&said, false)).await.unwrap(),
+                    }
                 }
             });
         }
@@ -132,8 +161,8 @@ async fn refuse(times: u32, others: bool) -> (u16, u32) {
     let mut group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
     // It may wait for longer than any of this takes.
     group.spec.objective = Some(30 * SECOND);
-    let (_engine, address) =
-        start_with(Settings { threads: 1, ..settings(rig::listener(Protocol::Http), group) });
+    let asking = ListenerSettings { priority: Some("priority".into()), ..rig::listener(Protocol::Http) };
+    let (engine, address) = start_with(Settings { threads: 1, ..settings(asking, group) });
     assert_eq!(ask(address).await.unwrap(), 200);
     let mut late = TcpStream::connect(address).await.unwrap();
     late.write_all(b"GET /late HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
@@ -145,16 +174,46 @@ async fn refuse(times: u32, others: bool) -> (u16, u32) {
             other = async { ask(address).await }, if others => assert_eq!(other.unwrap(), 200),
         }
     };
-    (told.split(' ').nth(1).unwrap().parse().unwrap(), seen.load(Relaxed))
+    let status = || rig::status(&engine);
+    let ranked = || {
+        let waited = &status().urgencies[usize::from(Urgency::default().value())];
+        (waited.served, waited.refused)
+    };
+    // An answer is counted when it has been given.
+    until("it is counted", || ranked() != (0, 0)).await;
+    Came {
+        status: told.split(' ').nth(1).unwrap().parse().unwrap(),
+        seen: seen.load(Relaxed),
+        connections: connections.load(Relaxed),
+        waits: status().waits.count,
+        ranked: ranked(),
+    }
 }
 
 /// Near the capacity somebody else is mostly quicker, which says nothing of the next place that comes free.
 #[tokio::test]
 async fn who_waits_may_be_refused_many_times_and_not_for_ever() {
     within(async {
-        assert_eq!(refuse(20, true).await, (200, 21));
-        assert_eq!(refuse(u32::MAX, true).await, (503, 32));
-        assert_eq!(refuse(8, false).await, (200, 9), "nobody calls it, and it looks for itself");
+        let twenty = |before| if before < 20 { Deed::Refuse } else { Deed::Answer };
+        let came = late(twenty, true).await;
+        assert_eq!((came.status, came.seen, came.waits, came.ranked), (200, 21, 1, (1, 0)));
+        let came = late(|_| Deed::Refuse, true).await;
+        assert_eq!((came.status, came.seen, came.waits, came.ranked), (503, 32, 1, (0, 1)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whom_nobody_calls_looks_for_itself_by_the_connections_that_there_are() {
+    within(async {
+        let deed = |before| match before {
+            0 | 7 => Deed::Hang,
+            1..=8 => Deed::Refuse,
+            _ => Deed::Answer,
+        };
+        // One before, and one for each that was ended.
+        let came = Came { status: 200, seen: 10, connections: 3, waits: 1, ranked: (1, 0) };
+        assert_eq!(late(deed, false).await, came);
     })
     .await;
 }
