@@ -7,21 +7,21 @@
 //! and Jacobson 2012) with adaptive last-in first-out (Maurer, Fail at Scale, 2015), both without a number to set:
 //! time is measured in *sojourns*, the time that a request takes with the members.
 //!
-//! * **Patient**: the first to come is the first to go, and each may wait for [`PATIENCE`] sojourns, or [`UNNOTICED`] where that is
-//!   longer: where requests take milliseconds, servers that stand still for a moment would have all refused. In a sojourn as
+//! * **Patient**: the first to come is the first to go, and each may wait for [`PATIENCE`] sojourns, but for [`UNNOTICED`] at least:
+//!   where requests take milliseconds, servers that stand still for a moment would have all refused. Neighbours that take half of
+//!   some members' speed for a second or two make a queue of several sojourns that nobody need be refused for. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain.
-//! * **Hurried**, once somebody has waited at every moment of [`INTERVAL`] sojourns (or four times [`UNNOTICED`]), which is more
-//!   than a burst, and somebody was not served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
+//! * **Hurried**, once somebody has waited at every moment of [`BURST`] times that, which is more than a burst, and somebody was not
+//!   served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
 //!   sojourn. What is served is fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A
-//!   newcomer takes the place of the oldest. It ends with an interval, of [`UNNOTICED`] at least, in which nobody was turned away.
+//!   newcomer takes the place of the oldest. It ends with [`CALM`] sojourns, of [`UNNOTICED`] at least, in which nobody was turned away.
 //!
 //! That somebody always waits is no overload by itself: so do clients that ask again as soon as they are answered, a few more than members can
 //! work on. In order of arrival each waits for a moment and is served.
 //!
 //! Where it is known within what time clients want their answers, the patient wait for as long as theirs can still come in time,
-//! whether that is more or less than so, and a burst is what they would be through with in that time; none wait where it is
-//! too late already. Haste is as it is.
+//! whether that is more or less than so; none wait where it is too late already. Haste is as it is.
 //!
 //! A newcomer that finds room does not look whether others wait: they were told of every place that came free.
 
@@ -204,7 +204,7 @@ impl<T> Line<T> {
             // Nobody knows when a place comes free.
             _ if sojourn.is_zero() => Duration::ZERO,
             None if self.hurried => sojourn.mul_f64(HASTE),
-            None => sojourn.mul_f64(PATIENCE).max(UNNOTICED),
+            None => sojourn.mul_f64(PATIENCE).clamp(UNNOTICED, ENOUGH),
             Some(wait) if self.hurried => wait.min(sojourn.mul_f64(HASTE)),
             Some(wait) => wait,
         }
@@ -222,10 +222,10 @@ impl<T> Line<T> {
         self.pace = Pace { sojourn: pace.sojourn.min(LONGEST), ..pace };
     }
 
-    /// What is longer than a burst: it would be over once all that may wait were served.
+    /// What is longer than a burst; in haste, what is long enough to see that it is over.
     fn interval(&self) -> Duration {
-        let usual = self.pace.sojourn.mul_f64(INTERVAL).max(UNNOTICED);
-        if self.hurried { usual } else { usual.max(self.patience().mul_f64(INTERVAL / PATIENCE)) }
+        let calm = self.pace.sojourn.mul_f64(CALM).max(UNNOTICED);
+        if self.hurried { calm } else { calm.max(self.patience().mul_f64(BURST)) }
     }
 
     /// Changes the mood, if it is time.
@@ -254,20 +254,28 @@ impl<T> Line<T> {
     }
 }
 
-/// Sojourns that one may wait where the line empties now and then.
-const PATIENCE: f64 = 2.0;
+/// Sojourns that one may wait where the line empties now and then. (Twenty balancers before twenty small members with neighbours, at nine
+/// tenths of the capacity, simulated: with two of them 0.24 % is refused, with four 0.15 %, with eight and with sixteen 0.09 %. With more
+/// there are longer waits where there is more to do than can be done.)
+const PATIENCE: f64 = 8.0;
 
-/// The same where it does not.
+/// Sojourns where it does not.
 const HASTE: f64 = 0.125;
 
 /// What nobody notices, and every server stands still for now and then: one may wait for that, however quick requests are.
 const UNNOTICED: Duration = Duration::from_millis(100);
 
-/// What takes longer counts as this: nobody knows how long a client waits, and few wait for longer than twice that.
+/// Nobody knows how long a client waits, and few wait for much longer than this.
+const ENOUGH: Duration = Duration::from_secs(2);
+
+/// A sojourn that takes longer counts as this.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Sojourns after which a line that never was empty is no burst.
-const INTERVAL: f64 = 8.0;
+/// A line that never was empty for so many times what one may wait is no burst: that would be over once all that may wait were served.
+const BURST: f64 = 2.0;
+
+/// Sojourns without anybody turned away after which haste is over, and less than which is no overload.
+const CALM: f64 = 8.0;
 
 #[cfg(test)]
 mod tests;

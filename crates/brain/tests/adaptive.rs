@@ -267,17 +267,22 @@ fn silence(effort: Effort) {
     }
 }
 
-/// What `experiments/adaptive-healthy.toml` has on real sockets, at nine tenths of the capacity: twenty small members that say nothing,
-/// requests of 30 ms, clients that wait for three seconds. There the 99th percentile is to be at most 0.6 of the best peer's, which counts
-/// its own connections.
+/// What `experiments/adaptive-healthy.toml` has on real sockets, at nine tenths of the capacity: twenty small members, requests of 30 ms,
+/// clients that wait for three seconds. There the 99th percentile is to be at most 0.6 of the best peer's, which counts its own connections,
+/// and a request that is refused counts as one that is never answered.
 fn small_members(effort: Effort) {
-    // Measured (8 seeds, 60 s): 0.62 and 0.36; by the fewest requests in flight, with turns by latency, 0.83 and 0.55.
-    for (balancers, most) in [(8, 0.72), (20, 0.45)] {
+    // Measured (8 seeds, 60 s): 0.62 and 0.36; by the fewest requests in flight, with turns by latency, 0.83 and 0.55. With members that
+    // speak (16 seeds, 30 s) 0.33, and 0.09 % is refused; while none waited for more than two sojourns 0.43 and 0.24 %.
+    for (name, balancers, most, refused) in [
+        ("adaptive, agentless", 8, 0.72, 0.05),
+        ("adaptive, agentless", 20, 0.45, 0.05),
+        ("adaptive", 20, 0.45, 0.2),
+    ] {
         let setting = Setting { balancers, members: 20, halved: true, scale: 3.0, patience: 3.0, ..at(0.9) };
-        let ours = measure("adaptive, agentless", &setting, effort);
-        let ratio = ours.p99 / measure("least_connections", &setting, effort).p99;
-        assert!(ratio <= most, "{balancers} balancers: p99 {ratio:.3} of that of least_connections");
-        assert!(ours.failed + ours.shed <= 0.1, "{:.3} %, {:.3} %", ours.failed, ours.shed);
+        let ours = measure(name, &setting, effort);
+        let ratio = ours.strict / measure("least_connections", &setting, effort).strict;
+        assert!(ratio <= most, "{name}, {balancers} balancers: p99 {ratio:.3} of that of least_connections");
+        assert!(ours.failed <= 0.1 && ours.shed <= refused, "{:.3} %, {:.3} %", ours.failed, ours.shed);
     }
 }
 
@@ -328,7 +333,7 @@ fn members_that_say_nothing() {
 }
 
 #[test]
-fn small_members_that_say_nothing() {
+fn twenty_small_members() {
     small_members(Effort { warmup: 10.0, measured: 30.0, seeds: 4 });
 }
 
@@ -403,7 +408,7 @@ mod long {
     #[test]
     #[ignore = "long: make bench-sim"]
     fn small_members() {
-        println!("small members that say nothing");
+        println!("small members");
         super::small_members(Effort { warmup: 10.0, measured: 60.0, seeds: 8 });
     }
 }
