@@ -61,7 +61,7 @@ pub(crate) struct Group {
 
     /// Within what time clients want their answers. Where no member has room a request waits for as long as its answer can still be
     /// expected by then, and is refused at once if it cannot. It says nothing where `admission` is off. Default: it waits for up to
-    /// twice as long as requests take.
+    /// eight times as long as requests take, two seconds at most.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) objective: Option<TimeSpan>,

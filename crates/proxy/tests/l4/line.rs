@@ -268,14 +268,14 @@ async fn an_urgent_request_takes_the_place_of_one_that_is_less_so() {
 #[tokio::test]
 async fn who_waits_in_vain_is_refused_in_time() {
     within(async {
-        let server = Server::start(300).await;
+        let server = Server::start(150).await;
         let (engine, address) = balancer(&server, 1);
         learn(address, 8).await;
         let asked = fill(&server, address).await;
         let begun = Instant::now();
         assert_eq!(ask(address).await.unwrap(), 503);
         let took = begun.elapsed();
-        assert!((400..2000).contains(&took.as_millis()), "two sojourns of 300 ms: {took:?}");
+        assert!((800..4000).contains(&took.as_millis()), "eight sojourns of 150 ms: {took:?}");
         assert_eq!(status(&engine).rejected["shed"], 1);
         server.gate.send_replace(true);
         for asked in asked {
@@ -317,7 +317,7 @@ async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly()
         // The server answers 30 in a second, and gets 150.
         let mut asked = Vec::new();
         let begun = Instant::now();
-        for turn in 0..600 {
+        for turn in 0..750 {
             sleep_until(begun + turn * MILLI * 20 / 3).await;
             asked.push(tokio::spawn(async move {
                 let begun = Instant::now();
@@ -326,7 +326,7 @@ async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly()
         }
         let elapsed = begun.elapsed().as_secs_f64();
         let (mut served, mut refused) = (Vec::new(), Vec::new());
-        for asked in asked.split_off(300) {
+        for asked in asked.split_off(450) {
             let (status, took) = asked.await.unwrap();
             if status == 200 { served.push(took) } else { refused.push(took) }
         }
