@@ -12,8 +12,8 @@
 //!   some members' speed for a second or two make a queue of several sojourns that nobody need be refused for. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain.
-//! * **Hurried**, once somebody has waited at every moment of [`BURST`] times that, which is more than a burst, and somebody was not
-//!   served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
+//! * **Hurried**, once somebody has waited at every moment of [`BURST`] times that, and of a [`MOMENT`], which is more than a burst, and
+//!   somebody was not served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
 //!   sojourn. What is served is fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A
 //!   newcomer takes the place of the oldest. It ends with [`CALM`] sojourns, of [`UNNOTICED`] at least, in which nobody was turned away.
 //!
@@ -225,7 +225,7 @@ impl<T> Line<T> {
     /// What is longer than a burst; in haste, what is long enough to see that it is over.
     fn interval(&self) -> Duration {
         let calm = self.pace.sojourn.mul_f64(CALM).max(UNNOTICED);
-        if self.hurried { calm } else { calm.max(self.patience().mul_f64(BURST)) }
+        if self.hurried { calm } else { calm.max(self.patience().mul_f64(BURST)).max(MOMENT) }
     }
 
     /// Changes the mood, if it is time.
@@ -273,6 +273,9 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// A line that never was empty for so many times what one may wait is no burst: that would be over once all that may wait were served.
 const BURST: f64 = 2.0;
+
+/// What is shorter is no overload, however quick requests are: servers may stand still more than once.
+const MOMENT: Duration = Duration::from_millis(400);
 
 /// Sojourns without anybody turned away after which haste is over, and less than which is no overload.
 const CALM: f64 = 8.0;

@@ -125,13 +125,13 @@ fn where_requests_are_quick_a_moment_is_neither_overload_nor_its_end() {
         line.leave(last, false, at(millis));
         last = next;
     }
-    assert_eq!(millis, 200);
-    line.leave(last, true, at(200));
+    assert_eq!(millis, 400);
+    line.leave(last, true, at(400));
     // Nobody is turned away for a while, and then for longer.
-    let next = line.enter(1, pace, at(260), at(260)).unwrap();
-    line.leave(next, true, at(260));
+    let next = line.enter(1, pace, at(460), at(460)).unwrap();
+    line.leave(next, true, at(460));
     assert!(line.hurried());
-    line.enter(2, pace, at(301), at(301)).unwrap();
+    line.enter(2, pace, at(501), at(501)).unwrap();
     assert!(!line.hurried());
 }
 
