@@ -45,18 +45,17 @@ fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
 #[test]
 fn who_has_time_is_refused_little_that_can_be_served() {
     let (mut usual, mut patient) = ([0.0; 2], [0.0; 2]);
-    // Measured: 0.001 % refused where it is 0.07 % otherwise. There are such moments in few runs, so it takes many. Nearer to the capacity
-    // they are longer than anybody may wait: at 0.93 of it 0.27 % and 0.36 %, at 0.96 0.94 % and 1.20 %.
+    // Measured: 0.10 % refused where it is 0.29 % otherwise. There are such moments in few runs, so it takes many.
     for seed in 1..=24 {
-        let setting = Setting { seed, ..fleet(1, 0.9, 0) };
-        for (name, sums) in [("adaptive", &mut usual), ("adaptive, within 300 ms", &mut patient)] {
-            let outcome = measure(name, &setting, 300.0);
+        let setting = Setting { seed, ..fleet(1, 0.93, 0) };
+        for (name, sums) in [("adaptive", &mut usual), ("adaptive, within 600 ms", &mut patient)] {
+            let outcome = measure(name, &setting, 600.0);
             sums[0] += outcome.share(outcome.shed);
-            sums[1] += outcome.within(300.0);
+            sums[1] += outcome.within(600.0);
         }
     }
     let ([refused, in_time], [refused_patient, in_time_patient]) = (usual, patient);
-    assert!(refused > 0.3, "there is nothing to mend: {refused}");
+    assert!(refused > 1.0, "there is nothing to mend: {refused}");
     assert!(refused_patient < 0.5 * refused, "{refused_patient} of {refused}");
     assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
     // A little more than can be served, and nothing is known of the members but what is seen.

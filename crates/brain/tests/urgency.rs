@@ -7,7 +7,7 @@ use std::time::Duration;
 use plimsoll_brain::{Line, Lines, Pace, Ticket, Time, Turn, Urgency};
 use proptest::prelude::*;
 
-const SOJOURN: Duration = Duration::from_millis(80);
+const SOJOURN: Duration = Duration::from_millis(40);
 
 /// What may happen. Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
@@ -138,7 +138,7 @@ impl World {
         }
         assert_eq!(self.beside.dismiss(self.now), None);
         // No more than places come free while one may wait.
-        let most = (8 * self.pace.in_flight as usize).max(1);
+        let most = 16 * (self.pace.in_flight as usize).max(1);
         assert!(self.lines.len() <= most, "{} wait for {most} places", self.lines.len());
     }
 
@@ -201,7 +201,7 @@ fn the_urgent_take_their_time_while_others_hurry() {
         last = next;
     }
     let ticket = lines.enter(urgent, 1, pace, now, now).expect("a place");
-    assert_eq!((ticket.until, lines.first()), (now + 8 * SOJOURN, Some(urgent)));
+    assert_eq!((ticket.until, lines.first()), (now + 16 * SOJOURN, Some(urgent)));
     assert!(lines.outranked(usual) && !lines.outranked(urgent));
     assert_eq!(lines.call(), Some(&1), "whoever came first");
     // One place comes free while one of the others may wait, and it is for the urgent one.

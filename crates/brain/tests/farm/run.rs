@@ -40,7 +40,7 @@ const NOBODY: usize = usize::MAX;
 
 /// Attempts for one request: after so many it waits for each further one, if members refuse it for want of room, up to so many in all.
 const TRIES: u32 = 4;
-const MOST_TRIES: u32 = 32;
+const MOST_TRIES: u32 = 128;
 
 /// Mean, seconds of a processor of speed 1.
 pub(crate) const WORK: f64 = 0.010;

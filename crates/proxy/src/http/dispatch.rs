@@ -28,9 +28,8 @@ use crate::trip::Trip;
 const REFUSALS: u8 = 4;
 
 /// Members that may refuse a request that may wait. Near the capacity a balancer of many is seldom the first at a place that came free,
-/// which says nothing of the next one. (Twenty balancers before twenty small members at nine tenths of the capacity, simulated: one that
-/// gives up after eight refuses 1.1 % of all requests, this 0.4, one that never does 0.4 as well.)
-const MOST_REFUSALS: u8 = 32;
+/// which says nothing of the next one: what ends its wait is time. It is only that nobody keeps asking members that always refuse.
+const MOST_REFUSALS: u8 = 128;
 
 /// What few requests have to wait for. On the heap, made and polled out of line: all the others would be larger and slower for it.
 type Seldom<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;

@@ -198,7 +198,7 @@ async fn who_waits_may_be_refused_many_times_and_not_for_ever() {
         let came = late(twenty, true).await;
         assert_eq!((came.status, came.seen, came.waits, came.ranked), (200, 21, 1, (1, 0)));
         let came = late(|_| Deed::Refuse, true).await;
-        assert_eq!((came.status, came.seen, came.waits, came.ranked), (503, 32, 1, (0, 1)));
+        assert_eq!((came.status, came.seen, came.waits, came.ranked), (503, 128, 1, (0, 1)));
     })
     .await;
 }
