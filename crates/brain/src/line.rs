@@ -11,9 +11,9 @@
 //!   where requests take milliseconds, servers that stand still for a moment would have all refused. Neighbours that take half of
 //!   some members' speed for a second or two make a queue of several sojourns that nobody need be refused for. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
-//!   within its patience is turned away at once: it would wait in vain. As if one were in flight where none is: others
-//!   may have sent what the members have.
-//! * **Hurried**, once somebody has waited at every moment of as long as one may wait, and of a [`BURST`], and
+//!   within its patience is turned away at once: it would wait in vain. Where none is in flight it counts as one: what the members
+//!   have may have come from others.
+//! * **Hurried**, once somebody has waited at every moment of as long as one may wait, and of a [`BURST`] and [`CALM`] sojourns, and
 //!   somebody was not served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
 //!   sojourn. What is served is fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A
 //!   newcomer takes the place of the oldest. It ends with [`CALM`] sojourns, of [`UNNOTICED`] at least, in which nobody was turned away.
@@ -200,8 +200,8 @@ impl<T> Line<T> {
 
     /// How long one that comes now may wait.
     pub fn patience(&self) -> Duration {
-        let Pace { sojourn, wait, .. } = self.pace;
-        match wait {
+        let sojourn = self.sojourn();
+        match self.pace.wait {
             // Nobody knows when a place comes free.
             _ if sojourn.is_zero() => Duration::ZERO,
             None if self.hurried => sojourn.mul_f64(HASTE),
@@ -212,7 +212,7 @@ impl<T> Line<T> {
     }
 
     /// How many places come free for these within the patience of one that comes now; at least one, if nobody goes before
-    /// them. Where next to nothing is in flight from here that is chance, and says little of the time to come.
+    /// them. That nothing is in flight from here is chance, and says little of the time to come.
     fn room(&self) -> usize {
         let sojourns = self.patience().as_secs_f64() / self.pace.sojourn.as_secs_f64().max(1e-9);
         let free = (libm::ceil(f64::from(self.pace.in_flight.max(1)) * sojourns) as usize).max(1);
@@ -220,16 +220,21 @@ impl<T> Line<T> {
     }
 
     fn set_pace(&mut self, pace: Pace) {
-        self.pace = Pace { sojourn: pace.sojourn.min(LONGEST), ..pace };
+        self.pace = pace;
     }
 
-    /// What is longer than a burst; in haste, what is long enough to see that it is over.
+    /// What times are measured in.
+    fn sojourn(&self) -> Duration {
+        self.pace.sojourn.min(LONGEST)
+    }
+
+    /// What is no burst; in haste, what is long enough to see that it is over.
     fn interval(&self) -> Duration {
-        let calm = self.pace.sojourn.mul_f64(CALM).max(UNNOTICED);
+        let calm = self.sojourn().mul_f64(CALM).max(UNNOTICED);
         if self.hurried {
             return calm;
         }
-        let burst = self.pace.sojourn.mul_f64(BURST).clamp(MOMENT, ENOUGH * 2);
+        let burst = self.sojourn().mul_f64(BURST).clamp(MOMENT, ENOUGH * 2);
         burst.max(calm).max(self.patience())
     }
 
@@ -271,14 +276,15 @@ const HASTE: f64 = 0.125;
 const UNNOTICED: Duration = Duration::from_millis(100);
 
 /// Nobody knows how long a client waits, and few wait for much longer than this; or, where requests take long themselves, for more than
-/// twice that.
+/// twice as long as they take.
 const ENOUGH: Duration = Duration::from_secs(1);
 
-/// A sojourn that takes longer counts as this.
+/// A sojourn that takes longer counts as this, but for how many places come free.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Sojourns in which a burst is over: all that are there at once are served by then. Twice [`ENOUGH`] is none, however long requests take.
-const BURST: f64 = 16.0;
+/// Sojourns in which a burst is over: as many as may wait at once are served by then. Twice [`ENOUGH`] is none, unless that is less than
+/// [`CALM`].
+const BURST: f64 = PATIENCE;
 
 /// What is shorter is no overload, however quick requests are: servers may stand still more than once.
 const MOMENT: Duration = Duration::from_millis(400);

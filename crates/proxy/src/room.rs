@@ -89,7 +89,7 @@ impl Room {
 
     /// A member may have come below its limit, but has no room: of those that wait for room nobody is told. (If somebody was, each
     /// refusal would be the occasion of the next. Twenty balancers, simulated at 130 % of the capacity there were 8.4 attempts for a request
-    /// after a wait then, and 1.0 so; and no more were served.)
+    /// after a wait then, and 1.0 so, of 32 at most; and no more were served.)
     #[cold]
     pub(crate) fn ring_queue(&self) {
         if self.queued() > 0 {

@@ -44,7 +44,7 @@ impl Default for Urgency {
     }
 }
 
-/// Who waits, by urgency. It belongs to one group; what it keeps is bounded by the requests in flight.
+/// Who waits, by urgency. It belongs to one group; what it keeps is bounded as in a [`Line`].
 #[derive(Clone, Debug)]
 pub struct Lines<T> {
     /// Those that ever waited, the most urgent first.

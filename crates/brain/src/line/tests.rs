@@ -37,6 +37,22 @@ fn hurried() -> (Line<u32>, Ticket, f64) {
     unreachable!()
 }
 
+/// A line that is never empty, as each leaves in vain when the next has come, half a sojourn later; and when it has enough of that.
+fn until_it_hurries(pace: Pace) -> (Line<u32>, Time) {
+    let mut line = Line::default();
+    let mut last = line.enter(0, pace, at(0.0), at(0.0)).unwrap();
+    for turn in 1..1000 {
+        let now = at(0.0) + pace.sojourn / 2 * turn;
+        let next = line.enter(turn, pace, now, now).unwrap();
+        line.leave(last, false, now);
+        last = next;
+        if line.hurried() {
+            return (line, now);
+        }
+    }
+    panic!("it never hurries");
+}
+
 #[test]
 fn at_first_the_first_to_come_goes_first() {
     let mut line = Line::default();
@@ -81,11 +97,39 @@ fn there_are_no_more_than_will_be_served() {
 }
 
 #[test]
+fn quick_and_slow_requests_have_bounds_in_seconds() {
+    let of = |milliseconds: u64| Pace { sojourn: Duration::from_millis(milliseconds), ..PACE };
+    // Milliseconds that a request takes, that one may wait, that are more than a burst.
+    for (sojourn, patience, burst) in [
+        (1, 100, 400),
+        (10, 160, 400),
+        (40, 640, 640),
+        (200, 1000, 2000),
+        (300, 1000, 2400),
+        (600, 1200, 4800),
+        (1000, 2000, 8000),
+    ] {
+        let pace = of(sojourn);
+        let ticket = Line::default().enter(0, pace, at(0.0), at(0.0)).unwrap();
+        assert_eq!(ticket.until, at(0.0) + Duration::from_millis(patience), "{sojourn} ms");
+        let (_, hurries) = until_it_hurries(pace);
+        let burst = at(0.0) + Duration::from_millis(burst);
+        assert!((burst..burst + pace.sojourn).contains(&hurries), "{sojourn} ms: {hurries:?}");
+    }
+    // Where they take ten seconds, one place comes free in two for five that are in flight.
+    let slow = Pace { in_flight: 20, ..of(10_000) };
+    let mut line = Line::default();
+    let found = (0..1000).filter(|who| line.enter(*who, slow, at(0.0), at(0.0)).is_some()).count();
+    assert_eq!((found, line.patience()), (4, Duration::from_secs(2)));
+}
+
+#[test]
 fn a_burst_that_ends_hurries_nobody() {
     let mut line = Line::default();
     for burst in 0..100 {
         let begun = f64::from(burst) * 16.0;
         let tickets: Vec<Ticket> = (0..128).map(|who| enter(&mut line, who, begun).unwrap()).collect();
+        assert!(enter(&mut line, 128, begun).is_none(), "one too many");
         for (ticket, turn) in tickets.iter().zip(1..) {
             line.leave(*ticket, true, at(begun + f64::from(turn) * 0.1));
         }
@@ -96,7 +140,7 @@ fn a_burst_that_ends_hurries_nobody() {
 #[test]
 fn where_it_never_ends_the_last_to_come_goes_first_and_the_others_soon() {
     let (mut line, last, now) = hurried();
-    assert!((BURST..BURST + 1.0).contains(&now), "after {now} sojourns");
+    assert!((16.0..17.0).contains(&now), "after {now} sojourns");
     let next = enter(&mut line, 777, now).unwrap();
     assert_eq!(line.call(), Some(&777));
     assert_eq!(next.until, at(now + HASTE));
@@ -184,19 +228,12 @@ fn where_there_is_time_it_is_taken() {
     let found = (0..1000).filter(|who| line.enter(*who, aim(11.0), at(0.0), at(0.0)).is_some()).count();
     assert_eq!(found, 80, "ten sojourns with eight places in each");
     assert_eq!((gone(&mut line, 9.99).len(), gone(&mut line, 10.01).len()), (0, 80));
-    // What all of those that wait are through with is a burst, if it is no longer than others are.
-    let mut line = Line::default();
-    let mut last = line.enter(0, aim(11.0), at(0.0), at(0.0)).unwrap();
-    let mut now = 0.0;
-    while !line.hurried() {
-        now += 3.0;
-        let next = line.enter(1, aim(11.0), at(now), at(now)).unwrap();
-        line.leave(last, false, at(now));
-        last = next;
-        assert!(now < 1000.0, "it never hurries");
+    // Where there is less than a burst takes it is a burst all the same, and where there is more all of that.
+    for (sojourns, hurries) in [(11.0, 16.0), (31.0, 30.0)] {
+        let (line, waited) = until_it_hurries(aim(sojourns));
+        assert!((at(hurries)..at(hurries + 1.0)).contains(&waited), "{sojourns} sojourns: {waited:?}");
+        assert!(line.patience() <= SOJOURN.mul_f64(HASTE));
     }
-    assert!((BURST..BURST + 3.0).contains(&now), "after {now} sojourns");
-    assert!(last.until <= at(now + 10.0) && line.patience() <= SOJOURN.mul_f64(HASTE));
     // Where the answer would come too late anyway nobody waits, and where nobody knows how long it takes.
     assert_eq!(Line::default().enter(0, aim(0.9), at(0.0), at(0.0)), None);
     let unknown = Pace::new(Duration::ZERO, 8, Some(SOJOURN));

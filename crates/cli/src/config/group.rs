@@ -61,7 +61,7 @@ pub(crate) struct Group {
 
     /// Within what time clients want their answers. Where no member has room a request waits for as long as its answer can still be
     /// expected by then, and is refused at once if it cannot. It says nothing where `admission` is off. Default: it waits for up to
-    /// sixteen times as long as requests take, a second at most (or twice as long as they take, where that is more).
+    /// sixteen times as long as requests take, a tenth of a second at least, and a second at most, or two where they take so long themselves.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) objective: Option<TimeSpan>,

@@ -28,7 +28,7 @@ use crate::trip::Trip;
 const REFUSALS: u8 = 4;
 
 /// Members that may refuse a request that may wait. Near the capacity a balancer of many is seldom the first at a place that came free,
-/// which says nothing of the next one: what ends its wait is time. It is only that nobody keeps asking members that always refuse.
+/// which says nothing of the next one: what ends its wait is time. This ends it only where members always refuse.
 const MOST_REFUSALS: u8 = 128;
 
 /// What few requests have to wait for. On the heap, made and polled out of line: all the others would be larger and slower for it.
