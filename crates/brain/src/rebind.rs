@@ -19,6 +19,8 @@
 //! - A report covers time before the move, so it still shows part of what has gone. A *ledger* of what moved
 //!   since the last report corrects it, by the part of the report's window that lies before the move. It holds
 //!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
+//! - Sessions are not divided: one that is more of its member's load than that has more than others stays, by who holds
+//!   it and knows that ([`Shed::helps`]).
 //! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
 //!
 //! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody and is not in
@@ -217,9 +219,9 @@ impl Rebind {
             return false;
         }
         let (share, inputs) = self.judge(member);
-        let epoch = self.next_epoch();
+        let (epoch, gap) = (self.next_epoch(), self.gap(member));
         if let Some(alert) = self.tracks.get_mut(&member).and_then(|track| track.alert.as_mut()) {
-            alert.shed = Shed { share: share as f32, epoch, ..alert.shed };
+            alert.shed = Shed { share: share as f32, gap, epoch, ..alert.shed };
             (alert.held, alert.inputs) = (None, inputs);
         }
         self.promise(member, share, now);
@@ -293,6 +295,25 @@ impl Rebind {
         (share, inputs(share))
     }
 
+    /// By which part of its load a member has more than those that its sessions go to, in the mean; infinite by the papers' rules,
+    /// where all are to go.
+    fn gap(&self, member: MemberId) -> f32 {
+        let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
+            return f32::INFINITY;
+        };
+        let (fair, own) = (self.fair(), track.counted * track.capacity);
+        let (mut pull, mut more) = (0.0, 0.0);
+        for other in self.tracks.values() {
+            let deficit = other.deficit(fair);
+            // What makes both loads the same. Twice that makes them as uneven as before.
+            let even = (track.counted - other.counted) / (1.0 / track.capacity + 1.0 / other.capacity);
+            pull += deficit;
+            more += deficit * 2.0 * even;
+        }
+        let gap = (more / pull / own) as f32;
+        if gap.is_nan() { f32::INFINITY } else { gap }
+    }
+
     /// What is to move goes into the ledger at once, so that others do not fill the same gaps.
     fn promise(&mut self, member: MemberId, share: f64, at: Time) {
         let goes = share > 0.0 && self.shed(member).share > 0.0 && self.rule == Rule::Surplus;
@@ -325,10 +346,10 @@ impl Rebind {
             let why = format!("its load of {} is no longer too much", brief(report.effective));
             return Some(Change { raised: false, why, inputs });
         }
-        let (epoch, holds) = (self.next_epoch(), self.holds);
+        let (epoch, gap, holds) = (self.next_epoch(), self.gap(member), self.holds);
         // The papers know no back-off.
         let period = if self.rule == Rule::Surplus { report.period } else { Duration::ZERO };
-        let shed = Shed { share: share as f32, epoch, period };
+        let shed = Shed { share: share as f32, gap, epoch, period };
         let track = self.tracks.get_mut(&member)?;
         let (since, held, raised) = match &track.alert {
             Some(alert) => (alert.since, alert.held.filter(|_| holds), false),

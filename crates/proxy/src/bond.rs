@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_brain::{MemberId, Moves, Time, session_moves};
 
+use crate::Binding;
 use crate::account::Choice;
 use crate::group::Record;
 use crate::inner::lock;
@@ -103,6 +104,14 @@ impl Tie {
     }
 }
 
+/// All that a member had to do so far.
+fn requests(record: &Record) -> u64 {
+    record.all().map(|stripe| stripe.requests.value()).fold(0, u64::wrapping_add)
+}
+
+/// Requests of a member by which a session's part of them is known.
+const ENOUGH: u64 = 1000;
+
 /// Counts a session that comes by its cookie as sent elsewhere by the member that it had.
 pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
     listener.tie(from).counts[listener.core].moved.add(1);
@@ -116,6 +125,11 @@ pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
 pub(crate) struct Bond {
     seat: Option<Seat>,
     moves: Moves,
+    /// Requests since it was bound to its member, and how many that had had until then; both less after a while.
+    asked: u64,
+    before: u64,
+    /// The last decision that it was looked at for, and whether it may help if it goes.
+    weighed: (u32, bool),
     /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
     pub(crate) cookie: Option<Box<[u8]>>,
     /// Why the request at hand got its member, as far as that is the session's affair.
@@ -147,7 +161,11 @@ impl Bond {
     pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
         let record = &trip.upstream.record;
         if self.seat.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.tie.record, record)) {
+            self.asked += 1;
             return;
+        }
+        if matches!(listener.settings().binding, Binding::OnDemand(_)) {
+            (self.asked, self.before) = (1, requests(record));
         }
         let tie = listener.tie(record);
         let seat = Seat { tie, core: listener.core, place: trip.place() };
@@ -172,6 +190,28 @@ impl Bond {
         let Some(place) = self.place(view) else { return false };
         let members = view.published.plan.members();
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
+    }
+
+    /// Would it help if the session left its member, which is under alert? Not if it is so much of the member's load that it takes along what is
+    /// too much. For sessions of many requests; where it is not known what part of the load they are, it does.
+    pub(crate) fn helps(&mut self, view: &View) -> bool {
+        let Some(place) = self.place(view) else { return true };
+        let shed = view.published.plan.members()[place].shed;
+        if shed.share <= 0.0 || !view.published.settings.own_loads {
+            return true;
+        }
+        if self.weighed.0 == shed.epoch {
+            return self.weighed.1;
+        }
+        let all = requests(&view.published.records[place]).saturating_sub(self.before);
+        let part = self.asked as f32 / all.max(self.asked).max(1) as f32;
+        // So that what was long ago counts for less and less.
+        if all > ENOUGH {
+            self.asked /= 2;
+            self.before += all / 2;
+        }
+        self.weighed = (shed.epoch, shed.helps(part));
+        self.weighed.1
     }
 
     /// A place with a member other than its own; `None` if it has to stay.

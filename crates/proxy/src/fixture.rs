@@ -63,6 +63,7 @@ pub(crate) fn ruled(
         side_car: None,
         hand_over: None,
         keeps_drained: false,
+        own_loads: false,
         spec: spec.clone(),
         probe: None,
         key: Key::Client,

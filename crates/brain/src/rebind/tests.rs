@@ -49,6 +49,26 @@ fn a_surplus_goes_in_proportion() {
     about(rebind.deficit(MemberId(2)), 2.0 * rebind.deficit(MemberId(0)));
 }
 
+#[test]
+fn a_session_helps_that_is_less_than_the_gap() {
+    let even: &[f64] = &[0.5, 0.5, 0.5];
+    let gap = |capacities: &[f64], last: &[f64]| {
+        let rebind = group(Rule::Surplus, capacities, &[even, even, last, last, last, last]);
+        rebind.alerts().next().expect("an alert").shed.gap
+    };
+    // Of those that lack load the one counts more that lacks more; what goes is in the ledger by then, so it is about that.
+    let one = gap(&[1.0; 3], &[2.0, 0.5, 0.5]);
+    assert!((0.5..0.8).contains(&one), "{one}");
+    // A member four times as large takes what changes little there: up to 1.6 times the difference.
+    let large = gap(&[1.0, 4.0, 4.0], &[2.0, 0.5, 0.5]);
+    assert!(large > 1.3 * one, "{large}");
+    let shed = Shed { share: 0.3, gap: 0.5, ..Shed::default() };
+    assert!(shed.helps(0.0) && shed.helps(0.44) && !shed.helps(0.46) && !shed.helps(1.0));
+    // By the papers' rules all are to go.
+    let rebind = group(Rule::Critical(0.8), &[1.0; 2], &[&[0.9, 0.5], &[0.9, 0.5]]);
+    assert!(rebind.shed(MemberId(0)).helps(1.0) && Shed::default().helps(1.0));
+}
+
 /// Part of an unexpected difference that is believed.
 const GAIN_SEEN: f64 = 0.4;
 
@@ -139,7 +159,7 @@ fn what_the_last_alert_was_decided_on_outlives_it() {
 #[test]
 fn who_is_forgotten_ends_its_alert() {
     let mut rebind = group(Rule::Critical(0.8), &[1.0, 1.0], &[&[0.9, 0.5], &[0.9, 0.5]]);
-    assert_eq!(rebind.shed(MemberId(0)), Shed { share: 1.0, epoch: 1, period: Duration::ZERO });
+    assert_eq!(rebind.shed(MemberId(0)), Shed { share: 1.0, epoch: 1, ..Shed::default() });
     assert_eq!(rebind.shed(MemberId(1)), Shed::default());
     assert!(rebind.forget(MemberId(0)).is_some_and(|change| !change.raised));
     assert_eq!(rebind.forget(MemberId(0)), None);

@@ -63,7 +63,7 @@ impl<S: Stream> Session<S> {
                     admit::returning(&self.core, pool, &view, now)
                 }
                 (Rebind::Agent, true) | (Rebind::Silent, false) => None,
-                (_, true) if !bond.leaves(&view, self.core.chance(), now) => None,
+                (_, true) if !(bond.helps(&view) && bond.leaves(&view, self.core.chance(), now)) => None,
                 (Rebind::Close, true) => {
                     asked.keep_alive = false;
                     self.stream.farewell();

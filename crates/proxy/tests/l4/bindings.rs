@@ -213,6 +213,30 @@ async fn part_of_the_connections_of_a_member_under_alert_goes_elsewhere_and_stay
 }
 
 #[tokio::test]
+async fn a_session_that_is_most_of_what_its_member_has_stays_there() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Silent));
+        let settings = GroupSettings { own_loads: true, ..first(&[busy, idle]) };
+        let (engine, address) = start(listener, settings);
+        let mut clients = clients(address, 4).await;
+        assert_eq!(served(&mut clients, busy).await, 4);
+        let (heavy, light) = clients.split_first_mut().unwrap();
+        for round in 0.. {
+            alert(&engine, busy, idle);
+            for _ in 0..20 {
+                assert_eq!(heavy.who().await, busy, "it would take along what is too much");
+            }
+            if served(light, idle).await == light.len() {
+                break;
+            }
+            assert!(round < 1000, "the others stay as well");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_client_may_be_made_to_connect_again() {
     within(async {
         let (busy, idle) = (server().await, server().await);

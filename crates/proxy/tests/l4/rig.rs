@@ -33,6 +33,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         side_car: None,
         hand_over: None,
         keeps_drained: false,
+        own_loads: false,
         spec: GroupSpec {
             name: "g".into(),
             strategy,
