@@ -107,8 +107,8 @@ impl Moves {
     }
 }
 
-/// A session that is a greater part of the gap changes next to nothing by going. (Simulated without it one of few sessions moves half as
-/// often again, with 0.7 some stay where they might have gone: `tests/few_sessions.rs`.)
+/// A session that is a greater part of the gap changes next to nothing by going. (Simulated with 1.0 few sessions move up to
+/// twice as often at rest, with 0.7 some stay where they might have gone: `tests/few_sessions.rs`.)
 const WORTH: f32 = 0.9;
 
 /// Report periods in peace after which a session's moves are forgotten.
