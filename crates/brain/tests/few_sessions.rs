@@ -8,14 +8,14 @@
 
 #[path = "fleet/dice.rs"]
 mod dice;
+#[path = "fleet/group.rs"]
+mod group;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dice::Dice;
-use plimsoll_brain::{
-    Analyzer, GroupSpec, Knobs, Load, MemberSpec, Moves, Time, WhenAllDown, session_moves, strategy,
-};
+use group::group;
+use plimsoll_brain::{Analyzer, GroupSpec, Knobs, Load, Moves, Time, session_moves, strategy};
 
 const DEMANDS: [f64; 2] = [83.0, 5.2];
 
@@ -90,29 +90,7 @@ fn run(members: usize, sessions: usize, seed: u64) -> Outcome {
 
 fn spec(members: usize) -> GroupSpec {
     let strategy = strategy::find("adaptive").expect("a strategy of this name");
-    let member = |index: usize| {
-        let name = format!("10.0.0.{index}:80");
-        MemberSpec {
-            address: name.parse().expect("an address"),
-            name: Arc::from(name),
-            capacity: 1.0,
-            limit: u32::MAX,
-            leaving: false,
-        }
-    };
-    GroupSpec {
-        name: Arc::from("web"),
-        strategy,
-        knobs: Knobs::defaults(strategy),
-        members: (0..members).map(member).collect(),
-        health: None,
-        outlier: None,
-        slow_start: Duration::ZERO,
-        when_all_down: WhenAllDown::Reject,
-        admission: None,
-        objective: None,
-        aperture: None,
-    }
+    group(strategy, Knobs::defaults(strategy), (0..members).map(|_| 1.0))
 }
 
 #[test]

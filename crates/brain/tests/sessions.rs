@@ -10,14 +10,15 @@
 
 #[path = "fleet/dice.rs"]
 mod dice;
+#[path = "fleet/group.rs"]
+mod group;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use dice::Dice;
+use group::group;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Load, MemberSpec, Moves, Plan, Time, WhenAllDown,
-    session_moves, strategy,
+    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Load, Moves, Plan, Time, session_moves, strategy,
 };
 
 const SESSIONS: usize = 2_000;
@@ -263,29 +264,7 @@ fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
         let index = strategy.knobs.iter().position(|knob| knob.name == *name).expect("a knob of this name");
         knobs.0[index] = *value;
     }
-    let member = |(index, capacity): (usize, f64)| {
-        let name = format!("10.0.0.{index}:80");
-        MemberSpec {
-            address: name.parse().expect("an address"),
-            name: Arc::from(name),
-            capacity,
-            limit: u32::MAX,
-            leaving: false,
-        }
-    };
-    GroupSpec {
-        name: Arc::from("web"),
-        strategy,
-        knobs,
-        members: capacities.enumerate().map(member).collect(),
-        health: None,
-        outlier: None,
-        slow_start: Duration::ZERO,
-        when_all_down: WhenAllDown::Reject,
-        admission: None,
-        objective: None,
-        aperture: None,
-    }
+    group(strategy, knobs, capacities)
 }
 
 /// Between 0 and 1, neither included.

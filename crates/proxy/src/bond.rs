@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_brain::{MemberId, Moves, Time, session_moves};
 
-use crate::Binding;
 use crate::account::Choice;
 use crate::group::Record;
 use crate::inner::lock;
@@ -164,7 +163,7 @@ impl Bond {
             self.asked += 1;
             return;
         }
-        if matches!(listener.settings().binding, Binding::OnDemand(_)) {
+        if trip.settings().own_loads {
             (self.asked, self.before) = (1, requests(record));
         }
         let tie = listener.tie(record);

@@ -1,4 +1,6 @@
-//! What health checks, and what members speak, allow beside them.
+//! What health checks, and what members speak, allow beside them; and what the data plane is told of checks.
+
+use plimsoll_proxy as proxy;
 
 use super::place::Spot;
 use super::problem::Problem;
@@ -6,6 +8,22 @@ use super::{Group, Health, MemberProtocol};
 
 /// How members of a group may be checked.
 pub(super) const OF_GROUPS: &str = "add http = \"/healthz\", grpc = \"\", tcp = true or iiop = true";
+
+impl Health {
+    /// As the data plane takes it.
+    pub(super) fn settings(&self) -> proxy::ProbeSettings {
+        let host = || self.host.as_ref().map(|host| host.0.clone());
+        let kind = match (&self.http, &self.grpc) {
+            (Some(path), _) => {
+                proxy::ProbeKind::Http { path: path.0.clone(), host: host(), expect: self.expect }
+            }
+            (None, Some(service)) => proxy::ProbeKind::Grpc { service: service.0.clone(), host: host() },
+            (None, None) if self.iiop => proxy::ProbeKind::Iiop,
+            (None, None) => proxy::ProbeKind::Tcp,
+        };
+        proxy::ProbeSettings { kind, interval: self.interval.0, timeout: self.timeout.0 }
+    }
+}
 
 /// Does `[group.health]`, or what is like it, say one way to check?
 pub(super) fn check(health: &Health, spot: &Spot, section: &str, hint: &str, found: &mut Vec<Problem>) {

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 
 use super::health;
 use super::place::Spot;
-use super::settings;
 use super::{
     AdminListen, CgroupName, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath,
     MemberAddress, MetricText, Name, PageUrl, Problem, Problems, ReadError, Source, TimeSpan, bytes_of,
@@ -381,7 +380,7 @@ impl LotteryFile {
 
 fn check_of(health: &Health, server: &MemberAddress) -> cluster::Check {
     cluster::Check {
-        by: Arc::new(Probe { settings: settings::probe(health), name: server.to_string() }),
+        by: Arc::new(Probe { settings: health.settings(), name: server.to_string() }),
         interval: health.interval.0,
         spec: HealthSpec { rise: health.rise, fall: health.fall },
     }

@@ -71,11 +71,6 @@ impl Monitor {
         (self.source == Source::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
     }
 
-    /// Do members' loads say what the balancer sends them, and nothing else?
-    pub(crate) fn counts_own(&self) -> bool {
-        self.source.own()
-    }
-
     /// As the part that watches takes it; `None` only for a metric that is not one, which a checked file has not.
     pub(crate) fn settings(&self) -> Option<cluster::MonitorSettings> {
         let path = self.path.as_ref().map_or_else(|| self.source.path(), |path| &path.0);

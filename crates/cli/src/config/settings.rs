@@ -374,7 +374,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
         sample_reports: group.monitor.as_ref().and_then(Monitor::samples),
-        own_loads: group.monitor.as_ref().is_some_and(Monitor::counts_own),
+        own_loads: group.monitor.as_ref().is_some_and(|monitor| monitor.source.own()),
         public: public(group),
         hosts: hosts(group),
         iiop: Some(iiop_settings(group)),
@@ -382,7 +382,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         hand_over: group.hand_over.as_ref().map(HandOver::settings),
         keeps_drained: group.drained_sessions == DrainedSessions::Stay,
         spec,
-        probe: group.health.as_ref().map(probe),
+        probe: group.health.as_ref().map(Health::settings),
         key: group.key.0.clone(),
         timeouts: proxy::MemberTimeouts {
             connect: timeouts.connect.0,
@@ -474,19 +474,6 @@ fn watched_member(spec: &MemberSpec, group: &proxy::GroupSettings) -> cluster::M
     let MemberSpec { name, address, capacity, .. } = spec.clone();
     let host = group.hosts.get(&name).cloned();
     cluster::MemberSettings { name, address, capacity, host }
-}
-
-pub(super) fn probe(health: &Health) -> proxy::ProbeSettings {
-    let host = || health.host.as_ref().map(|host| host.0.clone());
-    let kind = match (&health.http, &health.grpc) {
-        (Some(path), _) => {
-            proxy::ProbeKind::Http { path: path.0.clone(), host: host(), expect: health.expect }
-        }
-        (None, Some(service)) => proxy::ProbeKind::Grpc { service: service.0.clone(), host: host() },
-        (None, None) if health.iiop => proxy::ProbeKind::Iiop,
-        (None, None) => proxy::ProbeKind::Tcp,
-    };
-    proxy::ProbeSettings { kind, interval: health.interval.0, timeout: health.timeout.0 }
 }
 
 fn member_spec(group: &Group, member: &Member, address: SocketAddr) -> MemberSpec {

@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use super::{LEAST, errors, read};
+use super::{HERE, LEAST, errors, nowhere, read};
 
 #[test]
 fn knobs_that_cannot_go_together() {
@@ -58,6 +58,13 @@ fn loads_that_nobody_tells() {
           |                                          ^^^^^^^^^^^^^^^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
     1 error
     "#);
+    // What part of such a load a session is can be known, and of none that members tell.
+    let own = |source: &str| {
+        let metric = "metric = \"requests_per_second\"";
+        let file = read(&format!("{LEAST}monitor = {{ source = \"{source}\", {metric} }}")).unwrap();
+        file.settings(HERE, nowhere).unwrap().groups[0].own_loads
+    };
+    assert!(own("passive") && !own("push"));
     let warned = read(&format!("{LEAST}strategy = \"least_loaded\"")).unwrap().warnings.to_string();
     assert_snapshot!(warned, @r#"
     warning: plimsoll.toml:7:12: strategy `least_loaded` has no loads to go by: no [group.monitor]
