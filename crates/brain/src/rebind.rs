@@ -301,16 +301,17 @@ impl Rebind {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
         };
-        let (fair, own) = (self.fair(), track.counted * track.capacity);
+        // All of the load, though no more than twice the others' counts: sessions are parts of all of it.
+        let (fair, own) = (self.fair(), track.estimate());
         let (mut pull, mut more) = (0.0, 0.0);
         for other in self.tracks.values() {
             let deficit = other.deficit(fair);
             // What makes both loads the same. Twice that makes them as uneven as before.
-            let even = (track.counted - other.counted) / (1.0 / track.capacity + 1.0 / other.capacity);
+            let even = (own - other.estimate()) / (1.0 / track.capacity + 1.0 / other.capacity);
             pull += deficit;
             more += deficit * 2.0 * even;
         }
-        let gap = (more / pull / own) as f32;
+        let gap = (more / pull / (own * track.capacity)) as f32;
         if gap.is_nan() { f32::INFINITY } else { gap }
     }
 

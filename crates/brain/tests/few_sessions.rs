@@ -34,15 +34,15 @@ struct Outcome {
     greatest: f64,
 }
 
-fn run(members: usize, sessions: usize, seed: u64) -> Outcome {
+/// Each session's demand, and the member that it is bound to at first.
+fn run(members: usize, sessions: &[(f64, usize)], seed: u64) -> Outcome {
     let mut dice = Dice(seed);
     let mut analyzer = Analyzer::new(spec(members), Time(0));
     analyzer.set_on_demand(true, Time(0));
     let mut plan = analyzer.plan(Time(0)).expect("the first call gives a plan");
     let ids: Vec<_> = analyzer.members().map(|(id, ..)| id).collect();
-    // In turn, so that some members have the ones and some the others where their number is even.
     let mut held: Vec<(f64, usize, Moves)> =
-        (0..sessions).map(|session| (DEMANDS[session % 2], session % members, Moves::default())).collect();
+        sessions.iter().map(|(demand, member)| (*demand, *member, Moves::default())).collect();
     let mut moved = [0.0; 2];
     let (mut greatest, mut samples) = (0.0, 0.0);
     for period in 0..(720.0 / PERIOD) as usize {
@@ -84,7 +84,7 @@ fn run(members: usize, sessions: usize, seed: u64) -> Outcome {
             samples += 1.0;
         }
     }
-    let all = sessions as f64;
+    let all = sessions.len() as f64;
     Outcome { first: moved[0] / all, rest: moved[1] / all / 10.0, greatest: greatest / samples }
 }
 
@@ -93,31 +93,43 @@ fn spec(members: usize) -> GroupSpec {
     group(strategy, Knobs::defaults(strategy), (0..members).map(|_| 1.0))
 }
 
+/// Bound in turn, so that some members have the ones and some the others where their number is even.
+fn in_turn(members: usize, sessions: usize) -> Vec<(f64, usize)> {
+    (0..sessions).map(|session| (DEMANDS[session % 2], session % members)).collect()
+}
+
 #[test]
 fn few_sessions_come_to_rest() {
     println!("                 | moves of a session            | greatest load");
     println!("members sessions | first 2 min  a minute of rest | to the fair one");
-    // What is best there: eight of 83 on eight members are 1.88 times the fair load.
+    let even = |members, sessions, most| (members, in_turn(members, sessions), most);
+    // Two of the ones with the same member, and one of the others with each.
+    let two = [(DEMANDS[0], 0); 2].into_iter().chain((0..8).map(|member| (DEMANDS[1], member))).collect();
     let cases = [
-        (2, 8, 1.05),
-        (2, 32, 1.1),
-        (4, 8, 1.1),
-        (4, 16, 1.05),
-        (4, 32, 1.2),
-        (8, 8, 1.95),
-        (8, 16, 1.1),
-        (8, 64, 1.2),
+        even(2, 4, 1.05),
+        even(2, 8, 1.05),
+        even(2, 32, 1.1),
+        even(4, 8, 1.1),
+        even(4, 16, 1.05),
+        even(4, 32, 1.2),
+        // Four of 83 and four of 5.2: the best there is are 1.88 times the fair load, which is how it begins.
+        even(8, 8, 1.95),
+        even(8, 16, 1.1),
+        even(8, 64, 1.2),
+        // Here 83 are 3.2 times the fair load, and 166 were 6.6 times.
+        (8, two, 3.5),
     ];
     for (members, sessions, most) in cases {
         let (mut first, mut rest, mut greatest) = (0.0, 0.0, 0.0);
         for seed in 1..=20 {
-            let one = run(members, sessions, seed);
+            let one = run(members, &sessions, seed);
             first += one.first / 20.0;
             rest += one.rest / 20.0;
             greatest += one.greatest / 20.0;
         }
-        println!("{members:7} {sessions:8} | {first:11.2} {rest:17.4} | {greatest:.2}");
-        assert!(first <= 1.2 && rest <= 0.02, "{sessions} at {members}: {first:.2}, {rest:.4}");
-        assert!(greatest <= most, "{sessions} at {members}: {greatest:.2}");
+        let count = sessions.len();
+        println!("{members:7} {count:8} | {first:11.2} {rest:17.4} | {greatest:.2}");
+        assert!(first <= 1.2 && rest <= 0.02, "{count} at {members}: {first:.2}, {rest:.4}");
+        assert!(greatest <= most, "{count} at {members}: {greatest:.2}");
     }
 }

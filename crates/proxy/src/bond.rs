@@ -7,6 +7,9 @@
 //! [`plimsoll_brain::session_moves`], [`plimsoll_brain::Plan::target`]). Where the reports show no lack the strategy
 //! chooses.
 //!
+//! A connection of http may be most of what its member has. Where loads are what this process counts, what part of its member's
+//! requests it is says whether anything is the better for its going ([`Bond::helps`]).
+//!
 //! Sessions are counted for each listener and member ([`Ties`]): each core writes its own counts.
 
 use std::collections::BTreeMap;
@@ -22,6 +25,10 @@ use crate::listener::Listener;
 use crate::pool::{Admission, Pool, View, Work};
 use crate::stats::Count;
 use crate::trip::Trip;
+
+mod part;
+
+use part::Part;
 
 /// One member as the sessions of one listener see it.
 pub(crate) struct Tie {
@@ -103,14 +110,6 @@ impl Tie {
     }
 }
 
-/// All that a member had to do so far.
-fn requests(record: &Record) -> u64 {
-    record.all().map(|stripe| stripe.requests.value()).fold(0, u64::wrapping_add)
-}
-
-/// Requests of a member by which a session's part of them is known.
-const ENOUGH: u64 = 1000;
-
 /// Counts a session that comes by its cookie as sent elsewhere by the member that it had.
 pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
     listener.tie(from).counts[listener.core].moved.add(1);
@@ -124,10 +123,8 @@ pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
 pub(crate) struct Bond {
     seat: Option<Seat>,
     moves: Moves,
-    /// Requests since it was bound to its member, and how many that had had until then; both less after a while.
-    asked: u64,
-    before: u64,
-    /// The last decision that it was looked at for, and whether it may help if it goes.
+    part: Part,
+    /// The last decision that it was weighed for, and whether it helps if it goes.
     weighed: (u32, bool),
     /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
     pub(crate) cookie: Option<Box<[u8]>>,
@@ -160,12 +157,10 @@ impl Bond {
     pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
         let record = &trip.upstream.record;
         if self.seat.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.tie.record, record)) {
-            self.asked += 1;
+            self.part.asks();
             return;
         }
-        if trip.settings().own_loads {
-            (self.asked, self.before) = (1, requests(record));
-        }
+        self.part = Part::begin(record.vitals.begun_here());
         let tie = listener.tie(record);
         let seat = Seat { tie, core: listener.core, place: trip.place() };
         seat.count().bound.add(1);
@@ -191,8 +186,8 @@ impl Bond {
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
-    /// Would it help if the session left its member, which is under alert? Not if it is so much of the member's load that it takes along what is
-    /// too much. For sessions of many requests; where it is not known what part of the load they are, it does.
+    /// Would it help if the session left its member, which is under alert? Not if it is so much of what the member has that it takes along what
+    /// is too much. For sessions of many requests; it does where nobody knows what part of the load they are.
     pub(crate) fn helps(&mut self, view: &View) -> bool {
         let Some(place) = self.place(view) else { return true };
         let shed = view.published.plan.members()[place].shed;
@@ -202,14 +197,8 @@ impl Bond {
         if self.weighed.0 == shed.epoch {
             return self.weighed.1;
         }
-        let all = requests(&view.published.records[place]).saturating_sub(self.before);
-        let part = self.asked as f32 / all.max(self.asked).max(1) as f32;
-        // So that what was long ago counts for less and less.
-        if all > ENOUGH {
-            self.asked /= 2;
-            self.before += all / 2;
-        }
-        self.weighed = (shed.epoch, shed.helps(part));
+        let part = self.part.of(view.published.records[place].vitals.begun_here());
+        self.weighed = (shed.epoch, part.is_none_or(|part| shed.helps(part)));
         self.weighed.1
     }
 

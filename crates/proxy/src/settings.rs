@@ -268,7 +268,8 @@ pub struct GroupSettings {
     /// Between two looks, per thread and member, at all that a member says with its answers (ORCA), whatever it is about;
     /// `None` if nothing but what the choice needs is read.
     pub sample_reports: Option<Duration>,
-    /// Do members' loads say what this process sends them, and nothing else? Then a session's part of that is known.
+    /// Are members' loads what this process counts of them, and nothing else? Then a session's part of its member's requests stands for its part
+    /// of the load.
     pub own_loads: bool,
     /// Is the group one server behind this process, which is to say how loaded that server is? Fixed when the group is
     /// made.

@@ -12,8 +12,8 @@ use crate::hash::unit;
 pub struct Shed {
     /// Probability with which each session goes, 0 to 1; 0 for no alert.
     pub share: f32,
-    /// By which part of its load the member has more than those have that its sessions go to; above 1 where that is not asked, and for
-    /// no alert.
+    /// By which part of its load the member has more than those have that its sessions go to: above 0, up to 2 where those are much larger.
+    /// Infinite by rules that do not ask, and for no alert.
     pub gap: f32,
     /// Number of the decision; each asks a session once. 0 for no alert.
     pub epoch: u32,
@@ -107,8 +107,8 @@ impl Moves {
     }
 }
 
-/// A session that is a greater part of the gap changes next to nothing by going. (Simulated with 1.0 few sessions move up to
-/// twice as often at rest, with 0.7 some stay where they might have gone: `tests/few_sessions.rs`.)
+/// A session that is a greater part of the gap changes next to nothing by going, and its part is not known exactly. (Simulated with 0.8 some
+/// stay where they might have gone; 1.0 is the same where parts are exact: `tests/few_sessions.rs`.)
 const WORTH: f32 = 0.9;
 
 /// Report periods in peace after which a session's moves are forgotten.
