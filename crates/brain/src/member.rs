@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load_line::Said;
 use crate::time::nanos;
-use crate::{Shed, Time};
+use crate::{Flow, Shed, Time};
 use heard::Heard;
 use suspicion::Suspicion;
 
@@ -193,6 +193,8 @@ pub struct Vitals {
     latency: AtomicU64,
     /// What the member last said of itself with an answer.
     pub(crate) heard: Heard,
+    /// How far decisions about its sessions were carried out.
+    pub flow: Flow,
 }
 
 impl Vitals {
@@ -224,6 +226,7 @@ impl Vitals {
             suspicion: self.suspicion.copy(),
             latency: eight(&self.latency),
             heard: self.heard.copy(),
+            flow: Flow::default(),
         }
     }
 
@@ -304,6 +307,11 @@ impl Vitals {
     pub fn in_flight_here(&self) -> u32 {
         // What others count at the same moment may make it negative by a few.
         self.in_flight().saturating_sub(self.afar.load(Relaxed) as u32)
+    }
+
+    /// Do clients have requests with it that nobody here sees, or did they ever?
+    pub fn told(&self) -> bool {
+        self.afar.load(Relaxed) != 0
     }
 
     /// Requests of this process begun so far; after 2^32 of them it starts again at 0.

@@ -179,12 +179,21 @@ impl Plan {
     }
 
     /// Where a session that leaves a member under alert goes: a member other than those `tried` that has room,
-    /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
+    /// as likely as its deficit, of those to which no more than their share of what came lately came ([`Flow`](crate::Flow)): two sessions
+    /// do not fill the same gap. `None` if nobody lacks anything: then [`Plan::choose`] says.
     pub fn target(&self, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
-        let (mut best, mut sum, mut bits) = (None, 0.0, chance);
-        for (index, member) in self.members.iter().enumerate() {
+        let able = |member: &&Member| {
             let lacks = member.deficit > 0.0 && !member.full() && !tried.contains(&member.id);
-            if lacks && !(self.admission && member.busy(now)) {
+            lacks && !(self.admission && member.busy(now))
+        };
+        let add = |(came, lack): (f64, f64), member: &Member| {
+            (came + member.vitals.flow.came(), lack + member.deficit)
+        };
+        let (came, lack) = self.members.iter().filter(able).fold((0.0, 0.0), add);
+        let (mut best, mut sum, mut bits) = (None, 0.0, chance);
+        for (index, member) in self.members.iter().enumerate().filter(|(_, member)| able(member)) {
+            // Somebody has at most the mean of all; rounding must not hide that.
+            if member.vitals.flow.came() * lack <= came * member.deficit * (1.0 + 1e-6) {
                 sum += member.deficit;
                 bits = mix(bits);
                 if best.is_none() || unit(bits) * sum < member.deficit {
@@ -384,6 +393,29 @@ pub(crate) mod tests {
         plan.members()[1].vitals.begin();
         assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1), "no limit is in force");
         assert_eq!(plan.admitting(true).target(1, &[MemberId(2)], Time(0)), None);
+    }
+
+    #[test]
+    fn nobody_fills_a_gap_twice() {
+        let mut members = members(&[1.0; 4]);
+        for (member, deficit) in members.iter_mut().zip([1.0, 1.0, 2.0, 0.0]) {
+            member.deficit = deficit;
+        }
+        let strategy = strategy::find("random").expect("a strategy of this name");
+        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
+        for round in 0..100 {
+            let mut counts = [0; 4];
+            for session in 0..8 {
+                let place = plan.target(mix(round * 8 + session), &[], Time(0)).unwrap();
+                plan.members()[place].vitals.flow.comes(0.1);
+                counts[place] += 1;
+            }
+            assert_eq!(counts, [2, 2, 4, 0], "{round}");
+            plan.members().iter().for_each(|member| member.vitals.flow.reported());
+        }
+        // What came from somebody else, or of what size, is not known: then as likely as deficits are.
+        plan.members()[0].vitals.flow.comes(5.0);
+        assert!((0..100).all(|chance| plan.target(mix(chance), &[], Time(0)) != Some(0)));
     }
 
     #[test]

@@ -41,10 +41,12 @@ use core::time::Duration;
 use crate::{MemberId, Time};
 use track::Track;
 
+mod flow;
 mod moves;
 mod track;
 
-pub use moves::{Moves, Shed, session_escapes, session_moves};
+pub use flow::Flow;
+pub use moves::{Moves, Shed, Size, session_escapes, session_moves, sized_session_moves};
 
 /// When a member is under alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -220,9 +222,12 @@ impl Rebind {
         }
         let (share, inputs) = self.judge(member);
         let (epoch, gap) = (self.next_epoch(), self.gap(member));
-        if let Some(alert) = self.tracks.get_mut(&member).and_then(|track| track.alert.as_mut()) {
-            alert.shed = Shed { share: share as f32, gap, epoch, ..alert.shed };
-            (alert.held, alert.inputs) = (None, inputs);
+        if let Some(track) = self.tracks.get_mut(&member) {
+            let load = track.heard as f32;
+            if let Some(alert) = &mut track.alert {
+                alert.shed = Shed { share: share as f32, gap, load, epoch, ..alert.shed };
+                (alert.held, alert.inputs) = (None, inputs);
+            }
         }
         self.promise(member, share, now);
         true
@@ -292,22 +297,22 @@ impl Rebind {
             return (0.0, inputs(0.0));
         }
         let share = share.min(1.0);
-        (share, inputs(share))
+        let mut inputs = inputs(share);
+        inputs.push(("largest", f64::from(self.gap(member))));
+        (share, inputs)
     }
 
-    /// By which part of its load a member has more than those that its sessions go to, in the mean; infinite by the papers' rules,
-    /// where all are to go.
+    /// [`Shed::gap`], by what was last reported: what was to move is booked when it is decided, and has not moved if nobody may go.
     fn gap(&self, member: MemberId) -> f32 {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
         };
-        // All of the load, though no more than twice the others' counts: sessions are parts of all of it.
-        let (fair, own) = (self.fair(), track.estimate());
+        let (fair, own) = (self.fair(), track.heard);
         let (mut pull, mut more) = (0.0, 0.0);
         for other in self.tracks.values() {
             let deficit = other.deficit(fair);
             // What makes both loads the same. Twice that makes them as uneven as before.
-            let even = (own - other.estimate()) / (1.0 / track.capacity + 1.0 / other.capacity);
+            let even = (own - other.heard) / (1.0 / track.capacity + 1.0 / other.capacity);
             pull += deficit;
             more += deficit * 2.0 * even;
         }
@@ -350,8 +355,8 @@ impl Rebind {
         let (epoch, gap, holds) = (self.next_epoch(), self.gap(member), self.holds);
         // The papers know no back-off.
         let period = if self.rule == Rule::Surplus { report.period } else { Duration::ZERO };
-        let shed = Shed { share: share as f32, gap, epoch, period };
         let track = self.tracks.get_mut(&member)?;
+        let shed = Shed { share: share as f32, gap, load: track.heard as f32, epoch, period };
         let (since, held, raised) = match &track.alert {
             Some(alert) => (alert.since, alert.held.filter(|_| holds), false),
             None => (report.at, holds.then_some(epoch), true),

@@ -15,14 +15,16 @@ use std::time::Duration;
 
 use dice::Dice;
 use group::group;
-use plimsoll_brain::{Analyzer, GroupSpec, Knobs, Load, Moves, Time, session_moves, strategy};
+use plimsoll_brain::{
+    Analyzer, GroupSpec, Knobs, Load, Member, Moves, Size, Time, sized_session_moves, strategy,
+};
 
 const DEMANDS: [f64; 2] = [83.0, 5.2];
 
 /// Seconds.
 const PERIOD: f64 = 2.0;
 
-/// Parts of a period; in each a session has a request.
+/// Parts of a period.
 const TICKS: usize = 20;
 
 struct Outcome {
@@ -34,8 +36,8 @@ struct Outcome {
     greatest: f64,
 }
 
-/// Each session's demand, and the member that it is bound to at first.
-fn run(members: usize, sessions: &[(f64, usize)], seed: u64) -> Outcome {
+/// Each session's demand, and the member that it is bound to at first. Does who holds them know what part of a load each is?
+fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Outcome {
     let mut dice = Dice(seed);
     let mut analyzer = Analyzer::new(spec(members), Time(0));
     analyzer.set_on_demand(true, Time(0));
@@ -53,18 +55,19 @@ fn run(members: usize, sessions: &[(f64, usize)], seed: u64) -> Outcome {
             let mut loads = vec![0.0; members];
             held.iter().for_each(|(demand, member, _)| loads[*member] += demand);
             for (demand, member, moves) in &mut held {
-                let shed = plan.members()[*member].shed;
-                let part = (*demand / loads[*member]) as f32;
-                if shed.helps(part)
-                    && session_moves(shed, moves, dice.bits(), now)
+                let Member { shed, vitals, .. } = &plan.members()[*member];
+                let part = (*demand / loads[*member] * about(&mut dice)).min(1.0) as f32;
+                let size = || Some(Size { here: part, load: known.then_some(part) });
+                // Who asks for much is asked first.
+                if unit(dice.bits()) < *demand * PERIOD / TICKS as f64
+                    && sized_session_moves(*shed, &vitals.flow, size, moves, dice.bits(), now)
                     && let Some(target) = plan.target(dice.bits(), &[ids[*member]], now)
                 {
+                    plan.members()[target].vitals.flow.comes(part * shed.load);
                     *member = target;
                     moved[usize::from(period as f64 * PERIOD >= 120.0)] += 1.0;
                 }
-                // A tenth more or less, as counts are.
-                let chance = (dice.bits() >> 11) as f64 / (1_u64 << 53) as f64;
-                seen[*member] += *demand * (0.9 + 0.2 * chance) / TICKS as f64;
+                seen[*member] += *demand * about(&mut dice) / TICKS as f64;
             }
         }
         let now = Time(0) + Duration::from_secs_f64((period + 1) as f64 * PERIOD);
@@ -86,6 +89,16 @@ fn run(members: usize, sessions: &[(f64, usize)], seed: u64) -> Outcome {
     }
     let all = sessions.len() as f64;
     Outcome { first: moved[0] / all, rest: moved[1] / all / 10.0, greatest: greatest / samples }
+}
+
+/// 0 to 1.
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// A tenth more or less, as counts are.
+fn about(dice: &mut Dice) -> f64 {
+    0.9 + 0.2 * unit(dice.bits())
 }
 
 fn spec(members: usize) -> GroupSpec {
@@ -122,14 +135,14 @@ fn few_sessions_come_to_rest() {
     for (members, sessions, most) in cases {
         let (mut first, mut rest, mut greatest) = (0.0, 0.0, 0.0);
         for seed in 1..=20 {
-            let one = run(members, &sessions, seed);
+            let one = run(members, &sessions, true, seed);
             first += one.first / 20.0;
             rest += one.rest / 20.0;
             greatest += one.greatest / 20.0;
         }
         let count = sessions.len();
         println!("{members:7} {count:8} | {first:11.2} {rest:17.4} | {greatest:.2}");
-        assert!(first <= 1.2 && rest <= 0.02, "{count} at {members}: {first:.2}, {rest:.4}");
+        assert!(first <= 0.9 && rest <= 0.02, "{count} at {members}: {first:.2}, {rest:.4}");
         assert!(greatest <= most, "{count} at {members}: {greatest:.2}");
     }
 }

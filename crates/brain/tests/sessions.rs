@@ -18,7 +18,8 @@ use std::time::Duration;
 use dice::Dice;
 use group::group;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Load, Moves, Plan, Time, session_moves, strategy,
+    Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Load, Member, Moves, Plan, Size, Time,
+    sized_session_moves, strategy,
 };
 
 const SESSIONS: usize = 2_000;
@@ -59,6 +60,8 @@ struct Way {
     on_demand: bool,
     /// Balancers that hold a part of the sessions each, and decide without the others.
     balancers: usize,
+    /// Does each know what part of a member's requests from it a session is, as it does of http?
+    sized: bool,
     /// Part of the reports that is lost.
     lost: f64,
     /// Greatest load that is reported.
@@ -71,12 +74,17 @@ const OURS: Way = Way {
     knobs: &[],
     on_demand: true,
     balancers: 1,
+    sized: false,
     lost: 0.0,
     most: f64::INFINITY,
 };
 
 /// Every balancer gets every report and moves its own sessions only.
 const MANY: Way = Way { name: "ours, 7 balancers", balancers: 7, ..OURS };
+
+/// Both with sessions whose size is known: what goes is counted, not drawn.
+const SIZED: Way = Way { name: "ours, counted", sized: true, ..OURS };
+const MANY_SIZED: Way = Way { name: "ours, 7 balancers, counted", sized: true, ..MANY };
 
 /// A monitor that drops reports.
 const LOSSY: Way = Way { name: "ours, a third of reports lost", lost: 0.33, ..OURS };
@@ -150,9 +158,10 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
         })
         .collect();
     let ids: Vec<_> = brains[0].0.members().map(|(id, ..)| id).collect();
-    let mut demands = [0.0; MEMBERS];
+    // Of each balancer's sessions.
+    let mut demands = vec![[0.0; MEMBERS]; way.balancers];
     for (index, session) in sessions.iter().enumerate() {
-        demands[session.member] += session.demand;
+        demands[index % way.balancers][session.member] += session.demand;
         brains[index % way.balancers].1.members()[session.member].vitals.begin();
     }
 
@@ -170,8 +179,8 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
         }
         let since = seconds - phase as f64 * STEP;
         // A tick passes.
-        for (seen, demand) in seen.iter_mut().zip(&demands) {
-            *seen += demand * TICK;
+        for (place, seen) in seen.iter_mut().enumerate() {
+            *seen += at(&demands, place) * TICK;
         }
         let place = tick % MEMBERS;
         if tick >= MEMBERS {
@@ -197,16 +206,16 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
                 continue;
             }
             for session in sessions.iter_mut().skip(which).step_by(way.balancers) {
-                let moved = move_one(session, plan, now, &mut dice, &mut demands);
+                let moved = move_one(session, way.sized, plan, now, &mut dice, &mut demands[which]);
                 outcome.moves += f64::from(u8::from(moved)) / SESSIONS as f64;
                 resting += u32::from(moved && since >= STEP - 100.0);
             }
         }
         // Every few ticks, because a report does not come in each.
         if tick % 5 == 0 {
-            let fair = demands.iter().sum::<f64>()
+            let fair = demands.iter().flatten().sum::<f64>()
                 / (0..MEMBERS).map(|index| capacity(index) * speeds[index]).sum::<f64>();
-            let loads = (0..MEMBERS).map(|index| demands[index] / (capacity(index) * speeds[index]));
+            let loads = (0..MEMBERS).map(|index| at(&demands, index) / (capacity(index) * speeds[index]));
             let ratio = loads.fold(0.0, f64::max) / fair;
             if ratio < FAIR {
                 outcome.settled[phase] = outcome.settled[phase].min(since);
@@ -226,9 +235,15 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
     outcome
 }
 
-/// Asks a session under alert, if it has a request within this tick; does it move?
+/// What all balancers have at a member.
+fn at(demands: &[[f64; MEMBERS]], member: usize) -> f64 {
+    demands.iter().map(|of| of[member]).sum()
+}
+
+/// Asks a session under alert, if it has a request within this tick; does it move? `demands`: those of all with the same balancer.
 fn move_one(
     session: &mut Session,
+    sized: bool,
     plan: &Plan,
     now: Time,
     dice: &mut Dice,
@@ -238,7 +253,10 @@ fn move_one(
     if member.shed.share <= 0.0 || unit(dice) > session.demand * REQUESTS * TICK {
         return false;
     }
-    if !session_moves(member.shed, &mut session.moves, dice.bits(), now) {
+    let here = (session.demand / demands[session.member]) as f32;
+    let size = || sized.then_some(Size { here, load: None });
+    let Member { shed, vitals, .. } = member;
+    if !sized_session_moves(*shed, &vitals.flow, size, &mut session.moves, dice.bits(), now) {
         return false;
     }
     let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
@@ -251,6 +269,9 @@ fn move_one(
     let Some(target) = target.filter(|target| *target != session.member) else { return false };
     member.vitals.end();
     plan.members()[target].vitals.begin();
+    if sized {
+        plan.members()[target].vitals.flow.comes(session.demand as f32);
+    }
     demands[session.member] -= session.demand;
     demands[target] += session.demand;
     session.member = target;
@@ -370,12 +391,14 @@ fn thresholds_do_not(loads: &[f64], seeds: std::ops::Range<u64>) {
 fn sessions_settle_and_stay() {
     heading();
     settles(&OURS, 1..6);
+    settles(&SIZED, 1..6);
 }
 
 #[test]
 fn any_number_of_balancers_moves_a_surplus_once() {
     heading();
     settles(&MANY, 1..3);
+    settles(&MANY_SIZED, 1..3);
 }
 
 #[test]
@@ -403,7 +426,9 @@ fn a_threshold_that_fits_one_load_fits_no_other() {
 fn long() {
     heading();
     settles(&OURS, 1..21);
+    settles(&SIZED, 1..21);
     settles(&MANY, 1..21);
+    settles(&MANY_SIZED, 1..21);
     settles(&LOSSY, 1..21);
     settles(&FULL, 1..21);
     for load in LOADS {

@@ -42,7 +42,7 @@ pub use expression::{Expression, Fault, LONGEST, is_name};
 pub use facts::{LIMIT_AGE, LIMIT_NAMES};
 pub use own::Counters;
 pub use settings::{GroupSettings, MemberSettings, MonitorSettings, Source, Target};
-pub use watch::{OWN, is_own};
+pub use watch::{OWN, is_own, is_rate};
 
 use pull::{Answer, Pulls};
 use watch::{Said, Watch};

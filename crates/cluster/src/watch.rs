@@ -28,7 +28,7 @@ mod tests;
 
 pub(crate) use group::PER_SECOND;
 use group::PROCESSORS_BUSY;
-pub use group::{OWN, is_own};
+pub use group::{OWN, is_own, is_rate};
 
 /// Everything that is known.
 #[derive(Debug, Default)]

@@ -7,8 +7,9 @@
 //! [`plimsoll_brain::session_moves`], [`plimsoll_brain::Plan::target`]). Where the reports show no lack the strategy
 //! chooses.
 //!
-//! A connection of http may be most of what its member has. Where loads are what this process counts, what part of its member's
-//! requests it is says whether anything is the better for its going ([`Bond::helps`]).
+//! Of a connection of http it is known how many of its member's requests it sends, so that what goes is counted
+//! ([`plimsoll_brain::sized_session_moves`]); and where its requests say what part of the member's load it is
+//! ([`SessionLoad`](crate::SessionLoad)), it stays if nothing is the better for its going.
 //!
 //! Sessions are counted for each listener and member ([`Ties`]): each core writes its own counts.
 
@@ -16,19 +17,20 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_brain::{MemberId, Moves, Time, session_moves};
+use plimsoll_brain::{Member, MemberId, Moves, Size, Time, session_moves, sized_session_moves};
 
 use crate::account::Choice;
 use crate::group::Record;
 use crate::inner::lock;
 use crate::listener::Listener;
 use crate::pool::{Admission, Pool, View, Work};
+use crate::settings::SessionLoad;
 use crate::stats::Count;
 use crate::trip::Trip;
 
 mod part;
 
-use part::Part;
+use part::{Asked, Part};
 
 /// One member as the sessions of one listener see it.
 pub(crate) struct Tie {
@@ -124,8 +126,6 @@ pub(crate) struct Bond {
     seat: Option<Seat>,
     moves: Moves,
     part: Part,
-    /// The last decision that it was weighed for, and whether it helps if it goes.
-    weighed: (u32, bool),
     /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
     pub(crate) cookie: Option<Box<[u8]>>,
     /// Why the request at hand got its member, as far as that is the session's affair.
@@ -160,7 +160,7 @@ impl Bond {
             self.part.asks();
             return;
         }
-        self.part = Part::begin(record.vitals.begun_here());
+        self.part = Part::begin(record.vitals.begun_here(), trip.begun);
         let tie = listener.tie(record);
         let seat = Seat { tie, core: listener.core, place: trip.place() };
         seat.count().bound.add(1);
@@ -186,36 +186,48 @@ impl Bond {
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
-    /// Would it help if the session left its member, which is under alert? Not if it is so much of what the member has that it takes along what
-    /// is too much. For sessions of many requests; it does where nobody knows what part of the load they are.
-    pub(crate) fn helps(&mut self, view: &View) -> bool {
-        let Some(place) = self.place(view) else { return true };
-        let shed = view.published.plan.members()[place].shed;
-        if shed.share <= 0.0 || !view.published.settings.own_loads {
-            return true;
+    /// The same of a session of many requests, of which those that it had say how large it is. If it leaves: the load that it takes along, in
+    /// units of capacity times load, as far as is known.
+    pub(crate) fn takes_along(&mut self, view: &View, chance: u64, now: Time) -> Option<f32> {
+        let place = self.place(view)?;
+        let members = view.published.plan.members();
+        let Member { shed, vitals, capacity, .. } = &members[place];
+        if members.len() < 2 {
+            return None;
         }
-        if self.weighed.0 == shed.epoch {
-            return self.weighed.1;
-        }
-        let part = self.part.of(view.published.records[place].vitals.begun_here());
-        self.weighed = (shed.epoch, part.is_none_or(|part| shed.helps(part)));
-        self.weighed.1
+        let (part, mut load) = (&mut self.part, 0.0);
+        let size = || {
+            let Asked { here, rate } = part.look(vitals.begun_here(), now)?;
+            load = here * shed.load * *capacity as f32;
+            let of_load = match view.published.settings.session_load {
+                SessionLoad::Requests if !vitals.told() => Some(here),
+                SessionLoad::Requests | SessionLoad::Unknown => None,
+                // No more than that of what is sent from here, whatever members tell.
+                SessionLoad::Rate => Some(here.min(rate / shed.load)),
+                SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
+            };
+            Some(Size { here, load: of_load })
+        };
+        sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(load)
     }
 
-    /// A place with a member other than its own; `None` if it has to stay.
+    /// A place with a member other than its own, for a session that takes so much `load` along; `None` if it has to stay.
     pub(crate) fn elsewhere(
         &mut self,
         pool: &Pool,
         view: &Rc<View>,
         (key, chance): (u64, u64),
         work: Work,
+        load: f32,
         now: Time,
     ) -> Option<Trip> {
         let own = self.place(view)?;
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
-        if let Some(trip) = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now))
+        if let Some(place) = plan.target(chance, &tried, now)
+            && let Some(trip) = pool.admit_to(view, place, now)
         {
+            plan.members()[place].vitals.flow.comes(load);
             return Some(trip);
         }
         match pool.admit_by(Rc::clone(view), key, chance, now, &tried, work) {

@@ -16,7 +16,7 @@ use crate::metered::HostMeter;
 use crate::pool::{Admission, Pool, Work};
 use crate::trip::Trip;
 use crate::worker;
-use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings};
+use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings, SessionLoad};
 
 pub(crate) const LOOPBACK: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
@@ -63,7 +63,7 @@ pub(crate) fn ruled(
         side_car: None,
         hand_over: None,
         keeps_drained: false,
-        own_loads: false,
+        session_load: SessionLoad::Unknown,
         spec: spec.clone(),
         probe: None,
         key: Key::Client,

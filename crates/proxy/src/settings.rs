@@ -220,6 +220,21 @@ pub enum Rebind {
     Agent,
 }
 
+/// What a session's requests say of its part of its member's load: of a connection of http that is bound on demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionLoad {
+    /// Nothing: others may add to the load, and a request may be any part of it.
+    Unknown,
+    /// Loads are what this process counts of what it sends to members: so much of the load as it is of the member's requests. Nothing where
+    /// clients have requests with the member themselves, which are in the load, too.
+    Requests,
+    /// Loads are requests a second, whoever counts and sends them: so many of these as it has itself. Where capacities differ that is a
+    /// load that is not for the member's size, and the part is as far off.
+    Rate,
+    /// The same, divided by the member's capacity.
+    RateForSize,
+}
+
 /// Which headers tell the member who the client is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarded {
@@ -268,9 +283,8 @@ pub struct GroupSettings {
     /// Between two looks, per thread and member, at all that a member says with its answers (ORCA), whatever it is about;
     /// `None` if nothing but what the choice needs is read.
     pub sample_reports: Option<Duration>,
-    /// Are members' loads what this process counts of them, and nothing else? Then a session's part of its member's requests stands for its part
-    /// of the load.
-    pub own_loads: bool,
+    /// It follows from where the loads come from, and what they are.
+    pub session_load: SessionLoad,
     /// Is the group one server behind this process, which is to say how loaded that server is? Fixed when the group is
     /// made.
     pub side_car: Option<SideCarSettings>,

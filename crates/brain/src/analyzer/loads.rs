@@ -28,6 +28,7 @@ impl Analyzer {
         // What was told is of the whole host; strategies go by it as far as it is the group's doing, and follow the rest slowly.
         let load = Load { value: entry.apart.load(load.value), ..load };
         let begun = entry.vitals.begun();
+        entry.vitals.flow.reported();
         match &mut entry.reports {
             Some(reports) if reports.say(load.at).is_some() => reports.add(load, dampening, begun),
             none => *none = Some(Reports::new(load, begun)),

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Flow;
 use crate::Time;
 use crate::hash::unit;
 
@@ -12,9 +13,11 @@ use crate::hash::unit;
 pub struct Shed {
     /// Probability with which each session goes, 0 to 1; 0 for no alert.
     pub share: f32,
-    /// By which part of its load the member has more than those have that its sessions go to: above 0, up to 2 where those are much larger.
-    /// Infinite by rules that do not ask, and for no alert.
+    /// The largest session, as a part of the member's load, by whose going that and who gets it (in the mean of those that may) become
+    /// no more uneven: above 0, up to 2 where who gets it is much larger. Infinite by rules that do not ask, and for no alert.
     pub gap: f32,
+    /// The load that this is a part of, as the member reported it. 0 for no alert.
+    pub load: f32,
     /// Number of the decision; each asks a session once. 0 for no alert.
     pub epoch: u32,
     /// The report period that a session's back-off is counted in; zero for no back-off.
@@ -35,35 +38,47 @@ pub struct Moves {
 
 impl Default for Shed {
     fn default() -> Self {
-        Self { share: 0.0, gap: f32::INFINITY, epoch: 0, period: Duration::ZERO }
+        Self { share: 0.0, gap: f32::INFINITY, load: 0.0, epoch: 0, period: Duration::ZERO }
     }
 }
 
-impl Shed {
-    /// Is anything the better for it if a session goes that is so much of its member's load, 0 to 1? Sessions are not divided: where one is
-    /// more than its member has more than others, it takes the surplus along, and all that comes of it is that it is asked
-    /// again there. To be asked before [`session_moves`] by who knows what part of the load the session is.
-    pub fn helps(&self, part: f32) -> bool {
-        part < WORTH * self.gap
-    }
+/// How large a session is, as far as whoever holds it knows; parts are 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Size {
+    /// Its part of what this process has with the member.
+    pub here: f32,
+    /// Its part of the member's load, if that is known: others may add to it.
+    pub load: Option<f32>,
 }
 
 /// Does a session go? To be asked by whoever holds the session, as often as it likes: the answer is drawn once for
 /// each decision of the member's ([`Shed::epoch`]), from `chance`. A session that moved stays for 2, 4, 8, … report
 /// periods; after 20 more without a move it is as if it never had. If the answer is yes, the move has been noted.
 pub fn session_moves(shed: Shed, session: &mut Moves, chance: u64, now: Time) -> bool {
-    if shed.share <= 0.0 || session.epoch == shed.epoch {
+    shed.share > 0.0 && session.goes(shed, shed.share, chance, now)
+}
+
+/// As [`session_moves`], of a session whose `size` is known, or `None`. What goes by a decision is counted ([`Flow`]): whoever
+/// is asked goes until it is as much as is to go, and the last one as likely as makes that true in the mean. And sessions are not divided: one that is more than its member has more than others takes the surplus along, and all that comes of its going is that it is asked
+/// again there. It stays.
+pub fn sized_session_moves(
+    shed: Shed,
+    flow: &Flow,
+    size: impl FnOnce() -> Option<Size>,
+    session: &mut Moves,
+    chance: u64,
+    now: Time,
+) -> bool {
+    // By the papers' rules all are to go.
+    let asks = shed.share > 0.0 && session.epoch != shed.epoch && shed.gap.is_finite();
+    let Some(size) = asks.then(size).flatten() else { return session_moves(shed, session, chance, now) };
+    let helps = size.load.is_none_or(|part| part < WORTH * shed.gap);
+    if !(helps && session.rested(shed.period, now)) {
+        session.epoch = shed.epoch;
         return false;
     }
-    session.epoch = shed.epoch;
-    if !session.rested(shed.period, now) {
-        return false;
-    }
-    let goes = unit(chance) < f64::from(shed.share);
-    if goes {
-        session.moved(now);
-    }
-    goes
+    let left = flow.take(shed, size.here);
+    session.goes(shed, left / size.here, chance, now)
 }
 
 /// May a session leave a member that has too much to do at this moment, whatever its reports say? As often as
@@ -88,6 +103,19 @@ impl Moves {
         self.count
     }
 
+    /// Does it go by a decision that has not asked it before, with a probability of `share`?
+    fn goes(&mut self, shed: Shed, share: f32, chance: u64, now: Time) -> bool {
+        if self.epoch == shed.epoch {
+            return false;
+        }
+        self.epoch = shed.epoch;
+        let goes = self.rested(shed.period, now) && unit(chance) < f64::from(share);
+        if goes {
+            self.moved(now);
+        }
+        goes
+    }
+
     /// Has it stayed for long enough since it moved last?
     fn rested(&mut self, period: Duration, now: Time) -> bool {
         if self.count == 0 {
@@ -107,8 +135,7 @@ impl Moves {
     }
 }
 
-/// A session that is a greater part of the gap changes next to nothing by going, and its part is not known exactly. (Simulated with 0.8 some
-/// stay where they might have gone; 1.0 is the same where parts are exact: `tests/few_sessions.rs`.)
+/// A session that is a greater part of the gap changes next to nothing by going, and neither is known exactly.
 const WORTH: f32 = 0.9;
 
 /// Report periods in peace after which a session's moves are forgotten.
@@ -188,6 +215,69 @@ mod tests {
         assert!(!session_moves(Shed::default(), &mut moves, 0, at(1)));
         assert!(!session_moves(shed(0.0, 7), &mut moves, 0, at(1)));
         assert_eq!(moves, Moves::default());
+    }
+
+    fn sized(here: f32, load: Option<f32>) -> impl FnOnce() -> Option<Size> {
+        move || Some(Size { here, load })
+    }
+
+    #[test]
+    fn what_goes_is_counted() {
+        // So many sessions of the same size, by several decisions: how many go by each.
+        let go = |share: f32, sessions: u32, seed: u64| {
+            let flow = Flow::default();
+            (1..=3).map(move |epoch| {
+                let shed = Shed { gap: 2.0, ..shed(share, epoch) };
+                let goes = |session: &u32| {
+                    let size = sized(1.0 / sessions as f32, None);
+                    let chance = mix(seed * 1000 + u64::from(epoch * 100 + session));
+                    sized_session_moves(shed, &flow, size, &mut Moves::default(), chance, at(0))
+                };
+                (0..sessions).filter(goes).count()
+            })
+        };
+        assert!((0..100).all(|seed| go(0.5, 2, seed).all(|count| count == 1)), "one of two");
+        assert!((0..100).all(|seed| go(0.26, 50, seed).all(|count| count == 13)));
+        // Where it is not a whole number of them, one as likely as that it is so in the mean.
+        let counts: [f64; 2] = [0.5, 1.25].map(|wanted| {
+            let all = (0..1000).map(|seed| go(wanted / 4.0, 4, seed).sum::<usize>()).sum::<usize>();
+            all as f64 / 3000.0
+        });
+        assert!((counts[0] - 0.5).abs() < 0.04 && (counts[1] - 1.25).abs() < 0.04, "{counts:?}");
+    }
+
+    #[test]
+    fn a_session_stays_whose_going_helps_nobody() {
+        let shed = Shed { gap: 0.5, ..shed(1.0, 7) };
+        let goes = |part: Option<f32>| {
+            let flow = Flow::default();
+            sized_session_moves(shed, &flow, sized(1.0, part), &mut Moves::default(), 0, at(0))
+        };
+        assert!(goes(Some(0.0)) && goes(Some(0.44)) && !goes(Some(0.46)) && !goes(Some(1.0)));
+        assert!(goes(None), "nobody knows");
+        // It is not asked again, takes nothing of what is to go, and is none the worse for it by the next decision.
+        let (flow, mut moves) = (Flow::default(), Moves::default());
+        assert!(!sized_session_moves(shed, &flow, sized(0.9, Some(0.9)), &mut moves, 0, at(0)));
+        assert!(!sized_session_moves(shed, &flow, || panic!("asked again"), &mut moves, 0, at(0)));
+        assert!(sized_session_moves(shed, &flow, sized(1.0, None), &mut Moves::default(), 0, at(0)));
+        let next = Shed { epoch: 8, ..shed };
+        assert!(sized_session_moves(next, &flow, sized(0.4, Some(0.4)), &mut moves, 0, at(0)));
+    }
+
+    #[test]
+    fn of_what_nobody_knows_the_size_each_is_drawn() {
+        let flow = Flow::default();
+        let goes = |session: &u64| {
+            sized_session_moves(shed(0.25, 7), &flow, || None, &mut Moves::default(), mix(*session), at(0))
+        };
+        let count = (0..10_000).filter(goes).count();
+        assert!((2_300..2_700).contains(&count), "{count}");
+        // By the papers' rules all go, whatever their size.
+        let shed = Shed { share: 1.0, epoch: 7, ..Shed::default() };
+        let goes = |_: &u32| {
+            sized_session_moves(shed, &flow, sized(0.5, Some(0.5)), &mut Moves::default(), 0, at(0))
+        };
+        assert_eq!((0..9).filter(goes).count(), 9);
     }
 
     #[test]

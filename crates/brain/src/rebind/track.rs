@@ -10,6 +10,8 @@ pub(super) struct Track {
     /// Averaged over reports, as it was at the last one.
     load: f64,
     pub(super) effective: f64,
+    /// By the last report, as it stood there.
+    pub(super) heard: f64,
     /// What its load counts for: the estimate, bounded.
     pub(super) counted: f64,
     bound: f64,
@@ -34,6 +36,7 @@ impl Track {
             capacity: 0.0,
             load: report.load,
             effective: 0.0,
+            heard: 0.0,
             counted: 0.0,
             bound: f64::INFINITY,
             at: report.at,
@@ -73,6 +76,7 @@ impl Track {
             }
         };
         (self.came, self.came_late) = (0.0, 0.0);
+        self.heard = report.load.min(LARGEST);
         (self.load, self.capacity, self.effective) = (load, report.capacity, report.effective.min(LARGEST));
         (self.at, self.bound) = (report.at, bound);
         self.counted = load.min(bound);

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use plimsoll_cluster as cluster;
+use plimsoll_proxy::SessionLoad;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +70,19 @@ impl Monitor {
     /// Between two looks at what a member says with its answers: several to an interval, and no more than ten a second.
     pub(crate) fn samples(&self) -> Option<Duration> {
         (self.source == Source::Orca).then(|| (self.interval.0 / 4).max(Duration::from_millis(100)))
+    }
+
+    /// What a session's requests say of its part of such a load.
+    pub(crate) fn session_load(&self) -> SessionLoad {
+        let text: String = self.metric.0.split_whitespace().collect();
+        match text.split_once('/') {
+            // How long requests take is not the sum of what sessions do.
+            _ if self.source.own() && text.contains("latency") => SessionLoad::Unknown,
+            _ if self.source.own() => SessionLoad::Requests,
+            None if cluster::is_rate(&text) => SessionLoad::Rate,
+            Some((rate, "capacity")) if cluster::is_rate(rate) => SessionLoad::RateForSize,
+            _ => SessionLoad::Unknown,
+        }
     }
 
     /// As the part that watches takes it; `None` only for a metric that is not one, which a checked file has not.

@@ -374,7 +374,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
     Some(proxy::GroupSettings {
         strip_reports: group.report_header == ReportHeader::Strip,
         sample_reports: group.monitor.as_ref().and_then(Monitor::samples),
-        own_loads: group.monitor.as_ref().is_some_and(|monitor| monitor.source.own()),
+        session_load: group.monitor.as_ref().map_or(proxy::SessionLoad::Unknown, Monitor::session_load),
         public: public(group),
         hosts: hosts(group),
         iiop: Some(iiop_settings(group)),

@@ -222,8 +222,15 @@ pub fn is_own(name: &str) -> bool {
     OWN.contains(&name)
 }
 
-/// What requests a second are called by those who tell them, and how busy a member is; the first one counts.
+/// What requests a second are called by those who tell them; the first one counts.
 const RATES: [&str; 3] = ["rps_fractional", "rps", "requests_per_second"];
+
+/// Is it requests a second by its name, whoever tells it?
+pub fn is_rate(name: &str) -> bool {
+    RATES.contains(&name)
+}
+
+/// How busy a member is; the first one counts.
 const BUSY: [&str; 3] = ["application_utilization", "cpu_utilization", "cpu"];
 
 /// What the share of processors that is in use is called, the first one counts; and how many there are.

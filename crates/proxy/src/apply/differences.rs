@@ -153,7 +153,7 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
         strip_reports,
         // These follow from the group's monitor, and from what the group is made for.
         sample_reports: _,
-        own_loads: _,
+        session_load: _,
         side_car: _,
         hand_over,
         keeps_drained,

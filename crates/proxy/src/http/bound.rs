@@ -63,18 +63,20 @@ impl<S: Stream> Session<S> {
                     admit::returning(&self.core, pool, &view, now)
                 }
                 (Rebind::Agent, true) | (Rebind::Silent, false) => None,
-                (_, true) if !(bond.helps(&view) && bond.leaves(&view, self.core.chance(), now)) => None,
-                (Rebind::Close, true) => {
-                    asked.keep_alive = false;
-                    self.stream.farewell();
-                    bond.moved(None);
-                    None
-                }
-                (Rebind::Silent | Rebind::Redirect, true) => {
-                    let ask = (asked.key, self.core.chance());
-                    bond.elsewhere(pool, &view, ask, asked.work(), now)
-                        .inspect(|there| bond.moved(Some(there)))
-                }
+                (_, true) => match bond.takes_along(&view, self.core.chance(), now) {
+                    None => None,
+                    Some(_) if rebind == Rebind::Close => {
+                        asked.keep_alive = false;
+                        self.stream.farewell();
+                        bond.moved(None);
+                        None
+                    }
+                    Some(load) => {
+                        let ask = (asked.key, self.core.chance());
+                        bond.elsewhere(pool, &view, ask, asked.work(), load, now)
+                            .inspect(|there| bond.moved(Some(there)))
+                    }
+                },
             };
             // Clients of gRPC and of WebSockets follow nobody.
             let follows = self.stream.call().is_none() && !asked.upgrade;

@@ -260,7 +260,7 @@ impl Flow {
         }
         let reads_key = view.published.plan.strategy().reads_key;
         let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
-        if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), Work::Session, now) {
+        if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), Work::Session, 0.0, now) {
             bond.moved(Some(&trip));
             drop(bond);
             self.part(now);

@@ -9,7 +9,7 @@ use plimsoll_brain::status::{GroupStatus, MemberStatus};
 use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, WhenAllDown, strategy};
 use plimsoll_proxy::{
     Binding, ClientTimeouts, Engine, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts,
-    Protocol, RetrySettings, Settings,
+    Protocol, RetrySettings, SessionLoad, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -33,7 +33,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         side_car: None,
         hand_over: None,
         keeps_drained: false,
-        own_loads: false,
+        session_load: SessionLoad::Unknown,
         spec: GroupSpec {
             name: "g".into(),
             strategy,

@@ -1,6 +1,7 @@
 //! Settings that contradict one another, each fine by itself.
 
 use insta::assert_snapshot;
+use plimsoll_proxy::SessionLoad;
 
 use super::{HERE, LEAST, errors, nowhere, read};
 
@@ -58,13 +59,19 @@ fn loads_that_nobody_tells() {
           |                                          ^^^^^^^^^^^^^^^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
     1 error
     "#);
-    // What part of such a load a session is can be known, and of none that members tell.
-    let own = |source: &str| {
-        let metric = "metric = \"requests_per_second\"";
-        let file = read(&format!("{LEAST}monitor = {{ source = \"{source}\", {metric} }}")).unwrap();
-        file.settings(HERE, nowhere).unwrap().groups[0].own_loads
+    // What part of such a load a session is can be known; of one that members tell, where it is of requests.
+    let known = |source: &str, metric: &str| {
+        let file = format!("{LEAST}monitor = {{ source = \"{source}\", metric = \"{metric}\" }}");
+        read(&file).unwrap().settings(HERE, nowhere).unwrap().groups[0].session_load
     };
-    assert!(own("passive") && !own("push"));
+    assert_eq!(known("passive", "in_flight"), SessionLoad::Requests);
+    assert_eq!(known("passive", "requests_per_second"), SessionLoad::Requests);
+    assert_eq!(known("passive", "in_flight + latency * 10"), SessionLoad::Unknown);
+    assert_eq!(known("push", "requests_per_second"), SessionLoad::Rate);
+    assert_eq!(known("prometheus", "rps/capacity"), SessionLoad::RateForSize);
+    assert_eq!(known("orca", "rps_fractional / capacity"), SessionLoad::RateForSize);
+    assert_eq!(known("push", "requests_per_second / cpus"), SessionLoad::Unknown);
+    assert_eq!(known("push", "cpu"), SessionLoad::Unknown);
     let warned = read(&format!("{LEAST}strategy = \"least_loaded\"")).unwrap().warnings.to_string();
     assert_snapshot!(warned, @r#"
     warning: plimsoll.toml:7:12: strategy `least_loaded` has no loads to go by: no [group.monitor]

@@ -1,0 +1,68 @@
+//! Sessions whose requests say how large they are: what goes is counted, and what is too large stays.
+
+use std::time::Instant;
+
+use plimsoll_proxy::SessionLoad;
+
+use super::*;
+
+fn silent() -> ListenerSettings {
+    bound(Protocol::Http, Binding::OnDemand(Rebind::Silent))
+}
+
+/// One of four clients asks twenty times as often as the others, until those are gone.
+async fn the_others_go(session_load: SessionLoad) {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let (engine, address) = start(silent(), GroupSettings { session_load, ..first(&[busy, idle]) });
+        let mut clients = clients(address, 4).await;
+        assert_eq!(served(&mut clients, busy).await, 4);
+        let begun = Instant::now();
+        let (heavy, light) = clients.split_first_mut().unwrap();
+        // Alerts from when requests say something, ten decisions in a second.
+        let (mut asked, mut gone) = (4, 0);
+        while gone < light.len() || begun.elapsed() < 4 * SECOND {
+            for _ in 0..20 {
+                assert_eq!(heavy.who().await, busy, "it would take along what is too much");
+            }
+            gone = served(light, idle).await;
+            asked += 20 + light.len() - gone;
+            if begun.elapsed() > SECOND {
+                let rate = asked as f64 / begun.elapsed().as_secs_f64();
+                tell(&engine, (busy, rate), (idle, rate / 2.0));
+            }
+            tokio::time::sleep(MILLI).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_stays_where_loads_are_the_balancer_s_own() {
+    the_others_go(SessionLoad::Requests).await;
+}
+
+#[tokio::test]
+async fn it_stays_where_members_tell_requests() {
+    the_others_go(SessionLoad::Rate).await;
+}
+
+#[tokio::test]
+async fn a_quarter_of_equal_sessions_is_a_quarter() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        // Whatever it is that members tell.
+        let (engine, address) = start(silent(), first(&[busy, idle]));
+        let mut clients = clients(address, 40).await;
+        let begun = Instant::now();
+        while begun.elapsed() < SECOND {
+            assert_eq!(served(&mut clients, busy).await, 40);
+        }
+        alert(&engine, busy, idle);
+        while served(&mut clients, idle).await == 0 {}
+        // Drawn for each it is as many in one case of six.
+        let moved = served(&mut clients, idle).await;
+        assert!((9..=11).contains(&moved), "{moved}");
+    })
+    .await;
+}
