@@ -317,7 +317,8 @@ impl Rebind {
             more += deficit * 2.0 * even;
         }
         let gap = (more / pull / (own * track.capacity)) as f32;
-        if gap.is_nan() { f32::INFINITY } else { gap }
+        // Where it says at last that it has nothing, or less than they have, nothing helps.
+        if gap.is_nan() { 0.0 } else { gap.clamp(0.0, 2.0) }
     }
 
     /// What is to move goes into the ledger at once, so that others do not fill the same gaps.

@@ -14,7 +14,7 @@ pub struct Shed {
     /// Probability with which each session goes, 0 to 1; 0 for no alert.
     pub share: f32,
     /// The largest session, as a part of the member's load, by whose going that and who gets it (in the mean of those that may) become
-    /// no more uneven: above 0, up to 2 where who gets it is much larger. Infinite by rules that do not ask, and for no alert.
+    /// no more uneven: 0 to 2, the more the larger who gets it. Infinite by rules that do not ask, and for no alert.
     pub gap: f32,
     /// The load that this is a part of, as the member reported it. 0 for no alert.
     pub load: f32,

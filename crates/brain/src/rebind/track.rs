@@ -10,7 +10,7 @@ pub(super) struct Track {
     /// Averaged over reports, as it was at the last one.
     load: f64,
     pub(super) effective: f64,
-    /// By the last report, as it stood there.
+    /// By the last report, as it stood there; no more than an `f32` holds.
     pub(super) heard: f64,
     /// What its load counts for: the estimate, bounded.
     pub(super) counted: f64,
@@ -76,7 +76,7 @@ impl Track {
             }
         };
         (self.came, self.came_late) = (0.0, 0.0);
-        self.heard = report.load.min(LARGEST);
+        self.heard = report.load.min(f64::from(f32::MAX));
         (self.load, self.capacity, self.effective) = (load, report.capacity, report.effective.min(LARGEST));
         (self.at, self.bound) = (report.at, bound);
         self.counted = load.min(bound);
