@@ -309,11 +309,6 @@ impl Vitals {
         self.in_flight().saturating_sub(self.afar.load(Relaxed) as u32)
     }
 
-    /// Do clients have requests with it that nobody here sees, or did they ever?
-    pub fn told(&self) -> bool {
-        self.afar.load(Relaxed) != 0
-    }
-
     /// Requests of this process begun so far; after 2^32 of them it starts again at 0.
     pub fn begun_here(&self) -> u32 {
         self.begun().wrapping_sub((self.afar.load(Relaxed) >> 32) as u32)

@@ -19,8 +19,9 @@
 //! - A report covers time before the move, so it still shows part of what has gone. A *ledger* of what moved
 //!   since the last report corrects it, by the part of the report's window that lies before the move. It holds
 //!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
-//! - Sessions are not divided: one that is more of its member's load than that has more than others stays, by who holds
-//!   it and knows that ([`Shed::helps`]).
+//! - Where their sizes are known sessions take turns instead of being drawn ([`Flow`]), a target that got its part is left out
+//!   ([`Plan::target_of`](crate::Plan::target_of)), and one that is more of its member's load than that has more than others
+//!   stays, as it cannot be divided ([`sized_session_moves`]).
 //! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
 //!
 //! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody and is not in

@@ -24,15 +24,18 @@ const DEMANDS: [f64; 2] = [83.0, 5.2];
 /// Seconds.
 const PERIOD: f64 = 2.0;
 
+/// Ten minutes, in which they come to rest; ten more are looked at.
+const SETTLED: f64 = 600.0;
+
 /// Parts of a period.
 const TICKS: usize = 20;
 
 struct Outcome {
-    /// Moves of a session in the first two minutes.
+    /// Moves of a session in the first ten minutes.
     first: f64,
-    /// The same in each of the ten after that.
+    /// The same in a minute of the ten after those.
     rest: f64,
-    /// The greatest load to the fair one in the last ten minutes, in the mean.
+    /// The greatest load to the fair one in the latter, in the mean.
     greatest: f64,
 }
 
@@ -47,7 +50,7 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
         sessions.iter().map(|(demand, member)| (*demand, *member, Moves::default())).collect();
     let mut moved = [0.0; 2];
     let (mut greatest, mut samples) = (0.0, 0.0);
-    for period in 0..(720.0 / PERIOD) as usize {
+    for period in 0..(2.0 * SETTLED / PERIOD) as usize {
         let mut seen = vec![0.0; members];
         for tick in 0..TICKS {
             let now =
@@ -59,13 +62,15 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
                 let part = (*demand / loads[*member] * about(&mut dice)).min(1.0) as f32;
                 let size = || Some(Size { here: part, load: known.then_some(part) });
                 // Who asks for much is asked first.
-                if unit(dice.bits()) < *demand * PERIOD / TICKS as f64
-                    && sized_session_moves(*shed, &vitals.flow, size, moves, dice.bits(), now)
-                    && let Some(target) = plan.target(dice.bits(), &[ids[*member]], now)
-                {
-                    plan.members()[target].vitals.flow.comes(part * shed.load);
-                    *member = target;
-                    moved[usize::from(period as f64 * PERIOD >= 120.0)] += 1.0;
+                let asks = unit(dice.bits()) < *demand * PERIOD / TICKS as f64;
+                let chance = dice.bits();
+                if asks && sized_session_moves(*shed, &vitals.flow, size, moves, chance, now) {
+                    let takes = part * shed.load;
+                    if let Some(target) = plan.target_of(takes, dice.bits(), &[ids[*member]], now) {
+                        plan.members()[target].vitals.flow.comes(takes);
+                        *member = target;
+                        moved[usize::from(period as f64 * PERIOD >= SETTLED)] += 1.0;
+                    }
                 }
                 seen[*member] += *demand * about(&mut dice) / TICKS as f64;
             }
@@ -81,7 +86,7 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
             plan = new;
         }
         while analyzer.poll_event().is_some() {}
-        if period as f64 * PERIOD >= 120.0 {
+        if period as f64 * PERIOD >= SETTLED {
             let fair = seen.iter().sum::<f64>() / members as f64;
             greatest += seen.iter().copied().fold(0.0, f64::max) / fair;
             samples += 1.0;
@@ -114,7 +119,7 @@ fn in_turn(members: usize, sessions: usize) -> Vec<(f64, usize)> {
 #[test]
 fn few_sessions_come_to_rest() {
     println!("                 | moves of a session            | greatest load");
-    println!("members sessions | first 2 min  a minute of rest | to the fair one");
+    println!("members sessions | first 10 min a minute of rest | to the fair one");
     let even = |members, sessions, most| (members, in_turn(members, sessions), most);
     // Two of the ones with the same member, and one of the others with each.
     let two = [(DEMANDS[0], 0); 2].into_iter().chain((0..8).map(|member| (DEMANDS[1], member))).collect();
@@ -141,8 +146,17 @@ fn few_sessions_come_to_rest() {
             greatest += one.greatest / 20.0;
         }
         let count = sessions.len();
-        println!("{members:7} {count:8} | {first:11.2} {rest:17.4} | {greatest:.2}");
-        assert!(first <= 0.9 && rest <= 0.02, "{count} at {members}: {first:.2}, {rest:.4}");
+        println!("{members:7} {count:8} | {first:12.2} {rest:16.4} | {greatest:.2}");
+        assert!(first <= 0.6 && rest <= 0.01, "{count} at {members}: {first:.2}, {rest:.4}");
         assert!(greatest <= most, "{count} at {members}: {greatest:.2}");
     }
+}
+
+/// Where nobody knows which part of its member's load a session is, eight with a member each go round for ever.
+#[test]
+fn they_do_not_where_their_size_is_not_known() {
+    let sessions = in_turn(8, 8);
+    let rest = (1..=5).map(|seed| run(8, &sessions, false, seed).rest / 5.0).sum::<f64>();
+    println!("{rest:.2} moves of a session in a minute");
+    assert!((0.1..0.5).contains(&rest), "{rest}");
 }

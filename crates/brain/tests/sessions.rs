@@ -82,9 +82,9 @@ const OURS: Way = Way {
 /// Every balancer gets every report and moves its own sessions only.
 const MANY: Way = Way { name: "ours, 7 balancers", balancers: 7, ..OURS };
 
-/// Both with sessions whose size is known: what goes is counted, not drawn.
-const SIZED: Way = Way { name: "ours, counted", sized: true, ..OURS };
-const MANY_SIZED: Way = Way { name: "ours, 7 balancers, counted", sized: true, ..MANY };
+/// Both with sessions whose size is known: they take turns.
+const SIZED: Way = Way { name: "ours, in turn", sized: true, ..OURS };
+const MANY_SIZED: Way = Way { name: "ours, 7 balancers, in turn", sized: true, ..MANY };
 
 /// A monitor that drops reports.
 const LOSSY: Way = Way { name: "ours, a third of reports lost", lost: 0.33, ..OURS };
@@ -260,17 +260,21 @@ fn move_one(
         return false;
     }
     let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
-    let target = plan.target(dice.bits(), &[member.id], Time(0)).or_else(|| {
-        match plan.choose(&mut Hand::default(), &ask, &[]) {
-            Choice::Member(index) => Some(index),
-            Choice::Full | Choice::Shed | Choice::Nobody => None,
-        }
+    let (chance, takes) = (dice.bits(), session.demand as f32);
+    let target = if sized {
+        plan.target_of(takes, chance, &[member.id], Time(0))
+    } else {
+        plan.target(chance, &[member.id], Time(0))
+    };
+    let target = target.or_else(|| match plan.choose(&mut Hand::default(), &ask, &[]) {
+        Choice::Member(index) => Some(index),
+        Choice::Full | Choice::Shed | Choice::Nobody => None,
     });
     let Some(target) = target.filter(|target| *target != session.member) else { return false };
     member.vitals.end();
     plan.members()[target].vitals.begin();
     if sized {
-        plan.members()[target].vitals.flow.comes(session.demand as f32);
+        plan.members()[target].vitals.flow.comes(takes);
     }
     demands[session.member] -= session.demand;
     demands[target] += session.demand;

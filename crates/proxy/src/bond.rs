@@ -2,12 +2,12 @@
 //!
 //! A session (a client's http connection, a tcp connection, a flow of datagrams) keeps its member while that may be
 //! used. Where clients are bound on demand the brain raises an alert for a member that has too much, and says which
-//! part of its sessions is to go; each session draws once for each such decision, at a moment at which nobody notices
+//! part of its sessions is to go; each session is asked once by each such decision, at a moment at which nobody notices
 //! ([`Bond::leaves`]), and is bound anew in proportion to what the other members lack (`algorithms.md` 6.8;
 //! [`plimsoll_brain::session_moves`], [`plimsoll_brain::Plan::target`]). Where the reports show no lack the strategy
 //! chooses.
 //!
-//! Of a connection of http it is known how many of its member's requests it sends, so that what goes is counted
+//! Of a connection of http it is known how many of its member's requests it sends, so that they take turns
 //! ([`plimsoll_brain::sized_session_moves`]); and where its requests say what part of the member's load it is
 //! ([`SessionLoad`](crate::SessionLoad)), it stays if nothing is the better for its going.
 //!
@@ -157,7 +157,7 @@ impl Bond {
     pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
         let record = &trip.upstream.record;
         if self.seat.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.tie.record, record)) {
-            self.part.asks();
+            self.part.asks(record.vitals.begun_here(), trip.begun);
             return;
         }
         self.part = Part::begin(record.vitals.begun_here(), trip.begun);
@@ -186,27 +186,26 @@ impl Bond {
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
-    /// The same of a session of many requests, of which those that it had say how large it is. If it leaves: the load that it takes along, in
-    /// units of capacity times load, as far as is known.
-    pub(crate) fn takes_along(&mut self, view: &View, chance: u64, now: Time) -> Option<f32> {
+    /// The same of a session of many requests, which say how large it is. `Some` if it leaves: what it takes along, in units of capacity
+    /// times load; 0 if that is not known.
+    pub(crate) fn leaves_with(&mut self, view: &View, chance: u64, now: Time) -> Option<f32> {
         let place = self.place(view)?;
         let members = view.published.plan.members();
         let Member { shed, vitals, capacity, .. } = &members[place];
         if members.len() < 2 {
             return None;
         }
-        let (part, mut load) = (&mut self.part, 0.0);
+        let (part, mut load) = (&self.part, 0.0);
         let size = || {
-            let Asked { here, rate } = part.look(vitals.begun_here(), now)?;
+            let Asked { here, rate } = part.is(vitals.begun_here(), now)?;
             load = here * shed.load * *capacity as f32;
-            let of_load = match view.published.settings.session_load {
-                SessionLoad::Requests if !vitals.told() => Some(here),
-                SessionLoad::Requests | SessionLoad::Unknown => None,
-                // No more than that of what is sent from here, whatever members tell.
-                SessionLoad::Rate => Some(here.min(rate / shed.load)),
-                SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
+            let all = match view.published.settings.session_load {
+                SessionLoad::Unknown => None,
+                SessionLoad::Rate => Some(shed.load),
+                SessionLoad::RateForSize => Some(shed.load * *capacity as f32),
             };
-            Some(Size { here, load: of_load })
+            // It is no more of the load than of what is sent from here, whatever members tell.
+            Some(Size { here, load: all.map(|all| here.min(rate / all)) })
         };
         sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(load)
     }
@@ -224,10 +223,13 @@ impl Bond {
         let own = self.place(view)?;
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
-        if let Some(place) = plan.target(chance, &tried, now)
-            && let Some(trip) = pool.admit_to(view, place, now)
-        {
-            plan.members()[place].vitals.flow.comes(load);
+        let target = if load > 0.0 {
+            plan.target_of(load, chance, &tried, now)
+        } else {
+            plan.target(chance, &tried, now)
+        };
+        if let Some(trip) = target.and_then(|place| pool.admit_to(view, place, now)) {
+            trip.upstream.record.vitals.flow.comes(load);
             return Some(trip);
         }
         match pool.admit_by(Rc::clone(view), key, chance, now, &tried, work) {

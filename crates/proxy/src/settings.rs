@@ -225,11 +225,7 @@ pub enum Rebind {
 pub enum SessionLoad {
     /// Nothing: others may add to the load, and a request may be any part of it.
     Unknown,
-    /// Loads are what this process counts of what it sends to members: so much of the load as it is of the member's requests. Nothing where
-    /// clients have requests with the member themselves, which are in the load, too.
-    Requests,
-    /// Loads are requests a second, whoever counts and sends them: so many of these as it has itself. Where capacities differ that is a
-    /// load that is not for the member's size, and the part is as far off.
+    /// Loads are requests a second, whoever counts and sends them: so many of these as it has itself.
     Rate,
     /// The same, divided by the member's capacity.
     RateForSize,

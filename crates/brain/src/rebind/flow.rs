@@ -1,33 +1,44 @@
-//! What was carried out of the decisions about a member, by all of this process who hold its sessions.
+//! How decisions about a member's sessions are carried out, by all of this process who hold them.
 //!
 //! A part of the sessions is to go, and each is asked by itself. Drawn for each, what goes scatters around that part: of two sessions, of
-//! which one is to go, both go in one case of four, and none in another. So it is counted.
+//! which one is to go, both go in one case of four, and none in another. So they take turns: with a share of a third every third goes, and
+//! which is the first is drawn (systematic sampling). Each goes as likely as it is to, whoever else is asked and in whatever order;
+//! and as it is load that is to go, those of about the same size take turns.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::Shed;
+use crate::hash::unit;
+use crate::mix;
 
 /// Beside each member.
 #[derive(Debug, Default)]
 pub struct Flow {
-    /// The decision, above, and which part of the holders' sessions it has asked to go so far, f32 bits.
-    gone: AtomicU64,
+    /// A decision, above, and for each class of sizes how near the next turn is, in parts of 256: a byte each.
+    turns: AtomicU64,
     /// Load that came with sessions since the member's last report, f32 bits.
     came: AtomicU32,
 }
 
 impl Flow {
-    /// Takes what is still to go, up to the `part` that a session is. The session is to go as likely as it is all of that.
-    pub(super) fn take(&self, shed: Shed, part: f32) -> f32 {
-        let mut taken = 0.0;
-        let take = |gone| {
-            let before = part_of(gone, shed.epoch);
-            taken = (shed.share - before).clamp(0.0, part.max(0.0));
-            Some(u64::from(shed.epoch) << 32 | u64::from((before + taken).to_bits()))
+    /// Does a session go that is so large a `part` of what all have here? With a probability of [`Shed::share`], drawn from `chance`, if
+    /// nothing is known of the others.
+    pub(super) fn goes(&self, shed: Shed, part: f32, chance: u64) -> bool {
+        let shift = 8 * CLASSES.iter().filter(|least| part < **least).count();
+        // In the mean it is exactly the share.
+        let step = (f64::from(shed.share) * 256.0 + unit(chance)) as u32;
+        let mut goes = false;
+        let take = |turns: u64| {
+            let behind = shed.epoch.wrapping_sub((turns >> 32) as u32);
+            let turns = if behind == 0 { turns as u32 } else { mix(chance) as u32 };
+            let near = (turns >> shift & 0xff) + step;
+            goes = near > 0xff;
+            let turns = turns & !(0xff << shift) | (near & 0xff) << shift;
+            // Who asks by a plan that others know to be old changes nothing for them.
+            (behind <= u32::MAX / 2).then_some(u64::from(shed.epoch) << 32 | u64::from(turns))
         };
-        // It always gives a value.
-        let _ = self.gone.fetch_update(Relaxed, Relaxed, take);
-        taken
+        let _ = self.turns.fetch_update(Relaxed, Relaxed, take);
+        goes
     }
 
     /// A session came that is so much load, in any unit that is the same for all members.
@@ -47,7 +58,5 @@ impl Flow {
     }
 }
 
-/// What has gone by a decision; nothing has by one that is new.
-fn part_of(gone: u64, epoch: u32) -> f32 {
-    if (gone >> 32) as u32 == epoch { f32::from_bits(gone as u32) } else { 0.0 }
-}
+/// Least parts of the largest sessions, of those after them, and so on: four classes, with those below.
+const CLASSES: [f32; 3] = [1.0 / 8.0, 1.0 / 64.0, 1.0 / 512.0];

@@ -55,12 +55,20 @@ pub struct Size {
 /// each decision of the member's ([`Shed::epoch`]), from `chance`. A session that moved stays for 2, 4, 8, … report
 /// periods; after 20 more without a move it is as if it never had. If the answer is yes, the move has been noted.
 pub fn session_moves(shed: Shed, session: &mut Moves, chance: u64, now: Time) -> bool {
-    shed.share > 0.0 && session.goes(shed, shed.share, chance, now)
+    if shed.share <= 0.0 || session.epoch == shed.epoch {
+        return false;
+    }
+    session.epoch = shed.epoch;
+    let goes = session.rested(shed.period, now) && unit(chance) < f64::from(shed.share);
+    if goes {
+        session.moved(now);
+    }
+    goes
 }
 
-/// As [`session_moves`], of a session whose `size` is known, or `None`. What goes by a decision is counted ([`Flow`]): whoever
-/// is asked goes until it is as much as is to go, and the last one as likely as makes that true in the mean. And sessions are not divided: one that is more than its member has more than others takes the surplus along, and all that comes of its going is that it is asked
-/// again there. It stays.
+/// As [`session_moves`], of a session whose `size` is known, or `None`. Each goes as likely, but not by a draw of its own: they take turns
+/// ([`Flow`]), so that hardly more or less goes than is to. And sessions are not divided: one that is more than its member has more than
+/// others takes the surplus along, and all that comes of its going is that it is asked again there. It stays.
 pub fn sized_session_moves(
     shed: Shed,
     flow: &Flow,
@@ -73,12 +81,12 @@ pub fn sized_session_moves(
     let asks = shed.share > 0.0 && session.epoch != shed.epoch && shed.gap.is_finite();
     let Some(size) = asks.then(size).flatten() else { return session_moves(shed, session, chance, now) };
     let helps = size.load.is_none_or(|part| part < WORTH * shed.gap);
-    if !(helps && session.rested(shed.period, now)) {
-        session.epoch = shed.epoch;
-        return false;
+    session.epoch = shed.epoch;
+    let goes = helps && session.rested(shed.period, now) && flow.goes(shed, size.here, chance);
+    if goes {
+        session.moved(now);
     }
-    let left = flow.take(shed, size.here);
-    session.goes(shed, left / size.here, chance, now)
+    goes
 }
 
 /// May a session leave a member that has too much to do at this moment, whatever its reports say? As often as
@@ -101,19 +109,6 @@ impl Moves {
     /// How often it moved since it was last left in peace for long.
     pub fn count(&self) -> u8 {
         self.count
-    }
-
-    /// Does it go by a decision that has not asked it before, with a probability of `share`?
-    fn goes(&mut self, shed: Shed, share: f32, chance: u64, now: Time) -> bool {
-        if self.epoch == shed.epoch {
-            return false;
-        }
-        self.epoch = shed.epoch;
-        let goes = self.rested(shed.period, now) && unit(chance) < f64::from(share);
-        if goes {
-            self.moved(now);
-        }
-        goes
     }
 
     /// Has it stayed for long enough since it moved last?
@@ -222,28 +217,50 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_counted() {
-        // So many sessions of the same size, by several decisions: how many go by each.
-        let go = |share: f32, sessions: u32, seed: u64| {
+    fn sessions_take_turns() {
+        // Sessions of these sizes, asked by a decision: which of them go.
+        let go = |share: f32, sizes: &[f32], seed: u64| {
             let flow = Flow::default();
-            (1..=3).map(move |epoch| {
-                let shed = Shed { gap: 2.0, ..shed(share, epoch) };
-                let goes = |session: &u32| {
-                    let size = sized(1.0 / sessions as f32, None);
-                    let chance = mix(seed * 1000 + u64::from(epoch * 100 + session));
-                    sized_session_moves(shed, &flow, size, &mut Moves::default(), chance, at(0))
-                };
-                (0..sessions).filter(goes).count()
-            })
+            let shed = Shed { gap: 2.0, ..shed(share, 1) };
+            let goes = |(session, here): (u64, &f32)| {
+                let chance = mix(seed * 1000 + session);
+                sized_session_moves(shed, &flow, sized(*here, None), &mut Moves::default(), chance, at(0))
+            };
+            (0..).zip(sizes).map(goes).collect::<alloc::vec::Vec<bool>>()
         };
-        assert!((0..100).all(|seed| go(0.5, 2, seed).all(|count| count == 1)), "one of two");
-        assert!((0..100).all(|seed| go(0.26, 50, seed).all(|count| count == 13)));
-        // Where it is not a whole number of them, one as likely as that it is so in the mean.
-        let counts: [f64; 2] = [0.5, 1.25].map(|wanted| {
-            let all = (0..1000).map(|seed| go(wanted / 4.0, 4, seed).sum::<usize>()).sum::<usize>();
-            all as f64 / 3000.0
-        });
-        assert!((counts[0] - 0.5).abs() < 0.04 && (counts[1] - 1.25).abs() < 0.04, "{counts:?}");
+        let count = |gone: &[bool]| gone.iter().filter(|goes| **goes).count();
+        for seed in 0..200 {
+            assert_eq!(count(&go(0.5, &[0.5; 2], seed)), 1, "one of two");
+            assert!((12..=14).contains(&count(&go(0.26, &[0.02; 50], seed))));
+            // Large ones among themselves, and small ones.
+            let gone = go(0.5, &[0.3, 0.1, 0.3, 0.1, 0.1, 0.1], seed);
+            assert_eq!((gone[0], count(&gone)), (!gone[2], 3));
+        }
+        // Each as likely as it is to, whatever its size and whoever is asked before it.
+        let mut counts = [0.0; 5];
+        for seed in 0..4000 {
+            let gone = go(0.15, &[0.5, 0.3, 0.02, 0.02, 0.001], seed);
+            counts
+                .iter_mut()
+                .zip(gone)
+                .for_each(|(count, goes)| *count += f64::from(u8::from(goes)) / 4000.0);
+        }
+        assert!(counts.iter().all(|part| (0.13..0.17).contains(part)), "{counts:?}");
+    }
+
+    #[test]
+    fn who_asks_by_an_old_plan_changes_nothing_for_the_others() {
+        // Their number begins again meanwhile.
+        for (seed, old) in (0..100).zip([5, u32::MAX - 1].into_iter().cycle()) {
+            let flow = Flow::default();
+            let asks = |epoch: u32, session: u64| {
+                let (shed, chance) = (Shed { gap: 2.0, ..shed(0.5, epoch) }, mix(seed * 100 + session));
+                sized_session_moves(shed, &flow, sized(0.5, None), &mut Moves::default(), chance, at(0))
+            };
+            let first = asks(old.wrapping_add(3), 0);
+            (1..5).for_each(|session| _ = asks(old, session));
+            assert_eq!(asks(old.wrapping_add(3), 5), !first);
+        }
     }
 
     #[test]

@@ -76,9 +76,6 @@ impl Monitor {
     pub(crate) fn session_load(&self) -> SessionLoad {
         let text: String = self.metric.0.split_whitespace().collect();
         match text.split_once('/') {
-            // How long requests take is not the sum of what sessions do.
-            _ if self.source.own() && text.contains("latency") => SessionLoad::Unknown,
-            _ if self.source.own() => SessionLoad::Requests,
             None if cluster::is_rate(&text) => SessionLoad::Rate,
             Some((rate, "capacity")) if cluster::is_rate(rate) => SessionLoad::RateForSize,
             _ => SessionLoad::Unknown,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 
-/// Counts the session's requests, beside the member's of this process and beside time, from when it was bound.
+/// Counts the session's requests, beside the member's of this process and beside time, mostly of the last 20 seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
     asked: u32,
@@ -28,32 +28,30 @@ impl Part {
         Self { asked: 1, before: begun.wrapping_sub(1), since: now }
     }
 
-    /// The session has one more.
-    pub(super) fn asks(&mut self) {
+    /// The session has one more, with which the member has `begun` so many. What was long ago is forgotten, and all after a pause.
+    pub(super) fn asks(&mut self, begun: u32, now: Time) {
+        let long = now.since(self.since);
+        if long > 2 * LONG {
+            *self = Self::begin(begun, now);
+            return;
+        }
+        if long > LONG {
+            let kept = (LONG / 2).as_secs_f32() / long.as_secs_f32();
+            let all = (begun.wrapping_sub(self.before) as f32 * kept) as u32;
+            self.asked = (self.asked as f32 * kept) as u32;
+            (self.before, self.since) = (begun.wrapping_sub(all), now - LONG / 2);
+        }
         self.asked = self.asked.saturating_add(1);
     }
 
-    /// When the member has begun so many; `None` while that is too few, or too short a time, to say. Of what was long ago no more is kept
-    /// than says as much again.
-    pub(super) fn look(&mut self, begun: u32, now: Time) -> Option<Asked> {
+    /// When the member has begun so many; `None` while that is too few, or too short a time, to say.
+    pub(super) fn is(&self, begun: u32, now: Time) -> Option<Asked> {
         let (all, long) = (begun.wrapping_sub(self.before), now.since(self.since));
-        // A member's count starts again at 0 after 2^32: so long ago nothing counts.
-        if self.asked > all {
-            *self = Self { asked: 0, before: begun, since: now };
-        }
-        if self.asked == 0 || all < FEW || long < SHORT {
+        if all < FEW || long < SHORT {
             return None;
         }
-        let asked =
-            Asked { here: self.asked as f32 / all as f32, rate: self.asked as f32 / long.as_secs_f32() };
-        let kept = (ENOUGH as f32 / all as f32).max(LONG.as_secs_f32() / long.as_secs_f32());
-        if kept < 1.0 {
-            let all = (all as f32 * kept).ceil();
-            self.asked = (asked.here * all).round().max(1.0) as u32;
-            self.before = begun.wrapping_sub(all as u32);
-            self.since = now - long.mul_f32(kept);
-        }
-        Some(asked)
+        let asked = self.asked as f32;
+        Some(Asked { here: (asked / all as f32).min(1.0), rate: asked / long.as_secs_f32() })
     }
 }
 
@@ -61,8 +59,7 @@ impl Part {
 const FEW: u32 = 20;
 const SHORT: Duration = Duration::from_millis(500);
 
-/// Both, by which it is known well enough.
-const ENOUGH: u32 = 1000;
+/// From then on half of what was counts, and again half after each half of it.
 const LONG: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
@@ -71,14 +68,19 @@ mod tests {
 
     const T: Duration = Duration::from_secs(1);
 
-    fn at(second: u64) -> Time {
-        Time(0) + Duration::from_secs(second)
+    fn at(second: u32) -> Time {
+        Time(1) + T * second
     }
 
-    /// So many of the member's next requests are the session's, and so many are others'.
-    fn go_on(part: &mut Part, begun: &mut u32, own: u32, others: u32) {
-        (0..own).for_each(|_| part.asks());
-        *begun = begun.wrapping_add(own + others);
+    /// Second by second, so many of the member's next requests are the session's, and so many are others'.
+    fn go_on(part: &mut Part, begun: &mut u32, seconds: core::ops::Range<u32>, (own, others): (u32, u32)) {
+        for second in seconds {
+            *begun = begun.wrapping_add(others);
+            for _ in 0..own {
+                *begun = begun.wrapping_add(1);
+                part.asks(*begun, at(second));
+            }
+        }
     }
 
     #[test]
@@ -87,37 +89,29 @@ mod tests {
         for before in [0, 1_000_000, u32::MAX - 10] {
             let mut begun = before.wrapping_add(1);
             let mut part = Part::begin(begun, at(1000));
-            go_on(&mut part, &mut begun, 9, 9);
-            assert_eq!(part.look(begun, at(1002)), None, "nineteen");
-            go_on(&mut part, &mut begun, 0, 21);
-            assert_eq!(part.look(begun, at(1000) + T / 4), None, "a quarter of a second");
-            assert_eq!(part.look(begun, at(1002)), Some(Asked { here: 0.25, rate: 5.0 }), "ten of forty");
+            go_on(&mut part, &mut begun, 1000..1001, (9, 9));
+            assert_eq!(part.is(begun, at(1002)), None, "nineteen");
+            go_on(&mut part, &mut begun, 1001..1002, (0, 21));
+            assert_eq!(part.is(begun, at(1000) + T / 4), None, "a quarter of a second");
+            assert_eq!(part.is(begun, at(1002)), Some(Asked { here: 0.25, rate: 5.0 }), "ten of forty");
         }
     }
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
+        let near = |part: &Part, begun, second, here: f32, rate: f32| {
+            let is = part.is(begun, at(second)).unwrap();
+            assert!((is.here / here - 1.0).abs() < 0.12 && (is.rate / rate - 1.0).abs() < 0.12, "{is:?}");
+        };
         let mut begun = 1;
         let mut part = Part::begin(begun, at(0));
-        go_on(&mut part, &mut begun, 1_000_000, 0);
-        assert!(part.look(begun, at(10_000)).unwrap().here > 0.99);
-        // It becomes a tenth, and 10 a second where it was 100.
-        for second in 10_001..10_100 {
-            go_on(&mut part, &mut begun, 10, 90);
-            part.look(begun, at(second));
-        }
-        let Asked { here, rate } = part.look(begun, at(10_100)).unwrap();
-        assert!((0.09..0.12).contains(&here) && (9.0..12.0).contains(&rate), "{here} {rate}");
-    }
-
-    #[test]
-    fn a_count_that_began_again_unseen_counts_from_then() {
-        let mut begun = 1;
-        let mut part = Part::begin(begun, at(0));
-        go_on(&mut part, &mut begun, 5000, 0);
-        begun = 100;
-        assert_eq!(part.look(begun, at(100)), None);
-        go_on(&mut part, &mut begun, 10, 30);
-        assert_eq!(part.look(begun, at(102)), Some(Asked { here: 0.25, rate: 5.0 }));
+        go_on(&mut part, &mut begun, 0..10_000, (100, 0));
+        near(&part, begun, 10_000, 1.0, 100.0);
+        go_on(&mut part, &mut begun, 10_000..10_090, (10, 90));
+        near(&part, begun, 10_090, 0.1, 10.0);
+        // After a pause in which others asked for more than can be counted.
+        go_on(&mut part, &mut begun, 10_090..100_000, (0, 60_000));
+        go_on(&mut part, &mut begun, 100_000..100_010, (50, 50));
+        near(&part, begun, 100_010, 0.5, 50.0);
     }
 }

@@ -63,7 +63,7 @@ impl<S: Stream> Session<S> {
                     admit::returning(&self.core, pool, &view, now)
                 }
                 (Rebind::Agent, true) | (Rebind::Silent, false) => None,
-                (_, true) => match bond.takes_along(&view, self.core.chance(), now) {
+                (_, true) => match bond.leaves_with(&view, self.core.chance(), now) {
                     None => None,
                     Some(_) if rebind == Rebind::Close => {
                         asked.keep_alive = false;

@@ -59,14 +59,13 @@ fn loads_that_nobody_tells() {
           |                                          ^^^^^^^^^^^^^^^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
     1 error
     "#);
-    // What part of such a load a session is can be known; of one that members tell, where it is of requests.
+    // What part of it a session is can be known where a load is requests, whoever counts them.
     let known = |source: &str, metric: &str| {
         let file = format!("{LEAST}monitor = {{ source = \"{source}\", metric = \"{metric}\" }}");
         read(&file).unwrap().settings(HERE, nowhere).unwrap().groups[0].session_load
     };
-    assert_eq!(known("passive", "in_flight"), SessionLoad::Requests);
-    assert_eq!(known("passive", "requests_per_second"), SessionLoad::Requests);
-    assert_eq!(known("passive", "in_flight + latency * 10"), SessionLoad::Unknown);
+    assert_eq!(known("passive", "in_flight"), SessionLoad::Unknown);
+    assert_eq!(known("passive", "requests_per_second"), SessionLoad::Rate);
     assert_eq!(known("push", "requests_per_second"), SessionLoad::Rate);
     assert_eq!(known("prometheus", "rps/capacity"), SessionLoad::RateForSize);
     assert_eq!(known("orca", "rps_fractional / capacity"), SessionLoad::RateForSize);
