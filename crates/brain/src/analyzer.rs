@@ -384,6 +384,7 @@ impl Analyzer {
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
             .filter(|(entry, _)| entry.state.eligible() || (open && !entry.drained() && !entry.disabled))
+            .inspect(|(entry, _)| entry.vitals.flow.renew())
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         let members = self.within(members);

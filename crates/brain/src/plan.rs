@@ -433,7 +433,10 @@ pub(crate) mod tests {
                 plan.members()[place].vitals.flow.comes(0.1);
                 counts[place] += 1;
             }
-            plan.members().iter().for_each(|member| member.vitals.flow.reported());
+            for Member { vitals, .. } in plan.members() {
+                vitals.flow.report();
+                vitals.flow.renew();
+            }
             counts
         };
         let plan = with([1.0, 1.0, 2.0, 0.0]);

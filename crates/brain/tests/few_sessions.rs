@@ -2,7 +2,7 @@
 //! them?
 //!
 //! As in figures 12 to 14 of *Performance Evaluation of an Adaptive Middleware Load Balancing and Monitoring Service*: every other
-//! session asks for 83 requests a second, the others for 5. Members report requests per second every 2 s.
+//! session asks for 83 requests a second, the others for 5. Members report requests per second every 2 s; all counts are Poisson's.
 
 #![expect(clippy::print_stdout, reason = "the tables are what the runs are for")]
 
@@ -26,6 +26,9 @@ const PERIOD: f64 = 2.0;
 
 /// Ten minutes, in which they come to rest; ten more are looked at.
 const SETTLED: f64 = 600.0;
+
+/// Seconds by whose requests their parts are known.
+const LATELY: f64 = 7.0;
 
 /// Parts of a period.
 const TICKS: usize = 20;
@@ -55,24 +58,29 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
         for tick in 0..TICKS {
             let now =
                 Time(0) + Duration::from_secs_f64((period as f64 + tick as f64 / TICKS as f64) * PERIOD);
-            let mut loads = vec![0.0; members];
-            held.iter().for_each(|(demand, member, _)| loads[*member] += demand);
-            for (demand, member, moves) in &mut held {
-                let Member { shed, vitals, .. } = &plan.members()[*member];
-                let part = (*demand / loads[*member] * about(&mut dice)).min(1.0) as f32;
-                let size = || Some(Size { here: part, load: known.then_some(part) });
+            for (demand, member, _) in &held {
+                seen[*member] += count(*demand * PERIOD / TICKS as f64, &mut dice) / PERIOD;
+            }
+            for index in 0..held.len() {
+                let loads = loads(members, &held);
+                let (demand, member, moves) = &mut held[index];
                 // Who asks for much is asked first.
-                let asks = unit(dice.bits()) < *demand * PERIOD / TICKS as f64;
-                let chance = dice.bits();
-                if asks && sized_session_moves(*shed, &vitals.flow, size, moves, chance, now) {
-                    let takes = part * shed.load;
-                    if let Some(target) = plan.target_of(takes, dice.bits(), &[ids[*member]], now) {
-                        plan.members()[target].vitals.flow.comes(takes);
-                        *member = target;
-                        moved[usize::from(period as f64 * PERIOD >= SETTLED)] += 1.0;
-                    }
+                if unit(dice.bits()) > *demand * PERIOD / TICKS as f64 {
+                    continue;
                 }
-                seen[*member] += *demand * about(&mut dice) / TICKS as f64;
+                let own = count(*demand * LATELY, &mut dice);
+                let others = count((loads[*member] - *demand) * LATELY, &mut dice);
+                let part = (own / (own + others).max(1.0)) as f32;
+                let size = || Some(Size { here: part, load: known.then_some(part) });
+                let Member { shed, vitals, .. } = &plan.members()[*member];
+                let takes = part * shed.load;
+                if sized_session_moves(*shed, &vitals.flow, size, moves, dice.bits(), now)
+                    && let Some(target) = plan.target_of(takes, dice.bits(), &[ids[*member]], now)
+                {
+                    plan.members()[target].vitals.flow.comes(takes);
+                    *member = target;
+                    moved[usize::from(period as f64 * PERIOD >= SETTLED)] += 1.0;
+                }
             }
         }
         let now = Time(0) + Duration::from_secs_f64((period + 1) as f64 * PERIOD);
@@ -87,8 +95,9 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
         }
         while analyzer.poll_event().is_some() {}
         if period as f64 * PERIOD >= SETTLED {
-            let fair = seen.iter().sum::<f64>() / members as f64;
-            greatest += seen.iter().copied().fold(0.0, f64::max) / fair;
+            let loads = loads(members, &held);
+            let fair = loads.iter().sum::<f64>() / members as f64;
+            greatest += loads.into_iter().fold(0.0, f64::max) / fair;
             samples += 1.0;
         }
     }
@@ -101,9 +110,28 @@ fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A tenth more or less, as counts are.
-fn about(dice: &mut Dice) -> f64 {
-    0.9 + 0.2 * unit(dice.bits())
+/// How many come where so many do in the mean; of many it is as good as normal.
+fn count(mean: f64, dice: &mut Dice) -> f64 {
+    if mean > 20.0 {
+        // Of twelve, a variance of 1.
+        let normal = (0..12).map(|_| unit(dice.bits())).sum::<f64>() - 6.0;
+        return (mean + mean.sqrt() * normal).round().max(0.0);
+    }
+    let (mut count, mut left) = (0.0, mean);
+    loop {
+        left += (unit(dice.bits()) + f64::EPSILON).ln();
+        if left < 0.0 {
+            return count;
+        }
+        count += 1.0;
+    }
+}
+
+/// What all sessions ask of each member.
+fn loads(members: usize, held: &[(f64, usize, Moves)]) -> Vec<f64> {
+    let mut loads = vec![0.0; members];
+    held.iter().for_each(|(demand, member, _)| loads[*member] += demand);
+    loads
 }
 
 fn spec(members: usize) -> GroupSpec {
@@ -139,24 +167,24 @@ fn few_sessions_come_to_rest() {
     ];
     for (members, sessions, most) in cases {
         let (mut first, mut rest, mut greatest) = (0.0, 0.0, 0.0);
-        for seed in 1..=20 {
+        for seed in 1..=10 {
             let one = run(members, &sessions, true, seed);
-            first += one.first / 20.0;
-            rest += one.rest / 20.0;
-            greatest += one.greatest / 20.0;
+            first += one.first / 10.0;
+            rest += one.rest / 10.0;
+            greatest += one.greatest / 10.0;
         }
         let count = sessions.len();
         println!("{members:7} {count:8} | {first:12.2} {rest:16.4} | {greatest:.2}");
-        assert!(first <= 0.6 && rest <= 0.01, "{count} at {members}: {first:.2}, {rest:.4}");
+        assert!(first <= 0.6 && rest <= 0.015, "{count} at {members}: {first:.2}, {rest:.4}");
         assert!(greatest <= most, "{count} at {members}: {greatest:.2}");
     }
 }
 
-/// Where nobody knows which part of its member's load a session is, eight with a member each go round for ever.
+/// Where nobody knows which part of its member's load a session is, only of what is sent from here, eight with a member each go round for ever.
 #[test]
-fn they_do_not_where_their_size_is_not_known() {
+fn they_do_not_where_their_part_of_the_load_is_not_known() {
     let sessions = in_turn(8, 8);
-    let rest = (1..=5).map(|seed| run(8, &sessions, false, seed).rest / 5.0).sum::<f64>();
+    let rest = (1..=3).map(|seed| run(8, &sessions, false, seed).rest / 3.0).sum::<f64>();
     println!("{rest:.2} moves of a session in a minute");
     assert!((0.1..0.5).contains(&rest), "{rest}");
 }

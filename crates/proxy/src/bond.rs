@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_brain::{Member, MemberId, Moves, Size, Time, session_moves, sized_session_moves};
 
+use crate::Binding;
 use crate::account::Choice;
 use crate::group::Record;
 use crate::inner::lock;
@@ -157,7 +158,9 @@ impl Bond {
     pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
         let record = &trip.upstream.record;
         if self.seat.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.tie.record, record)) {
-            self.part.asks(record.vitals.begun_here(), trip.begun);
+            if let Binding::OnDemand(_) = listener.settings().binding {
+                self.part.asks(record.vitals.begun_here(), trip.begun);
+            }
             return;
         }
         self.part = Part::begin(record.vitals.begun_here(), trip.begun);
@@ -187,7 +190,7 @@ impl Bond {
     }
 
     /// The same of a session of many requests, which say how large it is. `Some` if it leaves: what it takes along, in units of capacity
-    /// times load; 0 if that is not known.
+    /// times load (as if all were sent from here, where its part of that is not known); 0 if nothing is known.
     pub(crate) fn leaves_with(&mut self, view: &View, chance: u64, now: Time) -> Option<f32> {
         let place = self.place(view)?;
         let members = view.published.plan.members();
@@ -198,14 +201,15 @@ impl Bond {
         let (part, mut load) = (&self.part, 0.0);
         let size = || {
             let Asked { here, rate } = part.is(vitals.begun_here(), now)?;
-            load = here * shed.load * *capacity as f32;
-            let all = match view.published.settings.session_load {
-                SessionLoad::Unknown => None,
-                SessionLoad::Rate => Some(shed.load),
-                SessionLoad::RateForSize => Some(shed.load * *capacity as f32),
-            };
             // It is no more of the load than of what is sent from here, whatever members tell.
-            Some(Size { here, load: all.map(|all| here.min(rate / all)) })
+            let of_load = match view.published.settings.session_load {
+                SessionLoad::Unknown => None,
+                SessionLoad::Own => Some(here),
+                SessionLoad::Rate => Some(here.min(rate / shed.load)),
+                SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
+            };
+            load = of_load.unwrap_or(here) * shed.load * *capacity as f32;
+            Some(Size { here, load: of_load })
         };
         sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(load)
     }
@@ -228,14 +232,15 @@ impl Bond {
         } else {
             plan.target(chance, &tried, now)
         };
-        if let Some(trip) = target.and_then(|place| pool.admit_to(view, place, now)) {
-            trip.upstream.record.vitals.flow.comes(load);
-            return Some(trip);
-        }
-        match pool.admit_by(Rc::clone(view), key, chance, now, &tried, work) {
-            Admission::Trip(trip) => Some(trip),
-            Admission::Full | Admission::Shed | Admission::Nobody => None,
-        }
+        let trip = match target.and_then(|place| pool.admit_to(view, place, now)) {
+            Some(trip) => trip,
+            None => match pool.admit_by(Rc::clone(view), key, chance, now, &tried, work) {
+                Admission::Trip(trip) => trip,
+                Admission::Full | Admission::Shed | Admission::Nobody => return None,
+            },
+        };
+        trip.upstream.record.vitals.flow.comes(load);
+        Some(trip)
     }
 
     /// A place with its own member, drained if its sessions stay then; `None` if that may not be used, or has no room.

@@ -225,9 +225,12 @@ pub enum Rebind {
 pub enum SessionLoad {
     /// Nothing: others may add to the load, and a request may be any part of it.
     Unknown,
-    /// Loads are requests a second, whoever counts and sends them: so many of these as it has itself.
+    /// Loads are the requests a second that this process counts, or those by the member's capacity: the session's part of them is its part of the
+    /// load.
+    Own,
+    /// Members tell their requests a second: the session's part is its own over those.
     Rate,
-    /// The same, divided by the member's capacity.
+    /// Members tell that by their capacity.
     RateForSize,
 }
 

@@ -28,7 +28,7 @@ impl Analyzer {
         // What was told is of the whole host; strategies go by it as far as it is the group's doing, and follow the rest slowly.
         let load = Load { value: entry.apart.load(load.value), ..load };
         let begun = entry.vitals.begun();
-        entry.vitals.flow.reported();
+        entry.vitals.flow.report();
         match &mut entry.reports {
             Some(reports) if reports.say(load.at).is_some() => reports.add(load, dampening, begun),
             none => *none = Some(Reports::new(load, begun)),
@@ -82,6 +82,7 @@ impl Analyzer {
         }
         if on {
             self.rebind = Some(Rebind::new((self.spec.strategy.rule)(&self.knobs())));
+            self.entries.iter().for_each(|entry| entry.vitals.flow.begin_anew());
             return;
         }
         for place in 0..self.entries.len() {

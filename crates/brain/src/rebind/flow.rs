@@ -3,9 +3,9 @@
 //! A part of the sessions is to go, and each is asked by itself. Drawn for each, what goes scatters around that part: of two sessions, of
 //! which one is to go, both go in one case of four, and none in another. So they take turns: with a share of a third every third goes, and
 //! which is the first is drawn (systematic sampling). Each goes as likely as it is to, whoever else is asked and in whatever order;
-//! and as it is load that is to go, those of about the same size take turns.
+//! and as it is load that is to go, those of about the same size take turns, within a factor of eight.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::Shed;
 use crate::hash::unit;
@@ -18,6 +18,8 @@ pub struct Flow {
     turns: AtomicU64,
     /// Load that came with sessions since the member's last report, f32 bits.
     came: AtomicU32,
+    /// Did it report since plans last said what it lacks?
+    reported: AtomicBool,
 }
 
 impl Flow {
@@ -52,11 +54,23 @@ impl Flow {
         f64::from(f32::from_bits(self.came.load(Relaxed)))
     }
 
-    /// The member reported: what came is in its load.
-    pub(crate) fn reported(&self) {
-        self.came.store(0, Relaxed);
+    /// The member reported: what came is in its load, and by the next plan in what it lacks.
+    pub(crate) fn report(&self) {
+        self.reported.store(true, Relaxed);
+    }
+
+    /// There is a new plan.
+    pub(crate) fn renew(&self) {
+        if self.reported.swap(false, Relaxed) {
+            self.came.store(0, Relaxed);
+        }
+    }
+
+    /// Decisions are numbered from the first again.
+    pub(crate) fn begin_anew(&self) {
+        self.turns.store(0, Relaxed);
     }
 }
 
-/// Least parts of the largest sessions, of those after them, and so on: four classes, with those below.
+/// Least parts of the largest sessions, and of those after them: four classes, with the smallest.
 const CLASSES: [f32; 3] = [1.0 / 8.0, 1.0 / 64.0, 1.0 / 512.0];

@@ -76,6 +76,8 @@ impl Monitor {
     pub(crate) fn session_load(&self) -> SessionLoad {
         let text: String = self.metric.0.split_whitespace().collect();
         match text.split_once('/') {
+            None if self.source.own() && cluster::is_rate(&text) => SessionLoad::Own,
+            Some((rate, "capacity")) if self.source.own() && cluster::is_rate(rate) => SessionLoad::Own,
             None if cluster::is_rate(&text) => SessionLoad::Rate,
             Some((rate, "capacity")) if cluster::is_rate(rate) => SessionLoad::RateForSize,
             _ => SessionLoad::Unknown,

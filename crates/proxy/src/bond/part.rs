@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 
-/// Counts the session's requests, beside the member's of this process and beside time, mostly of the last 20 seconds.
+/// Counts the session's requests, beside the member's of this process and beside time, mostly of the last ten seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
     asked: u32,
@@ -28,18 +28,14 @@ impl Part {
         Self { asked: 1, before: begun.wrapping_sub(1), since: now }
     }
 
-    /// The session has one more, with which the member has `begun` so many. What was long ago is forgotten, and all after a pause.
+    /// The session has one more, with which the member has `begun` so many. What was long ago is forgotten.
     pub(super) fn asks(&mut self, begun: u32, now: Time) {
-        let long = now.since(self.since);
-        if long > 2 * LONG {
-            *self = Self::begin(begun, now);
-            return;
-        }
-        if long > LONG {
-            let kept = (LONG / 2).as_secs_f32() / long.as_secs_f32();
-            let all = (begun.wrapping_sub(self.before) as f32 * kept) as u32;
-            self.asked = (self.asked as f32 * kept) as u32;
-            (self.before, self.since) = (begun.wrapping_sub(all), now - LONG / 2);
+        let (all, long) = (begun.wrapping_sub(self.before), now.since(self.since));
+        if long > LONG && all > 2 * FEW {
+            let kept = (LONG.as_secs_f32() / long.as_secs_f32()).max(FEW as f32 / all as f32 * 2.0) / 2.0;
+            self.asked = (self.asked as f32 * kept).round() as u32;
+            (self.before, self.since) =
+                (begun.wrapping_sub((all as f32 * kept) as u32), now - long.mul_f32(kept));
         }
         self.asked = self.asked.saturating_add(1);
     }
@@ -59,8 +55,8 @@ impl Part {
 const FEW: u32 = 20;
 const SHORT: Duration = Duration::from_millis(500);
 
-/// From then on half of what was counts, and again half after each half of it.
-const LONG: Duration = Duration::from_secs(20);
+/// What is older is forgotten, half of it at a time, but for so many requests of the member as say something.
+const LONG: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -101,17 +97,23 @@ mod tests {
     fn what_was_long_ago_is_forgotten() {
         let near = |part: &Part, begun, second, here: f32, rate: f32| {
             let is = part.is(begun, at(second)).unwrap();
-            assert!((is.here / here - 1.0).abs() < 0.12 && (is.rate / rate - 1.0).abs() < 0.12, "{is:?}");
+            assert!((is.here / here - 1.0).abs() < 0.15 && (is.rate / rate - 1.0).abs() < 0.15, "{is:?}");
         };
         let mut begun = 1;
         let mut part = Part::begin(begun, at(0));
         go_on(&mut part, &mut begun, 0..10_000, (100, 0));
         near(&part, begun, 10_000, 1.0, 100.0);
-        go_on(&mut part, &mut begun, 10_000..10_090, (10, 90));
-        near(&part, begun, 10_090, 0.1, 10.0);
-        // After a pause in which others asked for more than can be counted.
-        go_on(&mut part, &mut begun, 10_090..100_000, (0, 60_000));
-        go_on(&mut part, &mut begun, 100_000..100_010, (50, 50));
-        near(&part, begun, 100_010, 0.5, 50.0);
+        go_on(&mut part, &mut begun, 10_000..10_060, (10, 90));
+        near(&part, begun, 10_060, 0.1, 10.0);
+        // After an hour in which others had as many.
+        go_on(&mut part, &mut begun, 10_060..13_660, (0, 100));
+        go_on(&mut part, &mut begun, 13_660..13_720, (50, 50));
+        near(&part, begun, 13_720, 0.5, 50.0);
+        // Of few requests they count for longer.
+        go_on(&mut part, &mut begun, 13_720..14_720, (0, 0));
+        for second in (14_720..15_720).step_by(10) {
+            go_on(&mut part, &mut begun, second..second + 1, (1, 3));
+        }
+        near(&part, begun, 15_720, 0.25, 0.1);
     }
 }

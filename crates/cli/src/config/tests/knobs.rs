@@ -65,7 +65,8 @@ fn loads_that_nobody_tells() {
         read(&file).unwrap().settings(HERE, nowhere).unwrap().groups[0].session_load
     };
     assert_eq!(known("passive", "in_flight"), SessionLoad::Unknown);
-    assert_eq!(known("passive", "requests_per_second"), SessionLoad::Rate);
+    assert_eq!(known("passive", "requests_per_second"), SessionLoad::Own);
+    assert_eq!(known("passive", "requests_per_second / capacity"), SessionLoad::Own);
     assert_eq!(known("push", "requests_per_second"), SessionLoad::Rate);
     assert_eq!(known("prometheus", "rps/capacity"), SessionLoad::RateForSize);
     assert_eq!(known("orca", "rps_fractional / capacity"), SessionLoad::RateForSize);

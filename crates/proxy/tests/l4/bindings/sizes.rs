@@ -41,12 +41,39 @@ async fn the_others_go(session_load: SessionLoad, size: f64) {
 
 #[tokio::test]
 async fn it_stays_where_loads_are_requests() {
+    the_others_go(SessionLoad::Own, 1.0).await;
+}
+
+#[tokio::test]
+async fn it_stays_where_members_tell_requests() {
     the_others_go(SessionLoad::Rate, 1.0).await;
 }
 
 #[tokio::test]
+async fn it_goes_where_others_send_much_more() {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let settings = GroupSettings { session_load: SessionLoad::Rate, ..first(&[busy, idle]) };
+        let (engine, address) = start(silent(), settings);
+        let mut clients = clients(address, 1).await;
+        let begun = Instant::now();
+        let mut asked = 0;
+        // All that is sent from here, and a tenth of what the member tells.
+        while served(&mut clients, busy).await == 1 {
+            asked += 1;
+            if begun.elapsed() > SECOND {
+                let rate = asked as f64 / begun.elapsed().as_secs_f64();
+                tell(&engine, (busy, 10.0 * rate), (idle, 5.0 * rate));
+            }
+            tokio::time::sleep(MILLI).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn it_stays_where_loads_are_requests_for_the_member_s_size() {
-    the_others_go(SessionLoad::RateForSize, 4.0).await;
+    the_others_go(SessionLoad::RateForSize, 0.25).await;
 }
 
 #[tokio::test]
