@@ -74,3 +74,33 @@ impl Flow {
 
 /// Least parts of the largest sessions, and of those after them: four classes, with the smallest.
 const CLASSES: [f32; 3] = [1.0 / 8.0, 1.0 / 64.0, 1.0 / 512.0];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_counts_until_a_plan_knows_of_it() {
+        let flow = Flow::default();
+        flow.comes(1.0);
+        flow.renew();
+        assert_eq!(flow.came(), 1.0, "a plan without a report");
+        flow.report();
+        flow.comes(0.5);
+        assert_eq!(flow.came(), 1.5, "a report that no plan knows");
+        flow.renew();
+        assert_eq!(flow.came(), 0.0);
+    }
+
+    #[test]
+    fn turns_are_taken_by_decisions_that_are_numbered_from_the_first_again() {
+        let shed = |epoch| Shed { share: 0.5, epoch, ..Shed::default() };
+        for seed in 0..100 {
+            let flow = Flow::default();
+            flow.goes(shed(9), 0.5, mix(seed));
+            flow.begin_anew();
+            let [first, second] = [1, 2].map(|session| flow.goes(shed(1), 0.5, mix(seed * 10 + session)));
+            assert_ne!(first, second, "{seed}");
+        }
+    }
+}
