@@ -42,6 +42,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("tao-9", include_str!("../../../../experiments/tao-9.toml")),
     ("tao-8-iiop", include_str!("../../../../experiments/tao-8-iiop.toml")),
     ("tao-9-iiop", include_str!("../../../../experiments/tao-9-iiop.toml")),
+    ("sessions-at-rest", include_str!("../../../../experiments/sessions-at-rest.toml")),
     ("lqn-4", include_str!("../../../../experiments/lqn-4.toml")),
     ("lqn-5", include_str!("../../../../experiments/lqn-5.toml")),
     ("lqn-6", include_str!("../../../../experiments/lqn-6.toml")),
