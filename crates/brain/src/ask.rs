@@ -20,6 +20,9 @@ pub struct Ask {
     /// Is it for a session, which lasts as long as its client likes, or for one that will not be counted? How long others took says nothing
     /// of it then.
     pub session: bool,
+    /// Do those that its client sends after it go to the same member? How long a few requests took lately says little of what these will
+    /// bring.
+    pub binds: bool,
     /// Where none has room for it, may it go to one that was full a while ago and may be so no longer? That one may refuse it, so it must
     /// be possible to send it again; and it would overtake those that wait.
     pub venture: bool,

@@ -22,7 +22,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::{Time, Vitals, hash, mix};
+use crate::{Load, Time, Vitals, hash, mix};
 
 mod company;
 mod duty;
@@ -34,7 +34,7 @@ mod word;
 
 pub use company::Company;
 pub use peer::Acquaintance;
-pub use word::{MOST, Report, Section, WORDS, Word, varint};
+pub use word::{MOST, Report, Reported, Section, WORDS, Word, varint};
 
 use peer::Peer;
 
@@ -113,6 +113,8 @@ pub enum What {
     Loaded {
         /// In the unit of the group's metric.
         value: f64,
+        /// It is of all that goes on at the member's host.
+        of_host: bool,
         /// How long ago it was measured.
         age: Duration,
     },
@@ -183,7 +185,7 @@ struct Own {
     told: Option<tell::Told>,
     ejected: Option<Time>,
     check: Option<(bool, Time)>,
-    load: Option<(f32, Time)>,
+    load: Option<Load>,
     /// When the reading was made that another passed on: it is not told.
     borrowed: Time,
     /// Is it for this balancer to check?
@@ -270,10 +272,10 @@ impl Fleet {
     }
 
     /// A load was reported of a member to this balancer.
-    pub fn loaded(&mut self, group: &str, member: &str, value: f64, at: Time) {
-        let told = value as f32;
+    pub fn loaded(&mut self, group: &str, member: &str, load: Load) {
+        let told = load.value as f32;
         if let Some((_, own)) = self.own(group, member).filter(|_| told.is_finite() && told >= 0.0) {
-            own.load = Some((told, at));
+            own.load = Some(load);
         }
     }
 

@@ -72,6 +72,9 @@ pub struct Load {
     pub value: f64,
     /// When it was measured: by the clock of this process, never later than now.
     pub at: Time,
+    /// It is of all that goes on at the member's host, whichever group brought it: see [`Apart`](crate::neighbours::Apart).
+    #[serde(default)]
+    pub of_host: bool,
 }
 
 /// What a member's reports come to: the load that strategies go by.

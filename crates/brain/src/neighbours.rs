@@ -170,6 +170,11 @@ impl Apart {
         }
     }
 
+    /// What was told before says nothing of what comes now.
+    pub fn forget(&mut self) {
+        self.others = None;
+    }
+
     /// The load to go by, where `load` is told of the host as a whole.
     pub fn load(&mut self, load: f64) -> f64 {
         if self.groups == 1 {

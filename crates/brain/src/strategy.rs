@@ -102,6 +102,8 @@ pub struct Strategy {
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
     /// What [`Plan::hear`] does.
     pub hear: fn(&mut Hand, &Member, &Reading, Time),
+    /// For people: why it gives a member of the plan nothing now, if that is so whatever the others do.
+    pub refuses: fn(&Plan, &Member) -> Option<String>,
     /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
     /// What every strategy has (weight, requests in flight) is shown anyway.
     pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
@@ -203,6 +205,7 @@ const PLAIN: Strategy = Strategy {
     second: fewest,
     observe: |_, _, _, _, _| {},
     hear: |_, _, _, _| {},
+    refuses: |_, _| None,
     explain: |_, _, _| Vec::new(),
 };
 

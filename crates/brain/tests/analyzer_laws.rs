@@ -126,11 +126,13 @@ fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mu
             let totals: Vec<(MemberId, Totals)> = (0..).map(MemberId).zip(*counts).collect();
             analyzer.handle_totals(&totals, *now);
         }
-        Call::Load(which, value) => _ = analyzer.handle_load(id(which), Load { value: *value, at: *now }),
+        Call::Load(which, value) => {
+            _ = analyzer.handle_load(id(which), Load { value: *value, at: *now, of_host: false })
+        }
         Call::Loads(loads, apart) => {
             for (member, value) in (0..).map(MemberId).zip(loads) {
                 *now = *now + Duration::from_millis(*apart / NAMES.len() as u64);
-                analyzer.handle_load(member, Load { value: *value, at: *now });
+                analyzer.handle_load(member, Load { value: *value, at: *now, of_host: false });
             }
         }
         Call::Usage(which, [rps, utilization, eps]) => {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plimsoll_brain::{Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, strategy};
+use plimsoll_brain::{
+    Effective, Hand, Knobs, Member, MemberId, Plan, Shed, State, Strategy, Time, Vitals, strategy,
+};
 
 fn plan(strategy: &'static Strategy) -> Plan {
     let member = |number: u32| Member {
@@ -57,4 +59,24 @@ fn the_figures_are_those_it_judges_by() {
         panic!("{:?}", figures(&ewma, 1, now));
     };
     assert!((latency - 0.02).abs() < 1e-6 && (cost - 0.02 * 4.0).abs() < 1e-6, "{latency} {cost}");
+}
+
+#[test]
+fn one_at_or_above_reject_says_that_it_gets_nothing() {
+    let (now, least_loaded) = (Time(0), strategy::find("least_loaded").expect("it is there"));
+    let mut knobs = Knobs::defaults(least_loaded);
+    // `per_balance_load` and `reject`.
+    (knobs.0[2], knobs.0[3]) = (0.25, 1.0);
+    let bare = plan(least_loaded);
+    let members = bare.members().iter().zip([0.2, 0.5, 3.0]).map(|(member, value)| Member {
+        effective: Some(Effective { value, begun: member.vitals.begun().wrapping_sub(2) }),
+        ..member.clone()
+    });
+    let plan = Plan::new(least_loaded, knobs, members.collect());
+    let refuses = |index: usize| plan.refuses(&plan.members()[index], now);
+    assert_eq!(refuses(0), None);
+    assert_eq!(figures(&plan, 0, now), [("load_with_bindings", 0.7)]);
+    let why = refuses(1).expect("two bindings make its load 1");
+    assert!(why.contains("its load counts as 1.00") && why.contains("`reject`"), "{why}");
+    assert!(refuses(2).is_some());
 }

@@ -85,7 +85,7 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
         }
         let now = Time(0) + Duration::from_secs_f64((period + 1) as f64 * PERIOD);
         for (id, value) in ids.iter().zip(&seen) {
-            assert!(analyzer.handle_load(*id, Load { value: *value, at: now }));
+            assert!(analyzer.handle_load(*id, Load { value: *value, at: now, of_host: false }));
         }
         if analyzer.poll_timeout().is_some_and(|due| due <= now) {
             analyzer.handle_timeout(now);

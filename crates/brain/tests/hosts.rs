@@ -97,7 +97,11 @@ fn run(told: Told, seed: u64) -> Outcome {
         for (which, group) in groups.iter_mut().enumerate() {
             if let Some(place) = host.checked_sub(group.first).filter(|place| *place < EACH) {
                 let value = if told == Told::Host { whole } else { own[which] };
-                assert!(group.analyzer.handle_load(group.ids[place], Load { value, at: now }));
+                assert!(
+                    group
+                        .analyzer
+                        .handle_load(group.ids[place], Load { value, at: now, of_host: told == Told::Host })
+                );
             }
             group.settle(now);
         }

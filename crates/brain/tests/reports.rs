@@ -73,7 +73,7 @@ impl Group {
     }
 
     fn load(&mut self, seconds: f64, member: MemberId, value: f64) {
-        assert!(self.analyzer.handle_load(member, Load { value, at: at(seconds) }));
+        assert!(self.analyzer.handle_load(member, Load { value, at: at(seconds), of_host: false }));
         self.until(seconds);
     }
 
@@ -323,4 +323,41 @@ fn a_liar_harms_only_itself() {
         assert!(!under.contains(&A) && !under.contains(&B), "{lie}: {under:?}");
         assert!(group.plan.members().iter().all(|member| member.deficit.is_finite()));
     }
+}
+
+/// Of what is told of a host a group that shares it follows the others' part slowly; of what is told of a member it is all its own.
+#[test]
+fn what_is_told_of_a_member_is_not_told_apart() {
+    for of_host in [false, true] {
+        let mut group = Group::new("least_loaded", &[1.0; 2]);
+        group.analyzer.set_host_share(A, (0.2, 2));
+        group.load(0.0, B, 1.0);
+        let tell = |group: &mut Group, value: f64, second: f64| {
+            group.analyzer.handle_load(A, Load { value, at: at(second), of_host });
+            group.until(second + 0.5);
+        };
+        tell(&mut group, 1.0, 0.0);
+        tell(&mut group, 8.0, 1.0);
+        // 1.6 of its own and, of 0.8 and 6.4 by others, a quarter of the way.
+        let expected = if of_host { 1.6 + 0.8 + 5.6 / 4.0 } else { 8.0 };
+        let counted = group.effective(0).expect("it counts");
+        assert!((counted - expected).abs() < 1e-9, "{counted}, not {expected}");
+        // What was told before a long silence says nothing of what others do now.
+        tell(&mut group, 2.0, 60.0);
+        assert_eq!(group.effective(0), Some(2.0));
+    }
+}
+
+#[test]
+fn loads_by_another_metric_begin_anew() {
+    let mut group = Group::new("rendezvous", &[1.0; 3]);
+    step(&mut group, 0, 33, 30);
+    assert!(group.analyzer.alerts().count() > 0);
+    group.analyzer.forget_loads(at(33.0));
+    group.until(34.0);
+    assert_eq!(group.analyzer.alerts().count(), 0);
+    assert!(group.plan.members().iter().all(|member| member.effective.is_none() && member.load.is_none()));
+    assert_eq!(group.analyzer.counted(at(34.0)).count(), 0);
+    group.load(35.0, A, 700.0);
+    assert_eq!(group.analyzer.counted(at(35.0)).collect::<Vec<_>>(), [(A, 700.0)]);
 }

@@ -189,7 +189,7 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
             let value = value.min(way.most);
             for (analyzer, plan) in &mut brains {
                 if way.lost == 0.0 || unit(&mut dice) > way.lost {
-                    assert!(analyzer.handle_load(ids[place], Load { value, at: now }));
+                    assert!(analyzer.handle_load(ids[place], Load { value, at: now, of_host: false }));
                 }
                 if analyzer.poll_timeout().is_some_and(|due| due <= now) {
                     analyzer.handle_timeout(now);

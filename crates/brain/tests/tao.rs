@@ -59,7 +59,10 @@ impl Group {
         self.round += 1;
         let now = Time(0) + Duration::from_secs(3) * self.round;
         for (member, value) in (0..).map(MemberId).zip(loads) {
-            assert_eq!(self.analyzer.handle_load(member, Load { value: *value, at: now }), *value >= 0.0);
+            assert_eq!(
+                self.analyzer.handle_load(member, Load { value: *value, at: now, of_host: false }),
+                *value >= 0.0
+            );
         }
         self.analyzer.handle_timeout(now);
         if let Some(plan) = self.analyzer.plan(now) {
@@ -285,7 +288,7 @@ fn a_monitor_that_dies_or_lies_harms_nobody() {
     group.report(&[90.0, 10.0]).report(&[90.0, 10.0]);
     assert_eq!(group.alerts(), [0]);
     for bad in [f64::NAN, f64::INFINITY, -1.0] {
-        let load = Load { value: bad, at: Time(0) + Duration::from_secs(7) };
+        let load = Load { value: bad, at: Time(0) + Duration::from_secs(7), of_host: false };
         assert!(!group.analyzer.handle_load(MemberId(0), load));
     }
     // The second reports for ten more periods; the first is dead.

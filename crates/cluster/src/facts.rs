@@ -30,13 +30,28 @@ pub(crate) struct Fact {
     pub(crate) value: f64,
     /// When it was measured.
     pub(crate) at: Instant,
-    pub(crate) source: Source,
+    pub(crate) origin: Origin,
     /// Growth per second, once two are known.
     pub(crate) rate: Option<f64>,
     /// What the next growth is measured from.
     base: (f64, Instant),
     /// Growth since then that was told of.
     grown: f64,
+}
+
+/// Where a fact comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Origin {
+    pub(crate) source: Source,
+    /// It was told of a host, and so of every member there.
+    pub(crate) of_host: bool,
+}
+
+impl From<Source> for Origin {
+    /// Told of the member alone.
+    fn from(source: Source) -> Self {
+        Self { source, of_host: false }
+    }
 }
 
 /// By how much a counter has grown.
@@ -73,11 +88,11 @@ impl Facts {
         name: &str,
         (value, grown): (f64, Grown),
         at: Instant,
-        source: Source,
+        origin: Origin,
         life: Duration,
     ) -> bool {
         if let Some(fact) = self.0.get_mut(name) {
-            fact.renew((value, grown), at, source);
+            fact.renew((value, grown), at, origin);
             return true;
         }
         if self.0.len() >= LIMIT_NAMES {
@@ -90,7 +105,7 @@ impl Facts {
                 None => return false,
             }
         }
-        self.0.insert(name.into(), Fact { value, at, source, rate: None, base: (value, at), grown: 0.0 });
+        self.0.insert(name.into(), Fact { value, at, origin, rate: None, base: (value, at), grown: 0.0 });
         true
     }
 
@@ -104,11 +119,11 @@ impl Facts {
 }
 
 impl Fact {
-    fn renew(&mut self, (value, grown): (f64, Grown), at: Instant, source: Source) {
+    fn renew(&mut self, (value, grown): (f64, Grown), at: Instant, origin: Origin) {
         if at < self.at {
             return;
         }
-        (self.value, self.at, self.source) = (value, at, source);
+        (self.value, self.at, self.origin) = (value, at, origin);
         let (base, since) = self.base;
         let apart = at.saturating_duration_since(since);
         let growth = match grown {
@@ -151,10 +166,10 @@ mod tests {
     fn the_later_measurement_counts() {
         let start = Instant::now();
         let mut facts = Facts::default();
-        assert!(facts.insert("cpu", said(0.5), at(start, 5.0), Source::Push, LIFE));
-        assert!(facts.insert("cpu", said(0.9), at(start, 4.0), Source::Pull, LIFE));
+        assert!(facts.insert("cpu", said(0.5), at(start, 5.0), Source::Push.into(), LIFE));
+        assert!(facts.insert("cpu", said(0.9), at(start, 4.0), Source::Pull.into(), LIFE));
         let fact = facts.find("cpu").unwrap();
-        assert_eq!((fact.value, fact.at, fact.source), (0.5, at(start, 5.0), Source::Push));
+        assert_eq!((fact.value, fact.at, fact.origin.source), (0.5, at(start, 5.0), Source::Push));
     }
 
     #[test]
@@ -162,7 +177,7 @@ mod tests {
         let start = Instant::now();
         let mut facts = Facts::default();
         let mut rate = |seconds: f64, value: f64| {
-            facts.insert("n", said(value), at(start, seconds), Source::Push, LIFE);
+            facts.insert("n", said(value), at(start, seconds), Source::Push.into(), LIFE);
             facts.find("n").unwrap().rate
         };
         assert_eq!(rate(0.0, 1000.0), None);
@@ -181,7 +196,7 @@ mod tests {
         let mut facts = Facts::default();
         let mut rate = |seconds: f64, value: f64, grown: Option<f64>| {
             let told = (value, Grown::By(grown));
-            facts.insert("n", told, at(start, seconds), Source::Prometheus, LIFE);
+            facts.insert("n", told, at(start, seconds), Source::Prometheus.into(), LIFE);
             facts.find("n").unwrap().rate
         };
         assert_eq!(rate(0.0, 1.5e9, None), None);
@@ -201,14 +216,14 @@ mod tests {
         let start = Instant::now();
         let mut facts = Facts::default();
         for number in 0..LIMIT_NAMES {
-            assert!(facts.insert(&format!("n{number}"), said(1.0), start, Source::Push, LIFE));
+            assert!(facts.insert(&format!("n{number}"), said(1.0), start, Source::Push.into(), LIFE));
         }
-        assert!(!facts.insert("more", said(1.0), at(start, 9.0), Source::Push, LIFE));
+        assert!(!facts.insert("more", said(1.0), at(start, 9.0), Source::Push.into(), LIFE));
         assert!(
-            facts.insert("n7", said(2.0), at(start, 9.0), Source::Push, LIFE),
+            facts.insert("n7", said(2.0), at(start, 9.0), Source::Push.into(), LIFE),
             "what is there is renewed"
         );
-        assert!(facts.insert("more", said(1.0), at(start, 11.0), Source::Push, LIFE));
+        assert!(facts.insert("more", said(1.0), at(start, 11.0), Source::Push.into(), LIFE));
         assert_eq!(facts.iter().count(), LIMIT_NAMES);
         assert!(facts.find("n7").is_some() && facts.find("more").is_some());
     }

@@ -25,9 +25,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use plimsoll_brain::Time;
 use plimsoll_brain::fleet::{Listed, News};
 use plimsoll_brain::status::FleetStatus;
+use plimsoll_brain::{Load, Time};
 use plimsoll_wire::rfs::Keys;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -126,12 +126,7 @@ pub enum Did {
     /// It was ejected on this balancer's own account for so long, or taken back (zero).
     Ejected(Duration),
     /// A load was reported of it.
-    Loaded {
-        /// In the unit of the group's metric.
-        value: f64,
-        /// When it was measured.
-        at: Time,
-    },
+    Loaded(Load),
 }
 
 /// Where a balancer will be reached, before it takes part.

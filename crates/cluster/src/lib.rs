@@ -52,8 +52,11 @@ pub trait Balancer: Send + Sync + 'static {
     /// What it counts of each member of a group; empty if there is no such group.
     fn counters(&self, group: &str) -> Vec<(Arc<str>, Counters)>;
 
-    /// The load of a member, measured `age` ago: finite, not negative.
-    fn load(&self, group: &str, member: &str, value: f64, age: Duration);
+    /// The load of a member, measured `age` ago, and is it of all that goes on at its host? Finite, not negative.
+    fn load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool);
+
+    /// The group's metric is another one from now on: what was told by the one before says nothing.
+    fn forget_loads(&self, group: &str);
 
     /// What a member does, measured `age` ago: finite, not negative.
     fn usage(&self, group: &str, member: &str, usage: Usage, age: Duration);
@@ -206,9 +209,13 @@ impl Cluster {
     /// Puts other settings in force. Members that stay, by name, keep what is known of them. Groups whose settings are the very same as
     /// before cost nothing.
     pub fn update(&self, groups: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>) {
-        let mut watch = lock(&self.inner.watch);
-        watch.update(groups, Instant::now());
-        self.follow(&watch);
+        let said = {
+            let mut watch = lock(&self.inner.watch);
+            let said = watch.update(groups, Instant::now());
+            self.follow(&watch);
+            said
+        };
+        self.inner.say(said);
     }
 
     /// Takes another expression for the weights of a group's members, or none.
@@ -282,7 +289,10 @@ impl Inner {
     fn say(&self, said: Vec<Said>) {
         for one in said {
             match one {
-                Said::Load { group, member, value, age } => self.balancer.load(&group, &member, value, age),
+                Said::Load { group, member, value, age, of_host } => {
+                    self.balancer.load(&group, &member, value, age, of_host);
+                }
+                Said::Anew { group } => self.balancer.forget_loads(&group),
                 Said::Usage { group, member, usage, age } => {
                     self.balancer.usage(&group, &member, usage, age);
                 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use plimsoll_brain::status::{FactExplanation, LoadExplanation, MonitorExplanation};
 
 use crate::bucket::{Bucket, Passage};
-use crate::facts::{Facts, Figure, LIMIT_AGE, LIMIT_NAMES};
+use crate::facts::{Facts, Figure, LIMIT_AGE, LIMIT_NAMES, Origin};
 use crate::own::{Counters, Own};
 use crate::pull::Answer;
 use crate::{Expression, GroupSettings, Known, MemberKnown, Refusal, Report, Sensed, Source, Usage, is_name};
@@ -39,11 +39,38 @@ pub(crate) struct Watch {
 /// What the balancer is to be told.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
-    Load { group: Arc<str>, member: Arc<str>, value: f64, age: Duration },
-    Usage { group: Arc<str>, member: Arc<str>, usage: Usage, age: Duration },
-    Sensed { group: Arc<str>, member: Arc<str>, sensed: Sensed, age: Duration },
-    Weights { group: Arc<str>, weights: Vec<(Arc<str>, Option<f64>)> },
-    Flood { group: Arc<str>, member: Arc<str> },
+    /// Of all that goes on at the member's host, if so.
+    Load {
+        group: Arc<str>,
+        member: Arc<str>,
+        value: f64,
+        age: Duration,
+        of_host: bool,
+    },
+    /// What loads are measured by is another thing from now on.
+    Anew {
+        group: Arc<str>,
+    },
+    Usage {
+        group: Arc<str>,
+        member: Arc<str>,
+        usage: Usage,
+        age: Duration,
+    },
+    Sensed {
+        group: Arc<str>,
+        member: Arc<str>,
+        sensed: Sensed,
+        age: Duration,
+    },
+    Weights {
+        group: Arc<str>,
+        weights: Vec<(Arc<str>, Option<f64>)>,
+    },
+    Flood {
+        group: Arc<str>,
+        member: Arc<str>,
+    },
 }
 
 #[derive(Debug)]
@@ -78,7 +105,8 @@ impl Watch {
         &mut self,
         settings: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>,
         now: Instant,
-    ) {
+    ) -> Vec<Said> {
+        let mut said = Vec::new();
         let mut before = std::mem::take(&mut self.groups);
         for settings in settings {
             let settings: Arc<GroupSettings> = settings.into();
@@ -106,6 +134,12 @@ impl Watch {
                 member
             };
             let members = settings.members.iter().map(member).collect();
+            let measures = |settings: &GroupSettings| {
+                settings.monitor.as_ref().map(|monitor| (monitor.source, monitor.metric.text().to_owned()))
+            };
+            if old_settings.is_some_and(|old| measures(&old) != measures(&settings)) {
+                said.push(Said::Anew { group: settings.name.clone() });
+            }
             let names = settings.members.iter().enumerate();
             let names = names.map(|(place, spec)| (spec.name.clone(), place)).collect();
             let addresses = settings.members.iter().enumerate().rev();
@@ -114,6 +148,7 @@ impl Watch {
             let group = Group { settings, members, names, addresses, hosts, looked: None };
             self.groups.insert(group.settings.name.clone(), group);
         }
+        said
     }
 
     /// Takes another expression for a group's weights, or none.
@@ -135,11 +170,12 @@ impl Watch {
         let places = self.places(report.group.as_deref(), &report.member)?;
         let mut said = Vec::new();
         let (mut fast, mut full) = (0, false);
-        for (name, place) in &places {
+        for (name, place, of_host) in &places {
             let Some(group) = self.groups.get_mut(name) else { continue };
             match group.members[*place].bucket.take(now) {
                 Passage::Free => {
-                    let told = group.tell(*place, &report.values, age, Source::Push, now);
+                    let origin = Origin { source: Source::Push, of_host: *of_host };
+                    let told = group.tell(*place, &report.values, age, origin, now);
                     full |= !told.1;
                     said.extend(told.0);
                 }
@@ -179,7 +215,7 @@ impl Watch {
         let Some(&place) = group.names.get(member) else { return Vec::new() };
         let sound = values.iter().filter(|(name, value)| is_name(name) && value.is_finite());
         let sound: Vec<(String, f64)> = sound.cloned().collect();
-        group.tell(place, &sound, Duration::ZERO, source, now).0
+        group.tell(place, &sound, Duration::ZERO, source.into(), now).0
     }
 
     /// Takes what a monitor answered.
@@ -194,7 +230,7 @@ impl Watch {
                 group.members[place].trouble = None;
                 let busy = values.iter().any(|figure| PROCESSORS_BUSY.contains(&figure.name.as_str()));
                 for Figure { name, value, age, grown } in values {
-                    group.put(place, &name, (value, grown), age, source, now);
+                    group.put(place, &name, (value, grown), age, source.into(), now);
                 }
                 let sensed = if busy { group.sensed(place, now) } else { None };
                 group.load(place, now).into_iter().chain(group.usage(place, now)).chain(sensed).collect()
@@ -232,7 +268,7 @@ impl Watch {
         if let Some(weight) = &group.settings.weight {
             let names = group.settings.members.iter().enumerate();
             let weights = names.map(|(place, spec)| {
-                let value = weight.eval(|name| Some(group.figure(place, name, now).ok()?.0)).ok();
+                let value = weight.eval(|name| Some(group.figure(place, name, now).ok()?.value)).ok();
                 (spec.name.clone(), value)
             });
             let weights = weights.collect();
@@ -256,7 +292,7 @@ impl Watch {
                 name: name.into(),
                 value: fact.value,
                 age_seconds: age(fact.at),
-                source: fact.source.name().into(),
+                source: fact.origin.source.name().into(),
             });
             MemberKnown {
                 name: group.settings.members[place].name.clone(),
@@ -273,18 +309,18 @@ impl Watch {
         })
     }
 
-    /// Where a member is: in the group that is named, or else in all that have it.
-    fn places(&self, group: Option<&str>, member: &str) -> Result<Vec<(Arc<str>, usize)>, Refusal> {
+    /// Where a member is: in the group that is named, or else in all that have it; and is it by its host that it is meant?
+    fn places(&self, group: Option<&str>, member: &str) -> Result<Vec<(Arc<str>, usize, bool)>, Refusal> {
         let address: Option<SocketAddr> = member.parse().ok();
         let host = host_of(member);
         // By what it is called, or by where it is: an agent knows its address, not what we call it. Of a host are all
         // that are there: what the host works on counts in every group alike.
-        let place = |group: &Group| -> Vec<usize> {
+        let place = |group: &Group| -> Vec<(usize, bool)> {
             let by_address = || group.addresses.get(&address?).copied();
             let one = group.names.get(member).copied().or_else(by_address);
             match one {
-                Some(place) => vec![place],
-                None => group.hosts.get(&host).cloned().unwrap_or_default(),
+                Some(place) => vec![(place, false)],
+                None => group.hosts.get(&host).into_iter().flatten().map(|place| (*place, true)).collect(),
             }
         };
         if let Some(name) = group {
@@ -305,12 +341,17 @@ impl Watch {
                     some(&names)
                 )));
             }
-            return Ok(found.into_iter().map(|place| (group.settings.name.clone(), place)).collect());
+            return Ok(found
+                .into_iter()
+                .map(|(place, of_host)| (group.settings.name.clone(), place, of_host))
+                .collect());
         }
         let found: Vec<_> = self
             .groups
             .iter()
-            .flat_map(|(name, group)| place(group).into_iter().map(|place| (name.clone(), place)))
+            .flat_map(|(name, group)| {
+                place(group).into_iter().map(|(place, of_host)| (name.clone(), place, of_host))
+            })
             .collect();
         if found.is_empty() {
             let all = self.groups.values().flat_map(|group| &group.settings.members);

@@ -226,12 +226,19 @@ impl Engine {
         report::counters(&self.0, group)
     }
 
-    /// The load of a member by the group's metric, measured `age` ago. What cannot be used (no such member, not a
-    /// number, negative) is ignored.
-    pub fn load(&self, group: &str, member: &str, value: f64, age: Duration) {
+    /// The load of a member by the group's metric, measured `age` ago; of all that goes on at its host, if so. What cannot be used (no
+    /// such member, not a number, negative) is ignored.
+    pub fn load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool) {
         let now = self.0.clock.now();
         let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
-        lock(&self.0.control).loaded(group, member, Load { value, at }, now);
+        lock(&self.0.control).loaded(group, member, Load { value, at, of_host }, now);
+        self.0.wake.notify_one();
+    }
+
+    /// The group's metric is another one from now on: what was told by the one before is forgotten.
+    pub fn forget_loads(&self, group: &str) {
+        let now = self.0.clock.now();
+        lock(&self.0.control).with(group, now, |analyzer| analyzer.forget_loads(now));
         self.0.wake.notify_one();
     }
 

@@ -36,6 +36,7 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
         .members()
         .filter_map(|(id, ..)| Some((id, report::moved(ruled.record(id)?))))
         .collect();
+    let counted: BTreeMap<MemberId, f64> = ruled.analyzer.counted(now).collect();
     let verdict = ruled.analyzer.verdict();
     // What follows takes its time where there are many members.
     drop(control);
@@ -54,17 +55,24 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
                 moved: moved.get(&id).copied().unwrap_or_default(),
                 alert: alerts.remove(&id),
                 limit: Some(spec.limit).filter(|limit| *limit < u32::MAX),
-                ..member(status, planned.get(&id).copied(), &published.plan, now)
+                ..member(status, planned.get(&id).copied(), counted.get(&id).copied(), &published.plan, now)
             })
             .collect(),
         events: events.remove(&None).unwrap_or_default(),
     })
 }
 
-/// `planned` is the member in the plan, if it is there.
-fn member(status: MemberStatus, planned: Option<&Member>, plan: &Plan, now: Time) -> MemberExplanation {
+/// `planned` is the member in the plan, if it is there; `counted` what its loads come to.
+fn member(
+    status: MemberStatus,
+    planned: Option<&Member>,
+    counted: Option<f64>,
+    plan: &Plan,
+    now: Time,
+) -> MemberExplanation {
+    let counted = counted.map(|load| ("load_counted", load));
     let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
-    let figures = figures.into_iter().filter(|(_, value)| value.is_finite());
+    let figures = counted.into_iter().chain(figures).into_iter().filter(|(_, value)| value.is_finite());
     let full = planned.is_some_and(|member| member.full());
     let refuses = planned.and_then(|member| plan.refuses(member, now));
     let why = match (planned, &refuses) {

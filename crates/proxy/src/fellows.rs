@@ -136,9 +136,9 @@ pub(crate) fn take(inner: &Inner, news: &News, by: &str, now: Time) {
         What::Ejected { left, .. } => {
             control.with(&news.group, now, |analyzer| analyzer.handle_told(id, left, by, now));
         }
-        What::Loaded { value, age } => {
-            let at = now - age;
-            control.with(&news.group, now, |analyzer| analyzer.handle_told_load(id, Load { value, at }));
+        What::Loaded { value, of_host, age } => {
+            let load = Load { value, at: now - age, of_host };
+            control.with(&news.group, now, |analyzer| analyzer.handle_told_load(id, load));
         }
         What::Room => ruled.group.room.ring_all(),
     }

@@ -118,7 +118,7 @@ impl Asked {
 
     /// As a member is asked for. What is still to come of a body may be more than is kept to be sent again.
     fn work(&self) -> Work {
-        Work::Request { once: self.once(), again: self.repeatable() && self.body.done() }
+        Work::Request { once: self.once(), again: self.repeatable() && self.body.done(), binds: false }
     }
 }
 

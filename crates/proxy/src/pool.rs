@@ -74,7 +74,19 @@ pub(crate) enum Work {
         once: bool,
         /// If a member refuses it, can it be sent to another?
         again: bool,
+        /// Do those that its client sends after it go to the same member?
+        binds: bool,
     },
+}
+
+impl Work {
+    /// The same of a request that binds its client.
+    pub(crate) fn binding(self) -> Self {
+        match self {
+            Self::Request { once, again, .. } => Self::Request { once, again, binds: true },
+            Self::Session => Self::Session,
+        }
+    }
 }
 
 /// What came of asking for a member.
@@ -185,9 +197,9 @@ impl Pool {
         work: Work,
     ) -> Admission {
         let plan = &view.published.plan;
-        let (once, session, again) = match work {
-            Work::Session => (false, true, false),
-            Work::Request { once, again } => (once, false, again),
+        let (once, session, again, binds) = match work {
+            Work::Session => (false, true, false, true),
+            Work::Request { once, again, binds } => (once, false, again, binds),
         };
         // At its first try only: each member that refuses it takes some of its time. Nor is it for a session that looks elsewhere, which
         // has its own member among those tried, and had better stay.
@@ -196,7 +208,7 @@ impl Pool {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
             let choice = plan.choose(
                 &mut self.hand.borrow_mut(),
-                &Ask { turn, chance, key, now, once, session, venture },
+                &Ask { turn, chance, key, now, once, session, binds, venture },
                 tried,
             );
             match choice {
@@ -461,7 +473,7 @@ mod tests {
             };
             plan.hear(&mut pool.hand.borrow_mut(), 0, &said, Time(1));
             let asked = |work, tried: &[MemberId]| pool.admit(0, 0, Time(300_000_000), tried, work);
-            let request = |again| Work::Request { once: true, again };
+            let request = |again| Work::Request { once: true, again, binds: false };
             let refused = |admission| matches!(admission, Admission::Shed);
             assert!(refused(asked(Work::Session, &[])), "a session stays");
             assert!(refused(asked(request(false), &[])), "it would be lost");

@@ -95,7 +95,7 @@ impl Reason {
             Self::AnswerTimeout => "a member took too long to answer",
             Self::TotalTimeout => "the request took too long",
             Self::Exhausted => "the balancer has no file descriptor or local port left",
-            Self::Shed => "every member works on as many requests as it can",
+            Self::Shed => "every member works on as many requests as it can, or is too loaded for more",
             Self::Handshake => "no TLS came about",
             Self::Misdirected => "the connection is for another host: make one for this",
         }

@@ -20,7 +20,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use plimsoll_brain::fleet::{MOST, Report, Section, WORDS, Word};
+use plimsoll_brain::fleet::{MOST, Report, Reported, Section, WORDS, Word};
 use plimsoll_brain::meter::Reading;
 
 use crate::rfs::{Keys, LONGEST_REPORT, Refused, TRAILER, Unwritable};
@@ -173,14 +173,17 @@ const FAILED: u8 = 2;
 const PASSED: u8 = 4;
 const READING: u8 = 8;
 const LOAD: u8 = 16;
-const PARTS: u8 = EJECTED | FAILED | PASSED | READING | LOAD;
+/// The load is of the whole host.
+const OF_HOST: u8 = 32;
+const PARTS: u8 = EJECTED | FAILED | PASSED | READING | LOAD | OF_HOST;
 
 fn write_word(word: &Word, out: &mut Vec<u8>) {
     let part = |there: bool, part: u8| if there { part } else { 0 };
     let parts = part(word.ejected.is_some(), EJECTED)
         | word.check.map_or(0, |(passed, _)| if passed { PASSED } else { FAILED })
         | part(word.reading.is_some(), READING)
-        | part(word.load.is_some(), LOAD);
+        | part(word.load.is_some(), LOAD)
+        | part(word.load.is_some_and(|load| load.of_host), OF_HOST);
     out.extend_from_slice(&word.member.to_be_bytes());
     out.extend_from_slice(&[parts, word.suspicion]);
     for number in [word.in_flight, word.mean, word.waiting, word.rate, word.latency] {
@@ -199,9 +202,9 @@ fn write_word(word: &Word, out: &mut Vec<u8>) {
         varint(reading.in_flight, out);
         varint(*age, out);
     }
-    if let Some((load, age)) = word.load {
-        out.extend_from_slice(&load.to_be_bytes());
-        varint(age, out);
+    if let Some(load) = word.load {
+        out.extend_from_slice(&load.value.to_be_bytes());
+        varint(load.age, out);
     }
 }
 
@@ -228,7 +231,8 @@ fn read_word(reader: &mut Reader<'_>) -> Result<Word, Refused> {
     let member = u64::from_be_bytes(reader.array()?);
     let [parts, suspicion] = reader.array()?;
     // A part that is not known has a length that is not known.
-    if parts & !PARTS != 0 || parts & (FAILED | PASSED) == FAILED | PASSED {
+    let contradicts = parts & (FAILED | PASSED) == FAILED | PASSED || parts & (LOAD | OF_HOST) == OF_HOST;
+    if parts & !PARTS != 0 || contradicts {
         return Err(Refused::Malformed("a word has parts that say nothing"));
     }
     let mut word = Word {
@@ -255,11 +259,11 @@ fn read_word(reader: &mut Reader<'_>) -> Result<Word, Refused> {
         word.reading = Some((reading, reader.varint()?));
     }
     if parts & LOAD != 0 {
-        let load = reader.float()?;
-        if load < 0.0 {
+        let value = reader.float()?;
+        if value < 0.0 {
             return Err(Refused::Malformed("a load is below 0"));
         }
-        word.load = Some((load, reader.varint()?));
+        word.load = Some(Reported { value, of_host: parts & OF_HOST != 0, age: reader.varint()? });
     }
     Ok(word)
 }

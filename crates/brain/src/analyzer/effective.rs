@@ -124,7 +124,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn load(value: f64, seconds: f64) -> Load {
-        Load { value, at: Time(7) + Duration::from_secs_f64(seconds) }
+        Load { value, at: Time(7) + Duration::from_secs_f64(seconds), of_host: false }
     }
 
     fn reports(values: &[f64], dampening: f64) -> Reports {

@@ -25,8 +25,12 @@ impl Analyzer {
             return true;
         }
         entry.load = Some(load);
-        // What was told is of the whole host; strategies go by it as far as it is the group's doing, and follow the rest slowly.
-        let load = Load { value: entry.apart.load(load.value), ..load };
+        if entry.reports.as_ref().is_none_or(|reports| reports.say(load.at).is_none()) {
+            entry.apart.forget();
+        }
+        // What is of the whole host strategies go by as far as it is the group's doing, and follow the rest slowly.
+        let value = if load.of_host { entry.apart.load(load.value) } else { load.value };
+        let load = Load { value, ..load };
         let begun = entry.vitals.begun();
         entry.vitals.flow.report();
         match &mut entry.reports {
@@ -39,6 +43,19 @@ impl Analyzer {
         }
         self.judge(place);
         true
+    }
+
+    /// What loads are measured by is another thing from now on: none that was reported before counts, and alerts are over.
+    pub fn forget_loads(&mut self, now: Time) {
+        self.advance(now);
+        for place in 0..self.entries.len() {
+            let entry = &mut self.entries[place];
+            (entry.load, entry.reports) = (None, None);
+            self.forget_load(place);
+        }
+        if self.spec.strategy.reads_load {
+            self.plan_soon(PLANS_APART);
+        }
     }
 
     /// The group's part of what goes on at a member's host, and how many groups are there: as
@@ -125,6 +142,14 @@ impl Analyzer {
     /// The member's alert in force, or else its last one: what sessions that leave it, or just left, were asked by.
     pub fn last_alert(&self, member: MemberId) -> Option<&Alert> {
         self.rebind.as_ref()?.last_alert(member)
+    }
+
+    /// What loads come to now, of members whose reports still count: by this alerts are raised, and strategies that read loads choose.
+    pub fn counted(&self, now: Time) -> impl Iterator<Item = (MemberId, f64)> {
+        let mean = self.mean_load();
+        let counted =
+            move |entry: &super::Entry| Some((entry.id, entry.reports.as_ref()?.effective(mean, now)?.value));
+        self.entries.iter().filter_map(counted)
     }
 
     /// The group's mean load, of members that may be chosen.

@@ -239,7 +239,7 @@ mod tests {
         let mut before = Analyzer::new(group(), at(0));
         let of = ids(&before);
         for second in 1..=3 {
-            before.handle_load(of[0], Load { value: 0.5, at: at(second) });
+            before.handle_load(of[0], Load { value: 0.5, at: at(second), of_host: false });
         }
         let mut left = left(&before);
         left.remove("d:1");

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::peer::{Heard, Peer, Said};
 use super::share::{self, Want};
-use super::word::{Report, Word};
+use super::word::{Report, Reported, Word};
 use super::{Cursor, Fleet, LATENCY, What, duty, find, tell};
 use crate::meter::Reading;
 use crate::{MOST_WARNED, Time};
@@ -119,8 +119,9 @@ impl Fleet {
         {
             news.push(What::Checked { passed, age: Duration::from_millis(age.into()), by: from });
         }
-        if let Some((value, age)) = word.load {
-            news.push(What::Loaded { value: value.into(), age: Duration::from_millis(age.into()) });
+        if let Some(Reported { value, of_host, age }) = word.load {
+            let age = Duration::from_millis(age.into());
+            news.push(What::Loaded { value: value.into(), of_host, age });
         }
         for what in news {
             self.tell(place, member, what);

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::word::{MOST, Report, Section, WORDS, Word, millis, parts};
+use super::word::{MOST, Report, Reported, Section, WORDS, Word, millis, parts};
 use super::{Cursor, Fleet, HORIZON, LOOKS, Own};
 use crate::Time;
 use crate::member::suspicion::DOUBTFUL;
@@ -203,7 +203,7 @@ impl Own {
             || self.ejected(now).is_some() != told.ejected
             || self.suspected() != told.suspected
             || self.check.is_some_and(|(_, at)| at > told.check)
-            || self.load.is_some_and(|(_, at)| at > told.load)
+            || self.load.is_some_and(|load| load.at > told.load)
             || self.reading(now).is_some_and(|(_, at)| at > told.reading + READING)
     }
 
@@ -224,10 +224,11 @@ impl Own {
             ejected: self.ejected(now).map(millis),
             check: self.check.map(|(passed, at)| (passed, millis(now.since(at)))),
             reading: self.reading(now).map(|(reading, at)| (reading, millis(now.since(at)))),
-            load: self
-                .load
-                .filter(|(_, at)| now.since(*at) <= OLDEST)
-                .map(|(load, at)| (load, millis(now.since(at)))),
+            load: self.load.filter(|load| now.since(load.at) <= OLDEST).map(|load| Reported {
+                value: load.value as f32,
+                of_host: load.of_host,
+                age: millis(now.since(load.at)),
+            }),
         }
     }
 
@@ -241,7 +242,7 @@ impl Own {
             suspected: self.suspected(),
             check: self.check.map_or(Time(0), |(_, at)| at),
             reading: self.reading(now).map_or(Time(0), |(_, at)| at),
-            load: self.load.map_or(Time(0), |(_, at)| at),
+            load: self.load.map_or(Time(0), |load| load.at),
         }
     }
 

@@ -269,12 +269,12 @@ fn readings_and_loads_are_passed_on_once() {
     let reading =
         Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: true };
     other.vitals[0].heard.take(&reading, 0, at(90));
-    other.fleet.loaded("web", "10.0.0.1:80", 0.75, at(80));
+    other.fleet.loaded("web", "10.0.0.1:80", Load { value: 0.75, at: at(80), of_host: true });
     other.tell(&mut one, at(100));
     let view = one.vitals[0].heard.view().unwrap();
     assert_eq!((view.reading.in_flight, view.at, view.reading.slot), (3, at(90), false));
     assert!(one.company.speaks());
-    assert_eq!(one.news(), [What::Loaded { value: 0.75, age: Duration::from_millis(20) }]);
+    assert_eq!(one.news(), [What::Loaded { value: 0.75, of_host: true, age: Duration::from_millis(20) }]);
     let told = one.fleet.round(at(120));
     let mut words = told.iter().flat_map(|report| &report.sections).flat_map(|section| &section.words);
     assert!(words.all(|word| word.reading.is_none() && word.load.is_none()), "it is the other's to tell");

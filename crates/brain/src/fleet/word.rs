@@ -28,8 +28,19 @@ pub struct Word {
     pub check: Option<(bool, u32)>,
     /// What the member said of itself, so many milliseconds ago.
     pub reading: Option<(Reading, u32)>,
-    /// The load that was reported of it here, so many milliseconds ago; finite, not negative.
-    pub load: Option<(f32, u32)>,
+    /// The load that was reported of it here.
+    pub load: Option<Reported>,
+}
+
+/// A load that was reported of a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reported {
+    /// In the unit of the group's metric; finite, not negative.
+    pub value: f32,
+    /// It is of all that goes on at the member's host.
+    pub of_host: bool,
+    /// So many milliseconds ago.
+    pub age: u32,
 }
 
 /// What it tells of the members of a group.
@@ -75,7 +86,7 @@ impl Word {
             self.ejected.map(varint),
             self.check.map(|(_, age)| varint(age)),
             self.reading.map(|(reading, age)| 16 + varint(reading.in_flight) + varint(age)),
-            self.load.map(|(_, age)| 4 + varint(age)),
+            self.load.map(|load| 4 + varint(load.age)),
         ];
         fixed + numbers + parts.into_iter().flatten().sum::<usize>()
     }

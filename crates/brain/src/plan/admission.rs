@@ -42,8 +42,9 @@ impl Plan {
 
     /// Why a member gets nothing more at the moment though it is below its limit of connections, for people; `None` if it does.
     pub fn refuses(&self, member: &Member, now: Time) -> Option<String> {
-        if !self.admission {
-            return None;
+        let refuses = (self.strategy.refuses)(self, member);
+        if refuses.is_some() || !self.admission {
+            return refuses;
         }
         let says = member.view(now);
         if member.busy(now) {

@@ -26,6 +26,8 @@ pub(super) static STRATEGY: Strategy = Strategy {
     rule,
     choose: reported::choose,
     second: reported::second,
+    refuses: reported::refuses,
+    explain: reported::explain,
     ..PLAIN
 };
 

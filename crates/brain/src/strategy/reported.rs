@@ -14,11 +14,13 @@
 //! would get everything for that. Members at or above `reject` are not chosen; if all are that
 //! report, nobody is: the client waits, as in the papers.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Knob, Knobs, Left, NONE, alias};
 use crate::hash::unit;
-use crate::{Ask, Hand, Member, Plan, State, Table, mix};
+use crate::{Ask, Hand, Member, Plan, State, Table, Time, mix};
 
 /// First knob of each of them. The strategies differ in the default.
 pub(super) const fn tolerance(about: &'static str, default: f64) -> Knob {
@@ -80,6 +82,20 @@ pub(super) fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
 /// As [`Strategy::second`](super::Strategy).
 pub(super) fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     pick(plan, ask, left)
+}
+
+/// As [`Strategy::refuses`](super::Strategy).
+pub(super) fn refuses(plan: &Plan, member: &Member) -> Option<String> {
+    let (load, reject) = (load(member, plan.knobs().at(PER_BALANCE))?, reject(plan.knobs()));
+    (load >= reject)
+        .then(|| format!("its load counts as {load:.2}, and at {reject} (`reject`) it gets nothing new"))
+}
+
+/// As [`Strategy::explain`](super::Strategy). The load that counts is shown whatever the strategy is.
+pub(super) fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
+    let per_balance = plan.knobs().at(PER_BALANCE);
+    let load = load(member, per_balance).filter(|_| per_balance > 0.0);
+    load.map(|load| ("load_with_bindings", load)).into_iter().collect()
 }
 
 fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {

@@ -432,12 +432,12 @@ fn only_loads_that_are_loads_are_taken() {
     let mut group = Group::new(spec("a"));
     let id = group.id("a");
     for value in [f64::NAN, f64::INFINITY, -1.0] {
-        assert!(!group.analyzer.handle_load(id, Load { value, at: at(1.0) }));
+        assert!(!group.analyzer.handle_load(id, Load { value, at: at(1.0), of_host: false }));
     }
-    assert!(!group.analyzer.handle_load(MemberId(9), Load { value: 1.0, at: at(1.0) }));
-    assert!(group.analyzer.handle_load(id, Load { value: 0.5, at: at(1.0) }));
+    assert!(!group.analyzer.handle_load(MemberId(9), Load { value: 1.0, at: at(1.0), of_host: false }));
+    assert!(group.analyzer.handle_load(id, Load { value: 0.5, at: at(1.0), of_host: false }));
     group.then(2.0, |analyzer, now| analyzer.update(spec("a"), now));
-    assert_eq!(group.plan.members()[0].load, Some(Load { value: 0.5, at: at(1.0) }));
+    assert_eq!(group.plan.members()[0].load, Some(Load { value: 0.5, at: at(1.0), of_host: false }));
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn tell(running: &Weak<Running>, notice: &proxy::Notice) -> bool {
         proxy::Did::Checked(passed) => Did::Checked(passed),
         proxy::Did::Ejected(lasts) => Did::Ejected(lasts),
         proxy::Did::Loaded(_) if running.passive(group) => return true,
-        proxy::Did::Loaded(load) => Did::Loaded { value: load.value, at: load.at },
+        proxy::Did::Loaded(load) => Did::Loaded(load),
     };
     let fleet = lock(&running.fleet);
     let Some(fleet) = fleet.as_ref() else { return false };

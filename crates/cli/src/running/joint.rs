@@ -18,8 +18,12 @@ impl cluster::Balancer for Joint {
         counters.collect()
     }
 
-    fn load(&self, group: &str, member: &str, value: f64, age: Duration) {
-        self.0.load(group, member, value, age);
+    fn load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool) {
+        self.0.load(group, member, value, age, of_host);
+    }
+
+    fn forget_loads(&self, group: &str) {
+        self.0.forget_loads(group);
     }
 
     fn usage(&self, group: &str, member: &str, usage: cluster::Usage, age: Duration) {

@@ -190,7 +190,7 @@ impl Desk {
         match notice.what {
             Did::Checked(passed) => self.fleet.checked(group, member, passed, now),
             Did::Ejected(lasts) => self.fleet.ejected(group, member, lasts, now),
-            Did::Loaded { value, at } => self.fleet.loaded(group, member, value, at),
+            Did::Loaded(load) => self.fleet.loaded(group, member, load),
         }
     }
 

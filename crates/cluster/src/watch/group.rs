@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Group, Said};
-use crate::facts::{Grown, LIMIT_AGE};
+use crate::facts::{Fact, Facts, Grown, LIMIT_AGE, Origin};
 use crate::{MonitorSettings, Sensed, Source, Usage};
 
 impl Group {
@@ -13,12 +13,12 @@ impl Group {
         place: usize,
         values: &[(String, f64)],
         age: Duration,
-        source: Source,
+        origin: Origin,
         now: Instant,
     ) -> (Vec<Said>, bool) {
         let mut room = true;
         for (name, value) in values {
-            room &= self.put(place, name, (*value, Grown::Said), age, source, now);
+            room &= self.put(place, name, (*value, Grown::Said), age, origin, now);
         }
         let reads = |monitor: &MonitorSettings| {
             let named = |(name, _): &(String, f64)| {
@@ -45,12 +45,12 @@ impl Group {
         name: &str,
         told: (f64, Grown),
         age: Duration,
-        source: Source,
+        origin: Origin,
         now: Instant,
     ) -> bool {
         let at = now.checked_sub(age.min(LIMIT_AGE)).unwrap_or(now);
         let life = self.settings.life();
-        self.members[place].facts.insert(name, told, at, source, life)
+        self.members[place].facts.insert(name, told, at, origin, life)
     }
 
     /// The interval of a metric that needs nothing but the balancer's own figures.
@@ -66,13 +66,14 @@ impl Group {
 
     /// A member's load, if all that it needs is known.
     pub(super) fn load(&mut self, place: usize, now: Instant) -> Option<Said> {
-        let (value, at) = self.measure(place, now).ok()?;
+        let Measured { value, at, of_host } = self.measure(place, now).ok()?;
         self.members[place].load = Some((value, at));
         Some(Said::Load {
             group: self.settings.name.clone(),
             member: self.settings.members[place].name.clone(),
             value,
             age: now.saturating_duration_since(at),
+            of_host,
         })
     }
 
@@ -121,13 +122,14 @@ impl Group {
     }
 
     /// What the metric gives now, and how old it is; or why it gives nothing.
-    fn measure(&self, place: usize, now: Instant) -> Result<(f64, Instant), String> {
+    fn measure(&self, place: usize, now: Instant) -> Result<Measured, String> {
         let Some(monitor) = &self.settings.monitor else { return Err("the group has no monitor".into()) };
-        let (mut oldest, mut missing) = (now, Vec::new());
+        let (mut oldest, mut of_host, mut missing) = (now, false, Vec::new());
         let value = monitor.metric.eval(|name| match self.figure(place, name, now) {
-            Ok((value, at)) => {
-                oldest = oldest.min(at);
-                Some(value)
+            Ok(figure) => {
+                oldest = oldest.min(figure.at);
+                of_host |= figure.of_host;
+                Some(figure.value)
             }
             Err(why) => {
                 missing.push(why);
@@ -135,7 +137,7 @@ impl Group {
             }
         });
         match value {
-            Ok(value) if value >= 0.0 => Ok((value, oldest)),
+            Ok(value) if value >= 0.0 => Ok(Measured { value, at: oldest, of_host }),
             Ok(value) => Err(format!("{} is {value}: a load is not negative", monitor.metric.text())),
             Err(why) if missing.is_empty() => Err(format!("{}: {why}", monitor.metric.text())),
             Err(_) => Err(missing.join("; ")),
@@ -143,10 +145,11 @@ impl Group {
     }
 
     /// The value of a name, and when it was measured; or why there is none.
-    pub(super) fn figure(&self, place: usize, name: &str, now: Instant) -> Result<(f64, Instant), String> {
+    pub(super) fn figure(&self, place: usize, name: &str, now: Instant) -> Result<Measured, String> {
         let member = &self.members[place];
+        let own = |value| Measured { value, at: now, of_host: false };
         if name == CAPACITY {
-            return Ok((self.settings.members[place].capacity, now));
+            return Ok(own(self.settings.members[place].capacity));
         }
         let passive = self.settings.monitor.as_ref().is_some_and(|monitor| monitor.source == Source::Passive);
         let (fact, counter) = match member.facts.find(name) {
@@ -161,19 +164,24 @@ impl Group {
                 _ if age > self.settings.life() => {
                     old = Some(format!("`{name}` was last told {} s ago", age.as_secs()));
                 }
-                _ if !counter => return Ok((fact.value, fact.at)),
-                Some(rate) => return Ok((rate, fact.at)),
+                _ if !counter => {
+                    let of_host = fact.origin.of_host || of_host(name, &member.facts);
+                    return Ok(Measured { value: fact.value, at: fact.at, of_host });
+                }
+                Some(rate) => {
+                    return Ok(Measured { value: rate, at: fact.at, of_host: fact.origin.of_host });
+                }
                 None => old = Some(format!("`{name}` is known once its counter is told again")),
             }
         }
-        let own = match name {
+        let counted = match name {
             "in_flight" => member.own.in_flight(),
             "requests_per_second" => member.own.requests_per_second(),
             "latency" => member.own.latency(now),
             _ => None,
         };
-        match (own, old) {
-            (Some(value), _) => Ok((value, now)),
+        match (counted, old) {
+            (Some(value), _) => Ok(own(value)),
             (None, Some(old)) => Err(old),
             (None, None) if name == "latency" => Err("`latency`: no request has ended lately".into()),
             (None, None) if OWN.contains(&name) => Err(format!("`{name}` is not measured yet")),
@@ -194,7 +202,7 @@ impl Group {
         if let Some(weight) = &self.settings.weight {
             let mut missing = Vec::new();
             let value = weight.eval(|name| match self.figure(place, name, now) {
-                Ok((value, _)) => Some(value),
+                Ok(figure) => Some(figure.value),
                 Err(why) => {
                     missing.push(why);
                     None
@@ -210,6 +218,22 @@ impl Group {
         why.dedup();
         (!why.is_empty()).then(|| why.join("; "))
     }
+}
+
+/// A number that was measured of a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured {
+    pub(super) value: f64,
+    pub(super) at: Instant,
+    /// It is of all that goes on at the member's host.
+    pub(super) of_host: bool,
+}
+
+/// Is it of the whole host by what agents call it, whoever it was told of? Of those that are the greater of the host's and a control
+/// group's (`cpu`, `memory`) it is if that is the host's.
+fn of_host(name: &str, facts: &Facts) -> bool {
+    let same = |fact: &Fact| facts.find(&format!("{name}_host")).is_some_and(|host| host.value == fact.value);
+    name.starts_with("host_") || name.ends_with("_host") || facts.find(name).is_some_and(same)
 }
 
 const CAPACITY: &str = "capacity";

@@ -37,7 +37,11 @@ fn report(member: &str, values: &[(&str, f64)]) -> Report {
 
 fn load(group: &str, member: &str, value: f64, age: f64) -> Said {
     let age = Duration::from_secs_f64(age);
-    Said::Load { group: group.into(), member: member.into(), value, age }
+    Said::Load { group: group.into(), member: member.into(), value, age, of_host: false }
+}
+
+fn host_load(group: &str, member: &str, value: f64) -> Said {
+    Said::Load { group: group.into(), member: member.into(), value, age: Duration::ZERO, of_host: true }
 }
 
 fn after(start: Instant, seconds: f64) -> Instant {
@@ -271,13 +275,13 @@ fn members_that_stay_keep_what_is_known_of_them() {
     watch.report(&report("app2:80", &[("cpu", 0.4)]), now).unwrap();
     let mut next = group("web", Source::Push, "cpu", None);
     next.members.remove(0);
-    watch.update(vec![next.clone()], now);
+    assert_eq!(watch.update(vec![next.clone()], now), []);
     let known = watch.known("web", now).unwrap();
     assert_eq!((known.members.len(), known.members[0].facts.len()), (1, 1));
     assert!(known.members[0].load.is_some());
     // Of another metric the last load says nothing.
     next.monitor = group("web", Source::Push, "memory", None).monitor;
-    watch.update(vec![next], now);
+    assert_eq!(watch.update(vec![next], now), [Said::Anew { group: "web".into() }]);
     let known = watch.known("web", now).unwrap();
     assert_eq!((known.members[0].facts.len(), known.members[0].load), (1, None));
     watch.update(Vec::<GroupSettings>::new(), now);
@@ -335,14 +339,31 @@ fn a_host_is_all_its_members() {
     }
     let mut watch = watch(vec![other, group("web", Source::Push, "cpu", None)], now);
     let mut said = |member: &str, value: f64| watch.report(&report(member, &[("cpu", value)]), now);
-    let both = |value: f64| vec![load("api", "10.0.0.1:81", value, 0.0), load("web", "app1:80", value, 0.0)];
+    let both = |value: f64| vec![host_load("api", "10.0.0.1:81", value), host_load("web", "app1:80", value)];
     assert_eq!(said("10.0.0.1", 0.5).unwrap(), both(0.5));
     assert_eq!(said("::ffff:10.0.0.1", 0.75).unwrap(), both(0.75));
-    assert_eq!(said("APP1", 0.25).unwrap(), [load("web", "app1:80", 0.25, 0.0)], "by its name as configured");
+    assert_eq!(said("APP1", 0.25).unwrap(), [host_load("web", "app1:80", 0.25)], "by its name as configured");
     assert_eq!(said("10.0.0.1:81", 0.5).unwrap(), [load("api", "10.0.0.1:81", 0.5, 0.0)], "one of them");
     assert!(why(said("10.0.0.7", 0.5)).contains("no group has a member `10.0.0.7`"));
     let one = Report { group: Some("web".into()), ..report("10.0.0.1", &[("cpu", 1.0)]) };
-    assert_eq!(watch.report(&one, now).unwrap(), [load("web", "app1:80", 1.0, 0.0)]);
+    assert_eq!(watch.report(&one, now).unwrap(), [host_load("web", "app1:80", 1.0)]);
+}
+
+/// What is told of a member is its own, unless it is what an agent calls the host's.
+#[test]
+fn some_figures_are_of_the_host_by_their_names() {
+    let now = Instant::now();
+    let told = |metric: &str, values: &[(&str, f64)]| {
+        let mut watch = watch(vec![group("web", Source::Push, metric, None)], now);
+        let said = watch.report(&report("app1:80", values), now).unwrap();
+        let of_host = |said: &Said| matches!(said, Said::Load { of_host: true, .. });
+        (said.len(), said.iter().any(of_host))
+    };
+    assert_eq!(told("cpu", &[("cpu", 0.5)]), (1, false));
+    assert_eq!(told("cpu", &[("cpu_host", 0.5), ("cpu", 0.5)]), (1, true));
+    assert_eq!(told("cpu", &[("cpu_host", 0.5), ("cpu_cgroup", 0.7), ("cpu", 0.7)]), (1, false));
+    assert_eq!(told("host_in_flight / 8", &[("host_in_flight", 4.0)]), (1, true));
+    assert_eq!(told("queue / capacity", &[("queue", 4.0)]), (1, false));
 }
 
 #[test]
@@ -379,5 +400,5 @@ fn what_is_told_of_a_label_counts_in_every_group_that_is_there() {
     let groups = ["web", "mail"].map(|name| group(name, Source::Push, "cpu", None));
     let mut watch = watch(groups.to_vec(), now);
     let said = watch.report(&report("rack2", &[("cpu", 0.5)]), now).unwrap();
-    assert_eq!(said, [load("mail", "app2:80", 0.5, 0.0), load("web", "app2:80", 0.5, 0.0)]);
+    assert_eq!(said, [host_load("mail", "app2:80", 0.5), host_load("web", "app2:80", 0.5)]);
 }

@@ -185,7 +185,12 @@ impl Ruled {
     pub(super) fn tell_refusals(&mut self, now: Time, journal: &mut Journal) {
         let refused = self.group.rejected(Refusals::REASON);
         let in_flight = self.analyzer.members().map(|(_, _, vitals)| vitals.in_flight()).sum();
-        if let Some(event) = self.refusals.look(refused, in_flight, &self.group.name, now) {
+        if let Some(mut event) = self.refusals.look(refused, in_flight, &self.group.name, now) {
+            let spec = &self.settings.spec;
+            let rejects = spec.knobs.named(spec.strategy, "reject").is_some_and(|reject| reject > 0.0);
+            if rejects && event.kind == plimsoll_brain::EventKind::Shedding {
+                event.why.push_str(", or their loads are at `reject`");
+            }
             journal.write(event);
         }
     }

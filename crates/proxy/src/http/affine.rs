@@ -86,7 +86,7 @@ impl<S: Stream> Session<S> {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work()),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work().binding()),
         };
         if let Some(bond) = &self.bond {
             bond.borrow_mut().how = how;

@@ -96,14 +96,15 @@ impl<S: Stream> Session<S> {
                 bond.how = Choice::Session;
             }
         }
+        // It came by a cookie before a reload, and is not to be bound.
+        let free = binding == Binding::PerRequest && !bond.is_bound();
         let admission = match trip {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work()),
+            None if free => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work()),
+            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work().binding()),
         };
-        // It came by a cookie before a reload, and is not to be bound.
-        let free = binding == Binding::PerRequest && !bond.is_bound();
         if let Admission::Trip(trip) = &admission
             && !free
         {

@@ -21,7 +21,7 @@ use crate::reason::Reason;
 use crate::trip::Trip;
 
 /// A call, as a member is asked for: one that refuses it for want of room is not told from one that fails it.
-const WORK: Work = Work::Request { once: false, again: false };
+const WORK: Work = Work::Request { once: false, again: false, binds: false };
 
 /// Sends a request at once if a member and a connection to it are at hand, else as soon as they are; the connection, if
 /// it has been sent.

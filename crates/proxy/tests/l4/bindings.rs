@@ -105,7 +105,7 @@ fn tell(engine: &Engine, busy: (SocketAddr, f64), idle: (SocketAddr, f64)) {
     let old = 3600 * SECOND;
     for _ in 0..2 {
         for (member, load) in [idle, busy] {
-            engine.load("g", &member.to_string(), load, old);
+            engine.load("g", &member.to_string(), load, old, false);
         }
     }
 }
@@ -359,8 +359,8 @@ async fn sessions_may_be_left_to_the_members_agents() {
         // Without a listener that binds on demand nobody is under alert.
         let (engine, _) = start(bound(Protocol::Http, Binding::PerSession), first(&[busy, idle]));
         for _ in 0..9 {
-            engine.load("g", &idle.to_string(), 0.4, MILLI);
-            engine.load("g", &busy.to_string(), 0.8, MILLI);
+            engine.load("g", &idle.to_string(), 0.4, MILLI, false);
+            engine.load("g", &busy.to_string(), 0.8, MILLI, false);
         }
         assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
     })

@@ -19,10 +19,11 @@ fn word() -> impl Strategy<Value = Word> {
         option::of(any::<u32>()),
         option::of(any::<(bool, u32)>()),
         option::of(reading),
-        option::of((0.0_f32..1e9, any::<u32>())),
+        option::of((0.0_f32..1e9, any::<bool>(), any::<u32>())),
     );
     (numbers, parts).prop_map(|(numbers, (ejected, check, reading, load))| {
         let (member, in_flight, mean, waiting, rate, latency, suspicion) = numbers;
+        let load = load.map(|(value, of_host, age)| Reported { value, of_host, age });
         Word { member, in_flight, mean, waiting, rate, latency, suspicion, ejected, check, reading, load }
     })
 }

@@ -13,7 +13,9 @@
 //! looked upon as [`WORST`] times as slow as usual at most: by then the others have four times as many requests.
 //!
 //! Sessions (tcp, udp) last as long as their clients like, and members named in DNS answers are not counted. Both go where there are
-//! fewest, in turns by weight among equals.
+//! fewest, in turns by weight among equals. A request that binds its client (`per_session`, `on_demand`) is only the first of many: to it
+//! members are as quick as each other up to [`ALIKE`] times what is usual. Else of connections that are opened one after the other and
+//! then idle most would go to the one whose first answer happened to come soonest.
 //!
 //! Only an *aperture* of the members is used: a ring that begins elsewhere for each balancer and is twice as wide
 //! as the requests in flight (Finagle's deterministic aperture, with the width from the load). With many
@@ -89,7 +91,8 @@ where
     // fair queueing, Golestani 1994, with latency for length).
     let member = &members[index];
     let seen = member.vitals.blended().filter(|_| !ask.session);
-    let latency = seen.map_or(usual.latency, f64::from) * 1e-9 / (member.weight * usual.per_weight);
+    let latency = seen.map_or(usual.latency, |latency| usual.counted(f64::from(latency))) * 1e-9
+        / (member.weight * usual.per_weight);
     hand.promise(index, deadline.max(hand.deadline - latency) + latency, now);
     hand.deadline = deadline;
     Some(index)
@@ -107,6 +110,8 @@ struct Usual {
     of_others: f64,
     /// Do latencies say nothing of what is asked?
     session: bool,
+    /// Do they say little of what will be?
+    binds: bool,
 }
 
 impl Usual {
@@ -118,7 +123,13 @@ impl Usual {
             per_weight: if hand.weight > 0.0 { 1.0 / hand.weight } else { 1.0 },
             of_others: 1.0 / plan.scale(),
             session: ask.session,
+            binds: ask.binds,
         }
+    }
+
+    /// What a latency that was seen counts for.
+    fn counted(&self, latency: f64) -> f64 {
+        if self.binds { (latency / ALIKE).max(self.latency) } else { latency }
     }
 
     /// What it costs to choose this member, which has so many requests from here and of which that was seen `lately`; `unchosen`: how long
@@ -142,7 +153,7 @@ impl Usual {
                 }
             };
         };
-        let latency = f64::from(latency);
+        let latency = self.counted(f64::from(latency));
         let latency = if latency < WORST * self.latency { latency } else { WORST * self.latency };
         // Of one that has requests nothing may be known because it does not answer. Another now and then shows whether that is so: some
         // last for hours.
@@ -179,6 +190,10 @@ const CHOICES: f64 = 64.0;
 
 /// How many times as slow as usual a member is looked upon as at most.
 const WORST: f64 = 16.0;
+
+/// Up to how many times what is usual a member may take and be as good as another to those that bind themselves: of a few requests of
+/// chance (exponential) lengths the longest takes three times the mean.
+const ALIKE: f64 = 4.0;
 
 /// How many times as long as a request usually takes what was seen of a member counts in full, or nearly so; less where requests take
 /// next to nothing.
@@ -278,6 +293,31 @@ mod tests {
         for (told, fair) in told.into_iter().zip([25, 25, 50]) {
             assert!(told.abs_diff(fair) <= 20, "{told}, not {fair}");
         }
+    }
+
+    #[test]
+    fn those_that_bind_their_clients_go_evenly_to_idle_members_unless_one_is_far_slower() {
+        let got = |takes: [u64; 3], binds: bool| {
+            let (plan, mut hand) = (plan(&[1.0; 3]), Hand::default());
+            for turn in 0..60 {
+                let now = Time((9_000 + 200 * turn) * MILLISECOND);
+                let ask = Ask { turn, chance: turn, now, binds, ..Ask::default() };
+                let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else {
+                    panic!("there is room")
+                };
+                let vitals = &plan.members()[index].vitals;
+                vitals.begin();
+                let took = Duration::from_millis(takes[index]);
+                plan.observe(&mut hand, vitals, took, false, now + took);
+                vitals.end();
+            }
+            let got: Vec<u32> = plan.members().iter().map(|member| member.vitals.begun()).collect();
+            got
+        };
+        let even = got([10, 25, 30], true);
+        assert!(even.iter().all(|got| got.abs_diff(20) <= 1), "{even:?}");
+        assert!(got([10, 25, 30], false)[0] >= 26);
+        assert!(got([10, 10, 150], true)[2] <= 15);
     }
 
     #[test]
