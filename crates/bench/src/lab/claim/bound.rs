@@ -22,6 +22,9 @@ pub struct Bound {
     /// Is a point out of the bound only if its whole interval is?
     #[serde(default)]
     pub clear: bool,
+    /// Is it their mean that is bounded, and not each of them?
+    #[serde(default)]
+    pub mean: bool,
     /// Only points with all of these.
     #[serde(default)]
     pub only: Vec<Only>,
@@ -70,7 +73,12 @@ impl Bound {
 
     pub(super) fn decide(&self, table: &Table, least: bool) -> Verdict {
         let keep = |levels: &Levels| self.looks_at(levels);
-        let points: Vec<_> = table.all(self.metric, keep).collect();
+        let mut points: Vec<_> = table.all(self.metric, keep).collect();
+        let all = mean(points.iter().map(|(_, estimate)| estimate));
+        let nowhere = Levels::new();
+        if let Some(all) = all.filter(|_| self.mean) {
+            points = vec![(&nowhere, all)];
+        }
         let holds = |mean: f64| if least { mean >= self.value } else { mean <= self.value };
         let order = |mean: f64| if least { mean } else { -mean };
         let open =
@@ -102,13 +110,23 @@ impl Bound {
     }
 }
 
+/// The mean over points, none of which counts for more than another; `None` if there are none.
+fn mean<'a>(points: impl Iterator<Item = &'a Estimate>) -> Option<Estimate> {
+    let points: Vec<&Estimate> = points.collect();
+    let count = points.len() as f64;
+    let mean = points.iter().map(|point| point.mean).sum::<f64>() / count;
+    let half = points.iter().map(|point| point.half * point.half).sum::<f64>().sqrt() / count;
+    let samples = points.iter().map(|point| point.samples).sum();
+    (!points.is_empty()).then_some(Estimate { mean, half, samples })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::fixture::curves;
     use super::*;
 
     fn bound(value: f64, only: Vec<Only>) -> Bound {
-        Bound { metric: Metric::Success, value, clear: false, only }
+        Bound { metric: Metric::Success, value, clear: false, mean: false, only }
     }
 
     #[test]
@@ -140,6 +158,17 @@ mod tests {
             assert_eq!(decide(0.2, least), (false, true));
             assert_eq!(decide(0.05, least), (true, false));
         }
+    }
+
+    #[test]
+    fn the_mean_of_all_may_be_bounded() {
+        let table = curves(Metric::Success, 0.3, &[(1.0, &[(25.0, 1.0), (50.0, 0.8)])]);
+        let bound = |value| Bound { mean: true, ..bound(value, vec![]) };
+        let verdict = bound(0.89).decide(&table, true);
+        assert!(verdict.pass, "{verdict:?}");
+        assert!(verdict.numbers[0].contains("the least is 0.9 ± 0.2121 (all)"), "{verdict:?}");
+        let verdict = bound(0.91).decide(&table, true);
+        assert!(!verdict.pass && verdict.decided, "{verdict:?}");
     }
 
     #[test]
