@@ -7,13 +7,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use plimsoll_brain::Knobs;
-use plimsoll_cluster as cluster;
 
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    discover, door, fleet, group, hand_over, health, scaler, store, suggest, tls, trace, xds,
+    Binding, Config, Group, Listener, Outlier, Protocol, Rebind, TimeSpan, acme, affinity, discover, door,
+    fleet, formula, group, hand_over, health, monitor, scaler, store, suggest, tls, trace, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -309,12 +308,9 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
     if let Some(health) = &group.health {
         health::check(health, spot.key("health"), "[group.health]", health::OF_GROUPS, found);
     }
-    if let Some(weight) = group.strategy.weight() {
-        let spot = spot.key("strategy").key("expression").key("weight");
-        check_formula(&weight, spot, text, found);
-    }
+    formula::check_weight(group, spot, text, found);
     if let Some(monitor) = &group.monitor {
-        check_monitor(monitor, spot.key("monitor"), text, found);
+        monitor::check(monitor, spot.key("monitor"), text, found);
         if monitor.source.streams() && group.tls.is_some() && monitor.port.is_none() {
             let message =
                 "members are asked for reports without TLS, and are reached by TLS at their own port";
@@ -354,53 +350,6 @@ fn check_knobs(strategy: &plimsoll_brain::Strategy, knobs: &Knobs, spot: &Spot, 
 /// Does it go by something else where members report nothing?
 fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
-}
-
-fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
-    if !spot.broken("metric") {
-        check_formula(&monitor.metric, spot.key("metric"), text, found);
-    }
-    if spot.broken("source") {
-        return;
-    }
-    if monitor.source.own() {
-        let metric = cluster::Expression::new(&monitor.metric.0);
-        let names = metric.iter().flat_map(cluster::Expression::names);
-        if let Some(name) = names.into_iter().find(|name| !cluster::is_own(name)) {
-            let message = format!("{} is not known: the source is `passive`", quoted(name));
-            let at = if spot.has("metric") { spot.key("metric").value() } else { spot.key("source").value() };
-            let hint = format!("the balancer's own figures: {}", cluster::OWN.join(", "));
-            found.push(Problem::error(at, message).hint(hint));
-        }
-    }
-    for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
-        let message = format!("either `url` or `{key}`, not both");
-        found.push(Problem::error(spot.name(key), message).also(spot.name("url"), "this says where to ask"));
-    }
-    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
-        if !monitor.source.asks() {
-            let message = format!("`{key}` has no effect: nobody is asked");
-            let problem = Problem::warning(spot.name(key), message);
-            found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
-        } else if !monitor.source.keys().contains(&key) {
-            let message = format!(
-                "`{key}` has no effect: of members that report on a stream each is asked for its own"
-            );
-            let problem = Problem::warning(spot.name(key), message);
-            found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
-        }
-    }
-}
-
-/// Points into the expression where its text stands in the file as it is.
-pub(super) fn check_formula(formula: &Formula, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
-    let Some((at, why)) = formula.fault() else { return };
-    let whole = spot.value();
-    let inside = whole.start + 1;
-    let verbatim = text.get(inside..).is_some_and(|rest| rest.starts_with(&formula.0));
-    let at = if verbatim { inside + at.start..inside + at.end } else { whole };
-    let message = format!("{} is not an expression: {why}", quoted(&formula.0));
-    found.push(Problem::error(at, message).hint("such as cpu * 0.7 + in_flight / 100"));
 }
 
 fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
