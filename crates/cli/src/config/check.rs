@@ -391,6 +391,10 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         return;
     }
     let protocol = listener.protocol;
+    // Where clients are only told of members they find another way.
+    if !matches!(protocol, Protocol::Dns | Protocol::Xds) {
+        check_circle(listener, at, group, spot, found);
+    }
     let on_demand = listener.binding == Some(Binding::OnDemand);
     if on_demand && group.monitor.is_none() {
         let message = format!("nobody will be under alert: group `{}` has no [group.monitor]", group.name);
@@ -398,12 +402,19 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         found.push(Problem::warning(at.key("binding").value(), message).hint(hint));
     }
     if on_demand && protocol.is_http() && listener.rebind == Rebind::Redirect {
-        let bare = group.members.iter().position(|member| member.table().public.is_none());
-        if let Some(bare) = bare {
-            let member = group.members[bare].name();
-            let message = format!("clients cannot be sent to member {member}: it has no `public` address");
+        let bare = group.members.iter().enumerate().filter(|(_, member)| member.table().public.is_none());
+        let bare: Vec<(usize, String)> = bare.map(|(index, member)| (index, member.name())).collect();
+        if let Some((first, name)) = bare.first() {
+            let message = match &bare[1..] {
+                [] => format!("clients cannot be sent to member {name}: it has no `public` address"),
+                others => format!(
+                    "clients cannot be sent to {} members, {name}{}: they have no `public` address",
+                    bare.len(),
+                    some_more(others.iter().map(|(_, name)| name.as_str())),
+                ),
+            };
             let problem = Problem::warning(at.key("rebind").value(), message);
-            let place = spot.key("members").item(bare).value();
+            let place = spot.key("members").item(*first).value();
             found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
         }
     }
@@ -443,4 +454,28 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         let message = format!("`send_proxy` has no effect for the udp listener on {}", listener.address);
         found.push(Problem::warning(spot.name("send_proxy"), message));
     }
+}
+
+/// A listener that is its own member would pass each client to itself until all connections are used up.
+fn check_circle(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    for (index, member) in group.members.iter().enumerate() {
+        if let Some(address) = member.address().filter(|address| address.is_at(listener.address.0)) {
+            let message = format!("member {address} is the listener on {} itself", listener.address);
+            let place = spot.key("members").item(index).key("address").value();
+            let problem =
+                Problem::error(place, message).hint("write where the server is, or listen elsewhere");
+            found.push(problem.also(at.key("address").value(), "the listener is here"));
+        }
+    }
+}
+
+/// `, b:1, c:1 and 2 more`
+fn some_more<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 7;
+    let left = names.len().saturating_sub(SHOWN);
+    let mut list: String = names.take(SHOWN).flat_map(|name| [", ", name]).collect();
+    if left > 0 {
+        list += &format!(" and {left} more");
+    }
+    list
 }
