@@ -156,6 +156,8 @@ fn a_hook_that_is_down_or_hangs_keeps_no_member_in_service() {
         assert_eq!(who(&mut wire), members[0].address.to_string());
         let drained = balancer.run(&["drain", &members[0].address.to_string(), "--wait"]);
         assert_eq!(drained.code, Some(0), "{}", drained.err);
+        let said = format!("its sessions were not handed over ({why}); it is drained all the same\n");
+        assert!(drained.err.contains(&said), "{}", drained.err);
         assert_eq!(who(&mut wire), members[1].address.to_string());
         let kinds = kinds(&balancer);
         assert!(kinds[0].0 == "handed_over" && kinds[0].1.contains(why), "{kinds:?}");

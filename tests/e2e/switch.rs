@@ -134,3 +134,30 @@ fn balancing_that_is_off_gives_equal_turns() {
         "{events}"
     );
 }
+
+#[test]
+fn an_operators_choice_is_told_with_what_it_replaces() {
+    let members = Member::several(2, &[]);
+    let balancer = Balancer::start(&web(&addresses(&members), "strategy = \"round_robin\"\n"));
+    let changed = || {
+        let events = balancer.run(&["events", "-o", "json"]).out;
+        events
+            .lines()
+            .filter(|line| line.contains("\"kind\":\"changed\""))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    // Members take turns before and after: that is no other strategy.
+    well(balancer.run(&["disable", "balancing", "web"]));
+    let run = balancer.run(&["enable", "balancing", "web"]);
+    assert_eq!(well(run), "~ group web: balancing enabled: strategy round_robin, as before\n");
+    assert_eq!(changed(), [""; 0]);
+    well(balancer.run(&["set", "group", "web.strategy={ expression = { weight = \"capacity * 2\" } }"]));
+    well(balancer.run(&["set", "group", "web.strategy=random"]));
+    let told = changed();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[1].contains("strategy expression -> random (the weight was `capacity * 2`) by"), "{told:?}");
+    let run = balancer.run(&["drain", "127.0.0.1:1"]);
+    let all = addresses(&members);
+    assert!(run.code == Some(2) && all.iter().all(|one| run.err.contains(&one.to_string())), "{}", run.err);
+}

@@ -320,10 +320,12 @@ fn schemas() -> Value {
     // One value with its name, or several under theirs, or both.
     let report = |several: usize, name: Value, value: Value| {
         let values = json!({"type": "object", "additionalProperties": number(json!("number")), "minProperties": several});
+        let mut age = number(json!(["number", "null"]));
+        age["minimum"] = 0.into();
         json!({
             "group": {"type": ["string", "null"]}, "member": {"type": "string", "minLength": 1},
             "name": {"type": name}, "value": number(value), "values": values,
-            "age_seconds": number(json!(["number", "null"])),
+            "age_seconds": age,
         })
     };
     let own = |several: usize, name: Value, value: Value| {

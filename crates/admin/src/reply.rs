@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde::Serialize;
@@ -19,9 +19,17 @@ pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
 /// All of a request's body, or the answer to one that cannot be had.
 pub(crate) async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
-    match tokio::time::timeout(BODY_TIME, body(request.into_body())).await {
+    let announced = request.body().size_hint().lower();
+    let too_long = || error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
+    let come = tokio::time::timeout(BODY_TIME, body(request.into_body()));
+    if announced > BODY as u64 {
+        // Nothing that comes can change the answer; whoever sends it all sees it, too.
+        tokio::spawn(come);
+        return Err(too_long());
+    }
+    match come.await {
         Ok(Ok(Some(body))) => Ok(body),
-        Ok(Ok(None)) => Err(error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"))),
+        Ok(Ok(None)) => Err(too_long()),
         Ok(Err(why)) => Err(error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}"))),
         Err(_) => Err(error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into())),
     }

@@ -33,6 +33,10 @@ pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
         (None, Some(_)) => return Err(format!("the report has a value without a name: {GIVE}")),
         (None, None) => return Err(format!("the report has no value: {GIVE}")),
     }
+    // Not a number is for whoever takes the report; minus nothing is nothing.
+    if let Some(age) = body.age_seconds.filter(|age| *age < 0.0) {
+        return Err(format!("age_seconds is {age}: give how many seconds ago the values were, 0 or more"));
+    }
     Ok(Report { group: body.group, member, values, age_seconds: body.age_seconds })
 }
 
@@ -157,11 +161,14 @@ mod tests {
             (r#"{"member": "a:1", "cpu": 1}"#, "unknown field `cpu`"),
             (r#"{"member": "a:1", "values": {"cpu": "1"}}"#, "invalid type"),
             (r#"{"member": "a:1", "values": {"cpu": 1e999}}"#, "out of range"),
+            ("member=a:1&cpu=1&age_seconds=-5", "age_seconds is -5: give how many seconds ago"),
+            (r#"{"member": "a:1", "values": {"cpu": 1}, "age_seconds": -1e9}"#, "age_seconds is -1000000000"),
         ] {
             let said = said(body).expect_err(body);
             assert!(said.contains(why), "{body}: {said}");
         }
         assert!(read(b"\xff", true).is_err());
+        assert_eq!(said("member=a:1&cpu=1&age_seconds=-0").unwrap().age_seconds, Some(0.0));
         // The server beside a daemon needs no name.
         assert_eq!(read(b"cpu=1", false).unwrap().member, "");
         // Judged by whoever takes it.

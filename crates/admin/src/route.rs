@@ -138,6 +138,10 @@ async fn obey(
         }
         _ if reads => error(StatusCode::NOT_FOUND, format!("there is no {path}: see / for what there is")),
         _ if plane.powers == Powers::Act => not_allowed("GET, HEAD", "use GET here, POST on /v1/…: see /"),
+        _ if path == "/v1/report" => not_allowed(
+            "GET, HEAD",
+            "this listener only shows: reports go to the address of [admin] reports, or over the control socket",
+        ),
         _ => not_allowed("GET, HEAD", "this listener only shows; act over the control socket"),
     }
 }

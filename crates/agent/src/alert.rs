@@ -26,6 +26,19 @@ pub struct Alert {
     pub number: u64,
 }
 
+/// A share that differs from the last one that was told by so much is worth another line. Decisions are numbered anew
+/// several times a second while an alert lasts.
+const MUCH: f64 = 0.1;
+
+/// What is worth a line in the log.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum News {
+    /// An alert begins, or its share has changed by much: so much is to go.
+    Shed(f64),
+    /// It is over.
+    Over,
+}
+
 /// What balancers decided.
 #[derive(Debug)]
 pub(crate) struct Alerts {
@@ -33,6 +46,8 @@ pub(crate) struct Alerts {
     obeyed: Vec<Option<u64>>,
     /// The target whose decision holds, and when it was last repeated.
     holder: Option<(usize, Duration)>,
+    /// The share that was told last, while there is an alert.
+    told: Option<f64>,
     said: watch::Sender<Alert>,
 }
 
@@ -55,46 +70,54 @@ pub(crate) fn decision(answer: &[u8]) -> Option<Decision> {
 
 impl Alerts {
     pub(crate) fn new(targets: usize) -> Self {
-        Self { obeyed: vec![None; targets], holder: None, said: watch::Sender::new(Alert::default()) }
+        Self {
+            obeyed: vec![None; targets],
+            holder: None,
+            told: None,
+            said: watch::Sender::new(Alert::default()),
+        }
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Alert> {
         self.said.subscribe()
     }
 
-    /// What a target's answer to a report said; the share to shed if that is news.
-    pub(crate) fn heard(&mut self, target: usize, decision: Option<Decision>, now: Duration) -> Option<f64> {
-        self.forget(now);
+    /// What a target's answer to a report said; what is news of it.
+    pub(crate) fn heard(&mut self, target: usize, decision: Option<Decision>, now: Duration) -> Option<News> {
+        let silent = self.forget(now);
         let Some(Decision { share, epoch }) = decision else {
-            if self.holder.is_some_and(|(holder, _)| holder == target) {
-                self.clear();
-            }
-            return None;
+            let ended = self.holder.filter(|(holder, _)| *holder == target).and_then(|_| self.clear());
+            return silent.or(ended);
         };
         let new = self.obeyed.get_mut(target)?.replace(epoch) != Some(epoch);
         let holder = self.holder.get_or_insert((target, now));
         if holder.0 != target {
-            return None;
+            return silent;
         }
         holder.1 = now;
-        if new {
-            self.say(share);
+        if !new {
+            return silent;
         }
-        new.then_some(share)
+        self.say(share);
+        if self.told.is_some_and(|told| (share - told).abs() < MUCH) {
+            return None;
+        }
+        self.told = Some(share);
+        Some(News::Shed(share))
     }
 
     /// Ends the alert of a balancer that is silent.
-    pub(crate) fn forget(&mut self, now: Duration) {
-        if self.holder.is_some_and(|(_, heard)| now.saturating_sub(heard) >= SILENCE) {
-            self.clear();
-        }
+    pub(crate) fn forget(&mut self, now: Duration) -> Option<News> {
+        let silent = self.holder.is_some_and(|(_, heard)| now.saturating_sub(heard) >= SILENCE);
+        if silent { self.clear() } else { None }
     }
 
-    fn clear(&mut self) {
+    fn clear(&mut self) -> Option<News> {
         self.holder = None;
         if self.said.borrow().share > 0.0 {
             self.say(0.0);
         }
+        self.told.take().map(|_| News::Over)
     }
 
     fn say(&self, share: f64) {
@@ -110,6 +133,10 @@ mod tests {
 
     fn of(share: f64, epoch: u64) -> Option<Decision> {
         Some(Decision { share, epoch })
+    }
+
+    fn shed(share: f64) -> Option<News> {
+        Some(News::Shed(share))
     }
 
     #[test]
@@ -137,26 +164,46 @@ mod tests {
         let now = || *said.borrow();
         assert_eq!(alerts.heard(0, None, SECOND), None);
         assert_eq!(now(), Alert::default());
-        assert_eq!(alerts.heard(0, of(0.3, 7), SECOND), Some(0.3));
+        assert_eq!(alerts.heard(0, of(0.3, 7), SECOND), shed(0.3));
         assert_eq!(alerts.heard(0, of(0.3, 7), 2 * SECOND), None);
         assert_eq!(now(), Alert { share: 0.3, number: 1 });
-        assert_eq!(alerts.heard(0, of(0.2, 8), 3 * SECOND), Some(0.2));
-        assert_eq!(alerts.heard(0, None, 4 * SECOND), None);
+        assert_eq!(alerts.heard(0, of(0.1, 8), 3 * SECOND), shed(0.1));
+        assert_eq!(alerts.heard(0, None, 4 * SECOND), Some(News::Over));
         assert_eq!(now(), Alert { share: 0.0, number: 3 });
-        assert_eq!(alerts.heard(0, of(0.2, 8), 5 * SECOND), None, "obeyed already");
+        assert_eq!(alerts.heard(0, of(0.1, 8), 5 * SECOND), None, "obeyed already");
     }
 
     #[test]
     fn the_surplus_is_shed_once_however_many_see_it() {
         let mut alerts = Alerts::new(2);
-        assert_eq!(alerts.heard(0, of(0.3, 1), SECOND), Some(0.3));
+        assert_eq!(alerts.heard(0, of(0.3, 1), SECOND), shed(0.3));
         assert_eq!(alerts.heard(1, of(0.4, 9), SECOND), None);
         // The first is silent: from now on the other is obeyed, but not in what is done.
-        assert_eq!(alerts.heard(1, of(0.4, 9), 12 * SECOND), None);
+        assert_eq!(alerts.heard(1, of(0.4, 9), 12 * SECOND), Some(News::Over));
         assert_eq!(alerts.subscribe().borrow().share, 0.0);
-        assert_eq!(alerts.heard(1, of(0.1, 10), 13 * SECOND), Some(0.1));
+        assert_eq!(alerts.heard(1, of(0.1, 10), 13 * SECOND), shed(0.1));
         assert_eq!(alerts.heard(0, None, 14 * SECOND), None);
         assert_eq!(alerts.subscribe().borrow().share, 0.1);
         assert_eq!(alerts.heard(5, of(0.1, 1), 14 * SECOND), None);
+    }
+
+    #[test]
+    fn an_alert_is_told_when_it_begins_or_changes_by_much_and_when_it_is_over() {
+        let mut alerts = Alerts::new(1);
+        let at = |tenth: u32| Duration::from_millis(100) * tenth;
+        let mut told = Vec::new();
+        for tenth in 0..40_u32 {
+            let share = if tenth < 20 { 0.25 } else { 0.5 } + f64::from(tenth % 2) / 100.0;
+            told.extend(alerts.heard(0, of(share, tenth.into()), at(tenth)));
+        }
+        assert_eq!(alerts.subscribe().borrow().number, 40, "each is obeyed");
+        told.extend(alerts.heard(0, None, at(40)));
+        told.extend(alerts.heard(0, None, at(41)));
+        assert_eq!(told, [News::Shed(0.25), News::Shed(0.5), News::Over]);
+        // One that falls silent ends, too.
+        assert_eq!(alerts.heard(0, of(0.25, 99), at(50)), shed(0.25));
+        assert_eq!(alerts.forget(at(149)), None);
+        assert_eq!(alerts.forget(at(150)), Some(News::Over));
+        assert_eq!(alerts.forget(at(300)), None);
     }
 }

@@ -320,7 +320,7 @@ async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: 
         }
         if now >= due || (stirred && now >= last + GAP) {
             for subject in shared.subjects() {
-                subject.alerts().forget(shared.now());
+                subject.silent(shared.now());
                 subject.board().tell();
             }
             beats.send_modify(|beats| *beats += 1);

@@ -69,6 +69,9 @@ impl Report {
         if report.values.is_empty() {
             return Err(format!("the body has no values; {EXPECTED}"));
         }
+        if let Some(age) = report.age_seconds.filter(|age| *age < 0.0) {
+            return Err(format!("age_seconds is {age}, not how many seconds ago that was; {EXPECTED}"));
+        }
         Ok(report)
     }
 
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!(form.values, single);
         let pairs = one("cpu=0.43&in_flight=7&group=web");
         assert_eq!((pairs.values, pairs.group.as_deref()), (report.values, Some("web")));
-        for (age, seconds) in [("-5", 0), ("1e9", 60), ("3", 3)] {
+        for (age, seconds) in [("-0", 0), ("1e9", 60), ("3", 3)] {
             let report = one(&format!("name=a&value=1&age_seconds={age}"));
             assert_eq!(report.age(), Duration::from_secs(seconds));
         }
@@ -178,6 +181,7 @@ mod tests {
             ("name=cpu&value=inf", "no number"),
             ("name=%zz&value=1", "broken %"),
             ("n%+1=1", "broken %"),
+            ("name=cpu&value=1&age_seconds=-5", "age_seconds is -5"),
             ("nmae=cpu&value=1", "nmae: `cpu` is no number"),
             ("{", "the body: EOF"),
             ("{}", "no values"),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -148,9 +148,17 @@ fn load(shared: &Shared, query: Option<&str>) -> Answer {
 }
 
 async fn report(shared: &Shared, request: Request<Incoming>) -> Answer {
-    let body = match timeout(BODY_TIME, body(request.into_body())).await {
+    let announced = request.body().size_hint().lower();
+    let too_long = || error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
+    let come = timeout(BODY_TIME, body(request.into_body()));
+    if announced > BODY as u64 {
+        // Nothing that comes can change the answer; whoever sends it all sees it, too.
+        tokio::spawn(come);
+        return too_long();
+    }
+    let body = match come.await {
         Ok(Ok(Some(body))) => body,
-        Ok(Ok(None)) => return error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes")),
+        Ok(Ok(None)) => return too_long(),
         Ok(Err(why)) => return error(StatusCode::BAD_REQUEST, format!("the body cannot be read: {why}")),
         Err(_) => return error(StatusCode::REQUEST_TIMEOUT, "the body did not arrive".into()),
     };
@@ -250,6 +258,7 @@ mod tests {
         assert_eq!(take(&shared, b"{\"member\": \"a:80\", \"values\": {\"y\": 2, \"z\": 3}}"), Ok(()));
         let refused = |body: &str| take(&shared, body.as_bytes()).unwrap_err();
         assert_eq!(refused("name=x").0, StatusCode::BAD_REQUEST);
+        assert_eq!(refused("name=x&value=1&age_seconds=-5").0, StatusCode::BAD_REQUEST);
         assert!(refused("member=b%3A80&name=x&value=1").1.contains("for member a:80"));
         assert!(refused("group=db&name=x&value=1").1.contains("for group web"));
         assert!(refused("name=no+name&value=1").1.contains("is no name"));

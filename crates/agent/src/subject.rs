@@ -6,7 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::alert::{Alerts, Decision};
+use crate::alert::{Alerts, Decision, News};
 use crate::board::Board;
 use crate::link::Url;
 use crate::push::Failure;
@@ -87,9 +87,27 @@ impl Subject {
     /// What the target with this number wants shed, as its answer to a report at `now` said.
     pub(crate) fn asked(&self, number: usize, decision: Option<Decision>, now: Duration) {
         let news = self.alerts().heard(number, decision, now);
-        if let (Some(share), Some(tally)) = (news, lock(&self.targets).get(number)) {
-            let (of, target, percent) = (self.of(), &tally.target, share * 100.0);
-            tracing::info!("{target} wants {percent:.0} % of the connections{of} to go elsewhere");
+        self.say(news, Some(number));
+    }
+
+    /// Ends the alert of a balancer that has been silent until `now`.
+    pub(crate) fn silent(&self, now: Duration) {
+        let news = self.alerts().forget(now);
+        self.say(news, None);
+    }
+
+    /// Tells what is news of an alert by this target.
+    fn say(&self, news: Option<News>, number: Option<usize>) {
+        let of = self.of();
+        match news {
+            Some(News::Shed(share)) => {
+                let targets = lock(&self.targets);
+                let target = number.and_then(|number| targets.get(number));
+                let (target, percent) = (target.map_or("a balancer", |tally| &tally.target), share * 100.0);
+                tracing::info!("{target} wants {percent:.0} % of the connections{of} to go elsewhere");
+            }
+            Some(News::Over) => tracing::info!("no connections{of} are to go elsewhere any more"),
+            None => {}
         }
     }
 

@@ -16,6 +16,7 @@ mod credential;
 mod discover;
 mod door;
 mod fleet;
+mod formula;
 mod group;
 mod hand_over;
 mod health;
@@ -66,6 +67,7 @@ pub(crate) use credential::{JwtTable, KerberosTable, TlsTable};
 pub(crate) use discover::{Discover, Discovery};
 pub(crate) use door::{ControlTable, Doors};
 pub(crate) use fleet::{Fleet, host};
+pub(crate) use formula::Formula;
 pub(crate) use group::{
     DrainedSessions, Group, Health, Member, MemberProtocol, MemberTable, ProxyVersion, ReportHeader,
     WhenAllDown,
@@ -76,7 +78,7 @@ pub(crate) use lottery::{
     DEFAULT_LOTTERY_FILE, LotteryFile, Service as LotteryService, prefix as service_prefix, read_lottery,
     read_lottery_text,
 };
-pub(crate) use monitor::{Formula, Monitor, MonitorUrl};
+pub(crate) use monitor::{Monitor, MonitorUrl};
 pub(crate) use name::{
     CookieName, Domain, HeaderName, HostName, Info, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl,
     ServiceName,
@@ -212,11 +214,19 @@ pub(crate) fn strategy(text: &str) -> Result<Strategy, String> {
     let text = text.trim();
     let value = if text.starts_with(['{', '"', '\'']) { text.to_owned() } else { format!("{text:?}") };
     // A file around it, so that it is held to all that a strategy in a file is held to.
-    let file = format!(
-        "group = [{{ name = \"x\", members = [\"x:1\"], strategy = {value} }}]\n\
-         listener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n"
-    );
-    let file = parse("strategy", file.into_bytes()).map_err(|problems| problems.first())?;
+    let before = "group = [{ name = \"x\", members = [\"x:1\"], strategy = ";
+    let file = format!("{before}{value} }}]\nlistener = [{{ address = \"127.0.0.1:0\", group = \"x\" }}]\n");
+    let file = parse("strategy", file.into_bytes()).map_err(|problems| match problems.broken() {
+        // What is not even TOML has nothing to go by but its place.
+        Some((at, why)) => {
+            let written = &text[..text.floor_char_boundary(at.saturating_sub(before.len()))];
+            let column = written.chars().count() + 1;
+            format!(
+                "{text}, column {column}: {why}; such as random, or {{ least_request = {{ choices = 3 }} }}"
+            )
+        }
+        None => problems.first(),
+    })?;
     match file.config.groups.into_iter().next() {
         Some(group) => Ok(group.strategy),
         None => Err(format!("{text} is not a strategy")),

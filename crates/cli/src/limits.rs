@@ -59,8 +59,12 @@ pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
     if config.max_connections.is_none() {
         what = format!("{connections} connections");
     }
-    if flows(config) > 0 {
-        what += &format!(" and max_flows = {}", flows(config));
+    match udp(config).count() {
+        0 => {}
+        1 => what += &format!(" and max_flows = {}", flows(config)),
+        several => {
+            what += &format!(" and the max_flows of {several} udp listeners, {} together,", flows(config))
+        }
     }
     if others(config) > flows(config) {
         what += " and monitors, reports and control";
@@ -114,8 +118,11 @@ fn pipes(config: &Config) -> u64 {
 
 /// Each flow takes a file of its own.
 fn flows(config: &Config) -> u64 {
-    let udp = config.listeners.iter().filter(|listener| listener.protocol == Protocol::Udp);
-    udp.map(|listener| listener.max_flows as u64).sum()
+    udp(config).map(|listener| listener.max_flows as u64).sum()
+}
+
+fn udp(config: &Config) -> impl Iterator<Item = &Listener> {
+    config.listeners.iter().filter(|listener| listener.protocol == Protocol::Udp)
 }
 
 #[cfg(test)]
@@ -137,6 +144,9 @@ mod tests {
         assert!(check_files(&open, 1288).is_ok());
         assert!(check_files(&open, 1287).unwrap_err().contains("max_flows = 1000"));
         assert_eq!(max_connections(&config("admin.reports = '127.0.0.1:9901'"), 5256), 1872);
+        let second = "[[listener]]\naddress='127.0.0.1:54'\ngroup='g'\nprotocol='udp'\nmax_flows=500";
+        let error = check_files(&config(second), 1287).unwrap_err();
+        assert!(error.contains("the max_flows of 2 udp listeners, 1500 together, can take"), "{error}");
         let fixed = config("max_connections = 50_000");
         assert!(check_files(&fixed, 101_256).is_ok());
         let error = check_files(&fixed, 1024).unwrap_err();

@@ -1,5 +1,8 @@
 //! Reports: what they may look like, what is answered, what their door is for.
 
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
 use crate::script::{Answer, open, tcp};
 
 const ONE: &str = "member=a:1&name=cpu&value=0.4";
@@ -36,7 +39,25 @@ fn what_is_not_taken_says_why() {
     let broken = open.tell("POST", "/v1/report", "cpu");
     assert!(broken.status == 400 && broken.error().contains("member=HOST:PORT"), "{}", broken.body);
     assert_eq!(open.tell("POST", "/v1/report", &"x".repeat(100_000)).status, 413);
+    let old = open.tell("POST", "/v1/report", &format!("{ONE}&age_seconds=-5"));
+    assert!(old.status == 400 && old.error().contains("age_seconds is -5"), "{}", old.body);
     assert_eq!(open.tell("GET", "/v1/report", "").status, 405);
+    // At the address that only shows somebody looks for the one for reports.
+    let shown = Answer::to(tcp(open.addr()), "POST", "/v1/report", "", ONE);
+    assert!(shown.status == 405 && shown.error().contains("[admin] reports"), "{}", shown.body);
+}
+
+#[test]
+fn a_body_that_is_said_to_be_too_long_is_refused_before_it_comes() {
+    let open = open();
+    let mut stream = tcp(open.admin.reports().unwrap());
+    let begin = Instant::now();
+    stream.write_all(b"POST /v1/report HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nx").unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 413");
+    // A body is waited for longer.
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
 }
 
 #[test]

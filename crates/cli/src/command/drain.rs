@@ -4,7 +4,10 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
+use plimsoll_brain::EventKind;
 use plimsoll_brain::status::Status;
+use plimsoll_proxy::drained_without_hand_over;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::{Failure, Globals};
@@ -52,7 +55,13 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
 
 fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, Failure> {
     let target = &args.target;
+    let before = newest(balancer);
     let mut said = balancer.post("/v1/drain", &target.body())?;
+    // The answer comes when somebody has been told, or could not be.
+    if let Some(why) = before.and_then(|seq| lost(balancer, seq, target)) {
+        say(&format!("{}: {why}\n", target.member));
+        said["hand_over_failed"] = why.into();
+    }
     if args.wait {
         let mut told = 0;
         loop {
@@ -75,6 +84,29 @@ fn drain(args: &Args, balancer: &Balancer, say: &dyn Fn(&str)) -> Result<Said, F
     }
     let done = if args.wait { "drained" } else { "draining: it gets nothing new, its work goes on" };
     Ok(Said::done(said, format!("{}: {done}\n", target.member)))
+}
+
+/// Number of the last event; none if events cannot be had, which not everybody may see who may drain.
+fn newest(balancer: &Balancer) -> Option<u64> {
+    let events = balancer.get::<Vec<Value>>("/events?follow=0").ok()?;
+    events.last().map_or(Some(0), |event| event["seq"].as_u64())
+}
+
+/// Why the sessions of a member that was drained after this event were not handed over, if they were to be.
+fn lost(balancer: &Balancer, seq: u64, target: &Target) -> Option<String> {
+    let events = balancer.get::<Vec<Value>>(&format!("/events?follow=0&since={seq}")).ok()?;
+    said_lost(&events, target.group.as_deref(), &target.member)
+}
+
+fn said_lost(events: &[Value], group: Option<&str>, member: &str) -> Option<String> {
+    let of_it =
+        |event: &&Value| event["member"] == member && group.is_none_or(|group| event["group"] == group);
+    let why = |event: &Value| {
+        let kind = EventKind::deserialize(&event["kind"]).ok()?;
+        let why = event["why"].as_str()?;
+        drained_without_hand_over(kind, why).then(|| why.to_owned())
+    };
+    events.iter().rev().filter(of_it).find_map(why)
 }
 
 /// What is left of a drain.
@@ -117,5 +149,27 @@ mod tests {
         assert_eq!(rest(&status, None, "gone:80"), Rest::Done);
         status.groups[0].members[3].in_flight = 0;
         assert_eq!(rest(&status, None, "10.0.0.4:80"), Rest::Done);
+    }
+
+    #[test]
+    fn sessions_that_nobody_took_over_are_told_of() {
+        let lost = "its sessions were not handed over (connection refused); it is drained all the same";
+        let event = |member: &str, kind: &str, why: &str| json!({"seq": 7, "kind": kind, "group": "web", "member": member, "why": why});
+        let events = [
+            event("a:80", "handed_over", lost),
+            event("b:80", "handed_over", "its sessions were handed over before it is drained"),
+            event(
+                "c:80",
+                "handed_over",
+                "its sessions were not handed over (answered 500); they go all the same",
+            ),
+            event("d:80", "what is this", lost),
+        ];
+        assert_eq!(said_lost(&events, None, "a:80").as_deref(), Some(lost));
+        assert_eq!(said_lost(&events, Some("web"), "a:80").as_deref(), Some(lost));
+        assert_eq!(said_lost(&events, Some("mail"), "a:80"), None);
+        for well in ["b:80", "c:80", "d:80", "e:80"] {
+            assert_eq!(said_lost(&events, None, well), None, "{well}");
+        }
     }
 }

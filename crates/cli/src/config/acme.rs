@@ -312,7 +312,7 @@ mod tests {
             )
         };
         let listeners: String = listeners.iter().enumerate().map(listener).collect();
-        let text = format!("{listeners}[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:1\"]\n");
+        let text = format!("{listeners}[[group]]\nname = \"web\"\nmembers = [\"127.0.0.1:99\"]\n");
         parse("plimsoll.toml", text.into_bytes()).map(drop).map_err(|problems| problems.to_string())
     }
 

@@ -113,6 +113,17 @@ impl FromStr for MemberAddress {
     }
 }
 
+impl MemberAddress {
+    /// Is that certainly what listens there? A name may be anything until it is looked up.
+    pub(crate) fn is_at(&self, listen: SocketAddr) -> bool {
+        let Ok(host) = self.host.parse::<IpAddr>() else { return false };
+        let (host, at) = (host.to_canonical(), listen.ip().to_canonical());
+        // All addresses of IPv6 are those of IPv4, too.
+        let all = at.is_unspecified() && (at.is_ipv6() || host.is_ipv4());
+        self.port == listen.port() && (host == at || (all && host.is_loopback()))
+    }
+}
+
 impl fmt::Display for MemberAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
@@ -316,6 +327,31 @@ mod tests {
 
     fn why<T: Text + fmt::Debug>(text: &str) -> String {
         text.parse::<T>().expect_err(text)
+    }
+
+    #[test]
+    fn what_listens_there_is_known_by_its_address() {
+        let is = |member: &str, listen: &str| {
+            member.parse::<MemberAddress>().unwrap().is_at(listen.parse().unwrap())
+        };
+        for (member, listen) in [
+            ("10.0.0.1:80", "10.0.0.1:80"),
+            ("127.0.0.1:80", "0.0.0.0:80"),
+            ("127.0.0.2:80", "[::]:80"),
+            ("[::1]:80", "[::]:80"),
+            ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
+        ] {
+            assert!(is(member, listen), "{member} {listen}");
+        }
+        for (member, listen) in [
+            ("10.0.0.1:81", "10.0.0.1:80"),
+            ("127.0.0.2:80", "127.0.0.1:80"),
+            ("10.0.0.1:80", "0.0.0.0:80"),
+            ("[::1]:80", "0.0.0.0:80"),
+            ("localhost:80", "127.0.0.1:80"),
+        ] {
+            assert!(!is(member, listen), "{member} {listen}");
+        }
     }
 
     #[test]

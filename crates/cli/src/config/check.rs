@@ -7,13 +7,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use plimsoll_brain::Knobs;
-use plimsoll_cluster as cluster;
 
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Formula, Group, Listener, Monitor, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
-    discover, door, fleet, group, hand_over, health, scaler, store, suggest, tls, trace, xds,
+    Binding, Config, Group, Listener, Outlier, Protocol, Rebind, TimeSpan, acme, affinity, discover, door,
+    fleet, formula, group, hand_over, health, monitor, scaler, store, suggest, tls, trace, xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -309,12 +308,9 @@ fn check_group(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>)
     if let Some(health) = &group.health {
         health::check(health, spot.key("health"), "[group.health]", health::OF_GROUPS, found);
     }
-    if let Some(weight) = group.strategy.weight() {
-        let spot = spot.key("strategy").key("expression").key("weight");
-        check_formula(&weight, spot, text, found);
-    }
+    formula::check_weight(group, spot, text, found);
     if let Some(monitor) = &group.monitor {
-        check_monitor(monitor, spot.key("monitor"), text, found);
+        monitor::check(monitor, spot.key("monitor"), text, found);
         if monitor.source.streams() && group.tls.is_some() && monitor.port.is_none() {
             let message =
                 "members are asked for reports without TLS, and are reached by TLS at their own port";
@@ -356,53 +352,6 @@ fn usable_without_loads(strategy: &plimsoll_brain::Strategy) -> bool {
     strategy.name == "weighted_round_robin" || strategy.name == plimsoll_brain::strategy::EXPRESSION.name
 }
 
-fn check_monitor(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
-    if !spot.broken("metric") {
-        check_formula(&monitor.metric, spot.key("metric"), text, found);
-    }
-    if spot.broken("source") {
-        return;
-    }
-    if monitor.source.own() {
-        let metric = cluster::Expression::new(&monitor.metric.0);
-        let names = metric.iter().flat_map(cluster::Expression::names);
-        if let Some(name) = names.into_iter().find(|name| !cluster::is_own(name)) {
-            let message = format!("{} is not known: the source is `passive`", quoted(name));
-            let at = if spot.has("metric") { spot.key("metric").value() } else { spot.key("source").value() };
-            let hint = format!("the balancer's own figures: {}", cluster::OWN.join(", "));
-            found.push(Problem::error(at, message).hint(hint));
-        }
-    }
-    for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
-        let message = format!("either `url` or `{key}`, not both");
-        found.push(Problem::error(spot.name(key), message).also(spot.name("url"), "this says where to ask"));
-    }
-    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
-        if !monitor.source.asks() {
-            let message = format!("`{key}` has no effect: nobody is asked");
-            let problem = Problem::warning(spot.name(key), message);
-            found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
-        } else if !monitor.source.keys().contains(&key) {
-            let message = format!(
-                "`{key}` has no effect: of members that report on a stream each is asked for its own"
-            );
-            let problem = Problem::warning(spot.name(key), message);
-            found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
-        }
-    }
-}
-
-/// Points into the expression where its text stands in the file as it is.
-pub(super) fn check_formula(formula: &Formula, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
-    let Some((at, why)) = formula.fault() else { return };
-    let whole = spot.value();
-    let inside = whole.start + 1;
-    let verbatim = text.get(inside..).is_some_and(|rest| rest.starts_with(&formula.0));
-    let at = if verbatim { inside + at.start..inside + at.end } else { whole };
-    let message = format!("{} is not an expression: {why}", quoted(&formula.0));
-    found.push(Problem::error(at, message).hint("such as cpu * 0.7 + in_flight / 100"));
-}
-
 fn check_timeouts(group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
     let timeouts = &group.timeouts;
     let total = timeouts.total;
@@ -442,6 +391,10 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         return;
     }
     let protocol = listener.protocol;
+    // Where clients are only told of members they find another way.
+    if !matches!(protocol, Protocol::Dns | Protocol::Xds) {
+        check_circle(listener, at, group, spot, found);
+    }
     let on_demand = listener.binding == Some(Binding::OnDemand);
     if on_demand && group.monitor.is_none() {
         let message = format!("nobody will be under alert: group `{}` has no [group.monitor]", group.name);
@@ -449,12 +402,19 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         found.push(Problem::warning(at.key("binding").value(), message).hint(hint));
     }
     if on_demand && protocol.is_http() && listener.rebind == Rebind::Redirect {
-        let bare = group.members.iter().position(|member| member.table().public.is_none());
-        if let Some(bare) = bare {
-            let member = group.members[bare].name();
-            let message = format!("clients cannot be sent to member {member}: it has no `public` address");
+        let bare = group.members.iter().enumerate().filter(|(_, member)| member.table().public.is_none());
+        let bare: Vec<(usize, String)> = bare.map(|(index, member)| (index, member.name())).collect();
+        if let Some((first, name)) = bare.first() {
+            let message = match &bare[1..] {
+                [] => format!("clients cannot be sent to member {name}: it has no `public` address"),
+                others => format!(
+                    "clients cannot be sent to {} members, {name}{}: they have no `public` address",
+                    bare.len(),
+                    some_more(others.iter().map(|(_, name)| name.as_str())),
+                ),
+            };
             let problem = Problem::warning(at.key("rebind").value(), message);
-            let place = spot.key("members").item(bare).value();
+            let place = spot.key("members").item(*first).value();
             found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
         }
     }
@@ -494,4 +454,28 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
         let message = format!("`send_proxy` has no effect for the udp listener on {}", listener.address);
         found.push(Problem::warning(spot.name("send_proxy"), message));
     }
+}
+
+/// A listener that is its own member would pass each client to itself until all connections are used up.
+fn check_circle(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found: &mut Vec<Problem>) {
+    for (index, member) in group.members.iter().enumerate() {
+        if let Some(address) = member.address().filter(|address| address.is_at(listener.address.0)) {
+            let message = format!("member {address} is the listener on {} itself", listener.address);
+            let place = spot.key("members").item(index).key("address").value();
+            let problem =
+                Problem::error(place, message).hint("write where the server is, or listen elsewhere");
+            found.push(problem.also(at.key("address").value(), "the listener is here"));
+        }
+    }
+}
+
+/// `, b:1, c:1 and 2 more`
+fn some_more<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 7;
+    let left = names.len().saturating_sub(SHOWN);
+    let mut list: String = names.take(SHOWN).flat_map(|name| [", ", name]).collect();
+    if left > 0 {
+        list += &format!(" and {left} more");
+    }
+    list
 }

@@ -22,8 +22,8 @@ use super::health;
 use super::place::Spot;
 use super::{
     AdminListen, CgroupName, ControlTable, Formula, Health, Held, Info, ListenAddress, LogPath,
-    MemberAddress, MetricText, Name, PageUrl, Problem, Problems, ReadError, Source, TimeSpan, bytes_of,
-    check, door, hold, titled,
+    MemberAddress, MetricText, Name, PageUrl, Problem, Problems, ReadError, Source, TimeSpan, bytes_of, door,
+    formula, hold, titled,
 };
 
 /// Looked at by commands that talk to a daemon, if no other file is named.
@@ -244,7 +244,7 @@ fn judge(lottery: &Lottery, spots: &Spot, text: &str, found: &mut Vec<Problem>) 
             found.push(Problem::error(spot.key("name").value(), message).also(also, "the first is here"));
         }
         if let Some(load) = service.load.as_ref().filter(|_| !spot.broken("load")) {
-            check::check_formula(load, spot.key("load"), text, found);
+            formula::check(load, spot.key("load"), text, found);
         }
         for (key, other, alone) in [
             ("scrape", "metrics", service.scrape.is_some() && service.metrics.is_empty()),

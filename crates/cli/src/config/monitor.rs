@@ -1,7 +1,6 @@
 //! `[group.monitor]`: where a group's loads come from, and what a load is.
 
 use std::fmt;
-use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,8 +9,10 @@ use plimsoll_proxy::SessionLoad;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::place::Spot;
+use super::problem::Problem;
 use super::text::{Text, text};
-use super::{MemberAddress, ProbePath, TimeSpan};
+use super::{Formula, MemberAddress, ProbePath, TimeSpan, formula};
 
 /// How loaded members are: what is taken for their load, and where it comes from. Reports (`POST /v1/report`) are
 /// taken whatever stands here; without this section they are kept and shown, and no load is made of them.
@@ -211,39 +212,30 @@ impl fmt::Display for MonitorUrl {
     }
 }
 
-/// An expression as written. Whether it is one is checked with the rest of the file, where its place is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Formula(pub(crate) String);
-
-text! {
-    Formula,
-    format: "plimsoll-expression",
-    what: "a name or an expression",
-    example: "cpu * 0.7 + in_flight / 100",
-}
-
-impl Formula {
-    /// What is wrong with it, and where in its text.
-    pub(crate) fn fault(&self) -> Option<(Range<usize>, String)> {
-        cluster::Expression::new(&self.0).err().map(|fault| (fault.at, fault.why))
+/// What its keys say of one another.
+pub(super) fn check(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+    if !spot.broken("metric") {
+        formula::check_metric(monitor, spot, text, found);
     }
-}
-
-impl FromStr for Formula {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.len() {
-            _ if text.trim().is_empty() => Err("is empty".into()),
-            ..=cluster::LONGEST => Ok(Self(text.into())),
-            _ => Err(format!("is too long: at most {} characters", cluster::LONGEST)),
+    if spot.broken("source") {
+        return;
+    }
+    for key in ["port", "path"].into_iter().filter(|key| spot.has("url") && spot.has(key)) {
+        let message = format!("either `url` or `{key}`, not both");
+        found.push(Problem::error(spot.name(key), message).also(spot.name("url"), "this says where to ask"));
+    }
+    for key in ["url", "port", "path", "timeout"].into_iter().filter(|key| spot.has(key)) {
+        if !monitor.source.asks() {
+            let message = format!("`{key}` has no effect: nobody is asked");
+            let problem = Problem::warning(spot.name(key), message);
+            found.push(problem.hint("sources that are asked: pull, prometheus, orca-oob"));
+        } else if !monitor.source.keys().contains(&key) {
+            let message = format!(
+                "`{key}` has no effect: of members that report on a stream each is asked for its own"
+            );
+            let problem = Problem::warning(spot.name(key), message);
+            found.push(problem.hint("source = \"orca-oob\" has `port` and `timeout`"));
         }
-    }
-}
-
-impl fmt::Display for Formula {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
     }
 }
 

@@ -132,7 +132,6 @@ impl Problems {
         Self { source, list, left_out }
     }
 
-    /// Can the file not be used?
     /// These, and others of the same source.
     pub(crate) fn and(self, other: Self) -> Self {
         let left_out = self.left_out + other.left_out;
@@ -141,7 +140,7 @@ impl Problems {
         both
     }
 
-    /// Is anything of it an error?
+    /// Can the file not be used?
     pub(crate) fn fatal(&self) -> bool {
         self.list.iter().any(|problem| problem.severity == Severity::Error)
     }
@@ -176,6 +175,12 @@ impl Problems {
             Some(hint) => format!("{}: {}", problem.message, hint.replace("   ", "; ")),
             None => problem.message.clone(),
         })
+    }
+
+    /// Where the first error is that nothing else is said of, and what is wrong there.
+    pub(crate) fn broken(&self) -> Option<(usize, &str)> {
+        let first = self.list.iter().find(|problem| problem.severity == Severity::Error);
+        first.filter(|problem| problem.hint.is_none()).map(|problem| (problem.at.start, &*problem.message))
     }
 
     /// Each on one line, for logs.

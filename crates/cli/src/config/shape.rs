@@ -9,6 +9,7 @@
 //! false`, `minProperties`, `maxProperties`, `items`, `minItems`, `minimum`, `maximum`; and `x-minimum`,
 //! `x-maximum` for durations; and `x-required`, which has names and of each those that make it needless.
 
+use plimsoll_brain::strategy::EXPRESSION;
 use serde_json::{Map, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -198,8 +199,11 @@ impl<'s> Walk<'s> {
             return Problem::error(at, format!("unknown {noun} {}", quoted(name)))
                 .hint(suggest::hint(name, allowed));
         }
-        Problem::error(at, format!("unknown key {} {}", quoted(name), self.section()))
-            .hint(suggest::hint(name, allowed))
+        let hint = match self.path.last().filter(|_| allowed.is_empty()) {
+            Some(table) => format!("{} has no settings: take it out", quoted(table)),
+            None => suggest::hint(name, allowed),
+        };
+        Problem::error(at, format!("unknown key {} {}", quoted(name), self.section())).hint(hint)
     }
 
     /// The table being looked at, as its header would be written.
@@ -325,6 +329,9 @@ fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<
     }
     let Some(free) = fitting.iter().find(|choice| choice.get("const").is_none()) else {
         let noun = fitting.iter().find_map(|choice| choice.get("x-noun")?.as_str()).unwrap_or(key);
+        // It is one, too, though its name alone does not say enough.
+        let tabled = Some(EXPRESSION.name).filter(|_| noun == "strategy");
+        let names: Vec<&str> = names.into_iter().chain(tabled).collect();
         let message = format!("unknown {noun} {}", quoted(text));
         return Some(Problem::error(span.clone(), message).hint(suggest::hint(text, &names)));
     };

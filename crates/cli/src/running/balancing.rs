@@ -16,13 +16,29 @@ pub(super) struct Balancing {
     pub(super) weight: Option<cluster::Expression>,
 }
 
+impl Balancing {
+    fn same(&self, other: &Self) -> bool {
+        self.strategy.name == other.strategy.name && self.knobs == other.knobs && self.weight == other.weight
+    }
+
+    /// What is told when another takes its place: of an expression more than that it was one.
+    fn instead(&self, written: &str) -> String {
+        match &self.weight {
+            Some(weight) => {
+                let text: Vec<&str> = weight.text().split_whitespace().collect();
+                format!("{written} (the weight was `{}`)", text.join(" "))
+            }
+            None => written.to_owned(),
+        }
+    }
+}
+
 impl Running {
     /// Switches a group's balancing off or on. Off its members take equal turns.
     pub(super) fn balance(&self, group: &str, on: bool) -> Result<Vec<String>, String> {
         let _one = lock(&self.reloading);
-        let force = self.force();
-        let Some(settings) = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)
-        else {
+        let Some(own) = self.in_force(group) else {
+            let force = self.force();
             let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
             return Err(format!("no group {group}; there are: {}", names.join(", ")));
         };
@@ -32,20 +48,18 @@ impl Running {
             (Some(kept), true) => (kept, EventKind::Enabled, "balancing enabled by an operator"),
             (None, false) => {
                 let turns = strategy::find("round_robin").ok_or("there is no strategy round_robin")?;
-                let watched = force.watched.iter().find(|watched| *watched.name == *group);
-                let kept = Balancing {
-                    strategy: settings.spec.strategy,
-                    knobs: settings.spec.knobs.clone(),
-                    weight: watched.and_then(|watched| watched.weight.clone()),
-                };
-                lock(&self.off).insert(group.to_owned(), kept);
+                lock(&self.off).insert(group.to_owned(), own.clone());
                 let turns = Balancing { strategy: turns, knobs: Knobs::defaults(turns), weight: None };
                 let why = "balancing disabled by an operator: members take equal turns, until it is enabled or \
                            the next reload";
                 (turns, EventKind::Disabled, why)
             }
         };
-        let before = self.choose(group, &balancing, balancing.strategy.name)?;
+        // Where members take turns anyhow nothing changes, and there is no other strategy to tell of.
+        let before = match own.same(&balancing) {
+            true => own.strategy.name.to_owned(),
+            false => self.choose(group, &balancing, balancing.strategy.name)?,
+        };
         if on {
             lock(&self.off).remove(group);
         }
@@ -57,9 +71,23 @@ impl Running {
         }])
     }
 
+    /// What a group is balanced by now.
+    pub(super) fn in_force(&self, group: &str) -> Option<Balancing> {
+        let force = self.force();
+        let settings = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)?;
+        let watched = force.watched.iter().find(|watched| *watched.name == *group);
+        Some(Balancing {
+            strategy: settings.spec.strategy,
+            knobs: settings.spec.knobs.clone(),
+            weight: watched.and_then(|watched| watched.weight.clone()),
+        })
+    }
+
     /// Has a group balanced in another way; what it was, for people.
     pub(super) fn choose(&self, group: &str, by: &Balancing, written: &str) -> Result<String, String> {
-        let before = self.engine.choose_by(group, by.strategy, by.knobs.clone(), written)?;
+        let was = self.in_force(group);
+        let told = was.as_ref().map_or_else(|| written.to_owned(), |was| was.instead(written));
+        let before = self.engine.choose_by(group, by.strategy, by.knobs.clone(), &told)?;
         self.cluster.weigh(group, by.weight.clone());
         self.chosen(group, by.strategy, &by.knobs, by.weight.as_ref());
         Ok(before)
@@ -88,5 +116,25 @@ impl Running {
         }
         let force = base.with(&lock(&self.made));
         *lock(&self.force) = Arc::new(force);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_expression_was_is_told() {
+        let by = |name: &str, weight: Option<&str>| {
+            let strategy = strategy::find(name).unwrap_or(strategy::EXPRESSION);
+            let weight = weight.map(|weight| cluster::Expression::new(weight).unwrap());
+            Balancing { strategy, knobs: Knobs::defaults(strategy), weight }
+        };
+        let (turns, weight) = (by("round_robin", None), by("expression", Some("capacity /\n (1 + cpu)")));
+        assert_eq!(turns.instead("random"), "random");
+        assert_eq!(weight.instead("random"), "random (the weight was `capacity / (1 + cpu)`)");
+        assert!(turns.same(&turns) && weight.same(&weight));
+        assert!(!turns.same(&weight) && !weight.same(&by("expression", Some("capacity"))));
+        assert!(!turns.same(&by("random", None)));
     }
 }

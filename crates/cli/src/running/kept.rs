@@ -13,7 +13,7 @@
 //!
 //! `%` and `/` in names are written `%25` and `%2F`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -264,7 +264,11 @@ impl Running {
                 };
                 let absent: Vec<Deed> = kept.keys().filter(|known| same(known)).cloned().collect();
                 if on || absent.is_empty() {
-                    return Err(why);
+                    let status = self.engine.status();
+                    let all = status.groups.iter().flat_map(|group| &group.members);
+                    let names: BTreeSet<&str> = all.map(|member| member.name.as_str()).collect();
+                    // Of a group that is named its members are told already.
+                    return Err(if group.is_none() { beside(why, member, &names) } else { why });
                 }
                 return absent.iter().try_for_each(|deed| self.erase(&mut kept, deed));
             }
@@ -348,17 +352,10 @@ impl Running {
         if let Some(kept) = lock(&self.off).get(group) {
             return Ok(kept.clone());
         }
-        let force = self.force();
-        let Some(settings) = force.settings.groups.iter().find(|settings| *settings.spec.name == *group)
-        else {
+        self.in_force(group).ok_or_else(|| {
+            let force = self.force();
             let names: Vec<&str> = force.settings.groups.iter().map(|one| &*one.spec.name).collect();
-            return Err(format!("no group {group}; there are: {}", names.join(", ")));
-        };
-        let watched = force.watched.iter().find(|watched| *watched.name == *group);
-        Ok(Balancing {
-            strategy: settings.spec.strategy,
-            knobs: settings.spec.knobs.clone(),
-            weight: watched.and_then(|watched| watched.weight.clone()),
+            format!("no group {group}; there are: {}", names.join(", "))
         })
     }
 
@@ -388,9 +385,36 @@ impl Running {
     }
 }
 
+/// Why there is no such member, with those that there are.
+fn beside(why: String, member: &str, names: &BTreeSet<&str>) -> String {
+    const SHOWN: usize = 20;
+    if names.is_empty() || names.contains(member) {
+        return why;
+    }
+    let shown: Vec<&str> = names.iter().copied().take(SHOWN).collect();
+    let more = match names.len() - shown.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{why}; there are: {}{more}", shown.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_that_there_are_are_named() {
+        let said =
+            |member: &str, names: &[&str]| beside("no".into(), member, &names.iter().copied().collect());
+        assert_eq!(said("c:1", &["b:1", "a:1", "b:1"]), "no; there are: a:1, b:1");
+        assert_eq!(said("c:1", &[]), "no");
+        // It is there, and more is to be said.
+        assert_eq!(said("a:1", &["a:1"]), "no");
+        let many: Vec<String> = (10..35).map(|port| format!("a:{port}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert!(said("c:1", &many).ends_with(", a:29 and 5 more"), "{}", said("c:1", &many));
+    }
 
     #[test]
     fn keys_and_deeds() {

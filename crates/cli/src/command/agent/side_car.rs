@@ -11,9 +11,8 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt;
+use std::io;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +24,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use crate::command::{Exit, Failure};
-use crate::config::{self, ListenAddress, Machine, MemberAddress, Problems, PublicUrl, look_up};
+use crate::config::{self, Machine, MemberAddress, Problems, look_up};
 use crate::limits;
+
+mod place;
+
+pub(super) use place::{Place, at_home};
 
 /// Name of the group, if there is only one.
 const SERVER: &str = "server";
@@ -39,78 +42,6 @@ const LOOKS: usize = 10;
 
 /// Keys of a CORBA server's object from before it was started again that are remembered.
 const FORMER: usize = 16;
-
-/// Where to stand: `[http:|tcp:]ADDRESS=SERVER`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    protocol: Protocol,
-    listen: SocketAddr,
-    server: MemberAddress,
-    /// Where clients reach its group (http).
-    home: Option<PublicUrl>,
-}
-
-/// Places with the URLs of their groups: one that holds for all of http, or one for each of them, in order.
-pub(super) fn at_home(mut places: Vec<Place>, urls: &[PublicUrl]) -> Result<Vec<Place>, Failure> {
-    let count = places.iter().filter(|place| place.protocol == Protocol::Http).count();
-    let wrong = |what: String| Err(Failure::new(Exit::Usage, what));
-    match urls.len() {
-        0 => return Ok(places),
-        _ if count == 0 => return wrong("--group-url is about http, and no --side-car is".to_owned()),
-        1 => {}
-        given if given == count => {}
-        given => {
-            return wrong(format!(
-                "--group-url is given {given} times and there are {count} --side-car of http: give it once for \
-                 all, or once for each"
-            ));
-        }
-    }
-    let http = places.iter_mut().filter(|place| place.protocol == Protocol::Http);
-    for (place, url) in http.zip(urls.iter().cycle()) {
-        place.home = Some(url.clone());
-    }
-    Ok(places)
-}
-
-impl Place {
-    /// Before a CORBA server.
-    pub(super) fn iiop(listen: SocketAddr, server: MemberAddress) -> Self {
-        Self { protocol: Protocol::Iiop, listen, server, home: None }
-    }
-
-    fn protocol(&self) -> &'static str {
-        match self.protocol {
-            Protocol::Http => "http",
-            Protocol::Iiop => "iiop",
-            Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream | Protocol::Xds => "tcp",
-        }
-    }
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = "expected [http:|tcp:]ADDRESS=SERVER, such as 0.0.0.0:80=127.0.0.1:8080";
-        let (protocol, rest) = match text.strip_prefix("tcp:") {
-            Some(rest) => (Protocol::Tcp, rest),
-            None => (Protocol::Http, text.strip_prefix("http:").unwrap_or(text)),
-        };
-        let (listen, server) = rest.split_once('=').ok_or_else(|| format!("there is no `=`; {expected}"))?;
-        let ListenAddress(listen) =
-            listen.parse().map_err(|why| format!("the address `{listen}` {why}; {expected}"))?;
-        let server: MemberAddress =
-            server.parse().map_err(|why| format!("the server `{server}` {why}; {expected}"))?;
-        Ok(Self { protocol, listen, server, home: None })
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}:{}={}", self.protocol(), self.listen, self.server)
-    }
-}
 
 /// What it carries, and how.
 pub(super) struct SideCar {
@@ -142,7 +73,7 @@ impl SideCar {
     ) -> Result<Self, Failure> {
         let manner = SideCarSettings { refuse, shed_idle, shares_host: false, home: None };
         let carried = Carried { places, manner, object: None, former: Vec::new(), home: None };
-        let settings = carried.settings().map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
+        let settings = carried.settings(look_up)?;
         let engine = Engine::start(settings).map_err(Failure::failed)?;
         let listen = engine.addresses();
         Ok(Self { engine, as_now: RefCell::new(carried), listen })
@@ -186,7 +117,7 @@ impl SideCar {
     fn change(&self, change: impl FnOnce(&mut Carried)) -> Result<(), String> {
         let mut next = self.as_now.borrow().clone();
         change(&mut next);
-        let settings = next.settings().map_err(|problems| problems.headline())?;
+        let settings = next.settings(look_up).map_err(|failure| failure.line().to_owned())?;
         self.engine.reload(settings, Vec::new()).map_err(|error| error.to_string())?;
         *self.as_now.borrow_mut() = next;
         Ok(())
@@ -291,10 +222,28 @@ fn name(number: usize, count: usize) -> String {
 }
 
 impl Carried {
-    /// A balancer's settings, so that all that nobody thinks about is as there.
-    fn settings(&self) -> Result<Settings, Problems> {
-        let file = config::parse("the side-car", written(&self.places).into_bytes())?;
-        let mut settings = file.settings(Machine::here(&file.config, limits::raise()), look_up)?;
+    /// A balancer's settings, so that all that nobody thinks about is as there. What is wrong is said of the command line: nobody
+    /// has written a file.
+    fn settings(
+        &self,
+        mut resolve: impl FnMut(&MemberAddress) -> io::Result<SocketAddr>,
+    ) -> Result<Settings, Failure> {
+        for place in &self.places {
+            resolve(&place.server).map_err(|why| {
+                let (option, host) = (place.option(), &place.server.host);
+                let what =
+                    format!("cannot look up `{host}`: {why}; correct the name, or write an IP address");
+                Failure::failed(format_args!("{option} {place}: {what}"))
+            })?;
+        }
+        let option = self.places.first().map_or("--side-car", Place::option);
+        let wrong = |exit| {
+            move |problems: Problems| Failure::new(exit, format_args!("{option}: {}", problems.first()))
+        };
+        let file =
+            config::parse("the side-car", written(&self.places).into_bytes()).map_err(wrong(Exit::Usage))?;
+        let machine = Machine::here(&file.config, limits::raise());
+        let mut settings = file.settings(machine, resolve).map_err(wrong(Exit::Failed))?;
         for (group, place) in settings.groups.iter_mut().zip(&self.places) {
             // That a connection is open says nothing of what it costs the host, unless so much is said of it that those
             // that are too many are to be refused.
@@ -396,46 +345,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places() {
-        for (text, shown) in [
-            ("0.0.0.0:80=127.0.0.1:8080", "http:0.0.0.0:80=127.0.0.1:8080"),
-            ("http:127.0.0.1:0=localhost:8080", "http:127.0.0.1:0=localhost:8080"),
-            ("tcp:[::]:5432=[::1]:15432", "tcp:[::]:5432=[::1]:15432"),
-        ] {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), shown);
-        }
-        for (text, why) in [
-            ("0.0.0.0:80", "no `=`"),
-            ("80=127.0.0.1:8080", "the address `80` "),
-            ("0.0.0.0:80=8080", "the server `8080` has no port"),
-            ("udp:0.0.0.0:80=127.0.0.1:8080", "the address `udp:0.0.0.0:80` "),
-        ] {
-            let said = text.parse::<Place>().unwrap_err();
-            assert!(said.contains(why) && said.contains("expected [http:|tcp:]ADDRESS=SERVER"), "{said}");
-        }
-    }
-
-    #[test]
-    fn groups_are_at_one_url_or_each_at_its_own() {
-        let places = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Place>>();
-        let urls =
-            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<PublicUrl>>();
-        let homes = |at: &[&str], given: &[&str]| {
-            let places = at_home(places(at), &urls(given)).map_err(|failure| failure.line().to_owned())?;
-            Ok::<_, String>(places.into_iter().map(|place| Some(place.home?.0)).collect::<Vec<_>>())
-        };
-        let [one, tcp, other] = ["127.0.0.1:80=x:1", "tcp:127.0.0.1:81=x:2", "127.0.0.1:82=x:3"];
-        let url = |name: &str| Some(format!("http://{name}"));
-        assert_eq!(homes(&[one, tcp], &[]), Ok(vec![None, None]));
-        assert_eq!(homes(&[one, tcp, other], &["http://a"]), Ok(vec![url("a"), None, url("a")]));
-        assert_eq!(homes(&[one, tcp, other], &["http://a", "http://b"]), Ok(vec![url("a"), None, url("b")]));
-        let refused = |at: &[&str], given: &[&str]| homes(at, given).unwrap_err();
-        let said = refused(&[one, tcp], &["http://a", "http://b"]);
-        assert!(said.contains("given 2 times and there are 1"), "{said}");
-        assert!(refused(&[tcp], &["http://a"]).contains("is about http"));
-    }
-
-    #[test]
     fn the_configuration_is_one() {
         let places =
             ["0.0.0.0:80=127.0.0.1:8080", "tcp:[::]:5432=[::1]:15432"].map(|text| text.parse().unwrap());
@@ -452,6 +361,33 @@ mod tests {
             assert_eq!((group.retry.attempts, group.spec.outlier.is_none()), (0, true));
             assert!(group.probe.is_none());
         }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_of_the_command_line() {
+        let refused = |places: Vec<Place>| {
+            let manner = SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
+            let carried = Carried { places, manner, object: None, former: Vec::new(), home: None };
+            let nowhere = |address: &MemberAddress| {
+                let found = format!("{address}").parse();
+                found.map_err(|_| io::Error::other("no such name"))
+            };
+            let failure = carried.settings(nowhere).unwrap_err();
+            (failure.exit, failure.line().to_owned())
+        };
+        let place = |text: &str| text.parse::<Place>().unwrap();
+        let unknown = "--side-car http:127.0.0.1:80=nosuch:80: cannot look up `nosuch`: no such name; correct the name, \
+                       or write an IP address";
+        assert_eq!(refused(vec![place("127.0.0.1:80=nosuch:80")]), (Exit::Failed, unknown.to_owned()));
+        let same = place("127.0.0.1:80=127.0.0.1:81");
+        let (exit, said) = refused(vec![same.clone(), same]);
+        assert_eq!((exit, &*said), (Exit::Usage, "--side-car: a second listener on 127.0.0.1:80 (tcp)"));
+        let at: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let (exit, said) = refused(vec![Place::iiop(at, "127.0.0.1:80".parse().unwrap())]);
+        assert!(
+            exit == Exit::Usage && said.starts_with("--iiop: member 127.0.0.1:80 is the listener"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -54,9 +54,9 @@ fn loads_that_nobody_tells() {
     "#);
     let metric = "monitor = { source = \"passive\", metric = \"in_flight + cpu\" }";
     assert_snapshot!(errors(&format!("{LEAST}{metric}")), @r#"
-    error: plimsoll.toml:7:42: `cpu` is not known: the source is `passive`
+    error: plimsoll.toml:7:55: `cpu` is not known: the source is `passive`
         7 | monitor = { source = "passive", metric = "in_flight + cpu" }
-          |                                          ^^^^^^^^^^^^^^^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
+          |                                                       ^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
     1 error
     "#);
     // What part of it a session is can be known where a load is requests, whoever counts them.

@@ -25,6 +25,19 @@ fn strategies_come_from_the_brain() {
         error.contains("unknown strategy `leastconn`") && error.contains("`least_connections`?"),
         "{error}"
     );
+    assert!(error.contains(", expression\n"), "{error}");
+    let error = errors(&with("{ adaptive = { x = 1 } }"));
+    assert!(
+        error.contains("unknown key `x`") && error.contains("^ `adaptive` has no settings: take it out"),
+        "{error}"
+    );
+    // As an operator writes it.
+    let said = strategy("{").unwrap_err();
+    assert!(said.starts_with("{, column 2: ") && said.contains("such as random, or {"), "{said}");
+    let said = strategy("{ random = x }").unwrap_err();
+    assert!(said.starts_with("{ random = x }, column 12: "), "{said}");
+    let said = strategy("rnadom").unwrap_err();
+    assert!(said.starts_with("unknown strategy `rnadom`: did you mean `random`?"), "{said}");
     let error = errors(&with("{ random = {}, round_robin = {} }"));
     assert!(error.contains("exactly one strategy"), "{error}");
     assert!(errors(&with("{}")).contains("exactly one strategy"));
@@ -77,5 +90,51 @@ fn expressions_are_checked_where_they_stand() {
         9 | path = "/x"
           | ^^^^ sources that are asked: pull, prometheus, orca-oob
     2 warnings
+    "#);
+}
+
+#[test]
+fn expressions_may_have_several_lines() {
+    let weight = |text: &str| format!("{LEAST}strategy = {{ expression = {{ weight = {text} }} }}");
+    assert_snapshot!(errors(&weight("\"\"\"\ncapacity /\n  (1 + cpuu|foo)\"\"\"")), @r#"
+    error: plimsoll.toml:9:13: `capacity / (1 + cpuu|foo)` is not an expression: filter foo is unknown
+        9 |   (1 + cpuu|foo)""" } }
+          |             ^^^ such as cpu * 0.7 + in_flight / 100
+    1 error
+    "#);
+    assert_snapshot!(errors(&weight("'''capacity /\r\n  (1 + cpuu|foo)'''")), @r#"
+    error: plimsoll.toml:8:13: `capacity / (1 + cpuu|foo)` is not an expression: filter foo is unknown
+        8 |   (1 + cpuu|foo)''' } }
+          |             ^^^ such as cpu * 0.7 + in_flight / 100
+    1 error
+    "#);
+}
+
+#[test]
+fn what_nobody_tells_gives_no_weight_and_a_constant_no_load() {
+    let passive = "monitor = { source = \"passive\", metric = \"in_flight\" }\n";
+    let weight =
+        |text: &str| format!("{LEAST}{passive}strategy = {{ expression = {{ weight = \"{text}\" }} }}");
+    assert_snapshot!(errors(&weight("capacity / (1 + queue)")), @r#"
+    error: plimsoll.toml:8:55: `queue` is not known: the source is `passive`
+        8 | strategy = { expression = { weight = "capacity / (1 + queue)" } }
+          |                                                       ^^^^^ the balancer's own figures: in_flight, requests_per_second, latency, capacity
+    1 error
+    "#);
+    for fine in [
+        "capacity / (1 + in_flight)",
+        "capacity / (1 + queue|default(0))",
+        "1 if cpu is not defined else cpu",
+    ] {
+        assert_eq!(read(&weight(fine)).unwrap().warnings.to_string(), "", "{fine}");
+    }
+    // Members tell it, or it is kept without a monitor.
+    read(&weight("queue").replace("passive", "push")).unwrap();
+    read(&weight("queue").replace(passive, "")).unwrap();
+    assert_snapshot!(errors(&format!("{LEAST}monitor = {{ metric = \"1\" }}")), @r#"
+    error: plimsoll.toml:7:22: `1` is the same for all members: no load can be told by it
+        7 | monitor = { metric = "1" }
+          |                      ^^^ name what members differ in, such as cpu * 0.7 + in_flight / 100
+    1 error
     "#);
 }

@@ -176,7 +176,7 @@ rebind = "redirect"
 move_idle = "5s"
 [[group]]
 name = "a"
-members = [{ address = "x:1", public = "http://x" }, "y:1"]
+members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
 "#;
     assert_snapshot!(errors(text), @r#"
     warning: plimsoll.toml:4:1: `rebind` has no effect: clients are bound per_request
@@ -191,16 +191,35 @@ members = [{ address = "x:1", public = "http://x" }, "y:1"]
     warning: plimsoll.toml:15:11: nobody will be under alert: group `a` has no [group.monitor]
        15 | binding = "on_demand"
           |           ^^^^^^^^^^^ say where its members' load comes from, such as { source = "push", metric = "cpu" }
-    warning: plimsoll.toml:16:10: clients cannot be sent to member y:1: it has no `public` address
+    warning: plimsoll.toml:16:10: clients cannot be sent to 2 members, y:1, z:1: they have no `public` address
        16 | rebind = "redirect"
           |          ^^^^^^^^^^ sessions that go there stay behind this listener
-       20 | members = [{ address = "x:1", public = "http://x" }, "y:1"]
+       20 | members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
           |                                                      ^^^^^ here
     warning: plimsoll.toml:17:1: `move_idle` has no effect: this listener speaks http
        17 | move_idle = "5s"
           | ^^^^^^^^^
     1 error, 5 warnings
     "#);
+}
+
+#[test]
+fn a_listener_is_not_its_own_member() {
+    let own = LEAST.replace("[\"127.0.0.1:1\"]", "[\"127.0.0.1:1\", { address = \"127.0.0.1:8080\" }]");
+    assert_snapshot!(errors(&own), @r#"
+    error: plimsoll.toml:6:39: member 127.0.0.1:8080 is the listener on 127.0.0.1:8080 itself
+        6 | members = ["127.0.0.1:1", { address = "127.0.0.1:8080" }]
+          |                                       ^^^^^^^^^^^^^^^^ write where the server is, or listen elsewhere
+        2 | address = "127.0.0.1:8080"
+          |           ^^^^^^^^^^^^^^^^ the listener is here
+    1 error
+    "#);
+    let all = own.replace("address = \"127.0.0.1:8080\"\ngroup", "address = \"[::]:8080\"\ngroup");
+    assert!(errors(&all).contains("member 127.0.0.1:8080 is the listener on [::]:8080 itself"));
+    // Who asks for names is told of another server's port.
+    let dns =
+        own.replace("group = \"web\"", "group = \"web\"\nprotocol = \"dns\"\ndomain = \"web.example.\"");
+    read(&dns).unwrap();
 }
 
 #[test]

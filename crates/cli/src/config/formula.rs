@@ -1,0 +1,140 @@
+//! Expressions of the file: what a member's load is, and what its weight. Each is held against the language, and against what
+//! there is to know of members; what is wrong is placed inside the text, on the line of the file where that stands.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use plimsoll_cluster::{self as cluster, Expression};
+
+use super::place::Spot;
+use super::problem::{Problem, quoted};
+use super::text::{Text, text};
+use super::{Group, Monitor};
+
+/// An expression as written. Whether it is one is checked with the rest of the file, where its place is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Formula(pub(crate) String);
+
+text! {
+    Formula,
+    format: "plimsoll-expression",
+    what: "a name or an expression",
+    example: "cpu * 0.7 + in_flight / 100",
+}
+
+impl FromStr for Formula {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.len() {
+            _ if text.trim().is_empty() => Err("is empty".into()),
+            ..=cluster::LONGEST => Ok(Self(text.into())),
+            _ => Err(format!("is too long: at most {} characters", cluster::LONGEST)),
+        }
+    }
+}
+
+impl fmt::Display for Formula {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl Formula {
+    /// On one line, as messages have it.
+    fn line(&self) -> String {
+        quoted(&self.0.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    /// Where a part of it stands in the file; all of it if the file has it otherwise, with escapes.
+    fn place(&self, part: Range<usize>, spot: &Spot, text: &str) -> Range<usize> {
+        let whole = spot.value();
+        let written = text.get(whole.clone()).unwrap_or_default();
+        let quotes = if written.starts_with("\"\"\"") || written.starts_with("'''") { 3 } else { 1 };
+        let Some(inside) = written.get(quotes..) else { return whole };
+        // A line that ends with the quotes is not of the text.
+        let ended =
+            ["\r\n", "\n"].into_iter().filter(|_| quotes == 3).find_map(|end| inside.strip_prefix(end));
+        let inside = ended.unwrap_or(inside);
+        if !inside.starts_with(&self.0) {
+            return whole;
+        }
+        let start = whole.end - inside.len();
+        start + part.start..start + part.end
+    }
+
+    /// Where a name stands in it.
+    fn find(&self, name: &str) -> Range<usize> {
+        let part = |byte: Option<&u8>| {
+            byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(byte))
+        };
+        let bytes = self.0.as_bytes();
+        let alone = |(at, _): &(usize, &str)| {
+            let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+            !part(before) && !part(bytes.get(at + name.len()))
+        };
+        let found = self.0.match_indices(name).find(alone);
+        found.map_or(0..self.0.len(), |(at, _)| at..at + name.len())
+    }
+}
+
+/// The expression, if it is one.
+pub(super) fn check(
+    formula: &Formula,
+    spot: &Spot,
+    text: &str,
+    found: &mut Vec<Problem>,
+) -> Option<Expression> {
+    match Expression::new(&formula.0) {
+        Ok(expression) => Some(expression),
+        Err(fault) => {
+            let message = format!("{} is not an expression: {}", formula.line(), fault.why);
+            let problem = Problem::error(formula.place(fault.at, spot, text), message);
+            found.push(problem.hint("such as cpu * 0.7 + in_flight / 100"));
+            None
+        }
+    }
+}
+
+/// Is it a load, and known where it is said to come from?
+pub(super) fn check_metric(monitor: &Monitor, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+    let (metric, at) = (&monitor.metric, spot.key("metric"));
+    let Some(expression) = check(metric, at, text, found) else { return };
+    if expression.names().is_empty() {
+        let message = format!("{} is the same for all members: no load can be told by it", metric.line());
+        let hint = "name what members differ in, such as cpu * 0.7 + in_flight / 100";
+        found.push(Problem::error(at.value(), message).hint(hint));
+    }
+    if spot.broken("source") || !monitor.source.own() {
+        return;
+    }
+    if let Some(name) = expression.names().iter().find(|name| !cluster::is_own(name)) {
+        let written = spot.has("metric");
+        let at = if written { metric.place(metric.find(name), at, text) } else { spot.key("source").value() };
+        found.push(unknown(name, at));
+    }
+}
+
+/// Can members have a weight by it?
+pub(super) fn check_weight(group: &Group, spot: &Spot, text: &str, found: &mut Vec<Problem>) {
+    let Some(weight) = group.strategy.weight() else { return };
+    let at = spot.key("strategy").key("expression").key("weight");
+    let Some(expression) = check(&weight, at, text, found) else { return };
+    let passive = group.monitor.as_ref().is_some_and(|monitor| monitor.source.own());
+    if !passive || spot.key("monitor").broken("source") {
+        return;
+    }
+    // A name that is not known does no harm where the expression says what holds without it.
+    let known = |value: f64| expression.eval(|name| cluster::is_own(name).then_some(value));
+    let strange = expression.names().iter().find(|name| !cluster::is_own(name));
+    if let Some(name) = strange.filter(|_| [0.5, 1.0, 3.0].into_iter().all(|value| known(value).is_err())) {
+        found.push(unknown(name, weight.place(weight.find(name), at, text)));
+    }
+}
+
+/// Nobody says what this is.
+fn unknown(name: &str, at: Range<usize>) -> Problem {
+    let problem = Problem::error(at, format!("{} is not known: the source is `passive`", quoted(name)));
+    problem.hint(format!("the balancer's own figures: {}", cluster::OWN.join(", ")))
+}
