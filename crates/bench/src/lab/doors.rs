@@ -36,9 +36,18 @@ impl Doors {
         }
         let mut told = vec![format!("--tell={}", self.reports)];
         told.extend(doors[1..].iter().map(|door| format!("--also={door}")));
-        told.extend(doors.iter().map(|door| format!("--tell-as={door}")));
         self.servers.push(doors);
+        // What it tells is of the host, by each name that this has.
+        let number = self.servers.len();
+        let mut hosts: Vec<_> = (0..self.groups).map(|group| self.host(number, group)).collect();
+        hosts.dedup();
+        told.extend(hosts.iter().map(|host| format!("--tell-as={host}")));
         Ok(told)
+    }
+
+    /// What a group, counted from 0, calls the host of a server, counted from 1.
+    fn host(&self, number: usize, group: usize) -> String {
+        if self.hidden { format!("host{number}-{}", group + 1) } else { format!("host{number}") }
     }
 
     /// How many groups there are.
@@ -54,10 +63,7 @@ impl Doors {
     /// The members of a group, counted from 0, as the balancer's file has them.
     pub(super) fn members(&self, group: usize) -> Vec<serde_json::Value> {
         let member = |(number, doors): (usize, &Vec<SocketAddr>)| {
-            let host = match self.hidden {
-                true => format!("host{number}-{}", group + 1),
-                false => format!("host{number}"),
-            };
+            let host = self.host(number, group);
             Some(serde_json::json!({ "address": doors.get(group)?.to_string(), "host": host }))
         };
         (1..).zip(&self.servers).filter_map(member).collect()
@@ -77,12 +83,17 @@ mod tests {
             let mut doors = Doors::new(&network, 3, hidden).unwrap();
             let told = doors.open(&network, listen).unwrap();
             let count = |flag: &str| told.iter().filter(|told| told.starts_with(flag)).count();
-            assert_eq!((count("--tell="), count("--also="), count("--tell-as=")), (1, 2, 3), "{told:?}");
+            let names = if hidden { 3 } else { 1 };
+            assert_eq!((count("--tell="), count("--also="), count("--tell-as=")), (1, 2, names), "{told:?}");
             let members = [0, 1, 2].map(|group| doors.members(group));
             assert!(members.iter().all(|members| members.len() == 1));
             assert_eq!(members[0][0]["address"], listen.to_string());
             assert!(told.contains(&format!("--also={}", members[2][0]["address"].as_str().unwrap())));
             assert_eq!(members[0][0]["host"] == members[1][0]["host"], !hidden);
+            for members in &members {
+                let host = members[0]["host"].as_str().unwrap();
+                assert!(told.contains(&format!("--tell-as={host}")), "{told:?}");
+            }
         }
     }
 }
