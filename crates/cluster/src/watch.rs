@@ -294,9 +294,16 @@ impl Watch {
                 age_seconds: age(fact.at),
                 source: fact.origin.source.name().into(),
             });
+            // What the balancer knows by itself is told by nobody, and expressions read it all the same.
+            let counted = group.own_figures(place, now).map(|(name, figure)| FactExplanation {
+                name: name.into(),
+                value: figure.value,
+                age_seconds: age(figure.at),
+                source: Source::Passive.name().into(),
+            });
             MemberKnown {
                 name: group.settings.members[place].name.clone(),
-                facts: facts.collect(),
+                facts: facts.chain(counted).collect(),
                 load: member.load.map(|(value, at)| LoadExplanation { value, age_seconds: age(at) }),
                 trouble: group.trouble(place, now),
                 dropped: member.bucket.dropped(),

@@ -45,6 +45,7 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
         schema: SCHEMA,
         name: spec.name.to_string(),
         strategy: spec.strategy.name.to_owned(),
+        balancing_disabled: false,
         knobs: knobs.map(|(knob, value)| (knob.name.to_owned(), *value)).collect(),
         weight: None,
         verdict,

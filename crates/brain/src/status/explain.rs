@@ -17,6 +17,9 @@ pub struct GroupExplanation {
     pub name: String,
     /// Name of the strategy in force.
     pub strategy: String,
+    /// Has an operator switched off balancing by the strategy that the configuration names?
+    #[serde(default)]
+    pub balancing_disabled: bool,
     /// Its settings by name.
     pub knobs: BTreeMap<String, f64>,
     /// The expression that gives members their weights, if the strategy is made of one.

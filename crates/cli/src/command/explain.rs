@@ -72,7 +72,8 @@ fn head(group: &GroupExplanation, color: bool) -> String {
     let mut row = |name: &str, text: &str| {
         rows.push(vec![Cell::text(name).tone(Tone::Faint), Cell::text(text)]);
     };
-    row("strategy", &strategy);
+    let off = if group.balancing_disabled { " (balancing disabled)" } else { "" };
+    row("strategy", &format!("{strategy}{off}"));
     if let Some(weight) = &group.weight {
         row("weight", weight);
     }
@@ -267,6 +268,7 @@ mod tests {
             schema: 1,
             name: "web".into(),
             strategy: "expression".into(),
+            balancing_disabled: false,
             knobs: BTreeMap::new(),
             weight: Some("capacity / (1 + cpu)".into()),
             verdict: "1/2 members up, 1 ejected".into(),
@@ -278,6 +280,12 @@ mod tests {
             members: vec![up, out],
             events: vec![event(1, EventKind::Changed, "strategy random -> expression by an operator")],
         }
+    }
+
+    #[test]
+    fn balancing_that_is_switched_off_is_said() {
+        let group = GroupExplanation { balancing_disabled: true, strategy: "round_robin".into(), ..sample() };
+        assert!(head(&group, false).contains("round_robin (balancing disabled)"));
     }
 
     #[test]

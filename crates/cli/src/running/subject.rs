@@ -102,6 +102,7 @@ impl Subject for Running {
 
     fn explain(&self, group: &str) -> Option<GroupExplanation> {
         let mut explanation = self.engine.explain(group)?;
+        explanation.balancing_disabled = lock(&self.off).contains_key(group);
         if let Some(known) = self.cluster.known(group) {
             (explanation.monitor, explanation.weight) = (known.monitor, known.weight);
             for known in known.members {

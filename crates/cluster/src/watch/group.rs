@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Group, Said};
 use crate::facts::{Fact, Facts, Grown, LIMIT_AGE, Origin};
-use crate::{MonitorSettings, Sensed, Source, Usage};
+use crate::{Expression, MonitorSettings, Sensed, Source, Usage};
 
 impl Group {
     /// Takes what was told of a member; was there room for all of it?
@@ -190,6 +190,24 @@ impl Group {
             }
             (None, None) => Err(format!("`{name}` was never told")),
         }
+    }
+
+    /// The balancer's own figures of a member, other than its capacity, that the group's expressions read now.
+    pub(super) fn own_figures(
+        &self,
+        place: usize,
+        now: Instant,
+    ) -> impl Iterator<Item = (&'static str, Measured)> {
+        let read = move |name: &&str| {
+            let reads = |expression: &Expression| expression.names().iter().any(|read| read == name);
+            **name != *CAPACITY && self.settings.expressions().any(reads)
+        };
+        let passive = self.settings.monitor.as_ref().is_some_and(|monitor| monitor.source == Source::Passive);
+        let told = move |name: &str| !passive && self.members[place].facts.find(name).is_some();
+        OWN.into_iter()
+            .filter(read)
+            .filter(move |name| !told(name))
+            .filter_map(move |name| Some((name, self.figure(place, name, now).ok()?)))
     }
 
     /// Why there is no load or weight now.

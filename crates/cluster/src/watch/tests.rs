@@ -402,3 +402,19 @@ fn what_is_told_of_a_label_counts_in_every_group_that_is_there() {
     let said = watch.report(&report("rack2", &[("cpu", 0.5)]), now).unwrap();
     assert_eq!(said, [host_load("mail", "app2:80", 0.5), host_load("web", "app2:80", 0.5)]);
 }
+
+#[test]
+fn the_balancers_own_figures_are_known_where_they_are_read() {
+    let now = Instant::now();
+    let facts = |watch: &Watch, now| {
+        let facts = watch.known("web", now).unwrap().members[0].facts.clone();
+        facts.into_iter().map(|fact| (fact.name, fact.value, fact.source)).collect::<Vec<_>>()
+    };
+    let weight = Some("capacity / (1 + in_flight + cpu)");
+    let mut watch = watch(vec![group("web", Source::Push, "cpu", weight)], now);
+    let counters = Counters { in_flight: 3, requests: 9, seconds: 1.0 };
+    watch.look("web", &[("app1:80".into(), counters)], now);
+    assert_eq!(facts(&watch, now), [("in_flight".into(), 3.0, "passive".into())]);
+    watch.report(&report("app1:80", &[("in_flight", 5.0)]), now).unwrap();
+    assert_eq!(facts(&watch, now), [("in_flight".into(), 5.0, "push".into())], "its own word counts");
+}
