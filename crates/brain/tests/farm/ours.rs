@@ -173,6 +173,7 @@ impl Balancer {
             now: time(now),
             once: false,
             session: false,
+            binds: false,
             venture: self.line.is_empty() && failed.is_none(),
         };
         let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
