@@ -350,6 +350,7 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         now: Time(now),
         once: turn % 2 == 0,
         session: key % 2 == 0,
+        binds: key % 3 == 0,
         venture: chance % 2 == 0,
     })
 }
