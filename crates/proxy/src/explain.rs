@@ -73,7 +73,7 @@ fn member(
 ) -> MemberExplanation {
     let counted = counted.map(|load| ("load_counted", load));
     let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
-    let figures = counted.into_iter().chain(figures).into_iter().filter(|(_, value)| value.is_finite());
+    let figures = counted.into_iter().chain(figures).filter(|(_, value)| value.is_finite());
     let full = planned.is_some_and(|member| member.full());
     let refuses = planned.and_then(|member| plan.refuses(member, now));
     let why = match (planned, &refuses) {

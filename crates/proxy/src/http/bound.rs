@@ -102,8 +102,12 @@ impl<S: Stream> Session<S> {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
-            None if free => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work()),
-            None => pool.admit_by(view, asked.key, self.core.chance(), now, tried, asked.work().binding()),
+            None => {
+                // What is uneven of those that are bound on demand is put right when it is known.
+                let stays = binding == Binding::PerSession && !free;
+                let work = if stays { asked.work().binding() } else { asked.work() };
+                pool.admit_by(view, asked.key, self.core.chance(), now, tried, work)
+            }
         };
         if let Admission::Trip(trip) = &admission
             && !free

@@ -13,7 +13,7 @@
 //! looked upon as [`WORST`] times as slow as usual at most: by then the others have four times as many requests.
 //!
 //! Sessions (tcp, udp) last as long as their clients like, and members named in DNS answers are not counted. Both go where there are
-//! fewest, in turns by weight among equals. A request that binds its client (`per_session`, `on_demand`) is only the first of many: to it
+//! fewest, in turns by weight among equals. A request that binds its client for good (`per_session`, cookies) is only the first of many: to it
 //! members are as quick as each other up to [`ALIKE`] times what is usual. Else of connections that are opened one after the other and
 //! then idle most would go to the one whose first answer happened to come soonest.
 //!
