@@ -15,7 +15,6 @@ use crate::HandOverSettings;
 
 mod due;
 
-pub use due::drained_without_hand_over;
 pub(crate) use due::{AT_ONCE, Due, HandOvers, begin};
 
 /// Bytes of an answer's head that are read before it is given up.

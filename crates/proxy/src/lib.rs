@@ -79,7 +79,6 @@ pub use engine::{Engine, Estate, Legacy, Rates};
 pub use error::StartError;
 pub use fellows::{Did, Notice};
 pub use group::Said;
-pub use hand_over::drained_without_hand_over;
 pub use lease::{LONGEST_LEASE, Lease, LeaseWish, Lessee, NoLease, SHORTEST_LEASE};
 pub use plimsoll_brain::load_line::Cpu;
 pub use probe::ask_once;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use plimsoll_brain::EventKind;
 use plimsoll_brain::status::Status;
-use plimsoll_proxy::drained_without_hand_over;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -102,9 +101,10 @@ fn said_lost(events: &[Value], group: Option<&str>, member: &str) -> Option<Stri
     let of_it =
         |event: &&Value| event["member"] == member && group.is_none_or(|group| event["group"] == group);
     let why = |event: &Value| {
-        let kind = EventKind::deserialize(&event["kind"]).ok()?;
-        let why = event["why"].as_str()?;
-        drained_without_hand_over(kind, why).then(|| why.to_owned())
+        let (kind, inputs) = (EventKind::deserialize(&event["kind"]).ok()?, &event["inputs"]);
+        // What belongs to a decision is of an alert, not of a drain.
+        let failed = kind == EventKind::HandedOver && inputs["failed"] == 1.0 && inputs["decision"].is_null();
+        failed.then(|| event["why"].as_str().map(str::to_owned)).flatten()
     };
     events.iter().rev().filter(of_it).find_map(why)
 }
@@ -154,16 +154,12 @@ mod tests {
     #[test]
     fn sessions_that_nobody_took_over_are_told_of() {
         let lost = "its sessions were not handed over (connection refused); it is drained all the same";
-        let event = |member: &str, kind: &str, why: &str| json!({"seq": 7, "kind": kind, "group": "web", "member": member, "why": why});
+        let event = |member: &str, kind: &str, inputs: Value| json!({"seq": 7, "kind": kind, "group": "web", "member": member, "why": lost, "inputs": inputs});
         let events = [
-            event("a:80", "handed_over", lost),
-            event("b:80", "handed_over", "its sessions were handed over before it is drained"),
-            event(
-                "c:80",
-                "handed_over",
-                "its sessions were not handed over (answered 500); they go all the same",
-            ),
-            event("d:80", "what is this", lost),
+            event("a:80", "handed_over", json!({"failed": 1.0})),
+            event("b:80", "handed_over", json!({"failed": 0.0})),
+            event("c:80", "handed_over", json!({"failed": 1.0, "decision": 3.0, "share": 0.2})),
+            event("d:80", "what is this", json!({"failed": 1.0})),
         ];
         assert_eq!(said_lost(&events, None, "a:80").as_deref(), Some(lost));
         assert_eq!(said_lost(&events, Some("web"), "a:80").as_deref(), Some(lost));

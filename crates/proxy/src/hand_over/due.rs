@@ -22,15 +22,6 @@ use crate::inner::{Inner, lock};
 /// Alerts that are told of at once, over all groups.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// How an event begins of what nobody has taken over, and how it ends where that was to be drained.
-const NOT_HANDED_OVER: &str = "its sessions were not handed over";
-const DRAINED_WITHOUT: &str = "it is drained all the same";
-
-/// Is it an event of a member that is drained though nobody has taken its sessions over, by what it says?
-pub fn drained_without_hand_over(kind: EventKind, why: &str) -> bool {
-    kind == EventKind::HandedOver && why.starts_with(NOT_HANDED_OVER) && why.ends_with(DRAINED_WITHOUT)
-}
-
 /// What a group has told so far.
 #[derive(Default)]
 pub(crate) struct HandOvers {
@@ -117,8 +108,8 @@ impl Control {
     /// They have been told, or could not be. An alert is released with it.
     pub(crate) fn handed_over(&mut self, due: &Due, outcome: Result<(), String>, now: Time) {
         let Some(ruled) = self.groups.get_mut(&due.group) else { return };
-        let (well, ill, inputs) = match due.cause {
-            Cause::Drain => (" before it is drained", DRAINED_WITHOUT, Vec::new()),
+        let (well, ill, mut inputs) = match due.cause {
+            Cause::Drain => (" before it is drained", "it is drained all the same", Vec::new()),
             Cause::Alert { id, number, share } => {
                 ruled.hand_overs.telling.remove(&id);
                 let inputs = vec![("share".into(), f64::from(share)), ("decision".into(), f64::from(number))];
@@ -128,6 +119,7 @@ impl Control {
                 }
             }
         };
+        inputs.push(("failed".into(), if outcome.is_ok() { 0.0 } else { 1.0 }));
         let why = match outcome {
             Ok(()) => {
                 ruled.hand_overs.done += 1;
@@ -135,7 +127,7 @@ impl Control {
             }
             Err(why) => {
                 ruled.hand_overs.failed += 1;
-                format!("{NOT_HANDED_OVER} ({why}); {ill}")
+                format!("its sessions were not handed over ({why}); {ill}")
             }
         };
         let (group, member) = (Arc::clone(&due.group), Some(Arc::clone(&due.member)));
