@@ -104,7 +104,9 @@ pub use line::{Line, Lines, Pace, Ticket, Turn, Urgency};
 pub(crate) use member::suspicion::MOST_WARNED;
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
-pub use rebind::{Alert, Flow, Moves, Rule, Shed, Size, session_escapes, session_moves, sized_session_moves};
+pub use rebind::{
+    Alert, Flow, Moves, Rule, Shed, Size, Swap, session_escapes, session_moves, sized_session_moves,
+};
 pub use retry::RetryBudget;
 pub use strategy::{Clash, Knobs, Strategy};
 pub use time::Time;

@@ -7,15 +7,15 @@ use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
 use crate::fleet::Company;
-use crate::hash::unit;
 use crate::member::suspicion;
 use crate::meter::Reading;
 use crate::strategy::recent;
 use crate::time::nanos;
-use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals, mix};
+use crate::{Ask, Hand, Knobs, Member, MemberId, Pace, Strategy, Time, Vitals};
 
 mod admission;
 mod share;
+mod target;
 
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
@@ -178,53 +178,6 @@ impl Plan {
         }
     }
 
-    /// Where a session that leaves a member under alert goes: a member other than those `tried` that has room,
-    /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
-    pub fn target(&self, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
-        self.target_by(chance, tried, now, |member| member.deficit)
-    }
-
-    /// The same for one that takes so much `load` along, above 0, in any unit that is the same for all members: not where as much came with such
-    /// sessions lately as is to come there of all that came and this ([`Flow`](crate::Flow)), so that two do not fill the same gap.
-    pub fn target_of(&self, load: f32, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
-        let able = self.members.iter().filter(|member| self.lacks(member, tried, now));
-        let add = |(came, lack): (f64, f64), member: &Member| {
-            (came + member.vitals.flow.came(), lack + member.deficit)
-        };
-        let (came, lack) = able.fold((f64::from(load), 0.0), add);
-        self.target_by(chance, tried, now, |member| {
-            came * (member.deficit / lack) - member.vitals.flow.came()
-        })
-    }
-
-    /// May a session that leaves another member go there?
-    fn lacks(&self, member: &Member, tried: &[MemberId], now: Time) -> bool {
-        let lacks = member.deficit > 0.0 && !member.full() && !tried.contains(&member.id);
-        lacks && !(self.admission && member.busy(now))
-    }
-
-    /// One of those, as likely as it `pulls`.
-    fn target_by(
-        &self,
-        chance: u64,
-        tried: &[MemberId],
-        now: Time,
-        pulls: impl Fn(&Member) -> f64,
-    ) -> Option<usize> {
-        let (mut best, mut sum, mut bits) = (None, 0.0, chance);
-        for (index, member) in self.members.iter().enumerate() {
-            let pull = if self.lacks(member, tried, now) { pulls(member) } else { 0.0 };
-            if pull > 0.0 {
-                sum += pull;
-                bits = mix(bits);
-                if best.is_none() || unit(bits) * sum < pull {
-                    best = Some(index);
-                }
-            }
-        }
-        best
-    }
-
     /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {
@@ -368,7 +321,7 @@ pub(crate) mod tests {
     use alloc::sync::Arc;
 
     use super::*;
-    use crate::{Shed, State, hash, strategy};
+    use crate::{Shed, State, hash, mix, strategy};
 
     /// Members that are up, one for each weight, without a limit, idle.
     pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
@@ -392,70 +345,6 @@ pub(crate) mod tests {
             }
         };
         (0..).zip(weights).map(member).collect()
-    }
-
-    #[test]
-    fn targets_follow_deficits() {
-        let mut members = members(&[1.0; 4]);
-        for (member, deficit) in members.iter_mut().zip([0.0, 1.0, 3.0, 6.0]) {
-            member.deficit = deficit;
-        }
-        members[3].limit = 0;
-        let strategy = strategy::find("random").expect("a strategy of this name");
-        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
-        let mut counts = [0_u32; 4];
-        for chance in 0..10_000 {
-            counts[plan.target(mix(chance), &[], Time(0)).unwrap()] += 1;
-        }
-        assert!(counts[0] == 0 && counts[3] == 0 && (2_300..2_700).contains(&counts[1]), "{counts:?}");
-        assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1));
-        assert_eq!(plan.target(1, &[MemberId(1), MemberId(2)], Time(0)), None);
-        plan.members()[1].vitals.allow(1);
-        plan.members()[1].vitals.begin();
-        assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1), "no limit is in force");
-        assert_eq!(plan.admitting(true).target(1, &[MemberId(2)], Time(0)), None);
-    }
-
-    #[test]
-    fn nobody_fills_a_gap_twice() {
-        let with = |deficits: [f64; 4]| {
-            let mut members = members(&[1.0; 4]);
-            for (member, deficit) in members.iter_mut().zip(deficits) {
-                member.deficit = deficit;
-            }
-            let strategy = strategy::find("random").expect("a strategy of this name");
-            Plan::new(strategy, Knobs::defaults(strategy), members)
-        };
-        let go = |plan: &Plan, seed: u64, sessions: u64| {
-            let mut counts = [0; 4];
-            for session in 0..sessions {
-                let place = plan.target_of(0.1, mix(seed * 100 + session), &[], Time(0)).unwrap();
-                plan.members()[place].vitals.flow.comes(0.1);
-                counts[place] += 1;
-            }
-            for Member { vitals, .. } in plan.members() {
-                vitals.flow.report();
-                vitals.flow.renew();
-            }
-            counts
-        };
-        let plan = with([1.0, 1.0, 2.0, 0.0]);
-        for seed in 0..100 {
-            // Rounded, whoever was first.
-            let [one, two, three, none] = go(&plan, seed, 16);
-            assert!(
-                (3..=5).contains(&one) && (3..=5).contains(&two) && (7..=9).contains(&three) && none == 0
-            );
-        }
-        // Who lacks next to nothing gets next to nothing, though nothing came there.
-        let plan = with([0.98, 0.02, 1e-6, 0.0]);
-        let all = (0..100)
-            .map(|seed| go(&plan, seed, 5))
-            .fold([0; 4], |sum, one| core::array::from_fn(|place| sum[place] + one[place]));
-        assert!(all[0] >= 470 && (1..=30).contains(&all[1]) && all[2] == 0, "{all:?}");
-        // Those of which nobody knows the size go as if nothing had come.
-        plan.members()[0].vitals.flow.comes(5.0);
-        assert!((0..100).filter(|chance| plan.target(mix(*chance), &[], Time(0)) == Some(0)).count() > 90);
     }
 
     #[test]

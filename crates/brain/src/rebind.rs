@@ -21,7 +21,7 @@
 //!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
 //! - Where their sizes are known sessions take turns instead of being drawn ([`Flow`]), a target that got its part is left out
 //!   ([`Plan::target_of`](crate::Plan::target_of)), and one that is more of its member's load than that has more than others
-//!   stays, as it cannot be divided ([`sized_session_moves`]).
+//!   stays, as it cannot be divided ([`sized_session_moves`]); but it may change places with a smaller one ([`Swap`]).
 //! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
 //!
 //! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody and is not in
@@ -44,10 +44,12 @@ use track::Track;
 
 mod flow;
 mod moves;
+mod swap;
 mod track;
 
 pub use flow::Flow;
 pub use moves::{Moves, Shed, Size, session_escapes, session_moves, sized_session_moves};
+pub use swap::Swap;
 
 /// When a member is under alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -303,7 +305,8 @@ impl Rebind {
         (share, inputs)
     }
 
-    /// [`Shed::gap`], by what was last reported: what was to move is booked when it is decided, and has not moved if nobody may go.
+    /// [`Shed::gap`], by what was reported: what was to move is booked when it is decided, and has not moved if nobody may go. One standard
+    /// deviation less than that: who is as large as the gap is to stay, whatever the noise, and those that are much smaller do not mind.
     fn gap(&self, member: MemberId) -> f32 {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
@@ -313,7 +316,8 @@ impl Rebind {
         for other in self.tracks.values() {
             let deficit = other.deficit(fair);
             // What makes both loads the same. Twice that makes them as uneven as before.
-            let even = (own - other.heard) / (1.0 / track.capacity + 1.0 / other.capacity);
+            let doubt = libm::sqrt(track.doubt() + other.doubt());
+            let even = (own - other.heard - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
             pull += deficit;
             more += deficit * 2.0 * even;
         }

@@ -16,7 +16,8 @@ use std::time::Duration;
 use dice::Dice;
 use group::group;
 use plimsoll_brain::{
-    Analyzer, GroupSpec, Knobs, Load, Member, Moves, Size, Time, sized_session_moves, strategy,
+    Analyzer, GroupSpec, Knobs, Load, Member, MemberId, Moves, Plan, Size, Time, sized_session_moves,
+    strategy,
 };
 
 const DEMANDS: [f64; 2] = [83.0, 5.2];
@@ -29,6 +30,9 @@ const SETTLED: f64 = 600.0;
 
 /// Seconds by whose requests their parts are known.
 const LATELY: f64 = 7.0;
+
+/// Requests of which one tells how large its session is.
+const TELLS: f64 = 16.0;
 
 /// Parts of a period.
 const TICKS: usize = 20;
@@ -70,14 +74,8 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
                 }
                 let own = count(*demand * LATELY, &mut dice);
                 let others = count((loads[*member] - *demand) * LATELY, &mut dice);
-                let part = (own / (own + others).max(1.0)) as f32;
-                let size = || Some(Size { here: part, load: known.then_some(part) });
-                let Member { shed, vitals, .. } = &plan.members()[*member];
-                let takes = part * shed.load;
-                if sized_session_moves(*shed, &vitals.flow, size, moves, dice.bits(), now)
-                    && let Some(target) = plan.target_of(takes, dice.bits(), &[ids[*member]], now)
-                {
-                    plan.members()[target].vitals.flow.comes(takes);
+                let asked = Asked { own: own / LATELY, part: own / (own + others).max(1.0), known };
+                if let Some(target) = goes(&plan, &ids, *member, &asked, moves, &mut dice, now) {
                     *member = target;
                     moved[usize::from(period as f64 * PERIOD >= SETTLED)] += 1.0;
                 }
@@ -103,6 +101,58 @@ fn run(members: usize, sessions: &[(f64, usize)], known: bool, seed: u64) -> Out
     }
     let all = sessions.len() as f64;
     Outcome { first: moved[0] / all, rest: moved[1] / all / 10.0, greatest: greatest / samples }
+}
+
+/// The mean of twenty.
+fn mean(members: usize, sessions: &[(f64, usize)], known: bool) -> Outcome {
+    let mut mean = Outcome { first: 0.0, rest: 0.0, greatest: 0.0 };
+    for seed in 1..=20 {
+        let one = run(members, sessions, known, seed);
+        mean.first += one.first / 20.0;
+        mean.rest += one.rest / 20.0;
+        mean.greatest += one.greatest / 20.0;
+    }
+    mean
+}
+
+/// What is known of a session.
+struct Asked {
+    /// Requests a second.
+    own: f64,
+    /// Of those of its member.
+    part: f64,
+    /// Is that its part of the load, too?
+    known: bool,
+}
+
+/// Asks a session that has requests within a tick, as the proxy does. Where it goes, if it does.
+fn goes(
+    plan: &Plan,
+    ids: &[MemberId],
+    place: usize,
+    asked: &Asked,
+    moves: &mut Moves,
+    dice: &mut Dice,
+    now: Time,
+) -> Option<usize> {
+    // Who is asked at all is asked because somebody is under alert.
+    plan.members().iter().find(|member| member.shed.share > 0.0)?;
+    let Member { shed, vitals, .. } = &plan.members()[place];
+    if unit(dice.bits()) < asked.own * PERIOD / TICKS as f64 / TELLS {
+        vitals.flow.asked(asked.own as f32);
+    }
+    let (part, mut swap) = (asked.part as f32, None);
+    let size = || {
+        swap = asked.known.then(|| plan.swap(place, part, asked.own as f32, now)).flatten();
+        Some(Size { here: part, load: asked.known.then_some(part), swaps: swap.is_some() })
+    };
+    if !sized_session_moves(*shed, &vitals.flow, size, moves, dice.bits(), now) {
+        return None;
+    }
+    let takes = part * shed.load;
+    let target = plan.target_of(takes, swap, dice.bits(), &[ids[place]], now)?;
+    plan.members()[target].vitals.flow.comes(takes);
+    Some(target)
 }
 
 /// 0 to 1.
@@ -166,17 +216,52 @@ fn few_sessions_come_to_rest() {
         (8, two, 3.5),
     ];
     for (members, sessions, most) in cases {
-        let (mut first, mut rest, mut greatest) = (0.0, 0.0, 0.0);
-        for seed in 1..=10 {
-            let one = run(members, &sessions, true, seed);
-            first += one.first / 10.0;
-            rest += one.rest / 10.0;
-            greatest += one.greatest / 10.0;
-        }
+        let Outcome { first, rest, greatest } = mean(members, &sessions, true);
         let count = sessions.len();
         println!("{members:7} {count:8} | {first:12.2} {rest:16.4} | {greatest:.2}");
-        assert!(first <= 0.6 && rest <= 0.015, "{count} at {members}: {first:.2}, {rest:.4}");
+        assert!(first <= 0.6 && rest <= 0.01, "{count} at {members}: {first:.2}, {rest:.4}");
         assert!(greatest <= most, "{count} at {members}: {greatest:.2}");
+    }
+}
+
+/// Sessions in all places that they may have at first: `demands`, each drawn for a member.
+fn at_random(members: usize, demands: &[f64], seed: u64) -> Vec<(f64, usize)> {
+    let mut dice = Dice(seed);
+    demands.iter().map(|demand| (*demand, (dice.bits() >> 32) as usize % members)).collect()
+}
+
+/// Figure 9 of *Designing an Adaptive CORBA Load Balancing Service Using TAO*: four that ask for 100 a second and four for 50, at four
+/// members, come to one of each at every member, from wherever they begin. That needs sessions that change places.
+#[test]
+fn sessions_change_places() {
+    println!("seed | moves of a session: first 10 min, a minute of rest | greatest load to the fair one");
+    let demands = [100.0, 100.0, 100.0, 100.0, 50.0, 50.0, 50.0, 50.0];
+    let (mut first, mut rest, mut uneven) = (0.0, 0.0, 0);
+    for seed in 1..=40 {
+        let one = run(4, &at_random(4, &demands, seed), true, seed);
+        println!("{seed:4} | {:.2} {:.4} | {:.3}", one.first, one.rest, one.greatest);
+        assert!(one.first <= 3.0, "{seed}: {}", one.first);
+        first += one.first / 40.0;
+        rest += one.rest / 40.0;
+        uneven += usize::from(one.greatest > 1.05);
+    }
+    println!("{first:.2} {rest:.4}, {uneven} of 40 uneven");
+    assert!(first <= 1.0 && rest <= 0.01 && uneven == 0, "{first:.2} {rest:.4} {uneven}");
+}
+
+/// Equal ones of which one is left over, which nobody gains by moving.
+#[test]
+fn equal_sessions_do_not_change_places() {
+    for (members, sessions) in [(2, 3), (4, 5), (4, 6), (4, 7), (3, 8), (8, 12)] {
+        for demand in [60.0, 6.0] {
+            let held: Vec<_> = (0..sessions).map(|session| (demand, session % members)).collect();
+            let Outcome { first, rest, .. } = mean(members, &held, true);
+            println!("{sessions} of {demand} at {members}: {first:.2} {rest:.4}");
+            assert!(
+                first <= 0.1 && rest <= 0.01,
+                "{sessions} of {demand} at {members}: {first:.2} {rest:.4}"
+            );
+        }
     }
 }
 
@@ -184,7 +269,7 @@ fn few_sessions_come_to_rest() {
 #[test]
 fn they_do_not_where_their_part_of_the_load_is_not_known() {
     let sessions = in_turn(8, 8);
-    let rest = (1..=3).map(|seed| run(8, &sessions, false, seed).rest / 3.0).sum::<f64>();
+    let rest = mean(8, &sessions, false).rest;
     println!("{rest:.2} moves of a session in a minute");
     assert!((0.1..0.5).contains(&rest), "{rest}");
 }

@@ -254,7 +254,7 @@ fn move_one(
         return false;
     }
     let here = (session.demand / demands[session.member]) as f32;
-    let size = || sized.then_some(Size { here, load: None });
+    let size = || sized.then_some(Size { here, load: None, swaps: false });
     let Member { shed, vitals, .. } = member;
     if !sized_session_moves(*shed, &vitals.flow, size, &mut session.moves, dice.bits(), now) {
         return false;
@@ -262,7 +262,7 @@ fn move_one(
     let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
     let (chance, takes) = (dice.bits(), session.demand as f32);
     let target = if sized {
-        plan.target_of(takes, chance, &[member.id], Time(0))
+        plan.target_of(takes, None, chance, &[member.id], Time(0))
     } else {
         plan.target(chance, &[member.id], Time(0))
     };

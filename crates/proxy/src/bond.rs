@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_brain::{Member, MemberId, Moves, Size, Time, session_moves, sized_session_moves};
+use plimsoll_brain::{Member, MemberId, Moves, Size, Swap, Time, session_moves, sized_session_moves};
 
 use crate::Binding;
 use crate::account::Choice;
@@ -133,6 +133,15 @@ pub(crate) struct Bond {
     pub(crate) how: Choice,
 }
 
+/// What a session takes along that leaves its member.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Luggage {
+    /// In units of capacity times load (as if all were sent from here, where its part of that is not known); 0 if nothing is known.
+    load: f32,
+    /// Where it is as large as the gap: who it may change places with.
+    swap: Option<Swap>,
+}
+
 /// A session as it is counted with its member.
 struct Seat {
     tie: Arc<Tie>,
@@ -189,18 +198,23 @@ impl Bond {
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
-    /// The same of a session of many requests, which say how large it is. `Some` if it leaves: what it takes along, in units of capacity
-    /// times load (as if all were sent from here, where its part of that is not known); 0 if nothing is known.
-    pub(crate) fn leaves_with(&mut self, view: &View, chance: u64, now: Time) -> Option<f32> {
+    /// The same of a session of many requests, which say how large it is.
+    pub(crate) fn leaves_with(&mut self, view: &View, chance: u64, now: Time) -> Option<Luggage> {
         let place = self.place(view)?;
-        let members = view.published.plan.members();
-        let Member { shed, vitals, capacity, .. } = &members[place];
-        if members.len() < 2 {
+        let plan = &view.published.plan;
+        let Member { shed, vitals, capacity, .. } = &plan.members()[place];
+        if plan.members().len() < 2 {
             return None;
         }
-        let (part, mut load) = (&self.part, 0.0);
+        let (part, mut luggage) = (&self.part, Luggage::default());
+        let asked = || part.is(vitals.begun_here(), now);
+        if chance.is_multiple_of(TELLS)
+            && let Some(Asked { rate, .. }) = asked()
+        {
+            vitals.flow.asked(rate);
+        }
         let size = || {
-            let Asked { here, rate } = part.is(vitals.begun_here(), now)?;
+            let Asked { here, rate } = asked()?;
             // It is no more of the load than of what is sent from here, whatever members tell.
             let of_load = match view.published.settings.session_load {
                 SessionLoad::Unknown => None,
@@ -208,27 +222,28 @@ impl Bond {
                 SessionLoad::Rate => Some(here.min(rate / shed.load)),
                 SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
             };
-            load = of_load.unwrap_or(here) * shed.load * *capacity as f32;
-            Some(Size { here, load: of_load })
+            luggage.load = of_load.unwrap_or(here) * shed.load * *capacity as f32;
+            luggage.swap = of_load.and_then(|part| plan.swap(place, part, rate, now));
+            Some(Size { here, load: of_load, swaps: luggage.swap.is_some() })
         };
-        sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(load)
+        sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(luggage)
     }
 
-    /// A place with a member other than its own, for a session that takes so much `load` along; `None` if it has to stay.
+    /// A place with a member other than its own, for a session that takes this along; `None` if it has to stay.
     pub(crate) fn elsewhere(
         &mut self,
         pool: &Pool,
         view: &Rc<View>,
         (key, chance): (u64, u64),
         work: Work,
-        load: f32,
+        Luggage { load, swap }: Luggage,
         now: Time,
     ) -> Option<Trip> {
         let own = self.place(view)?;
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
         let target = if load > 0.0 {
-            plan.target_of(load, chance, &tried, now)
+            plan.target_of(load, swap, chance, &tried, now)
         } else {
             plan.target(chance, &tried, now)
         };
@@ -280,3 +295,6 @@ impl Bond {
         }
     }
 }
+
+/// One of so many requests tells how large its session is: often enough, as a member has many.
+const TELLS: u64 = 16;

@@ -20,6 +20,8 @@ pub struct Flow {
     came: AtomicU32,
     /// Did it report since plans last said what it lacks?
     reported: AtomicBool,
+    /// How large the sessions are that ask here, f32 bits; 0 while nobody knows.
+    usual: AtomicU32,
 }
 
 impl Flow {
@@ -54,6 +56,23 @@ impl Flow {
         f64::from(f32::from_bits(self.came.load(Relaxed)))
     }
 
+    /// A session that asks here is so large, in a unit that is the same for all members. To be told with one request of many: it is a mean
+    /// over requests, so that sessions that ask for nothing are none.
+    pub fn asked(&self, size: f32) {
+        let add = |usual| {
+            let usual = f32::from_bits(usual);
+            let next = if usual > 0.0 { usual + (size - usual) / LATELY } else { size };
+            (size > 0.0 && next.is_finite()).then(|| next.to_bits())
+        };
+        let _ = self.usual.fetch_update(Relaxed, Relaxed, add);
+    }
+
+    /// How large those are, in the mean of what was told lately.
+    pub(super) fn usual(&self) -> Option<f32> {
+        let usual = f32::from_bits(self.usual.load(Relaxed));
+        (usual > 0.0).then_some(usual)
+    }
+
     /// The member reported: what came is in its load, and by the next plan in what it lacks.
     pub(crate) fn report(&self) {
         self.reported.store(true, Relaxed);
@@ -75,6 +94,9 @@ impl Flow {
 /// Least parts of the largest sessions, and of those after them: four classes, with the smallest.
 const CLASSES: [f32; 3] = [1.0 / 8.0, 1.0 / 64.0, 1.0 / 512.0];
 
+/// What was told last is such a part of what is usual.
+const LATELY: f32 = 8.0;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +112,18 @@ mod tests {
         assert_eq!(flow.came(), 1.5, "a report that no plan knows");
         flow.renew();
         assert_eq!(flow.came(), 0.0);
+    }
+
+    #[test]
+    fn what_is_usual_is_what_asks() {
+        let flow = Flow::default();
+        assert_eq!(flow.usual(), None);
+        flow.asked(100.0);
+        assert_eq!(flow.usual(), Some(100.0));
+        (0..40).for_each(|_| flow.asked(50.0));
+        assert!((50.0..51.0).contains(&flow.usual().unwrap()));
+        [f32::NAN, f32::INFINITY, -1.0, 0.0].into_iter().for_each(|nonsense| flow.asked(nonsense));
+        assert!((50.0..51.0).contains(&flow.usual().unwrap()));
     }
 
     #[test]

@@ -60,14 +60,20 @@ fn a_session_helps_that_is_less_than_the_gap() {
     };
     // As members reported, whatever was asked to go since, and all of it: as twice the others' load, which makes a surplus at most, it were half.
     let one = gap(&[1.0; 3], &[2.0, 0.5, 0.5]);
-    assert!((one - 0.75).abs() < 1e-3, "{one}");
+    assert!((one - 0.75).abs() < 5e-3, "{one}");
     assert_eq!(gap(&[1.0; 3], &[0.5, 0.5, 2.0]), one, "whoever reports last");
     // A member four times as large takes what changes little there: up to 1.6 times the difference.
     let large = gap(&[1.0, 4.0, 4.0], &[2.0, 0.5, 0.5]);
-    assert!((large - 1.2).abs() < 1e-3, "{large}: 1.6 times 0.75");
+    assert!((large - 1.6 * one).abs() < 5e-3, "{large}: 1.6 times {one}");
     // Sessions go where most is lacking: to the one that has a tenth.
     let uneven = gap(&[1.0; 3], &[2.0, 0.5, 0.05]);
     assert!(uneven > one + 0.05, "{uneven}");
+    // Where reports scatter it is smaller: by one deviation of what was heard, as far as what was to go and did not leaves that to be seen.
+    let noisy: Vec<[f64; 2]> = (0..60).map(|round| [20.0 + 4.0 * unit(mix(round)), 11.0]).collect();
+    let noisy: Vec<&[f64]> = noisy.iter().map(|loads| &loads[..]).collect();
+    let shed = group(Rule::Surplus, &[1.0; 2], &noisy).alerts().next().expect("an alert").shed;
+    let (exact, least) = (11.0 / 22.0, (11.0 - 4.0 * 4.0 / libm::sqrt(12.0) / 3.0) / 22.0);
+    assert!((least..exact).contains(&f64::from(shed.gap)), "{least} {} {exact}", shed.gap);
     // By the papers' rules all are to go.
     let rebind = group(Rule::Critical(0.8), &[1.0; 2], &[&[0.9, 0.5], &[0.9, 0.5]]);
     assert!(rebind.shed(MemberId(0)).gap.is_infinite() && Shed::default().gap.is_infinite());

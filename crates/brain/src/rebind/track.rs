@@ -10,7 +10,8 @@ pub(super) struct Track {
     /// Averaged over reports, as it was at the last one.
     load: f64,
     pub(super) effective: f64,
-    /// By the last report, as it stood there; no more than an `f32` holds.
+    /// As it was reported lately, without what was promised: the mean of reports since one that was another load, not noise; no more than
+    /// an `f32` holds.
     pub(super) heard: f64,
     /// What its load counts for: the estimate, bounded.
     pub(super) counted: f64,
@@ -76,7 +77,7 @@ impl Track {
             }
         };
         (self.came, self.came_late) = (0.0, 0.0);
-        self.heard = report.load.min(f64::from(f32::MAX));
+        self.hear(report.load.min(f64::from(f32::MAX)));
         (self.load, self.capacity, self.effective) = (load, report.capacity, report.effective.min(LARGEST));
         (self.at, self.bound) = (report.at, bound);
         self.counted = load.min(bound);
@@ -98,6 +99,11 @@ impl Track {
     /// One standard deviation of the estimate, from that of reports; `None` before there were two reports.
     pub(super) fn noise(&self) -> Option<f64> {
         self.variance.map(|variance| libm::sqrt(variance * GAIN / 2.0))
+    }
+
+    /// The variance of what was heard.
+    pub(super) fn doubt(&self) -> f64 {
+        self.variance.unwrap_or(0.0) * SAME / (2.0 - SAME)
     }
 
     /// What it has beyond the fair load and beyond doubt, in units of capacity times load.
@@ -122,6 +128,13 @@ impl Track {
     /// where to go.
     pub(super) fn pull(&self, fair: f64) -> f64 {
         self.deficit(fair) + TRACE * (fair - self.load).max(0.0) * self.capacity
+    }
+
+    /// Takes in a report as it stands there.
+    fn hear(&mut self, load: f64) {
+        let off = load - self.heard;
+        let noise = self.variance.map_or(0.0, |variance| ANOTHER * ANOTHER * variance);
+        self.heard = if off * off > noise { load } else { self.heard + SAME * off };
     }
 
     /// Takes in how far a report was from what was expected.
@@ -160,6 +173,12 @@ const MUCH: f64 = 0.1;
 
 /// Weight of what is promised against what is not.
 const TRACE: f64 = 1e-6;
+
+/// Standard deviations at which a report is another load.
+const ANOTHER: f64 = 3.0;
+
+/// Weight of a report of the same one.
+const SAME: f64 = 0.2;
 
 /// Standard deviations at which a difference is clipped.
 const CLIP: f64 = 5.0;
@@ -207,6 +226,21 @@ mod tests {
         let ratio = track(&stepped).noise().unwrap() / quiet.noise().unwrap();
         assert!(ratio < 2.0, "{ratio}: a step of sixty deviations counts as one of five");
         assert_eq!(track(&[1.0]).noise(), None, "one report says nothing of noise");
+    }
+
+    #[test]
+    fn what_is_heard_is_a_mean_until_it_is_another_load() {
+        let chance = |count: u64| crate::hash::unit(crate::mix(count)) - 0.5;
+        let loads: Vec<f64> = (0..100).map(|count| 10.0 + chance(count)).collect();
+        let mut track = track(&loads);
+        let doubt = libm::sqrt(track.doubt());
+        assert!((0.05..0.2).contains(&doubt), "a third of a report's 0.29: {doubt}");
+        assert!((track.heard - 10.0).abs() < 3.0 * doubt, "{}", track.heard);
+        // What was promised is not heard, and what was not is at once.
+        track.moved(-10.0, track.at);
+        assert!((track.heard - 10.0).abs() < 3.0 * doubt, "{}", track.heard);
+        track.report(&report(15.0, 100), None, f64::INFINITY);
+        assert_eq!(track.heard, 15.0);
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(super) fn draw_other(plan: &Plan, mut bits: u64, taken: usize) -> (usize, u6
 }
 
 /// With two equal members, the chance that one is not compared with the other is 1 in 2^DRAWS.
-const DRAWS: usize = 8;
+const DRAWS: usize = 16;
 
 fn columns(weights: &[f64]) -> Vec<(u32, u32)> {
     let count = weights.len();
@@ -75,6 +75,8 @@ fn columns(weights: &[f64]) -> Vec<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::tests::members;
+    use crate::strategy;
 
     /// The share of the area that each member fills.
     fn areas(weights: &[f64]) -> Vec<f64> {
@@ -98,6 +100,17 @@ mod tests {
                 assert!((area - weight / 1e300 / sum).abs() < 1e-8, "{weights:?}: {:?}", areas(weights));
             }
         }
+    }
+
+    #[test]
+    fn of_two_the_other_one_is_nearly_always_found() {
+        let random = strategy::find("random").expect("a strategy of this name");
+        let plan = Plan::new(random, Knobs::defaults(random), members(&[1.0, 1.0]));
+        let missed = |chance: &u64| {
+            let first = draw(&plan, mix(*chance));
+            draw_other(&plan, mix(*chance), first).0 == first
+        };
+        assert!((0..200_000).filter(missed).count() <= 20, "one in 2^16");
     }
 
     #[test]

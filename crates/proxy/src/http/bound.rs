@@ -71,9 +71,9 @@ impl<S: Stream> Session<S> {
                         bond.moved(None);
                         None
                     }
-                    Some(load) => {
+                    Some(luggage) => {
                         let ask = (asked.key, self.core.chance());
-                        bond.elsewhere(pool, &view, ask, asked.work(), load, now)
+                        bond.elsewhere(pool, &view, ask, asked.work(), luggage, now)
                             .inspect(|there| bond.moved(Some(there)))
                     }
                 },

@@ -17,7 +17,7 @@ use tokio::net::UdpSocket;
 
 use super::{Key, Lent, Service, TURN};
 use crate::blame::Blame;
-use crate::bond::Bond;
+use crate::bond::{Bond, Luggage};
 use crate::pool::{Admission, Pool, Work};
 use crate::reason::Reason;
 use crate::trip::Trip;
@@ -260,7 +260,9 @@ impl Flow {
         }
         let reads_key = view.published.plan.strategy().reads_key;
         let key = if reads_key { crate::key::of_client(self.client.ip()) } else { 0 };
-        if let Some(trip) = bond.elsewhere(&pool, &view, (key, core.chance()), Work::Session, 0.0, now) {
+        if let Some(trip) =
+            bond.elsewhere(&pool, &view, (key, core.chance()), Work::Session, Luggage::default(), now)
+        {
             bond.moved(Some(&trip));
             drop(bond);
             self.part(now);

@@ -49,6 +49,50 @@ async fn it_stays_where_members_tell_requests() {
     the_others_go(SessionLoad::Rate, 1.0).await;
 }
 
+/// Two clients that ask as often as each other with the busy one, and two that ask a `part` as often with the idle one; loads are requests a
+/// second, and the gap is as large as one of the former. Does one of them go, within so many seconds?
+async fn one_changes_places(part: usize, seconds: u32) -> bool {
+    within(async {
+        let (busy, idle) = (server().await, server().await);
+        let settings = GroupSettings { session_load: SessionLoad::Rate, ..first(&[busy, idle]) };
+        let (engine, address) = start(silent(), settings);
+        let (mut large, mut small) = (clients(address, 2).await, clients(address, 2).await);
+        engine.drain(None, &busy.to_string()).unwrap();
+        assert_eq!(served(&mut small, idle).await, 2);
+        engine.undrain(None, &busy.to_string()).unwrap();
+        let begun = Instant::now();
+        let mut asked = 0;
+        while begun.elapsed() < SECOND * seconds {
+            for _ in 0..20 / part {
+                assert_eq!(served(&mut small, idle).await, 2, "they have nothing to gain");
+            }
+            for _ in 0..20 {
+                asked += 1;
+                if served(&mut large, busy).await < 2 {
+                    return true;
+                }
+            }
+            if begun.elapsed() > SECOND {
+                let rate = f64::from(asked) / begun.elapsed().as_secs_f64();
+                tell(&engine, (busy, 2.0 * rate), (idle, rate));
+            }
+            tokio::time::sleep(MILLI).await;
+        }
+        false
+    })
+    .await
+}
+
+#[tokio::test]
+async fn one_that_is_as_large_as_the_gap_changes_places_with_a_smaller_one() {
+    assert!(one_changes_places(2, 60).await);
+}
+
+#[tokio::test]
+async fn it_does_not_with_one_that_is_as_large() {
+    assert!(!one_changes_places(1, 4).await);
+}
+
 #[tokio::test]
 async fn it_goes_where_others_send_much_more() {
     within(async {

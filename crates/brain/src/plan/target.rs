@@ -1,0 +1,165 @@
+//! Where a session goes that leaves a member under alert.
+
+use super::Plan;
+use crate::hash::unit;
+use crate::{Member, MemberId, Swap, Time, mix};
+
+impl Plan {
+    /// Where a session that leaves a member under alert goes: a member other than those `tried` that has room,
+    /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
+    pub fn target(&self, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
+        self.target_by(chance, tried, now, |member| member.deficit)
+    }
+
+    /// The same for one that takes so much `load` along, above 0, in any unit that is the same for all members: not where as much came with such
+    /// sessions lately as is to come there of all that came and this ([`Flow`](crate::Flow)), so that two do not fill the same gap. One that is to change places goes where that helps.
+    pub fn target_of(
+        &self,
+        load: f32,
+        swap: Option<Swap>,
+        chance: u64,
+        tried: &[MemberId],
+        now: Time,
+    ) -> Option<usize> {
+        let helps = |member: &Member| swap.is_none_or(|swap| swap.helps(&member.vitals.flow));
+        let able = self.members.iter().filter(|member| self.lacks(member, tried, now) && helps(member));
+        let add = |(came, lack): (f64, f64), member: &Member| {
+            (came + member.vitals.flow.came(), lack + member.deficit)
+        };
+        let (came, lack) = able.fold((f64::from(load), 0.0), add);
+        self.target_by(chance, tried, now, |member| {
+            if helps(member) { came * (member.deficit / lack) - member.vitals.flow.came() } else { 0.0 }
+        })
+    }
+
+    /// May a session of the member at this place, of which it is so large a `part` of the load, change places with one somewhere else, and
+    /// helps by that? It is so large a `size` in the unit of [`Flow::asked`](crate::Flow::asked). A place in [`Plan::members`].
+    pub fn swap(&self, place: usize, part: f32, size: f32, now: Time) -> Option<Swap> {
+        let own = self.members.get(place)?;
+        let swap = Swap::of(part, size, &own.shed)?;
+        let helps = |member: &Member| self.lacks(member, &[own.id], now) && swap.helps(&member.vitals.flow);
+        self.members.iter().any(helps).then_some(swap)
+    }
+
+    /// May a session that leaves another member go there?
+    fn lacks(&self, member: &Member, tried: &[MemberId], now: Time) -> bool {
+        let lacks = member.deficit > 0.0 && !member.full() && !tried.contains(&member.id);
+        lacks && !(self.admission && member.busy(now))
+    }
+
+    /// One of those, as likely as it `pulls`.
+    fn target_by(
+        &self,
+        chance: u64,
+        tried: &[MemberId],
+        now: Time,
+        pulls: impl Fn(&Member) -> f64,
+    ) -> Option<usize> {
+        let (mut best, mut sum, mut bits) = (None, 0.0, chance);
+        for (index, member) in self.members.iter().enumerate() {
+            let pull = if self.lacks(member, tried, now) { pulls(member) } else { 0.0 };
+            if pull > 0.0 {
+                sum += pull;
+                bits = mix(bits);
+                if best.is_none() || unit(bits) * sum < pull {
+                    best = Some(index);
+                }
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::members;
+    use super::*;
+    use crate::{Knobs, Shed, strategy};
+
+    #[test]
+    fn targets_follow_deficits() {
+        let mut members = members(&[1.0; 4]);
+        for (member, deficit) in members.iter_mut().zip([0.0, 1.0, 3.0, 6.0]) {
+            member.deficit = deficit;
+        }
+        members[3].limit = 0;
+        let strategy = strategy::find("random").expect("a strategy of this name");
+        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
+        let mut counts = [0_u32; 4];
+        for chance in 0..10_000 {
+            counts[plan.target(mix(chance), &[], Time(0)).unwrap()] += 1;
+        }
+        assert!(counts[0] == 0 && counts[3] == 0 && (2_300..2_700).contains(&counts[1]), "{counts:?}");
+        assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1));
+        assert_eq!(plan.target(1, &[MemberId(1), MemberId(2)], Time(0)), None);
+        plan.members()[1].vitals.allow(1);
+        plan.members()[1].vitals.begin();
+        assert_eq!(plan.target(1, &[MemberId(2)], Time(0)), Some(1), "no limit is in force");
+        assert_eq!(plan.admitting(true).target(1, &[MemberId(2)], Time(0)), None);
+    }
+
+    #[test]
+    fn who_changes_places_goes_where_that_helps() {
+        let mut members = members(&[1.0; 4]);
+        members[0].shed = Shed { share: 0.25, gap: 0.5, load: 200.0, ..Shed::default() };
+        members[1..].iter_mut().for_each(|member| member.deficit = 25.0);
+        let strategy = strategy::find("random").expect("a strategy of this name");
+        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
+        let swap = |plan: &Plan| plan.swap(0, 0.5, 100.0, Time(0));
+        assert_eq!(swap(&plan), None, "nobody knows who asks there");
+        for (member, size) in plan.members().iter().zip([50.0, 100.0, 50.0, 5.0]) {
+            member.vitals.flow.asked(size);
+        }
+        let goes = swap(&plan);
+        assert!(goes.is_some());
+        for chance in 0..100 {
+            assert_eq!(plan.target_of(100.0, goes, mix(chance), &[MemberId(0)], Time(0)), Some(2));
+        }
+        assert_eq!(plan.target_of(100.0, goes, 1, &[MemberId(0), MemberId(2)], Time(0)), None);
+        plan.members()[2].vitals.allow(1);
+        plan.members()[2].vitals.begin();
+        assert_eq!(swap(&plan.admitting(true)), None, "it has too much to do");
+    }
+
+    #[test]
+    fn nobody_fills_a_gap_twice() {
+        let with = |deficits: [f64; 4]| {
+            let mut members = members(&[1.0; 4]);
+            for (member, deficit) in members.iter_mut().zip(deficits) {
+                member.deficit = deficit;
+            }
+            let strategy = strategy::find("random").expect("a strategy of this name");
+            Plan::new(strategy, Knobs::defaults(strategy), members)
+        };
+        let go = |plan: &Plan, seed: u64, sessions: u64| {
+            let mut counts = [0; 4];
+            for session in 0..sessions {
+                let place = plan.target_of(0.1, None, mix(seed * 100 + session), &[], Time(0)).unwrap();
+                plan.members()[place].vitals.flow.comes(0.1);
+                counts[place] += 1;
+            }
+            for Member { vitals, .. } in plan.members() {
+                vitals.flow.report();
+                vitals.flow.renew();
+            }
+            counts
+        };
+        let plan = with([1.0, 1.0, 2.0, 0.0]);
+        for seed in 0..100 {
+            // Rounded, whoever was first.
+            let [one, two, three, none] = go(&plan, seed, 16);
+            assert!(
+                (3..=5).contains(&one) && (3..=5).contains(&two) && (7..=9).contains(&three) && none == 0
+            );
+        }
+        // Who lacks next to nothing gets next to nothing, though nothing came there.
+        let plan = with([0.98, 0.02, 1e-6, 0.0]);
+        let all = (0..100)
+            .map(|seed| go(&plan, seed, 5))
+            .fold([0; 4], |sum, one| core::array::from_fn(|place| sum[place] + one[place]));
+        assert!(all[0] >= 470 && (1..=30).contains(&all[1]) && all[2] == 0, "{all:?}");
+        // Those of which nobody knows the size go as if nothing had come.
+        plan.members()[0].vitals.flow.comes(5.0);
+        assert!((0..100).filter(|chance| plan.target(mix(*chance), &[], Time(0)) == Some(0)).count() > 90);
+    }
+}
