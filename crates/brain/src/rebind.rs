@@ -314,7 +314,7 @@ impl Rebind {
         let (fair, own) = (self.fair(), track.heard);
         let (mut pull, mut more) = (0.0, 0.0);
         for other in self.tracks.values() {
-            let deficit = other.deficit(fair);
+            let deficit = (fair - other.heard).max(0.0) * other.capacity;
             // What makes both loads the same. Twice that makes them as uneven as before.
             let doubt = libm::sqrt(track.doubt() + other.doubt());
             let even = (own - other.heard - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);

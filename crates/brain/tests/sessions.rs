@@ -262,7 +262,7 @@ fn move_one(
     let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
     let (chance, takes) = (dice.bits(), session.demand as f32);
     let target = if sized {
-        plan.target_of(takes, None, chance, &[member.id], Time(0))
+        plan.target_of(takes, chance, &[member.id], Time(0))
     } else {
         plan.target(chance, &[member.id], Time(0))
     };

@@ -138,7 +138,7 @@ pub(crate) struct Bond {
 pub(crate) struct Luggage {
     /// In units of capacity times load (as if all were sent from here, where its part of that is not known); 0 if nothing is known.
     load: f32,
-    /// Where it is as large as the gap: who it may change places with.
+    /// Where it is as large as the gap: it changes places.
     swap: Option<Swap>,
 }
 
@@ -202,7 +202,7 @@ impl Bond {
     pub(crate) fn leaves_with(&mut self, view: &View, chance: u64, now: Time) -> Option<Luggage> {
         let place = self.place(view)?;
         let plan = &view.published.plan;
-        let Member { shed, vitals, capacity, .. } = &plan.members()[place];
+        let Member { id, shed, vitals, capacity, .. } = &plan.members()[place];
         if plan.members().len() < 2 {
             return None;
         }
@@ -223,7 +223,9 @@ impl Bond {
                 SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
             };
             luggage.load = of_load.unwrap_or(here) * shed.load * *capacity as f32;
-            luggage.swap = of_load.and_then(|part| plan.swap(place, part, rate, now));
+            let swap = of_load.and_then(|part| Swap::of(part, rate, shed));
+            luggage.swap =
+                swap.filter(|swap| plan.target_for(*swap, luggage.load, chance, &[*id], now).is_some());
             Some(Size { here, load: of_load, swaps: luggage.swap.is_some() })
         };
         sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(luggage)
@@ -242,10 +244,10 @@ impl Bond {
         let own = self.place(view)?;
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
-        let target = if load > 0.0 {
-            plan.target_of(load, swap, chance, &tried, now)
-        } else {
-            plan.target(chance, &tried, now)
+        let target = match swap {
+            Some(swap) => plan.target_for(swap, load, chance, &tried, now),
+            None if load > 0.0 => plan.target_of(load, chance, &tried, now),
+            None => plan.target(chance, &tried, now),
         };
         let trip = match target.and_then(|place| pool.admit_to(view, place, now)) {
             Some(trip) => trip,

@@ -8,56 +8,53 @@ impl Plan {
     /// Where a session that leaves a member under alert goes: a member other than those `tried` that has room,
     /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
     pub fn target(&self, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
-        self.target_by(chance, tried, now, |member| member.deficit)
+        self.target_by(chance, |member| if self.has_room(member, tried, now) { member.deficit } else { 0.0 })
     }
 
     /// The same for one that takes so much `load` along, above 0, in any unit that is the same for all members: not where as much came with such
-    /// sessions lately as is to come there of all that came and this ([`Flow`](crate::Flow)), so that two do not fill the same gap. One that is to change places goes where that helps.
-    pub fn target_of(
-        &self,
-        load: f32,
-        swap: Option<Swap>,
-        chance: u64,
-        tried: &[MemberId],
-        now: Time,
-    ) -> Option<usize> {
-        let helps = |member: &Member| swap.is_none_or(|swap| swap.helps(&member.vitals.flow));
-        let able = self.members.iter().filter(|member| self.lacks(member, tried, now) && helps(member));
+    /// sessions lately as is to come there of all that came and this ([`Flow`](crate::Flow)), so that two do not fill the same gap.
+    pub fn target_of(&self, load: f32, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
+        let lacks = |member: &Member| member.deficit > 0.0 && self.has_room(member, tried, now);
         let add = |(came, lack): (f64, f64), member: &Member| {
             (came + member.vitals.flow.came(), lack + member.deficit)
         };
+        let able = self.members.iter().filter(|member| lacks(member));
         let (came, lack) = able.fold((f64::from(load), 0.0), add);
-        self.target_by(chance, tried, now, |member| {
-            if helps(member) { came * (member.deficit / lack) - member.vitals.flow.came() } else { 0.0 }
+        self.target_by(chance, |member| {
+            if lacks(member) { came * (member.deficit / lack) - member.vitals.flow.came() } else { 0.0 }
         })
     }
 
-    /// May a session of the member at this place, of which it is so large a `part` of the load, change places with one somewhere else, and
-    /// helps by that? It is so large a `size` in the unit of [`Flow::asked`](crate::Flow::asked). A place in [`Plan::members`].
-    pub fn swap(&self, place: usize, part: f32, size: f32, now: Time) -> Option<Swap> {
-        let own = self.members.get(place)?;
-        let swap = Swap::of(part, size, &own.shed)?;
-        let helps = |member: &Member| self.lacks(member, &[own.id], now) && swap.helps(&member.vitals.flow);
-        self.members.iter().any(helps).then_some(swap)
-    }
-
-    /// May a session that leaves another member go there?
-    fn lacks(&self, member: &Member, tried: &[MemberId], now: Time) -> bool {
-        let lacks = member.deficit > 0.0 && !member.full() && !tried.contains(&member.id);
-        lacks && !(self.admission && member.busy(now))
-    }
-
-    /// One of those, as likely as it `pulls`.
-    fn target_by(
+    /// The same for one that is to change places: where that helps, and nobody came for it already. As likely as members lack; if none of those
+    /// is so, one that has its share, from which smaller sessions then go to who lacks.
+    pub fn target_for(
         &self,
+        swap: Swap,
+        load: f32,
         chance: u64,
         tried: &[MemberId],
         now: Time,
-        pulls: impl Fn(&Member) -> f64,
     ) -> Option<usize> {
+        let helps = |member: &Member| {
+            let flow = &member.vitals.flow;
+            let may = member.shed.share <= 0.0 && flow.came() < 0.5 * f64::from(load);
+            may && swap.helps(flow) && self.has_room(member, tried, now)
+        };
+        let lacks = |member: &Member| if helps(member) { member.deficit } else { 0.0 };
+        let has = |member: &Member| if helps(member) { 1.0 } else { 0.0 };
+        self.target_by(chance, lacks).or_else(|| self.target_by(chance, has))
+    }
+
+    /// May a session that leaves another member go there?
+    fn has_room(&self, member: &Member, tried: &[MemberId], now: Time) -> bool {
+        !member.full() && !tried.contains(&member.id) && !(self.admission && member.busy(now))
+    }
+
+    /// A member, as likely as it `pulls`.
+    fn target_by(&self, chance: u64, pulls: impl Fn(&Member) -> f64) -> Option<usize> {
         let (mut best, mut sum, mut bits) = (None, 0.0, chance);
         for (index, member) in self.members.iter().enumerate() {
-            let pull = if self.lacks(member, tried, now) { pulls(member) } else { 0.0 };
+            let pull = pulls(member);
             if pull > 0.0 {
                 sum += pull;
                 bits = mix(bits);
@@ -105,20 +102,35 @@ mod tests {
         members[1..].iter_mut().for_each(|member| member.deficit = 25.0);
         let strategy = strategy::find("random").expect("a strategy of this name");
         let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
-        let swap = |plan: &Plan| plan.swap(0, 0.5, 100.0, Time(0));
-        assert_eq!(swap(&plan), None, "nobody knows who asks there");
+        let swap = Swap::of(0.5, 100.0, &plan.members()[0].shed).expect("as large as the gap");
+        let goes = |plan: &Plan, tried: &[MemberId]| {
+            let to = |chance| plan.target_for(swap, 100.0, mix(chance), tried, Time(0));
+            let first = to(0);
+            assert!((1..100).all(|chance| to(chance) == first), "it depends on chance");
+            first
+        };
+        let own = MemberId(0);
+        assert_eq!(goes(&plan, &[own]), None, "nobody knows who asks there");
         for (member, size) in plan.members().iter().zip([50.0, 100.0, 50.0, 5.0]) {
             member.vitals.flow.asked(size);
         }
-        let goes = swap(&plan);
-        assert!(goes.is_some());
-        for chance in 0..100 {
-            assert_eq!(plan.target_of(100.0, goes, mix(chance), &[MemberId(0)], Time(0)), Some(2));
-        }
-        assert_eq!(plan.target_of(100.0, goes, 1, &[MemberId(0), MemberId(2)], Time(0)), None);
-        plan.members()[2].vitals.allow(1);
-        plan.members()[2].vitals.begin();
-        assert_eq!(swap(&plan.admitting(true)), None, "it has too much to do");
+        assert_eq!(goes(&plan, &[own]), Some(2));
+        assert_eq!(goes(&plan, &[own, MemberId(2)]), None);
+        // One at a time.
+        plan.members()[2].vitals.flow.comes(60.0);
+        assert_eq!(goes(&plan, &[own]), None);
+        // Where none that lacks helps, one does that has its share.
+        plan.members()[3].vitals.flow.asked(360.0);
+        let mut members = plan.members().to_vec();
+        (members[1].deficit, members[3].deficit) = (50.0, 0.0);
+        let plan = Plan::new(strategy, Knobs::defaults(strategy), members.clone());
+        assert_eq!(goes(&plan, &[own]), Some(3));
+        // Not one that has more.
+        members[3].shed.share = 0.1;
+        assert_eq!(goes(&Plan::new(strategy, Knobs::defaults(strategy), members), &[own]), None);
+        plan.members()[3].vitals.allow(1);
+        plan.members()[3].vitals.begin();
+        assert_eq!(goes(&plan.admitting(true), &[own]), None, "it has too much to do");
     }
 
     #[test]
@@ -134,7 +146,7 @@ mod tests {
         let go = |plan: &Plan, seed: u64, sessions: u64| {
             let mut counts = [0; 4];
             for session in 0..sessions {
-                let place = plan.target_of(0.1, None, mix(seed * 100 + session), &[], Time(0)).unwrap();
+                let place = plan.target_of(0.1, mix(seed * 100 + session), &[], Time(0)).unwrap();
                 plan.members()[place].vitals.flow.comes(0.1);
                 counts[place] += 1;
             }

@@ -49,7 +49,7 @@ pub struct Size {
     pub here: f32,
     /// Its part of the member's load, if that is known: others may add to it.
     pub load: Option<f32>,
-    /// Is it one that may change places ([`Plan::swap`](crate::Plan::swap))?
+    /// Is it one that changes places ([`Swap`](crate::Swap)), and is there one to do that with?
     pub swaps: bool,
 }
 
