@@ -290,7 +290,7 @@ fn equal_sessions_do_not_change_places() {
             let Outcome { first, rest, .. } = mean(members, &held, counts);
             println!("{sessions} of {demand} at {members}: {first:.2} {rest:.4}");
             assert!(
-                first <= 0.1 && rest <= 0.01,
+                first <= 0.15 && rest <= most,
                 "{sessions} of {demand} at {members}: {first:.2} {rest:.4}"
             );
         }
