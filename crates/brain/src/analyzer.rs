@@ -380,11 +380,12 @@ impl Analyzer {
         }
         (self.planned, self.replan) = (self.now, None);
         let mean = self.mean_load();
+        let calm = self.alerts().next().is_none();
         let open = self.usable == 0 && self.spec.when_all_down == WhenAllDown::FailOpen;
         let entries = self.entries.iter().zip(&self.spec.members);
         let members = entries
             .filter(|(entry, _)| entry.state.eligible() || (open && !entry.drained() && !entry.disabled))
-            .inspect(|(entry, _)| entry.vitals.flow.renew())
+            .inspect(|(entry, _)| entry.vitals.flow.renew(calm))
             .map(|(entry, spec)| self.member(entry, spec, mean))
             .collect();
         let members = self.within(members);

@@ -306,12 +306,17 @@ impl Rebind {
     }
 
     /// [`Shed::gap`], by what was reported: what was to move is booked when it is decided, and has not moved if nobody may go. One standard
-    /// deviation less than that: who is as large as the gap is to stay, whatever the noise, and those that are much smaller do not mind.
+    /// deviation less than that: who is as large as the gap is to stay, in spite of noise, and those that are much smaller do not mind.
     fn gap(&self, member: MemberId) -> f32 {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
         };
-        let (fair, own) = (self.fair(), track.heard);
+        let own = track.heard;
+        let (mut load, mut capacity) = (0.0, 0.0);
+        for track in self.tracks.values() {
+            (load, capacity) = (load + track.heard * track.capacity, capacity + track.capacity);
+        }
+        let fair = load / capacity;
         let (mut pull, mut more) = (0.0, 0.0);
         for other in self.tracks.values() {
             let deficit = (fair - other.heard).max(0.0) * other.capacity;

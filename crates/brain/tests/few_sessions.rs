@@ -132,6 +132,7 @@ fn mean(members: usize, sessions: &[(f64, usize)], counts: Counts) -> Outcome {
         mean.first += one.first / seeds as f64;
         mean.rest += one.rest / seeds as f64;
         mean.greatest += one.greatest / seeds as f64;
+        mean.last = mean.last.max(one.last);
     }
     mean
 }
@@ -159,13 +160,13 @@ fn goes(
     // Who is asked at all is asked because somebody is under alert.
     plan.members().iter().find(|member| member.shed.share > 0.0)?;
     let Member { shed, vitals, .. } = &plan.members()[place];
-    if unit(dice.bits()) < asked.own * PERIOD / TICKS as f64 / TELLS {
+    if unit(dice.bits()) < (asked.own * PERIOD / TICKS as f64).max(1.0) / TELLS {
         vitals.flow.asked(asked.own as f32);
     }
     let (part, mut swap) = (asked.part as f32, None);
     let takes = part * shed.load;
     let chance = dice.bits();
-    let there = |swap: &Swap| plan.target_for(*swap, takes, chance, &[ids[place]], now);
+    let there = |swap: &Swap| plan.target_for(*swap, takes, chance, place, now);
     let size = || {
         let large = Swap::of(part, asked.own as f32, shed).filter(|_| asked.known);
         swap = large.filter(|swap| there(swap).is_some());

@@ -198,11 +198,17 @@ impl Bond {
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
-    /// The same of a session of many requests, which say how large it is.
-    pub(crate) fn leaves_with(&mut self, view: &View, chance: u64, now: Time) -> Option<Luggage> {
+    /// The same of a session of many requests, which say how large it is. If it `is_led` to where it goes it may change places.
+    pub(crate) fn leaves_with(
+        &mut self,
+        view: &View,
+        is_led: bool,
+        chance: u64,
+        now: Time,
+    ) -> Option<Luggage> {
         let place = self.place(view)?;
         let plan = &view.published.plan;
-        let Member { id, shed, vitals, capacity, .. } = &plan.members()[place];
+        let Member { shed, vitals, capacity, .. } = &plan.members()[place];
         if plan.members().len() < 2 {
             return None;
         }
@@ -223,9 +229,9 @@ impl Bond {
                 SessionLoad::RateForSize => Some(here.min(rate / (shed.load * *capacity as f32))),
             };
             luggage.load = of_load.unwrap_or(here) * shed.load * *capacity as f32;
-            let swap = of_load.and_then(|part| Swap::of(part, rate, shed));
+            let swap = of_load.filter(|_| is_led).and_then(|part| Swap::of(part, rate, shed));
             luggage.swap =
-                swap.filter(|swap| plan.target_for(*swap, luggage.load, chance, &[*id], now).is_some());
+                swap.filter(|swap| plan.target_for(*swap, luggage.load, chance, place, now).is_some());
             Some(Size { here, load: of_load, swaps: luggage.swap.is_some() })
         };
         sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(luggage)
@@ -245,12 +251,14 @@ impl Bond {
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
         let target = match swap {
-            Some(swap) => plan.target_for(swap, load, chance, &tried, now),
+            // It has nothing to gain anywhere else.
+            Some(swap) => Some(plan.target_for(swap, load, chance, own, now)?),
             None if load > 0.0 => plan.target_of(load, chance, &tried, now),
             None => plan.target(chance, &tried, now),
         };
         let trip = match target.and_then(|place| pool.admit_to(view, place, now)) {
             Some(trip) => trip,
+            None if swap.is_some() => return None,
             None => match pool.admit_by(Rc::clone(view), key, chance, now, &tried, work) {
                 Admission::Trip(trip) => trip,
                 Admission::Full | Admission::Shed | Admission::Nobody => return None,

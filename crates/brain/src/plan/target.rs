@@ -25,20 +25,21 @@ impl Plan {
         })
     }
 
-    /// The same for one that is to change places: where that helps, and nobody came for it already. As likely as members lack; if none of those
-    /// is so, one that has its share, from which smaller sessions then go to who lacks.
-    pub fn target_for(
-        &self,
-        swap: Swap,
-        load: f32,
-        chance: u64,
-        tried: &[MemberId],
-        now: Time,
-    ) -> Option<usize> {
+    /// The same for one that is to change places, of the member at `place` in [`Plan::members`]: where that helps, and nobody came for it already. As
+    /// likely as members lack; if none of those is so, one that has its share, from which smaller sessions then go to who lacks. For
+    /// as long as that takes the member has more than its share, which is why it has to have reported lately, and not to get
+    /// much more than the other one has now.
+    pub fn target_for(&self, swap: Swap, load: f32, chance: u64, place: usize, now: Time) -> Option<usize> {
+        let own = self.members.get(place)?;
+        let most = MOST_AFTER * f64::from(own.shed.load) * own.capacity;
         let helps = |member: &Member| {
             let flow = &member.vitals.flow;
+            let told = member.load.filter(|load| now.since(load.at) <= own.shed.period * LATELY);
+            let after = told.map(|told| told.value * member.capacity + f64::from(load));
             let may = member.shed.share <= 0.0 && flow.came() < 0.5 * f64::from(load);
-            may && swap.helps(flow) && self.has_room(member, tried, now)
+            may && after.is_some_and(|after| after <= most)
+                && swap.helps(flow)
+                && self.has_room(member, &[own.id], now)
         };
         let lacks = |member: &Member| if helps(member) { member.deficit } else { 0.0 };
         let has = |member: &Member| if helps(member) { 1.0 } else { 0.0 };
@@ -47,7 +48,8 @@ impl Plan {
 
     /// May a session that leaves another member go there?
     fn has_room(&self, member: &Member, tried: &[MemberId], now: Time) -> bool {
-        !member.full() && !tried.contains(&member.id) && !(self.admission && member.busy(now))
+        let full = member.full() || (self.admission && member.busy(now));
+        !full && !tried.contains(&member.id)
     }
 
     /// A member, as likely as it `pulls`.
@@ -67,11 +69,20 @@ impl Plan {
     }
 }
 
+/// What a member may have after a session came to change places, to what that one's member had before: 1.25 where it has its share and the
+/// other one as much more as another one lacks, each as much as half of the session.
+const MOST_AFTER: f64 = 1.3;
+
+/// Report periods after which nobody knows.
+const LATELY: u32 = 4;
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::members;
     use super::*;
-    use crate::{Knobs, Shed, strategy};
+    use core::time::Duration;
+
+    use crate::{Knobs, Load, Shed, strategy};
 
     #[test]
     fn targets_follow_deficits() {
@@ -98,39 +109,47 @@ mod tests {
     #[test]
     fn who_changes_places_goes_where_that_helps() {
         let mut members = members(&[1.0; 4]);
-        members[0].shed = Shed { share: 0.25, gap: 0.5, load: 200.0, ..Shed::default() };
-        members[1..].iter_mut().for_each(|member| member.deficit = 25.0);
-        let strategy = strategy::find("random").expect("a strategy of this name");
-        let plan = Plan::new(strategy, Knobs::defaults(strategy), members);
-        let swap = Swap::of(0.5, 100.0, &plan.members()[0].shed).expect("as large as the gap");
-        let goes = |plan: &Plan, tried: &[MemberId]| {
-            let to = |chance| plan.target_for(swap, 100.0, mix(chance), tried, Time(0));
+        let period = Duration::from_secs(3);
+        members[0].shed = Shed { share: 0.25, gap: 0.5, load: 200.0, period, ..Shed::default() };
+        for (member, load) in members.iter_mut().zip([200.0_f64, 100.0, 100.0, 100.0]) {
+            member.deficit = (125.0 - load).max(0.0);
+            member.load = Some(Load { value: load, at: Time(0), of_host: false });
+        }
+        let swap = Swap::of(0.5, 100.0, &members[0].shed).expect("as large as the gap");
+        let goes = |members: &[Member], now: Time| {
+            let random = strategy::find("random").expect("a strategy of this name");
+            let plan = Plan::new(random, Knobs::defaults(random), members.to_vec()).admitting(true);
+            let to = |chance| plan.target_for(swap, 100.0, mix(chance), 0, now);
             let first = to(0);
             assert!((1..100).all(|chance| to(chance) == first), "it depends on chance");
             first
         };
-        let own = MemberId(0);
-        assert_eq!(goes(&plan, &[own]), None, "nobody knows who asks there");
-        for (member, size) in plan.members().iter().zip([50.0, 100.0, 50.0, 5.0]) {
-            member.vitals.flow.asked(size);
+        let soon = Time(0) + period;
+        assert_eq!(goes(&members, soon), None, "nobody knows who asks there");
+        for (member, size) in members.iter().zip([50.0, 100.0, 50.0, 5.0]) {
+            (0..4).for_each(|_| member.vitals.flow.asked(size));
         }
-        assert_eq!(goes(&plan, &[own]), Some(2));
-        assert_eq!(goes(&plan, &[own, MemberId(2)]), None);
-        // One at a time.
-        plan.members()[2].vitals.flow.comes(60.0);
-        assert_eq!(goes(&plan, &[own]), None);
+        assert_eq!(goes(&members, soon), Some(2));
+        assert_eq!(goes(&members, soon + 4 * period), None, "who knows what it has by now?");
+        members[2].load = None;
+        assert_eq!(goes(&members, soon), None, "or ever had");
+        members[2].load = Some(Load { value: 170.0, at: Time(0), of_host: false });
+        assert_eq!(goes(&members, soon), None, "it has much already");
         // Where none that lacks helps, one does that has its share.
-        plan.members()[3].vitals.flow.asked(360.0);
-        let mut members = plan.members().to_vec();
-        (members[1].deficit, members[3].deficit) = (50.0, 0.0);
-        let plan = Plan::new(strategy, Knobs::defaults(strategy), members.clone());
-        assert_eq!(goes(&plan, &[own]), Some(3));
-        // Not one that has more.
-        members[3].shed.share = 0.1;
-        assert_eq!(goes(&Plan::new(strategy, Knobs::defaults(strategy), members), &[own]), None);
-        plan.members()[3].vitals.allow(1);
-        plan.members()[3].vitals.begin();
-        assert_eq!(goes(&plan.admitting(true), &[own]), None, "it has too much to do");
+        members[2].load = Some(Load { value: 150.0, at: Time(0), of_host: false });
+        members[2].deficit = 0.0;
+        assert_eq!(goes(&members, soon), Some(2));
+        members[2].shed.share = 0.1;
+        assert_eq!(goes(&members, soon), None, "not one that has more");
+        members[2].shed.share = 0.0;
+        members[2].vitals.flow.comes(60.0);
+        assert_eq!(goes(&members, soon), None, "one at a time");
+        members[2].vitals.flow.report();
+        members[2].vitals.flow.renew(false);
+        assert_eq!(goes(&members, soon), Some(2));
+        members[2].vitals.allow(1);
+        members[2].vitals.begin();
+        assert_eq!(goes(&members, soon), None, "it has too much to do");
     }
 
     #[test]
@@ -152,7 +171,7 @@ mod tests {
             }
             for Member { vitals, .. } in plan.members() {
                 vitals.flow.report();
-                vitals.flow.renew();
+                vitals.flow.renew(false);
             }
             counts
         };

@@ -20,8 +20,8 @@ pub struct Flow {
     came: AtomicU32,
     /// Did it report since plans last said what it lacks?
     reported: AtomicBool,
-    /// How large the sessions are that ask here, f32 bits; 0 while nobody knows.
-    usual: AtomicU32,
+    /// How often a session told how large it is, above, up to [`MANY`], and the mean of that, f32 bits.
+    usual: AtomicU64,
 }
 
 impl Flow {
@@ -59,18 +59,19 @@ impl Flow {
     /// A session that asks here is so large, in a unit that is the same for all members. To be told with one request of many: it is a mean
     /// over requests, so that sessions that ask for nothing are none.
     pub fn asked(&self, size: f32) {
-        let add = |usual| {
-            let usual = f32::from_bits(usual);
-            let next = if usual > 0.0 { usual + (size - usual) / LATELY } else { size };
-            (size > 0.0 && next.is_finite()).then(|| next.to_bits())
+        let add = |usual: u64| {
+            // A plain mean at first, then a moving one.
+            let (told, mean) = ((usual >> 32).min(MANY - 1) + 1, f32::from_bits(usual as u32));
+            let next = mean + (size - mean) / told as f32;
+            (size > 0.0 && next.is_finite()).then(|| told << 32 | u64::from(next.to_bits()))
         };
         let _ = self.usual.fetch_update(Relaxed, Relaxed, add);
     }
 
-    /// How large those are, in the mean of what was told lately.
+    /// How large those are, in the mean of what was told lately; `None` while that was little.
     pub(super) fn usual(&self) -> Option<f32> {
-        let usual = f32::from_bits(self.usual.load(Relaxed));
-        (usual > 0.0).then_some(usual)
+        let usual = self.usual.load(Relaxed);
+        (usual >> 32 >= SOME).then(|| f32::from_bits(usual as u32))
     }
 
     /// The member reported: what came is in its load, and by the next plan in what it lacks.
@@ -78,8 +79,11 @@ impl Flow {
         self.reported.store(true, Relaxed);
     }
 
-    /// There is a new plan.
-    pub(crate) fn renew(&self) {
+    /// There is a new plan. Where nobody is under alert (`calm`) nobody is asked, and how large sessions are grows old.
+    pub(crate) fn renew(&self, calm: bool) {
+        if calm {
+            self.usual.store(0, Relaxed);
+        }
         if self.reported.swap(false, Relaxed) {
             self.came.store(0, Relaxed);
         }
@@ -94,8 +98,9 @@ impl Flow {
 /// Least parts of the largest sessions, and of those after them: four classes, with the smallest.
 const CLASSES: [f32; 3] = [1.0 / 8.0, 1.0 / 64.0, 1.0 / 512.0];
 
-/// What was told last is such a part of what is usual.
-const LATELY: f32 = 8.0;
+/// As often as this it has to be told how large sessions are, to say something; and what was told last is at least one part in so many.
+const SOME: u64 = 4;
+const MANY: u64 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -105,12 +110,12 @@ mod tests {
     fn what_came_counts_until_a_plan_knows_of_it() {
         let flow = Flow::default();
         flow.comes(1.0);
-        flow.renew();
+        flow.renew(false);
         assert_eq!(flow.came(), 1.0, "a plan without a report");
         flow.report();
         flow.comes(0.5);
         assert_eq!(flow.came(), 1.5, "a report that no plan knows");
-        flow.renew();
+        flow.renew(false);
         assert_eq!(flow.came(), 0.0);
     }
 
@@ -118,12 +123,17 @@ mod tests {
     fn what_is_usual_is_what_asks() {
         let flow = Flow::default();
         assert_eq!(flow.usual(), None);
-        flow.asked(100.0);
+        [70.0, 130.0, 80.0].into_iter().for_each(|size| flow.asked(size));
+        assert_eq!(flow.usual(), None, "little");
+        flow.asked(120.0);
         assert_eq!(flow.usual(), Some(100.0));
         (0..40).for_each(|_| flow.asked(50.0));
         assert!((50.0..51.0).contains(&flow.usual().unwrap()));
         [f32::NAN, f32::INFINITY, -1.0, 0.0].into_iter().for_each(|nonsense| flow.asked(nonsense));
+        flow.renew(false);
         assert!((50.0..51.0).contains(&flow.usual().unwrap()));
+        flow.renew(true);
+        assert_eq!(flow.usual(), None);
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub(super) struct Track {
     /// As it was reported lately, without what was promised: the mean of reports since one that was another load, not noise; no more than
     /// an `f32` holds.
     pub(super) heard: f64,
+    /// Weight of its last report in that.
+    fresh: f64,
     /// What its load counts for: the estimate, bounded.
     pub(super) counted: f64,
     bound: f64,
@@ -38,6 +40,7 @@ impl Track {
             load: report.load,
             effective: 0.0,
             heard: 0.0,
+            fresh: 1.0,
             counted: 0.0,
             bound: f64::INFINITY,
             at: report.at,
@@ -58,6 +61,8 @@ impl Track {
     /// `prior`: the variance to begin with. `bound`: most that the load counts for.
     pub(super) fn report(&mut self, report: &Report, prior: Option<f64>, bound: f64) {
         let first = self.capacity == 0.0;
+        // By the noise before it.
+        self.hear(report.load.min(f64::from(f32::MAX)));
         let window = report.at.since(self.at).as_secs_f64();
         // A report is a mean over the time since the last one: it misses what came for as long as it was not there.
         let missed = if window > 0.0 { (self.came_late / window).clamp(-LARGEST, LARGEST) } else { 0.0 };
@@ -77,7 +82,6 @@ impl Track {
             }
         };
         (self.came, self.came_late) = (0.0, 0.0);
-        self.hear(report.load.min(f64::from(f32::MAX)));
         (self.load, self.capacity, self.effective) = (load, report.capacity, report.effective.min(LARGEST));
         (self.at, self.bound) = (report.at, bound);
         self.counted = load.min(bound);
@@ -103,7 +107,9 @@ impl Track {
 
     /// The variance of what was heard.
     pub(super) fn doubt(&self) -> f64 {
-        self.variance.unwrap_or(0.0) * SAME / (2.0 - SAME)
+        // Reports scatter by less around their own mean than around what was expected.
+        let reports = self.variance.unwrap_or(0.0) * (1.0 - GAIN / 2.0);
+        reports * self.fresh / (2.0 - self.fresh)
     }
 
     /// What it has beyond the fair load and beyond doubt, in units of capacity times load.
@@ -133,8 +139,10 @@ impl Track {
     /// Takes in a report as it stands there.
     fn hear(&mut self, load: f64) {
         let off = load - self.heard;
-        let noise = self.variance.map_or(0.0, |variance| ANOTHER * ANOTHER * variance);
-        self.heard = if off * off > noise { load } else { self.heard + SAME * off };
+        let another = self.variance.is_none_or(|variance| off * off > ANOTHER * ANOTHER * variance);
+        // A plain mean at first, then a moving one.
+        self.fresh = if another { 1.0 } else { (self.fresh / (1.0 + self.fresh)).max(SAME) };
+        self.heard += self.fresh * off;
     }
 
     /// Takes in how far a report was from what was expected.
@@ -175,9 +183,9 @@ const MUCH: f64 = 0.1;
 const TRACE: f64 = 1e-6;
 
 /// Standard deviations at which a report is another load.
-const ANOTHER: f64 = 3.0;
+const ANOTHER: f64 = 4.0;
 
-/// Weight of a report of the same one.
+/// Weight of a report of the same one, when there were many.
 const SAME: f64 = 0.2;
 
 /// Standard deviations at which a difference is clipped.

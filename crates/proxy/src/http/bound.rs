@@ -57,15 +57,17 @@ impl<S: Stream> Session<S> {
             && view.alert
             && tried.is_empty()
         {
+            // One that is closed comes back to whoever lacks most.
+            let closes = rebind == Rebind::Close;
             trip = match (rebind, bond.is_bound()) {
                 // It may be one that was sent away, by us or by a member's side-car: not back there.
                 (Rebind::Close | Rebind::Redirect | Rebind::Agent, false) => {
                     admit::returning(&self.core, pool, &view, now)
                 }
                 (Rebind::Agent, true) | (Rebind::Silent, false) => None,
-                (_, true) => match bond.leaves_with(&view, self.core.chance(), now) {
+                (_, true) => match bond.leaves_with(&view, !closes, self.core.chance(), now) {
                     None => None,
-                    Some(_) if rebind == Rebind::Close => {
+                    Some(_) if closes => {
                         asked.keep_alive = false;
                         self.stream.farewell();
                         bond.moved(None);

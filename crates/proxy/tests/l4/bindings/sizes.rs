@@ -49,9 +49,9 @@ async fn it_stays_where_members_tell_requests() {
     the_others_go(SessionLoad::Rate, 1.0).await;
 }
 
-/// Two clients that ask as often as each other with the busy one, and two that ask a `part` as often with the idle one; loads are requests a
-/// second, and the gap is as large as one of the former. Does one of them go, within so many seconds?
-async fn one_changes_places(part: usize, seconds: u32) -> bool {
+/// Two clients that ask as often as each other with the busy one, and two that ask `slower` times less often with the idle one; loads are requests
+/// a second, and the gap is as large as one of the former. Does one of them go, and one of the latter come back, within so many seconds?
+async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
     within(async {
         let (busy, idle) = (server().await, server().await);
         let settings = GroupSettings { session_load: SessionLoad::Rate, ..first(&[busy, idle]) };
@@ -61,36 +61,44 @@ async fn one_changes_places(part: usize, seconds: u32) -> bool {
         assert_eq!(served(&mut small, idle).await, 2);
         engine.undrain(None, &busy.to_string()).unwrap();
         let begun = Instant::now();
-        let mut asked = 0;
+        let (mut asked, mut left) = (0, false);
         while begun.elapsed() < SECOND * seconds {
-            for _ in 0..20 / part {
-                assert_eq!(served(&mut small, idle).await, 2, "they have nothing to gain");
+            let mut stay = 2;
+            for _ in 0..20 / slower {
+                stay = served(&mut small, idle).await;
+                assert!(left || stay == 2, "they have nothing to gain");
+            }
+            if stay < 2 {
+                return (true, true);
             }
             for _ in 0..20 {
                 asked += 1;
-                if served(&mut large, busy).await < 2 {
-                    return true;
-                }
+                left = served(&mut large, busy).await < 2;
             }
             if begun.elapsed() > SECOND {
                 let rate = f64::from(asked) / begun.elapsed().as_secs_f64();
-                tell(&engine, (busy, 2.0 * rate), (idle, rate));
+                // What both have: either two large ones, or one of them and the small ones as well.
+                let less = 2.0 * rate / slower as f64;
+                match left {
+                    false => tell(&engine, (busy, 2.0 * rate), (idle, less)),
+                    true => tell(&engine, (idle, rate + less), (busy, rate)),
+                }
             }
             tokio::time::sleep(MILLI).await;
         }
-        false
+        (left, false)
     })
     .await
 }
 
 #[tokio::test]
 async fn one_that_is_as_large_as_the_gap_changes_places_with_a_smaller_one() {
-    assert!(one_changes_places(2, 60).await);
+    assert_eq!(two_change_places(2, 30).await, (true, true));
 }
 
 #[tokio::test]
 async fn it_does_not_with_one_that_is_as_large() {
-    assert!(!one_changes_places(1, 4).await);
+    assert_eq!(two_change_places(1, 4).await, (false, false));
 }
 
 #[tokio::test]
