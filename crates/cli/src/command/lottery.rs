@@ -148,13 +148,6 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     for service in &force.services {
         tracing::info!("service {} ({:#010x}): server {}", service.name, service.id, service.server);
     }
-    tracing::info!(
-        "listening lottery {}: member {}, {}, {}",
-        lottery.address(),
-        file.lottery.member,
-        count(force.services.len(), "service"),
-        count(force.peers.len(), "peer")
-    );
     let told = agent.told();
     let mut senses = Senses::open(&file).await.map_err(Failure::failed)?;
     let (desk, mut inbox) = Desk::new(told.clone());
@@ -170,6 +163,14 @@ async fn on(args: &Args, mut file: LotteryFile) -> Result<ExitCode, Failure> {
     if let Some(address) = admin.as_ref().and_then(plimsoll_admin::Admin::secured) {
         tracing::info!("listening control tls://{address}: for those whom [admin.access] knows");
     }
+    // The last: who waits for it finds all of the above.
+    tracing::info!(
+        "listening lottery {}: member {}, {}, {}",
+        lottery.address(),
+        file.lottery.member,
+        count(force.services.len(), "service"),
+        count(force.peers.len(), "peer")
+    );
     notify(&[NotifyState::Ready]);
     let (mut ended, mut reload_error) = (None, None);
     agent
