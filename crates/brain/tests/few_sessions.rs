@@ -247,7 +247,7 @@ fn few_sessions_come_to_rest() {
         let Outcome { first, rest, greatest, .. } = mean(members, &sessions, Counts::Poisson);
         let count = sessions.len();
         println!("{members:7} {count:8} | {first:12.2} {rest:16.4} | {greatest:.2}");
-        assert!(first <= 0.6 && rest <= 0.01, "{count} at {members}: {first:.2}, {rest:.4}");
+        assert!(first <= 0.6 && rest <= 0.015, "{count} at {members}: {first:.2}, {rest:.4}");
         assert!(greatest <= most, "{count} at {members}: {greatest:.2}");
     }
 }
