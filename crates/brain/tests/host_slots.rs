@@ -434,15 +434,10 @@ fn in_overload_a_host_has_less_than_the_limits_of_its_members_add_up_to() {
 #[ignore = "long: make bench-sim"]
 fn long_form() {
     println!("load, share of the group whose turn it is: in multiples of a request's work");
-    for (load, turns) in [(0.5, 0.5), (0.75, 0.5), (0.75, 0.75), (0.9, 0.5), (0.9, 0.75)] {
+    for (load, turns) in [(0.5, 0.5), (0.75, 0.5), (0.75, 0.75), (0.9, 0.5), (0.9, 0.75), (1.05, 0.5)] {
         let [apart, together] = both(load, turns, 5);
         assert!(together.p99 <= 1.05 * apart.p99, "{together:?} {apart:?}");
     }
-    // A little more than they can do, for long: who is refused by a host waits for room behind others, short requests behind long ones, for sixteen
-    // sojourns. With two, as it was, the 99th percentile was 0.82 of that of members for themselves, and more was refused at other loads.
-    let [apart, together] = both(1.05, 0.5, 5);
-    assert!(together.p99 <= 1.3 * apart.p99, "{together:?} {apart:?}");
-    assert!(together.served >= apart.served - 0.03, "{together:?} {apart:?}");
     for turns in [0.5, 0.75, 0.9] {
         let [apart, together] = both(1.3, turns, 5);
         assert!(together.p99 <= 0.9 * apart.p99, "{together:?} {apart:?}");
