@@ -431,6 +431,14 @@ fn in_overload_a_host_has_less_than_the_limits_of_its_members_add_up_to() {
 }
 
 #[test]
+fn where_a_little_too_much_is_asked_for_nobody_waits_for_long() {
+    let [apart, together] = both(1.05, 0.5, 3);
+    assert!(together.p99 <= 1.05 * apart.p99, "{together:?} {apart:?}");
+    assert!(together.p50 <= 4.0, "half of them, in multiples of their work: {together:?}");
+    assert!(together.served * 1.05 >= 0.97, "of what the hosts can do: {together:?}");
+}
+
+#[test]
 #[ignore = "long: make bench-sim"]
 fn long_form() {
     println!("load, share of the group whose turn it is: in multiples of a request's work");

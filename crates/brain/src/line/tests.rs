@@ -265,3 +265,38 @@ fn it_takes_its_time_again_when_all_were_served_for_a_while() {
     enter(&mut line, 0, now).unwrap();
     assert!(!line.hurried(), "nobody has been here for long");
 }
+
+/// Somebody is lost now and then: how long the next one may wait.
+fn lose(line: &mut Line<u32>, sojourns: f64) -> Duration {
+    let ticket = enter(line, 0, sojourns).unwrap();
+    line.leave(ticket, false, at(sojourns));
+    line.patience()
+}
+
+#[test]
+fn where_some_are_lost_all_the_time_the_wait_is_halved_though_the_line_empties() {
+    let mut line = Line::default();
+    // A burst is over after sixteen sojourns; in eight it would be calm.
+    let waits: Vec<Duration> = (0..10).map(|turn| lose(&mut line, f64::from(turn) * 6.0)).collect();
+    let [patient, half, quarter, eighth] = [16, 8, 4, 2].map(|sojourns| (SOJOURN * sojourns).max(UNNOTICED));
+    assert_eq!(waits, [patient, patient, patient, half, half, half, quarter, quarter, quarter, eighth]);
+    assert!(!line.hurried(), "nobody waited for long");
+    // Nobody is lost for a while.
+    let mut then = |sojourns: f64| {
+        let ticket = enter(&mut line, 0, 54.0 + sojourns).unwrap();
+        line.leave(ticket, true, at(54.0 + sojourns));
+        line.patience()
+    };
+    assert_eq!([63.9, 64.1, 127.9, 128.1, 200.0].map(&mut then), [eighth, quarter, quarter, half, patient]);
+}
+
+#[test]
+fn a_burst_in_which_some_are_lost_makes_nobody_wait_less() {
+    let mut line = Line::default();
+    for burst in 0..20 {
+        for turn in 0..8 {
+            let wait = lose(&mut line, f64::from(burst) * 24.0 + f64::from(turn));
+            assert_eq!(wait, SOJOURN * 16, "{burst}");
+        }
+    }
+}
