@@ -12,9 +12,9 @@
 //!   some members' speed for a second or two make a queue of several sojourns that nobody need be refused for. In a sojourn as
 //!   many places come free as there are requests in flight; so a newcomer that finds as many waiting as will come free
 //!   within its patience is turned away at once: it would wait in vain. Where none is in flight it counts as one: what the members
-//!   have may have come from others. Where places come free in bursts a line may be empty now and then, and yet more be asked for than can be
-//!   done: with each [`BURST`] in which somebody is lost, after another one, one may wait for half as long, down to two sojourns; and for
-//!   twice as long again with [`EASE`] sojourns in which nobody is.
+//!   have may have come from others. Where many places come free at once a line may be empty now and then, and yet more be asked for than can be
+//!   done. So with each [`BURST`] through which some are turned away, without a pause as long as that, newcomers may wait for half as long, down
+//!   to two sojourns; and for twice as long again with [`EASE`] sojourns in which nobody is.
 //! * **Hurried**, once somebody has waited at every moment of as long as one may wait, and of a [`BURST`] and [`CALM`] sojourns, and
 //!   somebody was not served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
 //!   sojourn. What is served is fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A
@@ -71,11 +71,11 @@ pub struct Line<T> {
     since: Time,
     /// When somebody left last who was not served, or would have waited in vain.
     lost: Option<Time>,
-    /// Since when somebody is lost within each burst, or the wait was halved last.
-    losing: Time,
-    /// How often the wait is halved, and when it was doubled last.
+    /// How often the wait is halved.
     halved: u8,
-    eased: Time,
+    /// When somebody was turned away last; and since when that never stopped for a burst, or when the wait was halved or doubled last.
+    refused: Option<Time>,
+    losing: Time,
 }
 
 /// A place in the line.
@@ -118,9 +118,9 @@ impl<T> Default for Line<T> {
             ahead: 0,
             since: Time(0),
             lost: None,
-            losing: Time(0),
             halved: 0,
-            eased: Time(0),
+            refused: None,
+            losing: Time(0),
         }
     }
 }
@@ -173,11 +173,10 @@ impl<T> Line<T> {
     pub fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
         let Some(place) = self.place(ticket) else { return false };
         let called = self.waiters.remove(place).is_some_and(|waiter| waiter.called);
-        if !served {
-            self.lose(now);
-        }
         if !served && now >= ticket.until {
             self.turned_away(now);
+        } else if !served {
+            self.lost = Some(now);
         }
         self.judge(now);
         called
@@ -186,8 +185,8 @@ impl<T> Line<T> {
     /// The next one whose wait is over: to be told that it is to go. Call until there is none.
     pub fn dismiss(&mut self, now: Time) -> Option<T> {
         let first = self.waiters.front()?;
-        // That the wait was halved is for those that come.
-        let patience = self.wait(PATIENCE);
+        // That the wait was halved is for those that come. Who comes later may have to go sooner: by what its ticket says.
+        let patience = self.patience_of(0);
         let late = now >= first.ticket.until.min(first.came + patience);
         if !late && self.waiters.len() <= self.room(patience) {
             return None;
@@ -213,17 +212,20 @@ impl<T> Line<T> {
 
     /// How long one that comes now may wait.
     pub fn patience(&self) -> Duration {
-        self.wait(PATIENCE / f64::from(1 << self.halved))
+        self.patience_of(self.halved)
     }
 
-    /// How long one may wait for whom it is so many sojourns in the patient mood.
-    fn wait(&self, sojourns: f64) -> Duration {
+    /// The same, were it halved so often.
+    fn patience_of(&self, halved: u8) -> Duration {
         let sojourn = self.sojourn();
         match self.pace.wait {
             // Nobody knows when a place comes free.
             _ if sojourn.is_zero() => Duration::ZERO,
             None if self.hurried => sojourn.mul_f64(HASTE),
-            None => sojourn.mul_f64(sojourns).clamp(UNNOTICED, ENOUGH.max(sojourn * 2)),
+            None => {
+                let longest = sojourn.mul_f64(PATIENCE).clamp(UNNOTICED, ENOUGH.max(sojourn * 2));
+                (longest / (1 << halved)).max(UNNOTICED).max(sojourn * 2)
+            }
             Some(wait) if self.hurried => wait.min(sojourn.mul_f64(HASTE)),
             Some(wait) => wait,
         }
@@ -272,28 +274,31 @@ impl<T> Line<T> {
             self.since = now;
         }
         let ease = self.sojourn().mul_f64(EASE).max(ENOUGH);
-        let mut calm = self.eased.max(self.lost.unwrap_or(Time(0)));
-        while self.halved > 0 && now.since(calm) >= ease {
+        while self.halved > 0 {
+            let calm = self.losing.max(self.refused.unwrap_or(Time(0)));
+            if now.since(calm) < ease {
+                break;
+            }
             self.halved -= 1;
-            calm = calm + ease;
-            self.eased = calm;
+            self.losing = calm + ease;
         }
     }
 
-    /// Somebody goes without being served. Where that goes on for longer than a burst, waiting for long helps nobody.
-    fn lose(&mut self, now: Time) {
+    /// Somebody is turned away. Where that goes on for longer than a burst, that those who are served wait for long helps hardly anybody.
+    fn refuse(&mut self, now: Time) {
         let burst = self.burst();
-        if self.lost.is_none_or(|lost| now.since(lost) >= burst) {
+        if self.refused.is_none_or(|refused| now.since(refused) >= burst) {
             self.losing = now;
         } else if now.since(self.losing) >= burst {
             self.losing = now;
             self.halved = (self.halved + 1).min(HALVED);
         }
-        self.lost = Some(now);
+        self.refused = Some(now);
     }
 
     fn turned_away(&mut self, now: Time) {
-        self.lose(now);
+        self.refuse(now);
+        self.lost = Some(now);
         if self.hurried {
             self.since = now;
         }
@@ -309,15 +314,15 @@ impl<T> Line<T> {
 /// 840 and 680 ms; in overload requests take as long.)
 const PATIENCE: f64 = 16.0;
 
-/// How often that is halved at most. (Two groups on the same hosts at 105 % for 15 s, simulated: with sixteen all the time the 99th percentile
-/// is 37 times the work of a request, with two at last it is 25.)
-const HALVED: u8 = 3;
-
-/// Sojourns without anybody lost after which it is doubled, but [`ENOUGH`] at least.
-const EASE: f64 = 64.0;
-
 /// Sojourns where it does not.
 const HASTE: f64 = 0.125;
+
+/// How often [`PATIENCE`] is halved at most. (Two groups on the same hosts at 105 % for 15 s, simulated: with sixteen all the time the 99th percentile
+/// is 37 times the work of a request, with two at last it is 25.) Never to less than [`UNNOTICED`], or two sojourns.
+const HALVED: u8 = 3;
+
+/// Sojourns without anybody turned away after which it is doubled, but [`ENOUGH`] at least.
+const EASE: f64 = 64.0;
 
 /// What nobody notices, and every server stands still for now and then: one may wait for that, however quick requests are.
 const UNNOTICED: Duration = Duration::from_millis(100);

@@ -266,37 +266,63 @@ fn it_takes_its_time_again_when_all_were_served_for_a_while() {
     assert!(!line.hurried(), "nobody has been here for long");
 }
 
-/// Somebody is lost now and then: how long the next one may wait.
-fn lose(line: &mut Line<u32>, sojourns: f64) -> Duration {
-    let ticket = enter(line, 0, sojourns).unwrap();
-    line.leave(ticket, false, at(sojourns));
+/// Somebody is turned away who came then, seventeen sojourns ago: how long the next one may wait.
+fn refuse(line: &mut Line<u32>, pace: Pace, sojourns: f64) -> Duration {
+    let [since, now] = [0.0, 17.0].map(|later| Time(1) + pace.sojourn.mul_f64(sojourns + later));
+    assert!(line.enter(0, pace, since, now).is_none());
     line.patience()
 }
 
 #[test]
-fn where_some_are_lost_all_the_time_the_wait_is_halved_though_the_line_empties() {
+fn where_some_are_refused_all_the_time_the_wait_is_halved_though_nobody_waits() {
+    let pace = Pace { sojourn: Duration::from_millis(60), ..PACE };
+    let then = |sojourns: f64| Time(1) + pace.sojourn.mul_f64(sojourns + 17.0);
     let mut line = Line::default();
-    // A burst is over after sixteen sojourns; in eight it would be calm.
-    let waits: Vec<Duration> = (0..10).map(|turn| lose(&mut line, f64::from(turn) * 6.0)).collect();
-    let [patient, half, quarter, eighth] = [16, 8, 4, 2].map(|sojourns| (SOJOURN * sojourns).max(UNNOTICED));
-    assert_eq!(waits, [patient, patient, patient, half, half, half, quarter, quarter, quarter, eighth]);
-    assert!(!line.hurried(), "nobody waited for long");
-    // Nobody is lost for a while.
-    let mut then = |sojourns: f64| {
-        let ticket = enter(&mut line, 0, 54.0 + sojourns).unwrap();
-        line.leave(ticket, true, at(54.0 + sojourns));
-        line.patience()
+    let waits: Vec<u128> =
+        (0..20).map(|turn| refuse(&mut line, pace, f64::from(turn) * 6.0).as_millis()).collect();
+    assert_eq!(waits[..10], [960, 960, 960, 480, 480, 480, 240, 240, 240, 120]);
+    assert_eq!(waits[10..], [120; 10], "to two sojourns, and no less");
+    assert!(!line.hurried(), "nobody waited");
+    let mut comes = |sojourns: f64| {
+        let ticket = line.enter(0, pace, then(sojourns), then(sojourns)).unwrap();
+        line.leave(ticket, true, then(sojourns));
+        line.patience().as_millis()
     };
-    assert_eq!([63.9, 64.1, 127.9, 128.1, 200.0].map(&mut then), [eighth, quarter, quarter, half, patient]);
+    // The last one was refused at 114.
+    assert_eq!([177.9, 178.1, 241.9, 242.1, 305.9, 306.1].map(&mut comes), [120, 240, 240, 480, 480, 960]);
+    let last = (0..20).map(|turn| refuse(&mut line, pace, 400.0 + f64::from(turn) * 6.0).as_millis()).last();
+    assert_eq!(last, Some(120));
+    line.enter(0, pace, then(900.0), then(900.0)).unwrap();
+    assert_eq!(line.patience().as_millis(), 960, "nobody came for long");
 }
 
 #[test]
-fn a_burst_in_which_some_are_lost_makes_nobody_wait_less() {
+fn those_that_wait_are_not_told_to_go_because_it_was_halved() {
     let mut line = Line::default();
+    let refused = |line: &mut Line<u32>, turn: u32| refuse(line, PACE, f64::from(turn) * 6.0);
+    (0..2).for_each(|turn| assert_eq!(refused(&mut line, turn), SOJOURN * 16));
+    enter(&mut line, 7, 27.0).unwrap();
+    assert_eq!((2..4).map(|turn| refused(&mut line, turn)).last(), Some(SOJOURN * 8));
+    assert_eq!((gone(&mut line, 42.9), gone(&mut line, 43.1)), (vec![], vec![7]));
+}
+
+#[test]
+fn a_burst_in_which_some_are_refused_makes_nobody_wait_less_and_neither_do_those_that_leave() {
+    let (mut bursts, mut leavers) = (Line::default(), Line::default());
     for burst in 0..20 {
         for turn in 0..8 {
-            let wait = lose(&mut line, f64::from(burst) * 24.0 + f64::from(turn));
-            assert_eq!(wait, SOJOURN * 16, "{burst}");
+            let now = f64::from(burst) * 24.0 + f64::from(turn);
+            assert_eq!(refuse(&mut bursts, PACE, now), SOJOURN * 16, "{burst}");
+            let ticket = enter(&mut leavers, 0, now).unwrap();
+            leavers.leave(ticket, false, at(now));
+            assert_eq!(leavers.patience(), SOJOURN * 16, "{burst}");
         }
     }
+}
+
+#[test]
+fn what_clients_want_is_not_halved() {
+    let mut line = Line::default();
+    let pace = Pace { wait: Some(SOJOURN * 10), ..PACE };
+    (0..20).for_each(|turn| assert_eq!(refuse(&mut line, pace, f64::from(turn) * 6.0), SOJOURN * 10));
 }
