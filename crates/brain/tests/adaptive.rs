@@ -414,6 +414,7 @@ mod long {
     #[ignore = "long: make bench-sim"]
     fn small_members() {
         println!("small members");
-        super::small_members(Effort { warmup: 10.0, measured: 60.0, seeds: 8 });
+        // Where neighbours coincide for seconds 1 % are refused in a minute, and mostly none: of eight seeds 0.21 %, of forty 0.115.
+        super::small_members(Effort { warmup: 10.0, measured: 60.0, seeds: 40 });
     }
 }
