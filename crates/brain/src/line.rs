@@ -318,7 +318,7 @@ const PATIENCE: f64 = 16.0;
 const HASTE: f64 = 0.125;
 
 /// How often [`PATIENCE`] is halved at most. (Two groups on the same hosts at 105 % for 15 s, simulated: with sixteen all the time the 99th percentile
-/// is 37 times the work of a request, with two at last it is 25.) Never to less than [`UNNOTICED`], or two sojourns.
+/// is 37 times the work of a request, with two at last it is 26.) Never to less than [`UNNOTICED`], or two sojourns.
 const HALVED: u8 = 3;
 
 /// Sojourns without anybody turned away after which it is doubled, but [`ENOUGH`] at least.

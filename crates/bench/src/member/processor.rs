@@ -231,7 +231,8 @@ mod tests {
             |_| {},
             async |processor| {
                 let mut late = Vec::new();
-                for _ in 0..10 {
+                // Others may have the machine for some rounds, not for all.
+                while late.len() < 200 && late.last().is_none_or(|late| *late >= ms) {
                     // 200 ms of work on four cores. Those that came first had them to themselves for a moment.
                     let last = together(&processor, 200, ms).await.into_iter().max().unwrap();
                     assert!(last >= 50 * ms, "{last:?}");
@@ -240,8 +241,7 @@ mod tests {
                 late
             },
         );
-        // Others may have the machine in most of the rounds, not in all.
-        assert!(late.iter().any(|late| *late < ms), "{late:?}");
+        assert!(late.last().is_some_and(|late| *late < ms), "{late:?}");
     }
 
     #[test]
