@@ -231,8 +231,7 @@ mod tests {
             |_| {},
             async |processor| {
                 let mut late = Vec::new();
-                // Others may have the machine for some rounds, not for all.
-                while late.len() < 200 && late.last().is_none_or(|late| *late >= ms) {
+                for _ in 0..10 {
                     // 200 ms of work on four cores. Those that came first had them to themselves for a moment.
                     let last = together(&processor, 200, ms).await.into_iter().max().unwrap();
                     assert!(last >= 50 * ms, "{last:?}");
@@ -241,7 +240,8 @@ mod tests {
                 late
             },
         );
-        assert!(late.last().is_some_and(|late| *late < ms), "{late:?}");
+        // Others may have the machine in most of the rounds, not in all.
+        assert!(late.iter().any(|late| *late < ms), "{late:?}");
     }
 
     #[test]
