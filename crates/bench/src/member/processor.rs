@@ -205,15 +205,16 @@ mod tests {
         runtime.block_on(async { test(Processor::new(&spec, 4.0).unwrap()).await })
     }
 
-    /// Time that `jobs` of so much work take at once, each by itself.
-    async fn together(processor: &Processor, jobs: usize, work: Duration) -> Vec<Duration> {
-        let begin = Instant::now();
+    /// When each of so many jobs of so much work began and ended, that were begun at once.
+    async fn together(processor: &Processor, jobs: usize, work: Duration) -> Vec<[Duration; 2]> {
+        let start = Instant::now();
         let tasks: Vec<_> = (0..jobs)
             .map(|_| {
                 let processor = processor.clone();
                 tokio::task::spawn_local(async move {
+                    let begin = start.elapsed();
                     processor.serve(work).await.unwrap();
-                    begin.elapsed()
+                    [begin, start.elapsed()]
                 })
             })
             .collect();
@@ -224,24 +225,41 @@ mod tests {
         times
     }
 
+    /// How late the one in the middle was, against when four cores would have ended it.
+    fn late(times: &[[Duration; 2]], work: Duration) -> f64 {
+        let mut sharing = Sharing::new(4.0, 1.0);
+        for (job, [begin, _]) in times.iter().enumerate() {
+            sharing.begin(begin.as_secs_f64(), work.as_secs_f64(), job);
+        }
+        let mut late = Vec::new();
+        while let Some(due) = sharing.next() {
+            let job = sharing.ended(due).expect("it is the next to end");
+            late.push(times[job][1].as_secs_f64() - due);
+        }
+        late.sort_by(f64::total_cmp);
+        late[late.len() / 2]
+    }
+
     #[test]
     fn two_hundred_jobs_end_within_a_millisecond_of_their_time() {
         let ms = Duration::from_millis(1);
         let late = on_four_cores(
             |_| {},
             async |processor| {
-                let mut late = Vec::new();
+                let mut rounds = Vec::new();
                 for _ in 0..10 {
-                    // 200 ms of work on four cores. Those that came first had them to themselves for a moment.
-                    let last = together(&processor, 200, ms).await.into_iter().max().unwrap();
+                    // 200 ms of work on four cores.
+                    let times = together(&processor, 200, ms).await;
+                    let last = times.iter().map(|[_, end]| *end).max().unwrap();
                     assert!(last >= 50 * ms, "{last:?}");
-                    late.push(last - 50 * ms);
+                    rounds.push(late(&times, ms));
                 }
-                late
+                rounds
             },
         );
-        // Others may have the machine in most of the rounds, not in all.
-        assert!(late.iter().any(|late| *late < ms), "{late:?}");
+        // Each against its own time, as to begin and to wake two hundred takes about a millisecond by itself where
+        // nothing is optimized. Others may have the machine in most of the rounds, not in all.
+        assert!(late.iter().any(|late| *late < 1e-3), "{late:?}");
     }
 
     #[test]
@@ -254,7 +272,7 @@ mod tests {
                 for _ in 0..40 {
                     assert!(tokio::time::timeout(ms, processor.serve(long)).await.is_err());
                 }
-                let time = together(&processor, 4, 50 * ms).await[0];
+                let [_, time] = together(&processor, 4, 50 * ms).await[0];
                 assert!((50 * ms..500 * ms).contains(&time), "{time:?}");
             },
         );
