@@ -204,7 +204,7 @@ impl Plan {
         let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.blended());
         let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
-        Pace::new(sojourn, pace.in_flight, self.objective)
+        Pace { silent: true, ..Pace::new(sojourn, pace.in_flight, self.objective) }
     }
 
     /// How long a request is likely to take at best, by what members say of the work that one is, else by what requests took with

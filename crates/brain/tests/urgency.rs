@@ -1,5 +1,6 @@
-//! What lines of unequal urgency promise, whatever comes: the most urgent wait as if they were alone, nobody is told of a
-//! place before one that is more urgent, no more wait than may be served, and where all are alike it is one line.
+//! What lines of unequal urgency promise, whatever comes: the most urgent wait as if they were alone, until they hurry, and then for longer if
+//! others are served; nobody is told of a place before one that is more urgent, no more wait than may be served, and where all are alike it is
+//! one line.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,8 +52,10 @@ struct Waiter {
 /// Lines, and beside them a line of its own for those of the urgency `alone`, to which the same happens.
 struct World {
     lines: Lines<u32>,
-    beside: Line<u32>,
+    beside: Option<Line<u32>>,
     alone: Urgency,
+    /// Are there others than those `alone`? Then the line beside is given up once it hurries.
+    told_apart: bool,
     waiters: BTreeMap<u32, Waiter>,
     next: u32,
     now: Time,
@@ -60,15 +63,16 @@ struct World {
 }
 
 impl World {
-    fn new(alone: u8, in_flight: u32) -> Self {
+    fn new(alone: u8, told_apart: bool, in_flight: u32) -> Self {
         Self {
             lines: Lines::default(),
-            beside: Line::default(),
+            beside: Some(Line::default()),
             alone: urgency(alone),
+            told_apart,
             waiters: BTreeMap::new(),
             next: 0,
             now: Time(0) + SOJOURN,
-            pace: Pace { sojourn: SOJOURN, in_flight, wait: None },
+            pace: Pace { sojourn: SOJOURN, in_flight, wait: None, silent: false },
         }
     }
 
@@ -82,8 +86,11 @@ impl World {
         self.next += 1;
         let ticket = self.lines.enter(urgency, who, self.pace, since, self.now);
         let mut beside = None;
-        if urgency == self.alone {
-            beside = self.beside.enter(who, self.pace, since, self.now);
+        if let (true, Some(line)) = (urgency == self.alone, &mut self.beside) {
+            beside = line.enter(who, self.pace, since, self.now);
+        }
+        self.compare_no_more_in_haste();
+        if urgency == self.alone && self.beside.is_some() {
             assert_eq!(ticket.map(|ticket| ticket.until), beside.map(|ticket| ticket.until));
         }
         if let Some(ticket) = ticket {
@@ -93,17 +100,19 @@ impl World {
     }
 
     fn call(&mut self) {
-        let expected = self.beside.call().copied();
+        let expected = self.beside.as_mut().map(|line| line.call().copied());
         let called = self.lines.call().copied();
         let Some(who) = called else {
             assert!(self.waiters.values().all(|waiter| waiter.called), "somebody waits and nobody is told");
-            assert_eq!(expected, None);
+            assert_eq!(expected.flatten(), None);
             return;
         };
         let waiter = self.waiters.get_mut(&who).expect("it waits");
         assert!(!std::mem::replace(&mut waiter.called, true), "nobody is told twice");
         let urgency = waiter.urgency;
-        if urgency == self.alone || expected.is_some() {
+        if let Some(expected) = expected
+            && (urgency == self.alone || expected.is_some())
+        {
             assert_eq!(expected, Some(who));
         }
         let before = |other: &Waiter| other.urgency < urgency && !other.called;
@@ -115,16 +124,16 @@ impl World {
         let turn = self.lines.turn(waiter.ticket);
         let expected = if std::mem::take(&mut waiter.called) { Turn::Look } else { Turn::Wait };
         assert_eq!(turn, expected);
-        if let Some(beside) = waiter.beside {
-            assert_eq!(turn, self.beside.turn(beside));
+        if let (Some(ticket), Some(line)) = (waiter.beside, &mut self.beside) {
+            assert_eq!(turn, line.turn(ticket));
         }
     }
 
     fn leave(&mut self, who: u32, served: bool) {
         let waiter = self.waiters.remove(&who).expect("it waits");
         assert_eq!(self.lines.leave(waiter.ticket, served, self.now), waiter.called);
-        if let Some(beside) = waiter.beside {
-            self.beside.leave(beside, served, self.now);
+        if let (Some(ticket), Some(line)) = (waiter.beside, &mut self.beside) {
+            line.leave(ticket, served, self.now);
         }
         assert_eq!(self.lines.turn(waiter.ticket), Turn::Go);
     }
@@ -132,14 +141,18 @@ impl World {
     fn dismiss(&mut self) {
         while let Some(who) = self.lines.dismiss(self.now) {
             let waiter = self.waiters.remove(&who).expect("it waits");
-            if waiter.urgency == self.alone {
-                assert_eq!(self.beside.dismiss(self.now), Some(who));
+            if let (true, Some(line)) = (waiter.urgency == self.alone, &mut self.beside) {
+                assert_eq!(line.dismiss(self.now), Some(who));
             }
         }
-        assert_eq!(self.beside.dismiss(self.now), None);
+        assert_eq!(self.beside.as_mut().and_then(|line| line.dismiss(self.now)), None);
         // No more than places come free while one may wait.
         let most = 16 * (self.pace.in_flight as usize).max(1);
         assert!(self.lines.len() <= most, "{} wait for {most} places", self.lines.len());
+    }
+
+    fn compare_no_more_in_haste(&mut self) {
+        self.beside.take_if(|line| line.hurried() && self.told_apart);
     }
 
     fn go(&mut self, steps: &[Step]) {
@@ -156,8 +169,11 @@ impl World {
             }
             assert_eq!(self.lines.len(), self.waiters.len());
             assert_eq!(self.lines.is_empty(), self.waiters.is_empty());
-            let alone = self.waiters.values().filter(|waiter| waiter.urgency == self.alone).count();
-            assert_eq!((self.beside.len(), self.beside.hurried()), (alone, self.lines.hurried(self.alone)));
+            self.compare_no_more_in_haste();
+            if let Some(line) = &self.beside {
+                let alone = self.waiters.values().filter(|waiter| waiter.urgency == self.alone).count();
+                assert_eq!((line.len(), line.hurried()), (alone, self.lines.hurried(self.alone)));
+            }
             let first = self.waiters.values().map(|waiter| waiter.urgency).min();
             let least = urgency(7);
             assert_eq!(self.lines.outranked(least), first.is_some_and(|first| first < least));
@@ -172,7 +188,7 @@ proptest! {
         steps in prop::collection::vec(step(&[1, 3, 6]), 0..400),
         in_flight in 0..12_u32,
     ) {
-        World::new(1, in_flight).go(&steps);
+        World::new(1, true, in_flight).go(&steps);
     }
 
     #[test]
@@ -180,7 +196,7 @@ proptest! {
         steps in prop::collection::vec(step(&[3]), 0..400),
         in_flight in 0..12_u32,
     ) {
-        let mut world = World::new(3, in_flight);
+        let mut world = World::new(3, false, in_flight);
         world.go(&steps);
         prop_assert_eq!(world.lines.first(), None, "nobody was ever told apart");
     }
@@ -188,7 +204,7 @@ proptest! {
 
 #[test]
 fn the_urgent_take_their_time_while_others_hurry() {
-    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
+    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: false };
     let (usual, urgent) = (Urgency::default(), urgency(0));
     let mut lines = Lines::default();
     let mut now = Time(0) + SOJOURN;
@@ -210,6 +226,55 @@ fn the_urgent_take_their_time_while_others_hurry() {
     lines.leave(ticket, true, now);
     assert!(lines.enter(usual, 3, pace, now, now).is_some_and(|ticket| ticket.until == now + SOJOURN / 8));
     assert_eq!(lines.call(), Some(&3));
+}
+
+#[test]
+fn in_haste_the_urgent_wait_longer_while_others_are_served() {
+    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: false };
+    let (usual, urgent) = (Urgency::default(), urgency(0));
+    let mut lines = Lines::default();
+    let mut now = Time(0) + SOJOURN;
+    let mut last = lines.enter(urgent, 0, pace, now, now).expect("a place");
+    while !lines.hurried(urgent) {
+        now = now + SOJOURN / 2;
+        let next = lines.enter(urgent, 0, pace, now, now).expect("a place");
+        lines.leave(last, false, now);
+        last = next;
+    }
+    let mut wait = |served: bool, later: u32| {
+        let other = lines.enter(usual, 1, pace, now, now).expect("a place");
+        lines.leave(other, served, now);
+        now = now + SOJOURN * later;
+        while lines.dismiss(now).is_some() {}
+        let ticket = lines.enter(urgent, 2, pace, now, now).expect("a place");
+        assert!(lines.hurried(urgent));
+        let came = core::mem::replace(&mut now, ticket.until);
+        lines.leave(ticket, false, now);
+        now.since(came)
+    };
+    assert_eq!(wait(false, 1), SOJOURN / 8);
+    assert_eq!(wait(true, 1), 2 * SOJOURN);
+    assert_eq!(wait(false, 4), 2 * SOJOURN, "it was served less than eight sojourns ago");
+    assert_eq!(wait(false, 1), SOJOURN / 8, "it was served longer ago");
+}
+
+#[test]
+fn where_members_say_nothing_the_least_urgent_do_not_wait() {
+    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: true };
+    let (usual, urgent, one, now) = (Urgency::default(), urgency(0), urgency(1), Time(0) + SOJOURN);
+    let mut lines = Lines::default();
+    let mut waits = |urgency: Urgency, pace: Pace, now: Time| {
+        let ticket = lines.enter(urgency, 0, pace, now, now);
+        ticket.inspect(|ticket| assert!(!lines.leave(*ticket, true, now))).is_some()
+    };
+    assert!(!waits(urgent, pace, now), "all are alike so far");
+    assert!(!waits(usual, pace, now));
+    assert!(waits(urgent, pace, now) && !waits(usual, pace, now));
+    assert!(waits(usual, Pace { wait: Some(SOJOURN), ..pace }, now), "it is known for how long it may");
+    let (later, long_after) = (now + 63 * SOJOURN, now + 64 * SOJOURN);
+    assert!(waits(urgent, pace, later) && !waits(urgent, pace, long_after), "nobody else came for long");
+    assert!(!waits(one, pace, long_after) && waits(urgent, pace, long_after));
+    assert!(waits(usual, Pace { silent: false, ..pace }, long_after));
 }
 
 #[test]

@@ -252,7 +252,7 @@ mod tests {
         bells.iter().map(|(bell, _)| bell.0.load(Relaxed)).collect()
     }
 
-    const PACE: Pace = Pace { sojourn: Duration::from_millis(20), in_flight: 16, wait: None };
+    const PACE: Pace = Pace { sojourn: Duration::from_millis(20), in_flight: 16, wait: None, silent: false };
 
     #[test]
     fn each_place_that_comes_free_wakes_one() {

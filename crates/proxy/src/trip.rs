@@ -277,7 +277,7 @@ mod tests {
             let pool = pool(&core);
             let [refused, other] = [(); 2].map(|()| trip_of(&pool));
             let room = &pool.group.room;
-            let pace = Pace { sojourn: Duration::from_secs(1), in_flight: 9, wait: None };
+            let pace = Pace { sojourn: Duration::from_secs(1), in_flight: 9, wait: None, silent: false };
             let lined =
                 room.line(&core, Waker::noop(), Urgency::default(), pace, core.now()).expect("a place");
             let queued = room.queue(1).expect("a place");

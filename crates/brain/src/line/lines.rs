@@ -4,7 +4,8 @@
 //! waits as if those below it were not there; and whether it is the first or the last to come that goes first is its
 //! line's own mood. Where less urgent work is more than can be done, that waits in haste and is turned away, while the
 //! urgent, of which there is little, waits its turn, for as long as anybody may in quiet times: in the hurry of the
-//! others it would be turned away for nothing. This is shedding by priority (Zhou and others, Overload control for
+//! others it would be turned away for nothing. Should it be too much itself, it hurries as well, but waits for longer as long as less urgent ones that
+//! waited are served: it may have their places. This is shedding by priority (Zhou and others, Overload control for
 //! scaling WeChat microservices, 2018) without a threshold between those that get in and those that do not: the places
 //! that come free are the threshold.
 //!
@@ -12,9 +13,13 @@
 //! that come free within its patience, and urgent newcomers push out the oldest of the least urgent. A newcomer that is
 //! outranked by one that waits must not take the place that is to come free for that one ([`Lines::outranked`]).
 //!
+//! Where members say nothing, and it is not known when answers are wanted, the least urgent do not wait, as nobody does where all are alike: with
+//! somebody there for every place that comes free, members have as many at every moment as they may have, and all take longer.
+//!
 //! Where all are equally urgent this is one line and nothing else.
 
 use alloc::collections::BTreeMap;
+use core::ops::Bound;
 
 use super::{Line, Pace, Ticket, Turn};
 use crate::Time;
@@ -63,10 +68,13 @@ impl<T> Lines<T> {
         if pace.sojourn.is_zero() {
             return None;
         }
-        self.lines.entry(urgency).or_default();
-        self.count_ahead();
+        self.lines.entry(urgency).or_default().came = Some(now);
+        self.compare(now);
         // How quickly places come free is the same for all.
         self.lines.values_mut().for_each(|line| line.set_pace(pace));
+        if pace.silent && pace.wait.is_none() && !self.outranks(urgency, now) {
+            return None;
+        }
         let ticket = self.lines.get_mut(&urgency)?.enter(who, pace, since, now)?;
         Some(Ticket { urgency, ..ticket })
     }
@@ -88,13 +96,19 @@ impl<T> Lines<T> {
 
     /// See [`Line::dismiss`].
     pub fn dismiss(&mut self, now: Time) -> Option<T> {
-        self.count_ahead();
+        self.compare(now);
         self.lines.values_mut().find_map(|line| line.dismiss(now))
     }
 
     /// Does anybody wait that is more urgent than this?
     pub fn outranked(&self, urgency: Urgency) -> bool {
         self.lines.range(..urgency).any(|(_, line)| !line.is_empty())
+    }
+
+    /// Did anybody find no room lately that is less urgent than this?
+    fn outranks(&self, urgency: Urgency, now: Time) -> bool {
+        let lately = |line: &Line<T>| line.came.is_some_and(|came| now.since(came) < line.ease());
+        self.lines.range((Bound::Excluded(urgency), Bound::Unbounded)).any(|(_, line)| lately(line))
     }
 
     /// How urgent the most urgent is of those that wait. `None` if nobody does, and where nobody ever was more or less
@@ -120,12 +134,17 @@ impl<T> Lines<T> {
         self.lines.get(&urgency).is_some_and(Line::hurried)
     }
 
-    /// Tells each line how many go before all of it.
-    fn count_ahead(&mut self) {
+    /// Tells each line how many go before all of it, and whether those after it are served.
+    fn compare(&mut self, now: Time) {
         let mut ahead = 0;
         for line in self.lines.values_mut() {
             line.ahead = ahead;
             ahead += line.len();
+        }
+        let mut served: Option<Time> = None;
+        for line in self.lines.values_mut().rev() {
+            line.relieved = served.is_some_and(|served| now.since(served) < line.calm());
+            served = served.max(line.served);
         }
     }
 }

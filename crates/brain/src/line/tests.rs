@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use super::*;
 
 const SOJOURN: Duration = Duration::from_millis(40);
-const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None };
+const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: false };
 
 fn at(sojourns: f64) -> Time {
     Time(1) + SOJOURN.mul_f64(sojourns)
@@ -91,7 +91,7 @@ fn there_are_no_more_than_will_be_served() {
     assert_eq!(found, 16, "others may have sent what the members have");
     let unknown = Pace { sojourn: Duration::ZERO, ..PACE };
     assert!(Line::default().enter(0, unknown, at(0.0), at(0.0)).is_none(), "nobody knows for how long");
-    let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX, wait: None };
+    let endless = Pace { sojourn: Duration::MAX, in_flight: u32::MAX, wait: None, silent: false };
     let until = Line::default().enter(0, endless, Time(0), Time(0)).unwrap().until;
     assert_eq!(until, Time(2_000_000_000));
 }
@@ -157,7 +157,7 @@ fn where_it_never_ends_the_last_to_come_goes_first_and_the_others_soon() {
 #[test]
 fn where_requests_are_quick_a_moment_is_neither_overload_nor_its_end() {
     let millisecond = Duration::from_millis(1);
-    let pace = Pace { sojourn: millisecond, in_flight: 8, wait: None };
+    let pace = Pace { sojourn: millisecond, in_flight: 8, wait: None, silent: false };
     let at = |millis: u32| Time(1) + millisecond * millis;
     let mut line = Line::default();
     let mut last = line.enter(0, pace, at(0), at(0)).unwrap();
