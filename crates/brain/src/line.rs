@@ -17,8 +17,8 @@
 //!   to two sojourns; and for twice as long again with [`EASE`] sojourns in which nobody is.
 //! * **Hurried**, once somebody has waited at every moment of as long as one may wait, and of a [`BURST`] and [`CALM`] sojourns, and
 //!   somebody was not served in that time: the last to come is the first to go, and each may wait for [`HASTE`] of a
-//!   sojourn, or for [`LEAST`] where less urgent ones are served. What is served is fresh, what is not is told so quickly, and there is still somebody there when a place comes free. A
-//!   newcomer takes the place of the oldest. It ends with [`CALM`] sojourns, of [`UNNOTICED`] at least, in which nobody was turned away.
+//!   sojourn, or for [`RELIEVED`] while less urgent ones that waited are served. What is served is fresh, what is not is told so
+//!   quickly, and there is still somebody there when a place comes free. A newcomer takes the place of the oldest. It ends with [`CALM`] sojourns, of [`UNNOTICED`] at least, in which nobody was turned away.
 //!
 //! That somebody always waits is no overload by itself: so do clients that ask again as soon as they are answered, a few more than members can
 //! work on. In order of arrival each waits for a moment and is served.
@@ -47,7 +47,7 @@ pub struct Pace {
     /// How long one may wait and still have its answer in time, where that is known. In haste it is no reason to wait longer than
     /// else.
     pub wait: Option<Duration>,
-    /// Do members not say it, so that it is what is seen of them?
+    /// Is it what is seen of the members, as none was heard to say it?
     pub silent: bool,
 }
 
@@ -239,7 +239,7 @@ impl<T> Line<T> {
             None if self.hurried => sojourn.mul_f64(self.haste()),
             None => {
                 let longest = sojourn.mul_f64(PATIENCE).clamp(UNNOTICED, ENOUGH.max(sojourn * 2));
-                (longest / (1 << halved)).max(UNNOTICED).max(sojourn.mul_f64(LEAST))
+                (longest / (1 << halved)).max(UNNOTICED).max(sojourn * 2)
             }
             Some(wait) if self.hurried => wait.min(sojourn.mul_f64(self.haste())),
             Some(wait) => wait,
@@ -248,7 +248,7 @@ impl<T> Line<T> {
 
     /// Sojourns that one may wait in haste.
     fn haste(&self) -> f64 {
-        if self.relieved { LEAST } else { HASTE }
+        if self.relieved { RELIEVED } else { HASTE }
     }
 
     /// How many places come free for these within this time; at least one, if nobody goes before
@@ -341,10 +341,9 @@ const PATIENCE: f64 = 16.0;
 /// Sojourns where it does not.
 const HASTE: f64 = 0.125;
 
-/// Sojourns that one may wait at least where there is no haste, or where less urgent ones are served, that it takes the places of. (A fifth
-/// urgent, twenty balancers, 130 %, simulated: in haste with an eighth, a half, one and two sojourns 1.26, 1.04, 0.96 and 0.88 % of the urgent are
-/// refused; the 99th percentile is 193 to 196 ms with each.)
-const LEAST: f64 = 2.0;
+/// The same for those whose places less urgent ones get. (A fifth urgent, twenty balancers, 130 %, simulated: with an eighth, a half, one
+/// and two sojourns 1.26, 1.04, 0.96 and 0.88 % of the urgent are refused; their 99th percentile is 193 to 196 ms with each.)
+const RELIEVED: f64 = 2.0;
 
 /// How often [`PATIENCE`] is halved at most. (Two groups on the same hosts at 105 % for 15 s, simulated: with sixteen all the time the 99th percentile
 /// is 37 times the work of a request, with two at last it is 26.) Never to less than [`UNNOTICED`], or two sojourns.

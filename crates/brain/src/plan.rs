@@ -193,7 +193,8 @@ impl Plan {
     }
 
     /// The same where requests say how urgent they are, or are wanted within some time. Members that say nothing leave
-    /// [`Plan::pace`] without a time, and nobody waits; here what their requests took lately stands in for it, where that is kept.
+    /// [`Plan::pace`] without a time, and nobody waits; here what their requests took lately stands in for it, where that is kept, and
+    /// it says that it does ([`Pace::silent`]).
     #[cold]
     pub fn pace_seen(&self, hand: &Hand) -> Pace {
         let pace = self.pace_said(hand);

@@ -263,6 +263,8 @@ fn where_members_say_nothing_the_least_urgent_do_not_wait() {
     let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: true };
     let (usual, urgent, one, now) = (Urgency::default(), urgency(0), urgency(1), Time(0) + SOJOURN);
     let mut lines = Lines::default();
+    // From a listener that does not ask.
+    let unknown = Pace { sojourn: Duration::ZERO, in_flight: 8, wait: None, silent: false };
     let mut waits = |urgency: Urgency, pace: Pace, now: Time| {
         let ticket = lines.enter(urgency, 0, pace, now, now);
         ticket.inspect(|ticket| assert!(!lines.leave(*ticket, true, now))).is_some()
@@ -275,6 +277,8 @@ fn where_members_say_nothing_the_least_urgent_do_not_wait() {
     assert!(waits(urgent, pace, later) && !waits(urgent, pace, long_after), "nobody else came for long");
     assert!(!waits(one, pace, long_after) && waits(urgent, pace, long_after));
     assert!(waits(usual, Pace { silent: false, ..pace }, long_after));
+    let now = long_after + 64 * SOJOURN;
+    assert!(!waits(urgent, pace, now) && !waits(usual, unknown, now) && waits(urgent, pace, now));
 }
 
 #[test]

@@ -112,8 +112,8 @@ impl Room {
         Some(Queued(self))
     }
 
-    /// A place in the line for one that found no room at `since` for the first time; `None` if it would wait in vain.
-    /// The waker is told to look or to go.
+    /// A place in the line for one that found no room at `since` for the first time; `None` if it is not to wait
+    /// ([`Lines::enter`]). The waker is told to look or to go.
     pub(crate) fn line<'a>(
         &'a self,
         core: &'a Core,

@@ -225,25 +225,30 @@ mod tests {
         times
     }
 
-    /// How late the one in the middle was, against when four cores would have ended it.
-    fn late(times: &[[Duration; 2]], work: Duration) -> f64 {
-        let mut sharing = Sharing::new(4.0, 1.0);
+    /// How late the one in the middle was, and the last, against when four cores would have ended them.
+    fn lateness(times: &[[Duration; 2]], work: Duration) -> [f64; 2] {
+        let (mut sharing, mut due) = (Sharing::new(4.0, 1.0), vec![0.0; times.len()]);
+        let mut end_by = |sharing: &mut Sharing<usize>, now: f64| {
+            while let Some(end) = sharing.next().filter(|end| *end <= now) {
+                let job = sharing.ended(end).expect("it is the next to end");
+                due[job] = end;
+            }
+        };
         for (job, [begin, _]) in times.iter().enumerate() {
+            end_by(&mut sharing, begin.as_secs_f64());
             sharing.begin(begin.as_secs_f64(), work.as_secs_f64(), job);
         }
-        let mut late = Vec::new();
-        while let Some(due) = sharing.next() {
-            let job = sharing.ended(due).expect("it is the next to end");
-            late.push(times[job][1].as_secs_f64() - due);
-        }
+        end_by(&mut sharing, f64::INFINITY);
+        let mut late: Vec<_> =
+            times.iter().zip(&due).map(|([_, end], due)| end.as_secs_f64() - due).collect();
         late.sort_by(f64::total_cmp);
-        late[late.len() / 2]
+        [late[late.len() / 2], late[late.len() - 1]]
     }
 
     #[test]
     fn two_hundred_jobs_end_within_a_millisecond_of_their_time() {
         let ms = Duration::from_millis(1);
-        let late = on_four_cores(
+        let rounds = on_four_cores(
             |_| {},
             async |processor| {
                 let mut rounds = Vec::new();
@@ -252,14 +257,14 @@ mod tests {
                     let times = together(&processor, 200, ms).await;
                     let last = times.iter().map(|[_, end]| *end).max().unwrap();
                     assert!(last >= 50 * ms, "{last:?}");
-                    rounds.push(late(&times, ms));
+                    rounds.push(lateness(&times, ms));
                 }
                 rounds
             },
         );
-        // Each against its own time, as to begin and to wake two hundred takes about a millisecond by itself where
-        // nothing is optimized. Others may have the machine in most of the rounds, not in all.
-        assert!(late.iter().any(|late| *late < 1e-3), "{late:?}");
+        // Others may have the machine in most of the rounds, not in all. To wake two hundred takes about a millisecond by itself where
+        // nothing is optimized, which the last of them waits for.
+        assert!(rounds.iter().any(|[middle, last]| *middle < 1e-3 && *last < 5e-3), "{rounds:?}");
     }
 
     #[test]

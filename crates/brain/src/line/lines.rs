@@ -4,7 +4,7 @@
 //! waits as if those below it were not there; and whether it is the first or the last to come that goes first is its
 //! line's own mood. Where less urgent work is more than can be done, that waits in haste and is turned away, while the
 //! urgent, of which there is little, waits its turn, for as long as anybody may in quiet times: in the hurry of the
-//! others it would be turned away for nothing. Should it be too much itself, it hurries as well, but waits for longer as long as less urgent ones that
+//! others it would be turned away for nothing. Should it be too much itself, it hurries as well, but with more time while less urgent ones that
 //! waited are served: it may have their places. This is shedding by priority (Zhou and others, Overload control for
 //! scaling WeChat microservices, 2018) without a threshold between those that get in and those that do not: the places
 //! that come free are the threshold.
@@ -16,7 +16,7 @@
 //! Where members say nothing, and it is not known when answers are wanted, the least urgent do not wait, as nobody does where all are alike: with
 //! somebody there for every place that comes free, members have as many at every moment as they may have, and all take longer.
 //!
-//! Where all are equally urgent this is one line and nothing else.
+//! Where all are equally urgent this is one line and nothing else; before members that say nothing it is none.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;
@@ -52,7 +52,7 @@ impl Default for Urgency {
 /// Who waits, by urgency. It belongs to one group; what it keeps is bounded as in a [`Line`].
 #[derive(Clone, Debug)]
 pub struct Lines<T> {
-    /// Those that ever waited, the most urgent first.
+    /// Those that ever found no room, the most urgent first.
     lines: BTreeMap<Urgency, Line<T>>,
 }
 
@@ -63,15 +63,16 @@ impl<T> Default for Lines<T> {
 }
 
 impl<T> Lines<T> {
-    /// See [`Line::enter`]. One that does not know how quickly places come free does not wait, and changes nothing.
+    /// See [`Line::enter`]. One that does not know how quickly places come free does not wait; nor do the least urgent where members say nothing
+    /// and it is not known when answers are wanted.
     pub fn enter(&mut self, urgency: Urgency, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
+        self.lines.entry(urgency).or_default().came = Some(now);
         if pace.sojourn.is_zero() {
             return None;
         }
-        self.lines.entry(urgency).or_default().came = Some(now);
-        self.compare(now);
         // How quickly places come free is the same for all.
         self.lines.values_mut().for_each(|line| line.set_pace(pace));
+        self.compare(now);
         if pace.silent && pace.wait.is_none() && !self.outranks(urgency, now) {
             return None;
         }
