@@ -10,6 +10,8 @@ use proptest::prelude::*;
 
 const SOJOURN: Duration = Duration::from_millis(40);
 
+const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: false };
+
 /// What may happen. Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
 enum Step {
@@ -72,7 +74,7 @@ impl World {
             waiters: BTreeMap::new(),
             next: 0,
             now: Time(0) + SOJOURN,
-            pace: Pace { sojourn: SOJOURN, in_flight, wait: None, silent: false },
+            pace: Pace { in_flight, ..PACE },
         }
     }
 
@@ -202,20 +204,24 @@ proptest! {
     }
 }
 
-#[test]
-fn the_urgent_take_their_time_while_others_hurry() {
-    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: false };
-    let (usual, urgent) = (Urgency::default(), urgency(0));
-    let mut lines = Lines::default();
-    let mut now = Time(0) + SOJOURN;
+/// Lines of which that of this urgency has just come to hurry, with one that waits in it.
+fn in_haste(urgency: Urgency) -> (Lines<u32>, Time) {
+    let (mut lines, mut now) = (Lines::default(), Time(0) + SOJOURN);
     // There is always somebody who waits, and nobody is served, until that lasts for too long.
-    let mut last = lines.enter(usual, 0, pace, now, now).expect("a place");
-    while !lines.hurried(usual) {
+    let mut last = lines.enter(urgency, 0, PACE, now, now).expect("a place");
+    while !lines.hurried(urgency) {
         now = now + SOJOURN / 2;
-        let next = lines.enter(usual, 0, pace, now, now).expect("a place");
+        let next = lines.enter(urgency, 0, PACE, now, now).expect("a place");
         lines.leave(last, false, now);
         last = next;
     }
+    (lines, now)
+}
+
+#[test]
+fn the_urgent_take_their_time_while_others_hurry() {
+    let (usual, urgent, pace) = (Urgency::default(), urgency(0), PACE);
+    let (mut lines, now) = in_haste(usual);
     let ticket = lines.enter(urgent, 1, pace, now, now).expect("a place");
     assert_eq!((ticket.until, lines.first()), (now + 16 * SOJOURN, Some(urgent)));
     assert!(lines.outranked(usual) && !lines.outranked(urgent));
@@ -230,17 +236,8 @@ fn the_urgent_take_their_time_while_others_hurry() {
 
 #[test]
 fn in_haste_the_urgent_wait_longer_while_others_are_served() {
-    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: false };
-    let (usual, urgent) = (Urgency::default(), urgency(0));
-    let mut lines = Lines::default();
-    let mut now = Time(0) + SOJOURN;
-    let mut last = lines.enter(urgent, 0, pace, now, now).expect("a place");
-    while !lines.hurried(urgent) {
-        now = now + SOJOURN / 2;
-        let next = lines.enter(urgent, 0, pace, now, now).expect("a place");
-        lines.leave(last, false, now);
-        last = next;
-    }
+    let (usual, urgent, pace) = (Urgency::default(), urgency(0), PACE);
+    let (mut lines, mut now) = in_haste(urgent);
     let mut wait = |served: bool, later: u32| {
         let other = lines.enter(usual, 1, pace, now, now).expect("a place");
         lines.leave(other, served, now);
@@ -260,11 +257,11 @@ fn in_haste_the_urgent_wait_longer_while_others_are_served() {
 
 #[test]
 fn where_members_say_nothing_the_least_urgent_do_not_wait() {
-    let pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: None, silent: true };
+    let pace = Pace { silent: true, ..PACE };
     let (usual, urgent, one, now) = (Urgency::default(), urgency(0), urgency(1), Time(0) + SOJOURN);
     let mut lines = Lines::default();
     // From a listener that does not ask.
-    let unknown = Pace { sojourn: Duration::ZERO, in_flight: 8, wait: None, silent: false };
+    let unknown = Pace { sojourn: Duration::ZERO, ..PACE };
     let mut waits = |urgency: Urgency, pace: Pace, now: Time| {
         let ticket = lines.enter(urgency, 0, pace, now, now);
         ticket.inspect(|ticket| assert!(!lines.leave(*ticket, true, now))).is_some()
