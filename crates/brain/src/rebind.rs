@@ -305,8 +305,8 @@ impl Rebind {
         (share, inputs)
     }
 
-    /// [`Shed::gap`], by what was reported: what was to move is booked when it is decided, and has not moved if nobody may go. One standard
-    /// deviation less than that: who is as large as the gap is to stay, in spite of noise, and those that are much smaller do not mind.
+    /// [`Shed::gap`], by what was reported: what was to move is booked when it is decided, and has not moved if nobody may go. Less a doubt
+    /// ([`DOUBT`]): who is as large as the gap is to stay, in spite of noise, and those that are much smaller do not mind.
     fn gap(&self, member: MemberId) -> f32 {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
@@ -321,7 +321,7 @@ impl Rebind {
         for other in self.tracks.values() {
             let deficit = (fair - other.heard).max(0.0) * other.capacity;
             // What makes both loads the same. Twice that makes them as uneven as before.
-            let doubt = libm::sqrt(track.doubt() + other.doubt());
+            let doubt = DOUBT * libm::sqrt(track.doubt() + other.doubt());
             let even = (own - other.heard - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
             pull += deficit;
             more += deficit * 2.0 * even;
@@ -430,6 +430,10 @@ fn brief(value: f64) -> String {
 
 /// Members whose noise is enough to know what is usual.
 const SOME: usize = 64;
+
+/// Standard deviations by which a gap may be smaller than what was reported: who is as large as it is to stay. (With one, three equal sessions of 6
+/// requests a second with two members move 0.020 times a minute each, which is half of what such a report scatters by; with one and a half 0.009.)
+const DOUBT: f64 = 1.5;
 
 /// A smaller part of a member's sessions is not worth an alert.
 const LEAST_SHARE: f64 = 1e-3;

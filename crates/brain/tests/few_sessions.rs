@@ -270,6 +270,8 @@ fn sessions_change_places() {
             let one = run(4, &at_random(4, &demands, seed), counts, seed);
             println!("{seed:4} | {:.2} {:.4} | {:.3} | {:.0}", one.first, one.rest, one.greatest, one.last);
             assert!(one.first <= 3.0, "{seed}: {}", one.first);
+            // Counts without noise leave no doubt.
+            assert!(counts == Counts::Poisson || one.last <= 60.0, "{seed}: {}", one.last);
             first += one.first / 40.0;
             rest += one.rest / 40.0;
             uneven += usize::from(one.greatest > 1.05);
@@ -285,7 +287,7 @@ fn equal_sessions_do_not_change_places() {
     for (members, sessions) in [(2, 3), (4, 5), (4, 6), (4, 7), (3, 8), (8, 12)] {
         // Of few requests their noise is half of what a session is.
         let cases =
-            [(60.0, Counts::Poisson, 0.01), (6.0, Counts::Poisson, 0.015), (60.0, Counts::Constant, 0.0)];
+            [(60.0, Counts::Poisson, 0.0), (6.0, Counts::Poisson, 0.01), (60.0, Counts::Constant, 0.0)];
         for (demand, counts, most) in cases {
             let held: Vec<_> = (0..sessions).map(|session| (demand, session % members)).collect();
             let Outcome { first, rest, .. } = mean(members, &held, counts);
@@ -304,5 +306,5 @@ fn they_do_not_where_their_part_of_the_load_is_not_known() {
     let sessions = in_turn(8, 8);
     let rest = mean(8, &sessions, Counts::Unknown).rest;
     println!("{rest:.2} moves of a session in a minute");
-    assert!((0.1..0.5).contains(&rest), "{rest}");
+    assert!((0.05..0.5).contains(&rest), "{rest}");
 }

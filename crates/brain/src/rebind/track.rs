@@ -77,8 +77,10 @@ impl Track {
             if much {
                 load
             } else {
-                self.scatter(off, prior);
-                expected + GAIN * off
+                // As much of it as was to move, and did not, is no noise either.
+                let stayed = off.max((-self.came).min(0.0)).min((-self.came).max(0.0));
+                self.scatter(off - stayed, prior);
+                expected + stayed + GAIN * (off - stayed)
             }
         };
         (self.came, self.came_late) = (0.0, 0.0);
@@ -275,6 +277,24 @@ mod tests {
         }
         assert_eq!(track.noise(), before);
         assert_eq!(track.estimate(), 1.0, "it still has what it had");
+    }
+
+    #[test]
+    fn a_little_that_does_not_go_is_not_either() {
+        let mut track = track(&[1.0, 1.01, 0.99, 1.0, 1.01, 1.0]);
+        let before = track.noise().unwrap();
+        for count in 6..60 {
+            track.moved(-0.1, track.at);
+            track.report(&report(1.0, count), None, f64::INFINITY);
+        }
+        assert!(track.noise().unwrap() <= before, "{:?}", track.noise());
+        assert!((track.estimate() - 1.0).abs() < 1e-3, "it still has what it had: {}", track.estimate());
+        // What went is believed as well, and so is half of it.
+        for (left, count) in [(0.95, 60), (0.925, 61)] {
+            track.moved(-0.1, track.at);
+            track.report(&report(left, count), None, f64::INFINITY);
+            assert!((track.estimate() - left).abs() < 1e-3, "{}", track.estimate());
+        }
     }
 
     #[test]
