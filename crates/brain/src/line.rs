@@ -47,7 +47,7 @@ pub struct Pace {
     /// How long one may wait and still have its answer in time, where that is known. In haste it is no reason to wait longer than
     /// else.
     pub wait: Option<Duration>,
-    /// Is it what is seen of the members, as none was heard to say it?
+    /// Is the sojourn what is seen of the members, as none was heard to say it?
     pub silent: bool,
 }
 

@@ -10,7 +10,8 @@
 //! - *fair* is the load all would have: sum of u c over sum of c.
 //! - A report is noise too. u is an average in which each report corrects the one before by 0.4 of what was
 //!   unexpected, and sigma, its standard deviation, follows from an average (weight 0.1) of the squares of that,
-//!   each clipped at 5 deviations so that a step of the load is not taken for noise.
+//!   each clipped at 5 deviations so that a step of the load is not taken for noise. What was to move and did not is
+//!   neither: it is believed as it is.
 //! - A member's *surplus* is (u - fair - 2.5 sigma) c, its *deficit* (fair - u) c, where positive.
 //! - Each session at a member with a surplus goes with probability surplus / (u c), less if the deficits of all are
 //!   less than the surpluses; a target is drawn in proportion to deficit. That is what concurrent probabilistic
@@ -432,7 +433,7 @@ fn brief(value: f64) -> String {
 const SOME: usize = 64;
 
 /// Standard deviations by which a gap may be smaller than what was reported: who is as large as it is to stay. (With one, three equal sessions of 6
-/// requests a second with two members move 0.020 times a minute each, which is half of what such a report scatters by; with one and a half 0.009.)
+/// requests a second with two members move 0.020 times a minute each, by about half of one of which such a report scatters; with one and a half 0.009.)
 const DOUBT: f64 = 1.5;
 
 /// A smaller part of a member's sessions is not worth an alert.

@@ -16,7 +16,8 @@
 //! Where members say nothing, and it is not known when answers are wanted, the least urgent do not wait, as nobody does where all are alike: with
 //! somebody there for every place that comes free, members have as many at every moment as they may have, and all take longer.
 //!
-//! Where all are equally urgent this is one line and nothing else; before members that say nothing it is none.
+//! Where all are equally urgent this is one line and nothing else; before members that say nothing it is none, unless it is known when
+//! answers are wanted.
 
 use alloc::collections::BTreeMap;
 use core::ops::Bound;

@@ -133,7 +133,7 @@ impl Moves {
 }
 
 /// A session that is a greater part of the gap changes little by going, and neither is known exactly. With 0.9 loads are no more even, and
-/// three equal sessions of two members move 0.03 times a minute instead of 0.008 (`tests/few_sessions.rs`).
+/// three equal sessions of two members moved 0.03 times a minute instead of 0.008 (`tests/few_sessions.rs`; when a gap was less by one deviation only).
 pub(super) const WORTH: f32 = 0.8;
 
 /// Report periods in peace after which a session's moves are forgotten.

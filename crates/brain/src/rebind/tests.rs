@@ -68,7 +68,7 @@ fn a_session_helps_that_is_less_than_the_gap() {
     // Sessions go where most is lacking: to the one that has a tenth.
     let uneven = gap(&[1.0; 3], &[2.0, 0.5, 0.05]);
     assert!(uneven > one + 0.05, "{uneven}");
-    // Where reports scatter it is smaller: by one deviation of what was heard, as far as what was to go and did not leaves that to be seen.
+    // Where reports scatter it is smaller: by a deviation and a half of what was heard, as far as what was to go and did not leaves that to be seen.
     let noisy: Vec<[f64; 2]> = (0..60).map(|round| [20.0 + 4.0 * unit(mix(round)), 11.0]).collect();
     let noisy: Vec<&[f64]> = noisy.iter().map(|loads| &loads[..]).collect();
     let shed = group(Rule::Surplus, &[1.0; 2], &noisy).alerts().next().expect("an alert").shed;

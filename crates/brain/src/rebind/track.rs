@@ -80,7 +80,7 @@ impl Track {
                 // As much of it as was to move, and did not, is no noise either.
                 let stayed = off.max((-self.came).min(0.0)).min((-self.came).max(0.0));
                 self.scatter(off - stayed, prior);
-                expected + stayed + GAIN * (off - stayed)
+                load - (1.0 - GAIN) * (off - stayed)
             }
         };
         (self.came, self.came_late) = (0.0, 0.0);
@@ -289,6 +289,17 @@ mod tests {
         }
         assert!(track.noise().unwrap() <= before, "{:?}", track.noise());
         assert!((track.estimate() - 1.0).abs() < 1e-3, "it still has what it had: {}", track.estimate());
+        // What is beyond that is noise, as always.
+        let mut noisy = track.clone();
+        noisy.moved(-0.1, noisy.at);
+        noisy.report(&report(1.1, 60), None, f64::INFINITY);
+        assert!((noisy.estimate() - (1.0 + GAIN * 0.1)).abs() < 1e-3, "{}", noisy.estimate());
+        assert!(noisy.noise().unwrap() > track.noise().unwrap());
+        // Who was to get it, and did not, has what it had.
+        let mut taker = track.clone();
+        taker.moved(0.1, taker.at);
+        taker.report(&report(1.0, 60), None, f64::INFINITY);
+        assert!((taker.estimate() - 1.0).abs() < 1e-3 && taker.noise().unwrap() <= track.noise().unwrap());
         // What went is believed as well, and so is half of it.
         for (left, count) in [(0.95, 60), (0.925, 61)] {
             track.moved(-0.1, track.at);
