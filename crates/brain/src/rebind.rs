@@ -433,7 +433,7 @@ fn brief(value: f64) -> String {
 const SOME: usize = 64;
 
 /// Standard deviations by which a gap may be smaller than what was reported: who is as large as it is to stay. (With one, three equal sessions of 6
-/// requests a second with two members move 0.020 times a minute each, by about half of one of which such a report scatters; with one and a half 0.009.)
+/// requests a second with two members move 0.020 times a minute each; with one and a half 0.009. Such a report scatters by about half of a session.)
 const DOUBT: f64 = 1.5;
 
 /// A smaller part of a member's sessions is not worth an alert.
