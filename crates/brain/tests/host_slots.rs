@@ -10,6 +10,7 @@
 
 #[expect(dead_code, unused_imports, reason = "other tests use the rest of it")]
 mod farm;
+mod parallel;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,6 +18,7 @@ use std::collections::BinaryHeap;
 use farm::dice::Dice;
 use farm::ours::Ours;
 use farm::{Answer, Fleet, Policy};
+use parallel::each;
 use plimsoll_brain::meter::{Host, Job, Jobs, Meter, Reading};
 use plimsoll_brain::{Time, Urgency};
 
@@ -383,8 +385,7 @@ struct Row {
 
 fn measure(load: f64, turns: f64, together: bool, seeds: u64) -> Row {
     let mut row = Row::default();
-    for seed in 1..=seeds {
-        let one = run(Setting { load, turns, together, seed });
+    for one in each(1..seeds + 1, |seed| run(Setting { load, turns, together, seed })) {
         let served = one.served as f64 / one.requests as f64;
         assert!(one.served + one.shed <= one.requests, "{one:?}");
         let sums = [

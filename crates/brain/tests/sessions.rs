@@ -12,11 +12,13 @@
 mod dice;
 #[path = "fleet/group.rs"]
 mod group;
+mod parallel;
 
 use std::time::Duration;
 
 use dice::Dice;
 use group::group;
+use parallel::each;
 use plimsoll_brain::{
     Analyzer, Ask, Choice, GroupSpec, Hand, Knobs, Load, Member, Moves, Plan, Size, Time,
     sized_session_moves, strategy,
@@ -321,8 +323,7 @@ fn counted(mean: f64, dice: &mut Dice) -> f64 {
 fn runs(way: &Way, load: f64, seeds: std::ops::Range<u64>) -> Outcome {
     let count = seeds.clone().count() as f64;
     let mut mean = Outcome::default();
-    for seed in seeds {
-        let one = run(way, load, seed);
+    for one in each(seeds, |seed| run(way, load, seed)) {
         for phase in 0..2 {
             mean.ratio[phase] += one.ratio[phase] / count;
             mean.settled[phase] += one.settled[phase] / count;

@@ -8,9 +8,11 @@
 
 #[expect(dead_code, unused_imports, reason = "other tests use the rest of it")]
 mod farm;
+mod parallel;
 
 use farm::ours::Ours;
 use farm::{Setting, run};
+use parallel::each;
 
 /// How the balancers of a run know of each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,7 +50,7 @@ fn measure(
     effort: Effort,
 ) -> Row {
     let mut row = Row { p50: 0.0, p99: 0.0, cv: 0.0 };
-    for seed in 1..=effort.seeds {
+    let outcomes = each(1..effort.seeds + 1, |seed| {
         let setting = Setting {
             balancers,
             members: 10,
@@ -62,8 +64,10 @@ fn measure(
             Knows::Nothing => Ours::new(strategy, balancers, 10, seed),
             Knows::Told(lost) => Ours::together(strategy, balancers, 10, seed, (INTERVAL, lost)),
         };
-        let outcome = run(&setting, &mut policy);
-        let runs = effort.seeds as f64;
+        run(&setting, &mut policy)
+    });
+    let runs = effort.seeds as f64;
+    for outcome in outcomes {
         row.p50 += outcome.quantile(0.5) / runs;
         row.p99 += outcome.quantile(0.99) / runs;
         row.cv += outcome.cv / runs;
@@ -137,7 +141,7 @@ fn stale_words(loads: &[f64], sizes: &[usize], effort: Effort) {
     for (load, balancers) in loads.iter().flat_map(|load| sizes.iter().map(move |size| (*load, *size))) {
         let measure = |every: Option<f64>| {
             let (mut p99, mut cv, mut failed) = (0.0, 0.0, 0.0);
-            for seed in 1..=effort.seeds {
+            let outcomes = each(1..effort.seeds + 1, |seed| {
                 let setting = Setting {
                     balancers,
                     warmup: 6.0,
@@ -149,8 +153,10 @@ fn stale_words(loads: &[f64], sizes: &[usize], effort: Effort) {
                     None => Ours::new("adaptive", balancers, 40, seed),
                     Some(every) => Ours::together("adaptive", balancers, 40, seed, (every, 0.0)),
                 };
-                let outcome = run(&setting, &mut policy);
-                let runs = effort.seeds as f64;
+                run(&setting, &mut policy)
+            });
+            let runs = effort.seeds as f64;
+            for outcome in outcomes {
                 p99 += outcome.quantile(0.99) / runs;
                 cv += outcome.cv / runs;
                 failed += outcome.share(outcome.failed + outcome.shed) / runs;

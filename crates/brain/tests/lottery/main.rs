@@ -14,6 +14,8 @@ mod clients;
 mod dice;
 mod floods;
 mod hearsay;
+#[path = "../parallel/mod.rs"]
+mod parallel;
 mod rules;
 mod server;
 mod services;
@@ -26,6 +28,7 @@ use std::ops::Range;
 
 use again::{Again, of_size, seeds, size, sizes};
 use dice::Dice;
+use parallel::each;
 use plimsoll_brain::lottery::Mode;
 use setting::{Fault, Outcome, Setting};
 
@@ -127,12 +130,14 @@ fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: Range
     let what = format!("a return among {daemons}, {mode:?}, unicast {unicast}, at {load}: a mean over seeds");
     let _again = Again::of(daemons, seeds.clone(), what);
     let mut ratios: [Vec<f64>; WATCHED] = Default::default();
-    for seed in seeds {
+    let outcomes = each(seeds, |seed| {
         let faults = vec![Fault::Crash { who: 2, at: 12.0, back: 22.0 }];
         let mut base = Setting::base(daemons, mode, seed);
         base.work *= (daemons as f64 / 30.0).max(1.0);
         let setting = Setting { measured: 30.5, even: true, load, unicast, faults, ..base };
-        let outcome = run("return", &setting, |outcome| assert_eq!(outcome.unanswered, 0));
+        run("return", &setting, |outcome| assert_eq!(outcome.unanswered, 0))
+    });
+    for outcome in outcomes {
         let usual = outcome.seconds[4..12].iter().map(|second| f64::from(second[2])).sum::<f64>() / 8.0;
         for (ratios, second) in ratios.iter_mut().zip(&outcome.seconds[22..]) {
             ratios.push(f64::from(second[2]) / usual);
@@ -302,16 +307,15 @@ fn a_run_can_be_replayed() {
 #[test]
 #[ignore = "long: make bench-sim"]
 fn long() {
-    for seed in seeds(1..5) {
+    each(seeds(1..5), |seed| {
         for (daemons, ()) in sizes([(3, ()), (10, ()), (30, ()), (100, ())]) {
             referral(daemons, false, 16.0, seed);
             referral(daemons, true, 16.0, seed);
         }
-    }
+    });
     for (daemons, ()) in sizes([(3, ()), (10, ()), (30, ()), (100, ())]) {
         let (mut requests, mut duplicates) = (0, 0);
-        for seed in seeds(1..5) {
-            let outcome = lottery(daemons, 40.0, seed);
+        for outcome in each(seeds(1..5), |seed| lottery(daemons, 40.0, seed)) {
             assert!(outcome.cv() <= 10.0, "imbalance");
             requests += outcome.requests;
             duplicates += outcome.duplicates;
@@ -327,20 +331,16 @@ fn long() {
             }
         }
     }
-    for seed in seeds(1..9) {
+    each(seeds(1..9), |seed| {
         for (mode, unicast) in [(Mode::Referral, false), (Mode::Referral, true), (Mode::Lottery, false)] {
             faults(mode, unicast, seed);
         }
-    }
+    });
 }
 
 #[test]
 #[ignore = "long: make bench-sim"]
 fn long_chaos() {
-    for seed in seeds(1..2000) {
-        chaos(size(crowd(seed, 12)), 16.0, seed);
-    }
-    for seed in seeds(2000..2300) {
-        chaos(size(crowd(seed, 100)), 16.0, seed);
-    }
+    each(seeds(1..2000), |seed| chaos(size(crowd(seed, 12)), 16.0, seed));
+    each(seeds(2000..2300), |seed| chaos(size(crowd(seed, 100)), 16.0, seed));
 }

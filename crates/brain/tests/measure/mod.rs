@@ -1,5 +1,10 @@
 //! A policy by its name, measured in a fleet in virtual time: means over the seeds, and a line of a table.
 
+#[path = "../parallel/mod.rs"]
+mod parallel;
+
+use parallel::each;
+
 use crate::farm::ours::Ours;
 use crate::farm::peers::{Oracle, Prequal, Reported};
 use crate::farm::predecessors::{IdleQueue, Rule, Table};
@@ -46,53 +51,9 @@ pub(crate) struct Row {
 /// Runs a policy of this name at a setting.
 pub(crate) fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
     let mut row = Row::default();
-    for seed in 1..=effort.seeds {
-        let mut setting =
-            Setting { warmup: effort.warmup, measured: effort.measured, seed, ..setting.clone() };
-        let (balancers, members) = (setting.balancers, setting.members);
-        let mut ours = None;
-        let mut peer: Box<dyn Policy> = match name {
-            "join_idle_queue" => Box::new(IdleQueue::new(balancers, members, seed)),
-            "rate.d lottery" => Box::new(Table::new(Rule::Lottery, 1.0, members, seed)),
-            "cygnus" => Box::new(Table::new(Rule::LeastLoaded { per_balance_load: 0.0 }, 3.0, members, seed)),
-            "cygnus, per balance .2" => {
-                Box::new(Table::new(Rule::LeastLoaded { per_balance_load: 0.2 }, 3.0, members, seed))
-            }
-            "cygnus, sessions" => {
-                let rule = Rule::Sessions { per_balance_load: 0.2, critical: 2.0 };
-                Box::new(Table::new(rule, 3.0, members, seed))
-            }
-            "prequal .5" => Box::new(Prequal::new(3, 0.5, balancers, seed)),
-            "prequal .5, ejecting" => Box::new(Prequal::new(3, 0.5, balancers, seed).ejecting(members)),
-            "oracle" => Box::new(Oracle::new(members, seed)),
-            "prequal" => Box::new(Prequal::new(3, 0.84, balancers, seed)),
-            "prequal tuned" => Box::new(Prequal::new(5, 0.5, balancers, seed)),
-            "reported 1 s" => Box::new(Reported::new(1.0, balancers, members, seed)),
-            "reported 3 s" => Box::new(Reported::new(3.0, balancers, members, seed)),
-            _ if name.starts_with("prequal at ") => {
-                let quantile = name["prequal at ".len()..].parse().expect("a number");
-                Box::new(Prequal::new(3, quantile, balancers, seed))
-            }
-            _ => {
-                let (strategy, push, silent) = match name {
-                    "adaptive" => ("adaptive", false, setting.silent),
-                    "adaptive, offers" => ("adaptive", true, setting.silent),
-                    "adaptive, agentless" => ("adaptive", false, 10),
-                    "adaptive, views" => ("adaptive", false, setting.silent),
-                    other => (other, false, setting.silent),
-                };
-                (setting.push, setting.silent) = (push, silent);
-                setting.slots = name != "adaptive, views";
-                setting.guarded = strategy == "adaptive";
-                let mut policy = Ours::new(strategy, balancers, members, seed);
-                policy.asks = setting.urgent > 0.0;
-                ours = Some(policy);
-                Box::new(Oracle::new(0, 0))
-            }
-        };
-        let outcome = run(&setting, ours.as_mut().map_or(&mut *peer, |ours| ours));
+    for (outcome, ejections) in each(1..effort.seeds + 1, |seed| once(name, setting, effort, seed)) {
         add(&mut row, &outcome, effort.seeds as f64);
-        row.ejections += ours.map_or(0, |ours| ours.ejections());
+        row.ejections += ejections;
     }
     println!(
         "{name:24} load {:4} N {:3}  p50 {:6.1}  p99 {:7.1}  p99.9 {:7.1} ms  failed {:6.3} %  shed {:5.2} %  in time {:5.1} %  \
@@ -117,6 +78,54 @@ pub(crate) fn measure(name: &'static str, setting: &Setting, effort: Effort) -> 
         row.wait,
     );
     row
+}
+
+/// With one seed: what came of it, and how many members were taken out.
+fn once(name: &'static str, setting: &Setting, effort: Effort, seed: u64) -> (Outcome, u64) {
+    let mut setting = Setting { warmup: effort.warmup, measured: effort.measured, seed, ..setting.clone() };
+    let (balancers, members) = (setting.balancers, setting.members);
+    let mut ours = None;
+    let mut peer: Box<dyn Policy> = match name {
+        "join_idle_queue" => Box::new(IdleQueue::new(balancers, members, seed)),
+        "rate.d lottery" => Box::new(Table::new(Rule::Lottery, 1.0, members, seed)),
+        "cygnus" => Box::new(Table::new(Rule::LeastLoaded { per_balance_load: 0.0 }, 3.0, members, seed)),
+        "cygnus, per balance .2" => {
+            Box::new(Table::new(Rule::LeastLoaded { per_balance_load: 0.2 }, 3.0, members, seed))
+        }
+        "cygnus, sessions" => {
+            let rule = Rule::Sessions { per_balance_load: 0.2, critical: 2.0 };
+            Box::new(Table::new(rule, 3.0, members, seed))
+        }
+        "prequal .5" => Box::new(Prequal::new(3, 0.5, balancers, seed)),
+        "prequal .5, ejecting" => Box::new(Prequal::new(3, 0.5, balancers, seed).ejecting(members)),
+        "oracle" => Box::new(Oracle::new(members, seed)),
+        "prequal" => Box::new(Prequal::new(3, 0.84, balancers, seed)),
+        "prequal tuned" => Box::new(Prequal::new(5, 0.5, balancers, seed)),
+        "reported 1 s" => Box::new(Reported::new(1.0, balancers, members, seed)),
+        "reported 3 s" => Box::new(Reported::new(3.0, balancers, members, seed)),
+        _ if name.starts_with("prequal at ") => {
+            let quantile = name["prequal at ".len()..].parse().expect("a number");
+            Box::new(Prequal::new(3, quantile, balancers, seed))
+        }
+        _ => {
+            let (strategy, push, silent) = match name {
+                "adaptive" => ("adaptive", false, setting.silent),
+                "adaptive, offers" => ("adaptive", true, setting.silent),
+                "adaptive, agentless" => ("adaptive", false, 10),
+                "adaptive, views" => ("adaptive", false, setting.silent),
+                other => (other, false, setting.silent),
+            };
+            (setting.push, setting.silent) = (push, silent);
+            setting.slots = name != "adaptive, views";
+            setting.guarded = strategy == "adaptive";
+            let mut policy = Ours::new(strategy, balancers, members, seed);
+            policy.asks = setting.urgent > 0.0;
+            ours = Some(policy);
+            Box::new(Oracle::new(0, 0))
+        }
+    };
+    let outcome = run(&setting, ours.as_mut().map_or(&mut *peer, |ours| ours));
+    (outcome, ours.map_or(0, |ours| ours.ejections()))
 }
 
 fn add(row: &mut Row, outcome: &Outcome, runs: f64) {
