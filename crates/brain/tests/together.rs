@@ -133,10 +133,9 @@ fn two_choices_of_many() {
     as_one("least_request", false, 0.75);
 }
 
-/// Members that speak, and balancers that tell one another what they heard as seldom as every three seconds: all of them have the
-/// same old words then, and do not meet at the member that was the emptiest when they were said. Measured (20 balancers, 75 %, four
-/// seeds, 6 s): 95 ms alone, 96, 98 and 100 with words every 0.1, 1 and 3 s; dispersion 0.51, and 0.60, 0.56 and 0.59 (one seed alone says
-/// 0.42 to 0.52). A herd would be several times that.
+/// Members that speak, and balancers that tell one another what they heard as seldom as every three seconds. If they went by that, all of
+/// them would have the same old words and meet at the member that was the emptiest when they were said; so each goes by what it was told
+/// itself, and is as good as alone.
 fn stale_words(loads: &[f64], sizes: &[usize], effort: Effort) {
     for (load, balancers) in loads.iter().flat_map(|load| sizes.iter().map(move |size| (*load, *size))) {
         let measure = |every: Option<f64>| {
@@ -170,10 +169,10 @@ fn stale_words(loads: &[f64], sizes: &[usize], effort: Effort) {
         for every in [0.1, 1.0, 3.0] {
             let told = measure(Some(every));
             assert!(
-                told.0 <= 1.15 * alone.0 && told.1 <= 1.25 * alone.1,
+                told.0 <= 1.05 * alone.0 && told.1 <= 1.2 * alone.1,
                 "{every} s old: {told:?}, alone {alone:?}"
             );
-            assert!(told.2 <= alone.2 + 0.2, "{every} s old: {told:?}, alone {alone:?}");
+            assert!(told.2 <= alone.2 + 0.05, "{every} s old: {told:?}, alone {alone:?}");
         }
     }
 }
@@ -186,7 +185,7 @@ fn old_words_of_others_make_no_herd() {
 #[test]
 #[ignore = "long: make bench-sim"]
 fn old_words() {
-    stale_words(&[0.75, 0.9], &[20, 60], Effort { measured: 30.0, seeds: 2 });
+    stale_words(&[0.75, 0.9], &[20, 60], Effort { measured: 30.0, seeds: 4 });
 }
 
 #[test]

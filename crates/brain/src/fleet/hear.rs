@@ -96,7 +96,7 @@ impl Fleet {
         let own = &mut self.groups[place].members[member];
         if let Some((reading, age)) = &word.reading {
             let at = now - Duration::from_millis((*age).into());
-            if own.borrow(reading, at) {
+            if own.borrow(reading, at, now) {
                 self.groups[place].company.spoke();
             }
         }
@@ -194,15 +194,16 @@ impl Fleet {
 }
 
 impl super::Own {
-    /// Takes what the member said of itself to another, if that is newer than what is known.
-    fn borrow(&mut self, reading: &Reading, at: Time) -> bool {
+    /// Takes what the member said of itself to another, if this balancer knows nothing of it: what it is told itself no other knows, and
+    /// that is what keeps them from meeting at the member that all know to be the emptiest.
+    fn borrow(&mut self, reading: &Reading, at: Time, now: Time) -> bool {
         let known = self.vitals.heard.view();
-        if at <= known.map_or(Time(0), |view| view.at) + NEWER {
+        if self.vitals.view(now).is_some() || known.is_some_and(|known| at <= known.at) {
             return false;
         }
         // What is under way to it since its last word to this balancer it may not have had yet.
         let (begun, in_flight) = self.vitals.work();
-        let unanswered = known.map_or(0, |view| begun.wrapping_sub(view.begun)).min(in_flight);
+        let unanswered = known.map_or(0, |known| begun.wrapping_sub(known.begun)).min(in_flight);
         self.vitals.heard.take(&Reading { slot: false, ..*reading }, begun.wrapping_sub(unanswered), at);
         // It is not told again.
         self.borrowed = self.vitals.heard.view().map_or(self.borrowed, |view| view.at);
@@ -215,9 +216,6 @@ const BUSY: f64 = 5.0;
 
 /// Checks that were made within this are the same one, told again.
 const SAME: Duration = Duration::from_millis(20);
-
-/// A reading has to be newer by this.
-const NEWER: Duration = Duration::from_millis(5);
 
 /// Members that are looked after at once: each costs as many steps as there are balancers.
 const AGED: usize = 512;

@@ -299,15 +299,33 @@ fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
         other.tell(one, at(then + 10));
         assert_eq!(one.vitals[0].heard.view().unwrap().at, at(then));
     };
-    told(&mut one, 90);
+    told(&mut one, 20_000);
     assert_eq!(under_way(&one), 1, "no more than are there");
     mine.end();
-    told(&mut one, 190);
+    told(&mut one, 40_000);
     assert_eq!(under_way(&one), 0);
     mine.begin();
-    told(&mut one, 290);
-    told(&mut one, 390);
+    told(&mut one, 60_000);
+    told(&mut one, 80_000);
     assert_eq!(under_way(&one), 1);
+}
+
+#[test]
+fn what_one_was_told_oneself_stays_while_it_means_something() {
+    let (mut one, mut other) = pair(u32::MAX);
+    let reading =
+        Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: false };
+    one.vitals[0].heard.take(&reading, 0, at(50));
+    let mut heard_after = |then| {
+        other.vitals[0].heard.take(&Reading { in_flight: 0, ..reading }, 0, at(then));
+        other.tell(&mut one, at(then + 10));
+        let view = one.vitals[0].heard.view().unwrap();
+        (view.at, view.reading.in_flight)
+    };
+    assert_eq!(heard_after(2000), (at(50), 3), "all who know that it is empty would meet there");
+    assert_eq!(heard_after(9000), (at(50), 3));
+    assert_eq!(heard_after(11_000), (at(11_000), 0), "it was silent for too long");
+    assert_eq!(heard_after(13_000), (at(11_000), 0));
 }
 
 #[test]

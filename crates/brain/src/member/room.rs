@@ -4,19 +4,26 @@
 //! root of it: what queues there then keeps it busy through what comes by chance, and more would only wait (square-root
 //! staffing, Halfin and Whitt 1981). One that says nothing has room below its ceiling, if one was found for it (`ceiling`).
 
-use super::Member;
 use super::heard::View;
+use super::{Member, Vitals};
 use crate::Time;
 use crate::meter::limit;
+
+impl Vitals {
+    /// What the member last said, if that still means something.
+    pub(crate) fn view(&self, now: Time) -> Option<View> {
+        let view = self.heard.view()?;
+        let (begun, in_flight) = self.work();
+        // Answers that came without a word since: nobody speaks for this member any more.
+        let silent = begun.wrapping_sub(view.begun).saturating_sub(in_flight) > SILENT;
+        (!silent && now.nanos_since(view.at) <= STALE).then_some(view)
+    }
+}
 
 impl Member {
     /// What the member last said, if that still means something.
     pub(crate) fn view(&self, now: Time) -> Option<View> {
-        let view = self.vitals.heard.view()?;
-        let (begun, in_flight) = self.vitals.work();
-        // Answers that came without a word since: nobody speaks for this member any more.
-        let silent = begun.wrapping_sub(view.begun).saturating_sub(in_flight) > SILENT;
-        (!silent && now.nanos_since(view.at) <= STALE).then_some(view)
+        self.vitals.view(now)
     }
 
     /// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as

@@ -8,9 +8,9 @@
 //! report: that is what keeps them from meeting at the same member, and the older the report the more of a draw by capacity it is.
 //! Here it is [`POURED`], one request, however old what is known is. A member's word comes with the answer to a request of this
 //! balancer's and is known to no other, and what was sent there since is counted on top: there is no moment at which all see the
-//! same member as the emptiest. What grows old is not followed but fades to what the member has in the mean. Only with `[fleet]`
-//! several know the same word, which is then as old as a report of theirs; more is not poured for that either (where members say
-//! nothing that was tried, and was no better: `fleet/company.rs`). Reports of monitors are no views here at all.
+//! same member as the emptiest. What grows old is not followed but fades to what the member has in the mean. With `[fleet]` several
+//! may know the same word; it counts only with those that have heard nothing of the member themselves for a while
+//! (`fleet/hear.rs`). Reports of monitors are no views here at all.
 
 use super::{bend, scorn, unsaid};
 use crate::hash::unit;
