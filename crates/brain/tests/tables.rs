@@ -10,7 +10,7 @@ mod farm;
 mod measure;
 
 use farm::{Discipline, Setting, Work};
-use measure::{Effort, LONG, Row, measure};
+use measure::{Effort, LONG, Row, each, measure};
 
 const LOADS: [f64; 4] = [0.5, 0.75, 0.9, 1.05];
 
@@ -132,11 +132,9 @@ fn sensitivity(loads: &[f64], effort: Effort, which: impl Fn(&str) -> bool) {
         for load in loads {
             println!("{what}");
             let setting = Setting { load: *load, ..setting.clone() };
-            let ours = measure("adaptive", &setting, effort);
-            let tuned = measure("prequal tuned", &setting, effort);
-            measure("prequal", &setting, effort);
-            measure("least_connections", &setting, effort);
-            measure("adaptive, agentless", &setting, effort);
+            let names = ["adaptive", "prequal tuned", "prequal", "least_connections", "adaptive, agentless"];
+            let rows = each(names, |name| measure(name, &setting, effort));
+            let [ours, tuned, ..] = &rows[..] else { unreachable!("a row for each name") };
             assert!(
                 ours.p99 <= tuned.p99,
                 "{what} at {load}: {:.1} ms, {:.1} by prequal as tuned",

@@ -3,7 +3,7 @@
 #[path = "../parallel/mod.rs"]
 mod parallel;
 
-use parallel::each;
+pub(crate) use parallel::each;
 
 use crate::farm::ours::Ours;
 use crate::farm::peers::{Oracle, Prequal, Reported};

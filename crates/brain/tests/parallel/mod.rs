@@ -1,43 +1,46 @@
-//! The same with each of many seeds, on all processors: runs know nothing of each other.
+//! The same with many seeds, or names, on all processors: runs know nothing of each other.
 
-use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// What `work` makes of each seed, in the order of the seeds, whoever was done first: sums over them are always the same.
+/// What `work` makes of each item, in the order of the items, whoever was done first: sums over them are always the same.
 /// Panics if one does; what is begun ends before that, and no more is begun.
-pub(crate) fn each<T: Send>(seeds: Range<u64>, work: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    let left = Mutex::new(seeds);
+pub(crate) fn each<I, T: Send>(
+    items: impl IntoIterator<Item = I, IntoIter: Send>,
+    work: impl Fn(I) -> T + Sync,
+) -> Vec<T> {
+    let left = Mutex::new(items.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
-    let take = || left.lock().ok().and_then(|mut left| left.next());
+    let failed = AtomicBool::new(false);
+    let take = || {
+        let mut left = left.lock().expect("an iterator does not fail");
+        left.next().filter(|_| !failed.load(Ordering::Relaxed))
+    };
     let worker = || {
-        while let Some(seed) = take() {
-            let _stop = Stop(&left);
-            let result = work(seed);
-            done.lock().expect("nobody fails while holding it").push((seed, result));
+        let _watch = Watch(&failed);
+        while let Some((place, item)) = take() {
+            let result = work(item);
+            done.lock().expect("nobody fails while holding it").push((place, result));
         }
     };
+    // What fails is said by the name of the test.
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            // What fails is said by the name of the test.
             thread::Builder::new().name(name.clone()).spawn_scoped(scope, worker).expect("a thread");
         }
     });
     let mut done = done.into_inner().expect("nobody failed while holding it");
-    done.sort_by_key(|(seed, _)| *seed);
+    done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Leaves no seed to the others when the work with one has failed.
-struct Stop<'a>(&'a Mutex<Range<u64>>);
+/// Says that who holds it has failed.
+struct Watch<'a>(&'a AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if thread::panicking()
-            && let Ok(mut left) = self.0.lock()
-        {
-            left.start = left.end;
-        }
+        self.0.fetch_or(thread::panicking(), Ordering::Relaxed);
     }
 }
