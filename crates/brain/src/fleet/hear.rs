@@ -94,11 +94,9 @@ impl Fleet {
         let heard = Heard::of(word, seq, now);
         said.set(member, heard);
         let own = &mut self.groups[place].members[member];
-        if let Some((reading, age)) = &word.reading {
-            let at = now - Duration::from_millis((*age).into());
-            if own.borrow(reading, at, now) {
-                self.groups[place].company.spoke();
-            }
+        if let Some((reading, age)) = word.reading.as_ref().filter(|(reading, _)| reading.sound()) {
+            own.borrow(reading, now - Duration::from_millis((*age).into()), now);
+            self.groups[place].company.spoke();
         }
         let own = &self.groups[place].members[member];
         let (vitals, rate) = (&own.vitals, own.rate);
@@ -194,12 +192,13 @@ impl Fleet {
 }
 
 impl super::Own {
-    /// Takes what the member said of itself to another, if this balancer knows nothing of it: what it is told itself no other knows, and
-    /// that is what keeps them from meeting at the member that all know to be the emptiest.
-    fn borrow(&mut self, reading: &Reading, at: Time, now: Time) -> bool {
+    /// Takes what the member said of itself to another, if it has said nothing to this balancer that still means something: what a
+    /// balancer is told itself no other knows, and that keeps them from meeting at the member that all know to be the emptiest.
+    fn borrow(&mut self, reading: &Reading, at: Time, now: Time) {
         let known = self.vitals.heard.view();
-        if self.vitals.view(now).is_some() || known.is_some_and(|known| at <= known.at) {
-            return false;
+        let own = self.vitals.view(now).is_some_and(|view| view.at != self.borrowed);
+        if own || known.is_some_and(|known| at <= known.at) {
+            return;
         }
         // What is under way to it since its last word to this balancer it may not have had yet.
         let (begun, in_flight) = self.vitals.work();
@@ -207,7 +206,6 @@ impl super::Own {
         self.vitals.heard.take(&Reading { slot: false, ..*reading }, begun.wrapping_sub(unanswered), at);
         // It is not told again.
         self.borrowed = self.vitals.heard.view().map_or(self.borrowed, |view| view.at);
-        true
     }
 }
 

@@ -281,8 +281,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// One that has nothing to tell says so this often.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// A member's readings are told no oftener than this: they are for those who hear nothing of it themselves.
-const READING: Duration = Duration::from_secs(1);
+/// A member's readings are told no oftener than this.
+const READING: Duration = Duration::from_millis(20);
 
 /// Readings, and loads, that are older than this are of no use.
 const STALE: Duration = Duration::from_secs(5);

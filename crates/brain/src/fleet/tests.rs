@@ -325,7 +325,25 @@ fn what_one_was_told_oneself_stays_while_it_means_something() {
     assert_eq!(heard_after(2000), (at(50), 3), "all who know that it is empty would meet there");
     assert_eq!(heard_after(9000), (at(50), 3));
     assert_eq!(heard_after(11_000), (at(11_000), 0), "it was silent for too long");
-    assert_eq!(heard_after(13_000), (at(11_000), 0));
+    assert_eq!(
+        heard_after(11_100),
+        (at(11_100), 0),
+        "what others heard later is better than what they heard before"
+    );
+    let mine = one.vitals[0].clone();
+    mine.heard.take(&reading, mine.begun(), at(12_000));
+    let mut heard_after = |then| {
+        other.vitals[0].heard.take(&Reading { in_flight: 0, ..reading }, 0, at(then));
+        other.tell(&mut one, at(then + 10));
+        mine.heard.view().unwrap().at
+    };
+    assert_eq!(heard_after(12_100), at(12_000));
+    for _ in 0..17 {
+        mine.begin();
+        mine.end();
+    }
+    assert_eq!(heard_after(12_200), at(12_200), "its answers to this balancer say nothing any more");
+    assert_eq!(heard_after(12_300), at(12_300));
 }
 
 #[test]

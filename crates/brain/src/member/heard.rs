@@ -34,12 +34,7 @@ pub(crate) struct View {
 impl Heard {
     /// Takes a reading, unless it cannot be true: then false.
     pub(crate) fn take(&self, reading: &Reading, begun: u32, now: Time) -> bool {
-        let sound = |value: f32, least: f32| (least..=MOST).contains(&value);
-        if !(sound(reading.knee, 1.0)
-            && sound(reading.work, LEAST)
-            && sound(reading.sojourn, LEAST)
-            && sound(reading.mean_in_flight, 0.0))
-        {
+        if !reading.sound() {
             return false;
         }
         self.begun.store(begun, Relaxed);
@@ -90,6 +85,17 @@ impl Heard {
 
     pub(crate) fn forget(&self) {
         self.at.store(0, Relaxed);
+    }
+}
+
+impl Reading {
+    /// Can it be true?
+    pub(crate) fn sound(&self) -> bool {
+        let sound = |value: f32, least: f32| (least..=MOST).contains(&value);
+        sound(self.knee, 1.0)
+            && sound(self.work, LEAST)
+            && sound(self.sojourn, LEAST)
+            && sound(self.mean_in_flight, 0.0)
     }
 }
 

@@ -142,7 +142,7 @@ impl Plan {
     /// before few members each hears seldom of a member, and what it heard fades into what is usual there, which near the capacity is
     /// as many as it can work on: all look full, and who waits is told of nothing. (At nine tenths of the capacity of 20 members, 60 balancers
     /// refused 0.7 % of all requests for that and 200 balancers 1.2 %, `tests/adaptive`.) By chance, as balancers that tell one another
-    /// know the same of all.
+    /// may know the same of all.
     fn venture(&self, ask: &Ask, below: impl Fn(&Member) -> bool) -> Choice {
         // Where most say nothing those that speak are under the group's limit, too.
         let limited = !self.guarded && self.crowded() && self.silent(ask.now);
@@ -271,7 +271,7 @@ mod tests {
             let name = strategy.name;
             let now = [told(soon, true, 0), told(soon, false, 0), told(late, false, 0)];
             assert_eq!(now, [Choice::Shed; 3], "{name}");
-            // Balancers that tell one another know the same of all.
+            // Balancers that tell one another may know the same of all.
             let first = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(0)).count();
             let second = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(1)).count();
             assert!(first + second == 100 && (30..70).contains(&first), "{name}: {first} and {second}");

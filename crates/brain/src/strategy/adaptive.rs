@@ -57,7 +57,7 @@ where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let members = plan.members();
-    // What a member said to another balancer, or to the process before this one, is as good.
+    // What a member said to another balancer, or to the process before this one, will do where it said nothing to this one.
     if !hand.heard && !plan.spoken() {
         return quiet::choose(plan, hand, ask, left);
     }

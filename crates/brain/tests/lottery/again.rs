@@ -27,8 +27,11 @@ impl Drop for Again {
         if std::thread::panicking() {
             let thread = std::thread::current();
             let (seeds, daemons, test) = self.words(thread.name().unwrap_or_default());
-            println!("{}\nto see it again: PLIMSOLL_SEED={seeds} PLIMSOLL_DAEMONS={daemons} \\", self.what);
-            println!("  cargo test -p plimsoll-brain --test lottery -- --include-ignored --exact {test}");
+            println!(
+                "{}\nto see it again: PLIMSOLL_SEED={seeds} PLIMSOLL_DAEMONS={daemons} \\\n  cargo test -p plimsoll-brain \
+                 --test lottery -- --include-ignored --exact {test}",
+                self.what
+            );
         }
     }
 }

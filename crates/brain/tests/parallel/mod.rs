@@ -6,10 +6,12 @@ use std::thread;
 
 /// What `work` makes of each item, in the order of the items, whoever was done first: sums over them are always the same.
 /// Panics if one does; what is begun ends before that, and no more is begun.
-pub(crate) fn each<I, T: Send>(
-    items: impl IntoIterator<Item = I, IntoIter: Send>,
+pub(crate) fn each<I: Send, T: Send>(
+    items: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> T + Sync,
 ) -> Vec<T> {
+    let items: Vec<I> = items.into_iter().collect();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
     let left = Mutex::new(items.into_iter().enumerate());
     let done = Mutex::new(Vec::new());
     let failed = AtomicBool::new(false);
@@ -27,7 +29,7 @@ pub(crate) fn each<I, T: Send>(
     // What fails is said by the name of the test.
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+        for _ in 0..threads {
             thread::Builder::new().name(name.clone()).spawn_scoped(scope, worker).expect("a thread");
         }
     });
