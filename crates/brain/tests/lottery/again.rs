@@ -83,7 +83,7 @@ fn what_is_printed_runs_the_same_again() {
         let again = Again::of(daemons, seeds, String::new());
         let (seeds, daemons, test) = again.words(test);
         let output = std::process::Command::new(std::env::current_exe().expect("this test"))
-            .args(["--include-ignored", "--nocapture", "--exact", &test])
+            .args(["--include-ignored", "--nocapture", "--test-threads", "2", "--exact", &test])
             .env("PLIMSOLL_SEED", &seeds)
             .env("PLIMSOLL_DAEMONS", &daemons)
             .output()
