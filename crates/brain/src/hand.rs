@@ -36,6 +36,8 @@ pub struct Hand {
     pub(crate) weight: f64,
     /// Has any member said anything of itself?
     pub(crate) heard: bool,
+    /// What part of the requests comes from elsewhere that members have when they speak, 0 to 1.
+    pub(crate) elsewhere: f64,
     /// Mean latency of the requests chosen for lately, nanoseconds.
     pub(crate) latency: f32,
     /// What was found out of some members lately, by `prequal`.

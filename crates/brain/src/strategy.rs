@@ -215,8 +215,10 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
     match vitals.blended() {
         Some(mean) if failed => vitals.blend(failure(latency, mean), LATENCIES, now),
         None if failed => {}
-        // Of one that says how it is this is only held against what it says.
-        Some(mean) if vitals.heard.ever() => vitals.blend_from(mean, latency, LATENCIES, now),
+        // Of one that says how it is this stands beside what it says, and grows old with that.
+        Some(mean) if vitals.heard.ever() => {
+            vitals.blend_from(mean, latency.min(LONG * mean), LATENCIES, now);
+        }
         // One that is many times as long as the others (an export, a stream) is no sign of a member that has become slow: some of those are.
         Some(mean) => {
             // Nor is one still slow that was long ago, if it is not now.

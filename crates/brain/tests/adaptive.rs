@@ -27,8 +27,7 @@ fn latency(effort: Effort) {
     for (turn, load) in LOADS.into_iter().enumerate() {
         let setting = at(load);
         let p99 = |name: &'static str| measure(name, &setting, effort).p99;
-        // By two seeds of the short form its dispersion is known to 0.03 only, and at half the capacity less well: by the first 4, 6, 8, 12 and 24
-        // it is 0.86, 0.81, 0.80, 0.79 and 0.78 (0.83 by 4 and 0.78 by 24 while refusals called those that waited).
+        // By two seeds of the short form dispersions are known to 0.03 only, and at half the capacity less well: they are about 0.6 and, with offers, 0.43.
         let seeds = effort.seeds.max(if load > 0.5 { 4 } else { 8 });
         let ours = measure("adaptive", &setting, Effort { seeds, ..effort });
         let agentless = p99("adaptive, agentless");
@@ -37,7 +36,7 @@ fn latency(effort: Effort) {
         let prequal = p99("prequal");
         let tuned = p99("prequal tuned");
         let oracle = p99("oracle");
-        let offers = measure("adaptive, offers", &setting, effort);
+        let offers = measure("adaptive, offers", &setting, Effort { seeds, ..effort });
         let least = |what: &str, ours: f64, limits: [f64; 3]| {
             assert!(ours <= limits[turn], "{what} at {load}: {ours:.3}, not at most {}", limits[turn]);
         };
@@ -46,11 +45,11 @@ fn latency(effort: Effort) {
         least("L3, p99 to prequal", ours.p99 / prequal, [1.0, 0.80, 0.45]);
         least("L3, p99 to prequal as tuned", ours.p99 / tuned, [1.0, 0.95, 0.90]);
         least("L4, p99 to the oracle, with offers", offers.p99 / oracle, [1.2; 3]);
-        least("L4, p99 to the oracle, without a message", ours.p99 / oracle, [1.25; 3]);
+        least("L4, p99 to the oracle, without a message", ours.p99 / oracle, [1.2; 3]);
         // The short form is too short for the first second to weigh little.
         let even = if long { 0.45 } else { 0.50 };
         least("L6, dispersion of the requests in flight, with offers", offers.cv, [even; 3]);
-        least("L6, dispersion of the requests in flight, without a message", ours.cv, [0.85, 0.60, 0.45]);
+        least("L6, dispersion of the requests in flight, without a message", ours.cv, [0.65, 0.50, 0.45]);
         assert_eq!(ours.messages, 0.0, "L5: nothing but requests and answers");
         least("L5, messages with offers", offers.messages, [0.8, 0.2, 0.05]);
         least("L8, agentless p99 to peak_ewma", agentless / peak_ewma, [0.90, 0.75, 0.65]);
@@ -176,7 +175,7 @@ fn urgency(effort: Effort) {
         let most = if balancers == 1 { 0.1 } else { 1.0 };
         assert!(alike.shed > 15.0 && shed <= most, "{what}: {shed:.3} % of the urgent refused");
         // What waiting costs is little; members that are full are slower, and those that say nothing are made fuller.
-        let calm = if name == "adaptive" { 2.0 * calm } else { f64::INFINITY };
+        let calm = if name == "adaptive" { 2.2 * calm } else { f64::INFINITY };
         assert!(p99 <= calm.min(1.1 * alike.p99), "{what}: p99 {p99:.1} ms, of all {:.1}", alike.p99);
         let (before, after) = (alike.goodput, ours.goodput);
         assert!(after >= before - 0.02, "{what}: goodput {after:.3}, {before:.3} without");

@@ -6,9 +6,11 @@
 
 #[expect(dead_code, unused_imports, reason = "other tests use the rest of it")]
 mod farm;
+mod parallel;
 
 use farm::ours::Ours;
 use farm::{Setting, run};
+use parallel::each;
 
 /// What came of a run.
 struct Row {
@@ -97,8 +99,12 @@ fn members_that_speak_are_sent_no_more_than_they_say() {
 #[test]
 fn adaptive_buries_nobody_that_says_nothing_beside_others_that_speak() {
     for balancers in [1, 20] {
-        let over = Setting { guarded: true, ..fleet(balancers, 5, 1.3) };
-        let row = measure("adaptive", &over);
-        assert!(row.goodput >= 0.9 && row.late <= 5.0, "{:.3}, {:.2} % late", row.goodput, row.late);
+        // By one seed it is between 4 and 6 %, with twenty.
+        let rows = each(1..=8, |seed| {
+            measure("adaptive", &Setting { guarded: true, seed, ..fleet(balancers, 5, 1.3) })
+        });
+        let mean = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>() / rows.len() as f64;
+        let (goodput, late) = (mean(|row| row.goodput), mean(|row| row.late));
+        assert!(goodput >= 0.9 && late <= 5.0, "{goodput:.3}, {late:.2} % late");
     }
 }

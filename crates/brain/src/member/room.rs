@@ -18,6 +18,12 @@ impl Vitals {
         let silent = begun.wrapping_sub(view.begun).saturating_sub(in_flight) > SILENT;
         (!silent && now.nanos_since(view.at) <= STALE).then_some(view)
     }
+
+    /// What its answers took lately, seconds, if that still means something.
+    pub(crate) fn seen(&self, now: Time) -> Option<f64> {
+        let (latency, age) = self.blended_at(now)?;
+        (age <= STALE).then(|| f64::from(latency) * 1e-9)
+    }
 }
 
 impl Member {
@@ -26,12 +32,13 @@ impl Member {
         self.vitals.view(now)
     }
 
-    /// Requests that the member has now, as far as can be known: what it had, on its way to its mean for as long as
-    /// a request takes, and what was sent to it since.
+    /// Requests that the member has now, as far as can be known.
     pub(crate) fn queue(&self, view: &View, now: Time) -> f64 {
-        let mean = f64::from(view.reading.mean_in_flight);
-        let away = f64::from(view.reading.in_flight) - mean;
-        let had = mean + fading(away, view.sojourns(now));
+        self.queue_of(view, view.had(now))
+    }
+
+    /// The same: what it `had`, and what was sent to it since.
+    pub(crate) fn queue_of(&self, view: &View, had: f64) -> f64 {
         let (begun, in_flight) = self.vitals.work();
         let (queue, here) = (had + f64::from(begun.wrapping_sub(view.begun)), f64::from(in_flight));
         if queue > here { queue } else { here }
@@ -76,10 +83,30 @@ impl View {
     pub(crate) fn sojourns(&self, now: Time) -> f64 {
         now.seconds_since(self.at) / f64::from(self.reading.sojourn)
     }
+
+    /// Requests that it had, but for what was sent there since: what it said, on its way to its mean for as long as a request takes.
+    pub(crate) fn had(&self, now: Time) -> f64 {
+        let mean = f64::from(self.reading.mean_in_flight);
+        mean + fading(f64::from(self.reading.in_flight) - mean, self.sojourns(now))
+    }
+
+    /// By how much what is seen of it counts in place of what it said, 0 to 1: as much as has faded of that, and for as long as what was
+    /// seen is no older than that it may be so. So a member that was slow, and is not asked for that, is tried again.
+    pub(crate) fn faded(&self, now: Time) -> f64 {
+        let age = self.sojourns(now);
+        (1.0 - fading(1.0, age / FADES)) * fading(1.0, age / SEEN)
+    }
 }
 
 /// Times that a request takes there, after which little is left of what it said last.
 const OLD: f64 = 2.0;
+
+/// Times that a request takes there, in which two thirds fade of what it said last, as against what is seen. Half or twice as many make no difference.
+const FADES: f64 = 2.0;
+
+/// Times that a request takes there, in which two thirds fade of what was seen. With 64 half of what is won by it is lost where there are many
+/// balancers, with 256 a tenth, with 1024 nothing.
+const SEEN: f64 = 1024.0;
 
 /// Answers without a reading after which what the member said before is forgotten.
 const SILENT: u32 = 16;

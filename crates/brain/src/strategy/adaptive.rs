@@ -69,7 +69,7 @@ where
             return Some(index);
         }
     }
-    match level::draw(plan, ask, hand.failing(), left) {
+    match level::draw(plan, hand, ask, left) {
         level::Draw::Member(index) => Some(index),
         level::Draw::Full => None,
         level::Draw::Unknown => {
@@ -98,12 +98,21 @@ fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
 
 fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     hand.heard = true;
-    if !member.vitals.heard.take(reading, member.vitals.begun(), now) || !reading.slot {
+    if !member.vitals.heard.take(reading, member.vitals.begun(), now) {
+        return;
+    }
+    if reading.in_flight > 0 {
+        // The request that is being answered counts here until its end, and with the member no more.
+        let here = f64::from(member.in_flight().saturating_sub(1));
+        let elsewhere = (1.0 - here / f64::from(reading.in_flight)).max(0.0);
+        hand.elsewhere += (elsewhere - hand.elsewhere) / WORDS;
+    }
+    if !reading.slot {
         return;
     }
     let queue = f64::from(reading.in_flight) + 1.0;
     let cost = cost(reading, queue, scorn(member, hand.failing()));
-    let cost = cost + unsaid(member, cost);
+    let cost = cost + unsaid(member, cost, || 0.0);
     // Not by way of u128, which no processor converts.
     let until = now + Duration::from_nanos((f64::from(reading.sojourn) * 1e9) as u64);
     hand.keep(member.id, cost as f32, until, now);
@@ -150,11 +159,14 @@ fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
     floor * libm::sqrt(1.0 + crowd * crowd)
 }
 
-/// What a request takes beyond what the member says, seconds: it is far away, or does not tell the truth. What is seen
-/// varies, so only what is several times as much as was said counts.
-fn unsaid(member: &Member, said: f64) -> f64 {
+/// What a request takes beyond what the member says, seconds: it is far away, does not tell the truth, or has got more to do since. What is
+/// seen varies, so beside a fresh word only what is several times as much counts. As much as has `faded` of the word, 0 to 1, what is
+/// seen counts in place of that, where it is more (less it may be by chance, or as the member was not asked while it had much to do).
+/// Failures are part of what is seen.
+fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64) -> f64 {
     let seen = member.vitals.blended().map_or(0.0, |latency| f64::from(latency) * 1e-9);
-    (seen - BELIEF * said).max(0.0)
+    let more = seen - said;
+    if more > 0.0 { (faded() * more).max(seen - BELIEF * said) } else { 0.0 }
 }
 
 /// By how much a member's failures make it look slower: the inverse square of the share of its requests that it
@@ -170,6 +182,9 @@ fn scorn(member: &Member, fleet: f64) -> f64 {
 
 /// How many times the cost that a member says may be seen before it is not believed.
 const BELIEF: f64 = 4.0;
+
+/// Words over which the part of the requests that comes from elsewhere is averaged.
+const WORDS: f64 = 64.0;
 
 /// Nanoseconds after which a member that was slow and says nothing is tried again.
 const RETRY: u64 = 1_000_000_000;

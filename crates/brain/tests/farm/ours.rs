@@ -320,16 +320,17 @@ impl Policy for Ours {
             balancer.strangers += 1;
             return;
         }
-        vitals.end();
-        // By the end of one that was refused no room came free.
-        balancer.rung |= !answer.refused;
         let id = MemberId(answer.member as u32);
-        let latency = Duration::from_secs_f64(answer.latency);
+        // The word is in the head of the answer.
         if let Some(reading) = &answer.reading
             && let Some(index) = balancer.plan.members().iter().position(|member| member.id == id)
         {
             balancer.plan.hear(&mut balancer.hand, index, reading, now);
         }
+        vitals.end();
+        // By the end of one that was refused no room came free.
+        balancer.rung |= !answer.refused;
+        let latency = Duration::from_secs_f64(answer.latency);
         if answer.left {
             balancer.plan.left(&mut balancer.hand, &vitals, latency, now);
         }

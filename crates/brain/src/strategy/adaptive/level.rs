@@ -8,14 +8,15 @@
 //! report: that is what keeps them from meeting at the same member, and the older the report the more of a draw by capacity it is.
 //! Here it is [`POURED`], one request, however old what is known is. A member's word comes with the answer to a request of this
 //! balancer's and is known to no other, and what was sent there since is counted on top: there is no moment at which all see the
-//! same member as the emptiest. What grows old is not followed but fades to what the member has in the mean. With `[fleet]` several
-//! may know the same word; it counts only with those that have heard nothing of the member themselves for a while
+//! same member as the emptiest. What grows old is not followed but fades to what the member has in the mean; what its answers take here
+//! counts in place of that where it is more, as far as requests come from elsewhere: how those from here fare is known. With `[fleet]`
+//! several may know the same word; it counts only with those that have heard nothing of the member themselves for a while
 //! (`fleet/hear.rs`). Reports of monitors are no views here at all.
 
 use super::{bend, scorn, unsaid};
 use crate::hash::unit;
 use crate::meter::limit;
-use crate::{Ask, Member, Plan, mix};
+use crate::{Ask, Hand, Member, Plan, mix};
 
 /// What came of it.
 pub(super) enum Draw {
@@ -41,23 +42,24 @@ struct Vessel {
     now: f64,
 }
 
-/// Draws one of the members that are `left`. `fleet` is the share of requests that fail with all.
-pub(super) fn draw<L>(plan: &Plan, ask: &Ask, fleet: f64, left: &L) -> Draw
+/// Draws one of the members that are `left`.
+pub(super) fn draw<L>(plan: &Plan, hand: &Hand, ask: &Ask, left: &L) -> Draw
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
-    match draw_below(plan, ask, fleet, left, plan.admission()) {
-        Draw::Full if plan.blind() => draw_below(plan, ask, fleet, left, false),
+    match draw_below(plan, hand, ask, left, plan.admission()) {
+        Draw::Full if plan.blind() => draw_below(plan, hand, ask, left, false),
         drawn => drawn,
     }
 }
 
 /// The same; `limits`: of those that have room.
-fn draw_below<L>(plan: &Plan, ask: &Ask, fleet: f64, left: &L, limits: bool) -> Draw
+fn draw_below<L>(plan: &Plan, hand: &Hand, ask: &Ask, left: &L, limits: bool) -> Draw
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let members = plan.members();
+    let fleet = hand.failing();
     let mut chance = ask.chance;
     let mut full = false;
     for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
@@ -76,13 +78,17 @@ where
             spoke += 1;
             knees += knee;
             works += f64::from(view.reading.work);
-            let queue = member.queue(&view, ask.now);
+            let had = view.had(ask.now);
+            let queue = member.queue_of(&view, had);
             // The limit is above the knee: most are looked at no closer.
             if limits && queue >= knee && queue >= f64::from(limit(knee)) {
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
-                vessels[count] = Vessel::new(index, floor, knee, queue, |said| unsaid(member, said));
+                // What was sent there since comes on top of either, of what it said and of what was seen.
+                let said = bend(floor, knee, had);
+                let unsaid = unsaid(member, said, || hand.elsewhere * view.faded(ask.now));
+                vessels[count] = Vessel::new(index, floor, knee, queue, unsaid);
                 count += 1;
             }
         }
@@ -101,9 +107,8 @@ where
                         continue;
                     }
                     let queue = member.everywhere();
-                    let seen = member.vitals.blended().map(|latency| f64::from(latency) * 1e-9);
-                    let floor = seen.unwrap_or(work).max(work) * scorn(member, fleet);
-                    vessels[count] = Vessel::new(index, floor, knee, queue, |_| 0.0);
+                    let floor = member.vitals.seen(ask.now).unwrap_or(work).max(work) * scorn(member, fleet);
+                    vessels[count] = Vessel::new(index, floor, knee, queue, 0.0);
                     count += 1;
                 }
             }
@@ -202,11 +207,8 @@ fn level(vessels: &[Vessel], mut low: f64, mut high: f64) -> ([f64; SAMPLE], f64
 }
 
 impl Vessel {
-    /// `unsaid`: what comes on top, of what it costs as it stands.
-    fn new(index: usize, floor: f64, knee: f64, queue: f64, unsaid: impl FnOnce(f64) -> f64) -> Self {
-        let said = bend(floor, knee, queue);
-        let unsaid = unsaid(said);
-        Self { index, floor, knee, queue, unsaid, now: said + unsaid }
+    fn new(index: usize, floor: f64, knee: f64, queue: f64, unsaid: f64) -> Self {
+        Self { index, floor, knee, queue, unsaid, now: bend(floor, knee, queue) + unsaid }
     }
 
     fn cost(&self, queue: f64) -> f64 {
@@ -259,7 +261,7 @@ mod tests {
             let vessels: Vec<Vessel> = vessels
                 .into_iter()
                 .enumerate()
-                .map(|(index, (floor, knee, queue, unsaid))| Vessel::new(index, floor, knee, queue, |_| unsaid))
+                .map(|(index, (floor, knee, queue, unsaid))| Vessel::new(index, floor, knee, queue, unsaid))
                 .collect();
             let (lowest, high) = lowest(&vessels);
             let (parts, poured) = level(&vessels, lowest.now, high);
