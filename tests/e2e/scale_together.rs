@@ -83,6 +83,7 @@ fn one_decides_and_another_goes_on_when_it_is_killed() {
     // What an operator says to one that looks on is done by the one that decides.
     told(&second, "web.scaler.min=3");
     until("three at both", || usable(&first).len() == 3 && usable(&second) == usable(&first));
+    until("the third is known to serve", || started(&first).len() == 3);
     let left = Left(started(&first));
     let before = usable(&second);
     // It dies. Its processes live, and are used until another balancer decides, and after that.

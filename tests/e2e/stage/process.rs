@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -14,6 +15,9 @@ use super::{found, until};
 
 /// Lines of its log that are shown when its test fails.
 const SHOWN: usize = 40;
+
+/// How long one is waited for that is to stand still.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running program, its standard error line by line. Killed, by its number and with what it started, when it is dropped; by
 /// the kernel when the test's own process is.
@@ -65,6 +69,15 @@ impl Process {
         threads.map(of).flat_map(numbers).filter_map(Pid::from_raw).collect()
     }
 
+    /// Does each of its threads stand still, or end? One that is about to start a program stops when that runs.
+    fn stands(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).into_iter().flatten().flatten();
+        let mut states =
+            threads.map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+        states
+            .all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X'])))
+    }
+
     /// Has it ended?
     pub(crate) fn ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
@@ -114,8 +127,12 @@ impl fmt::Display for Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if !self.ended() {
-            // One that stands still starts nothing more, and the numbers of its children stay theirs.
+            // One that stands still starts nothing more, and the numbers of its children stay theirs. It does so soon after it is told to.
             self.signal(Signal::STOP);
+            let begun = Instant::now();
+            while !self.stands() && begun.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_millis(1));
+            }
             let children = self.children();
             let _ = self.child.kill();
             let _ = self.child.wait();
