@@ -1,7 +1,5 @@
 //! Members that say with each answer how loaded they are.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use super::*;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -83,16 +81,15 @@ fn one_more_than_fits_is_refused_and_clients_that_go_leave_room() {
 #[test]
 fn the_knee_comes_near_the_number_of_cores() {
     let m1 = metered(4.0, "lognormal:10ms:1.2:300ms", |_| {});
-    let (learned, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let knees = std::thread::scope(|scope| {
         let mut learners = Vec::new();
         for number in 0..10 {
-            let (m1, learned, stop) = (&m1, &learned, &stop);
+            let m1 = &m1;
             learners.push(scope.spawn(move || {
                 let mut chance = Chance::new(number);
                 let mut stream = m1.connect();
                 let mut knees = Vec::new();
-                while !stop.load(Relaxed) {
+                for turn in 0..200 {
                     stream.write_all(GET.as_bytes()).unwrap();
                     // An answer with the member's name, or a refusal without.
                     let mut answer = String::new();
@@ -102,7 +99,7 @@ fn the_knee_comes_near_the_number_of_cores() {
                         assert!(count > 0, "{answer}");
                         answer.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
                     }
-                    if learned.load(Relaxed) {
+                    if turn >= 100 {
                         knees.extend(said(&answer, "knee"));
                     }
                     // Clients that think for a while: now there are more requests than cores, now fewer.
@@ -111,10 +108,6 @@ fn the_knee_comes_near_the_number_of_cores() {
                 knees
             }));
         }
-        std::thread::sleep(Duration::from_secs(3));
-        learned.store(true, Relaxed);
-        std::thread::sleep(Duration::from_secs(3));
-        stop.store(true, Relaxed);
         learners.into_iter().flat_map(|learner| learner.join().unwrap()).collect::<Vec<_>>()
     });
     // The mean of what it says: at one moment that may be what it tries, which is less, to see what is lost by it.

@@ -7,8 +7,8 @@
 //! 2. **No slot, but members have spoken.** Each member's queue is estimated from what it last said of itself
 //!    and what was sent there since, and the request is drawn in proportion to what one more request would add to each
 //!    if the fleet were filled up to one common level of cost (`level`). Between members that are known to differ this is nearly
-//!    the best one; what is old counts as what is usual there, and between members that cost the same it is a draw in
-//!    proportion to capacity.
+//!    the best one; what is old counts as what is usual there, or as what its answers take here where that is more, and
+//!    between members that cost the same it is a draw in proportion to capacity.
 //! 3. **Members say nothing.** Least requests in flight from here, squared, times the latency that the member has lately
 //!    (`quiet`). Where requests pile up, each member gets a limit from what is seen of it (`member::ceiling`). Where
 //!    most say nothing, those that speak are compared with them by what is seen of both.
