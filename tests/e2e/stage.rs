@@ -2,7 +2,8 @@
 //! go away, clients and members that do exactly as told.
 //!
 //! Nothing waits for a fixed time in the hope that something has happened by then: [`until`] looks again and
-//! again until it has, for [`PATIENCE`] at most. Ports are the kernel's choice.
+//! again until it has, for [`PATIENCE`] at most. A fact that must last is watched by [`throughout`]. Ports are the kernel's
+//! choice, or held by the process that chose them (`tests/ports.rs`).
 
 mod balancer;
 mod curl;
@@ -16,6 +17,8 @@ mod orb_group;
 mod pebble;
 mod peers;
 mod pki;
+#[path = "../ports.rs"]
+mod ports;
 mod process;
 mod shell;
 mod told;
@@ -23,10 +26,10 @@ mod walk;
 mod wire;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU16, AtomicU32};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,13 +45,14 @@ pub(crate) use orb_group::{OrbGroup, notes, shedding, shown};
 pub(crate) use pebble::{Pebble, Wish};
 pub(crate) use peers::{Haproxy, Nginx, part};
 pub(crate) use pki::Authority;
+pub(crate) use ports::free_port;
 pub(crate) use process::Process;
 pub(crate) use told::Told;
 pub(crate) use walk::Walk;
 pub(crate) use wire::{Answer, Wire, get};
 
-/// Nothing that is waited for takes longer on the slowest machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Bound of every wait: longer than anything takes on a machine with other work.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
@@ -84,6 +88,16 @@ pub(crate) fn patiently(mut holds: impl FnMut() -> bool) -> bool {
 #[track_caller]
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     found(what, || holds().then_some(()));
+}
+
+/// Looks again and again for `length` and fails as soon as `holds` does not. A slow machine looks less often, and so cannot fail it.
+#[track_caller]
+pub(crate) fn throughout(what: &str, length: Duration, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while begun.elapsed() < length {
+        assert!(holds(), "after {:?}: not {what}", begun.elapsed());
+        thread::sleep(LOOK);
+    }
 }
 
 /// A folder that goes away with its test.
@@ -122,20 +136,6 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A port that was free a moment ago, for programs that cannot take port 0. It is none of those that the kernel gives away
-/// by itself, and is given once. Whoever uses it tries again with another if somebody was faster.
-pub(crate) fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Far from those of another run beside this one.
-    let begin = (std::process::id() as u16).wrapping_mul(769);
-    loop {
-        let port = 20_000 + begin.wrapping_add(NEXT.fetch_add(1, Relaxed)) % 12_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

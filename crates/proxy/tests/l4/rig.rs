@@ -1,8 +1,8 @@
 //! Settings, members and waiting, for all tests of this folder.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
@@ -13,6 +13,10 @@ use plimsoll_proxy::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+#[path = "../../../../tests/ports.rs"]
+#[expect(dead_code, reason = "these tests need addresses only")]
+mod ports;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
@@ -165,9 +169,10 @@ pub(crate) fn home() -> SocketAddr {
 /// An address of the loopback that nobody else uses, so that what is closed there can be opened again.
 pub(crate) fn place() -> SocketAddr {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
-    let (pid, taken) = (std::process::id() as usize, TAKEN.fetch_add(1, Relaxed));
-    // 11 bits for each.
-    let [.., a, b, c] = ((pid & 0x7ff) << 11 | taken & 0x7ff).to_be_bytes();
+    static CLAIMED: LazyLock<u16> = LazyLock::new(|| ports::claim("addresses", 1 << 11));
+    // 11 bits for the process and for the test.
+    let taken = TAKEN.fetch_add(1, Relaxed) & 0x7ff;
+    let [.., a, b, c] = (usize::from(*CLAIMED) << 11 | taken).to_be_bytes();
     SocketAddr::from(([127, 64 + a, b, c], 7077))
 }
 
