@@ -3,8 +3,10 @@
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 CARGO ?= cargo
 LOCKED := --locked
-# Of the binary that tests run: `fast` is built in half the time of `release`, which is what ships.
-PROFILE ?= fast
+FEATURES := --features plimsoll/kerberos,plimsoll/kubernetes
+# Of the binary that tests run: `dev` is the one that cargo builds with the tests, `release` the one that ships.
+PROFILE ?= dev
+BINARY = $(TARGET)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/plimsoll
 # Debian's, for which `deps` installs what is needed, where there is one.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 
@@ -16,14 +18,14 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-build test-python test-api test-dashboard lint fmt gates bench bench-sim bench-fleet bench-control bench-lottery bench-load bench-corba bench-model deny deps go-tools dist dist-check dist-deps test-package clean
+.PHONY: help demo build install-c wheel test test-build test-rust test-benches test-again binary test-python test-api test-dashboard lint fmt gates bench bench-sim bench-fleet bench-control bench-lottery bench-load bench-corba bench-model deny deps go-tools dist dist-check dist-deps test-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## members, a balancer, load and failures, live in this terminal
-	$(CARGO) build $(LOCKED) --profile fast -p plimsoll
-	$(TARGET)/fast/plimsoll demo $(ARGS)
+	@scripts/build-demo '$(CARGO)' '$(TARGET)'
+	@$(TARGET)/demo/plimsoll demo $(ARGS)
 
 build: ## the release binary, target/release/plimsoll
 	$(CARGO) build $(LOCKED) --release -p plimsoll
@@ -48,37 +50,45 @@ wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
 	$(PYTHON) -m pip wheel -q --no-index --no-deps --no-build-isolation -w '$(TARGET)/wheel' '$(TARGET)/wheel/source'
 
 test: deps go-tools ## all tests, with real clients, servers and proxies (PROFILE=release: of the binary that ships)
-	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
+	$(MAKE) --no-print-directory binary wheel
+	$(MAKE) --no-print-directory -j5 -o binary -o wheel test-rust test-python test-api test-dashboard test-benches
+
+test-build: deps go-tools binary wheel ## compile all that the tests run, and run none
+
+binary: # the tests, and the binary that they run
+	$(CARGO) test $(LOCKED) --workspace $(FEATURES) --no-run
+	$(if $(filter-out dev,$(PROFILE)),$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll)
+
+test-rust: binary ## the tests in Rust, those that wait beside those that work (TESTS='--only e2e tls::')
+	PLIMSOLL_BIN='$(BINARY)' scripts/run-tests --cargo '$(LOCKED) --workspace $(FEATURES)' $(TESTS)
+
+test-again: deps go-tools wheel ## the end-to-end tests ten times with two busy loops beside them, an hour; none may fail
+	scripts/leaves-nothing scripts/run-tests --cargo '$(LOCKED) --workspace $(FEATURES)' --only e2e --times 10 --beside 2
+
+test-benches: # the benches' own parts
 	python3 -B -m unittest discover -q -s benches
-	$(MAKE) --no-print-directory test-python test-api test-dashboard
-	PLIMSOLL_BIN=$(TARGET)/$(PROFILE)/plimsoll $(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-fail-fast
 
-test-build: deps wheel go-tools ## compile the tests and run none
-	$(CARGO) test $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-run
-
-test-python: wheel ## the wheel in a fresh environment, against real daemons
-	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
+test-python: binary wheel ## the wheel in a fresh environment, against real daemons
 	rm -rf '$(TARGET)/venv'
 	$(PYTHON) -m venv '$(TARGET)/venv'
 	'$(TARGET)/venv/bin/pip' install -q --no-index --no-deps '$(TARGET)'/wheel/*.whl
-	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' MYPY='$(PYTHON) -m mypy' \
+	PLIMSOLL_BIN='$(BINARY)' MYPY='$(PYTHON) -m mypy' \
 		'$(TARGET)/venv/bin/python' -B -m unittest discover -q -s clients/python/tests
 
-test-api: ## control over TLS against its OpenAPI document, with invented requests (schemathesis)
-	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
+test-api: binary ## control over TLS against its OpenAPI document, with invented requests (schemathesis)
 	PYTHON='$(PYTHON)' scripts/install-schemathesis '$(TARGET)/schemathesis'
-	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' '$(TARGET)/schemathesis/bin/python' -B -m unittest discover -q -s tests/api
+	PLIMSOLL_BIN='$(BINARY)' '$(TARGET)/schemathesis/bin/python' -B -m unittest discover -q -s tests/api
 
-test-dashboard: deps ## the dashboard in headless Chromium (Playwright, axe); pictures in target/dashboard
-	$(CARGO) build $(LOCKED) --profile $(PROFILE) -p plimsoll
+test-dashboard: binary ## the dashboard in headless Chromium (Playwright, axe); pictures in target/dashboard
 	PYTHON='$(PYTHON)' scripts/install-playwright '$(TARGET)/playwright'
-	PLIMSOLL_BIN='$(TARGET)/$(PROFILE)/plimsoll' PICTURES='$(TARGET)/dashboard' \
+	PLIMSOLL_BIN='$(BINARY)' PICTURES='$(TARGET)/dashboard' \
 		'$(TARGET)/playwright/bin/python' -B -m unittest discover -q -s tests/dashboard
 
-lint: deps ## formatting, clippy and the documentation's links, warnings as errors
+lint: deps ## formatting, clippy, the documentation's links (warnings as errors), and the rule against flaky tests
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --features plimsoll/kerberos,plimsoll/kubernetes --no-deps --keep-going
+	python3 -B -m unittest discover -q -s tests/house
+	$(CARGO) clippy $(LOCKED) --workspace $(FEATURES) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace $(FEATURES) --no-deps --keep-going
 
 fmt: ## format the code
 	$(CARGO) fmt --all

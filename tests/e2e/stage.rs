@@ -28,6 +28,7 @@ mod wire;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -54,34 +55,33 @@ pub(crate) use wire::{Answer, Wire, get};
 /// Bound of every wait: longer than anything takes on a machine with other work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+/// Least and longest time between two looks.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+
+/// Looks again and again until `look` finds something or `end` is over. A look that takes long, such as a command, is repeated
+/// less often: waiting tests leave the machine to those that work.
+fn watch<T>(end: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    loop {
+        let begun = Instant::now();
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep((2 * begun.elapsed()).clamp(LOOK.0, LOOK.1)); // sleeps: polls
+    }
+}
 
 /// Looks again and again until `look` finds something.
 #[track_caller]
-pub(crate) fn found<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "in {PATIENCE:?}: not {what}");
-        thread::sleep(LOOK);
-    }
+pub(crate) fn found<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    watch(Instant::now() + PATIENCE, look).unwrap_or_else(|| panic!("in {PATIENCE:?}: not {what}"))
 }
 
 /// Looks again and again until `holds` does; false if it never did.
 pub(crate) fn patiently(mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if holds() {
-            return true;
-        }
-        if Instant::now() >= end {
-            return false;
-        }
-        thread::sleep(LOOK);
-    }
+    watch(Instant::now() + PATIENCE, || holds().then_some(())).is_some()
 }
 
 /// Looks again and again until `holds` does.
@@ -94,10 +94,8 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[track_caller]
 pub(crate) fn throughout(what: &str, length: Duration, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while begun.elapsed() < length {
-        assert!(holds(), "after {:?}: not {what}", begun.elapsed());
-        thread::sleep(LOOK);
-    }
+    let broken = watch(begun + length, || (!holds()).then(|| begun.elapsed()));
+    assert!(broken.is_none(), "after {broken:?}: not {what}");
 }
 
 /// A folder that goes away with its test.
@@ -129,6 +127,21 @@ impl Folder {
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Writes an executable script.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        let source = self.write(&format!("{name}.source"), text);
+        self.install(&source, name)
+    }
+
+    /// Copies a program. Another process does so: the kernel runs no file that is open for writing anywhere (ETXTBSY), and
+    /// children that other tests start meanwhile would inherit ours until they are programs of their own.
+    pub(crate) fn install(&self, program: &Path, name: &str) -> PathBuf {
+        let path = self.join(name);
+        let made = Command::new("install").args(["-D", "-m", "755"]).args([program, &path]).status().unwrap();
+        assert!(made.success(), "install {}", path.display());
         path
     }
 }

@@ -137,7 +137,7 @@ pub(super) fn settle(
                 return (process, address);
             }
             assert!(std::time::Instant::now() < end, "it does not listen: {process}");
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(Duration::from_millis(10)); // sleeps: polls
         }
     }
     panic!("no port is free for {}", program.display());

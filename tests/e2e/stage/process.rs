@@ -17,7 +17,7 @@ use super::{found, until};
 const SHOWN: usize = 40;
 
 /// How long one is waited for that is to stand still.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running program, its standard error line by line. Killed, by its number and with what it started, when it is dropped; by
 /// the kernel when the test's own process is.
@@ -130,8 +130,9 @@ impl Drop for Process {
             // One that stands still starts nothing more, and the numbers of its children stay theirs. It does so soon after it is told to.
             self.signal(Signal::STOP);
             let begun = Instant::now();
+            // bound: a safety net
             while !self.stands() && begun.elapsed() < PATIENCE {
-                thread::sleep(Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(1)); // sleeps: polls
             }
             let children = self.children();
             let _ = self.child.kill();

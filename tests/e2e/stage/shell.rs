@@ -1,8 +1,6 @@
 //! A shell that a test types into, line by line. What it started ends with it.
 
-use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -31,8 +29,7 @@ impl Shell {
             setpriv.display(),
             binary().display()
         );
-        let path = own.write("plimsoll", program);
-        std::fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        own.script("plimsoll", &program);
         // What answers with an error is one.
         own.write(".curlrc", "silent\nshow-error\nfail-with-body\nnoproxy = \"*\"\n");
         let paths = format!("{}:{}", own.path().display(), std::env::var("PATH").unwrap_or_default());

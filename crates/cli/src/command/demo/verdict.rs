@@ -57,6 +57,8 @@ pub(super) struct Report {
     events: Vec<Note>,
     /// As the balancer counts; `null` if it could not be asked.
     retries: Option<u64>,
+    /// Whether this binary was compiled for speed; latencies of one that was not are higher.
+    optimized: bool,
 }
 
 /// What became of requests.
@@ -158,6 +160,7 @@ pub(super) fn judge(
         phases: tally.phases.iter().map(|phase| phase_report(phase, &cast.members)).collect(),
         events: tally.notes.clone(),
         retries,
+        optimized: !cfg!(debug_assertions),
     }
 }
 
@@ -227,6 +230,12 @@ impl Report {
                 out,
                 "balancer  {} tried again on another connection or member",
                 count(retries, "request")
+            );
+        }
+        if !self.optimized {
+            let _ = writeln!(
+                out,
+                "build     compiled quickly, not for speed: latencies are higher than those of `make build`"
             );
         }
         let (word, tone) = match self.verdict {
@@ -349,7 +358,8 @@ mod tests {
 
     #[test]
     fn the_report() {
-        insta::assert_snapshot!(report().render(false), @r"
+        let report = Report { optimized: false, ..report() };
+        insta::assert_snapshot!(report.render(false), @r"
         100 requests per second for 20 s, round_robin
         2 members, 4 workers each, exp 6.00 ms
 
@@ -365,6 +375,7 @@ mod tests {
 
         load      Poisson; 100.00 % left on time (late by p99 0 µs, at most 0 µs)
         balancer  7 requests tried again on another connection or member
+        build     compiled quickly, not for speed: latencies are higher than those of `make build`
         verdict   FAILED: 3 requests failed: 3 timeout
         ");
     }
