@@ -75,7 +75,7 @@ mod tests {
     fn the_knee_comes_near_the_number_of_cores() {
         let service: Service = "lognormal:10ms:1.2:300ms".parse().unwrap();
         let (mut sharing, mut meter) = (Sharing::new(4.0, 1.0), Meter::new(Time(0)));
-        let (mut chance, mut knees, mut asks) = (Chance::new(1), Vec::new(), [0.0; 10]);
+        let (mut chance, mut knees, mut asks) = (Chance::new(1), Vec::new(), [0.0_f64; 10]);
         while knees.len() < 2000 {
             let (client, ask) =
                 (0..10).map(|client| (client, asks[client])).min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
