@@ -40,7 +40,8 @@ fn stall(limits: Limits) -> Stall {
     let begun = Instant::now();
     let run = run::start(get(address), pace, limits).unwrap();
     let started = Instant::now();
-    let before = taken(&run, |record| record.due >= STALLED);
+    let least = STALLED as u32 * MS;
+    let before = taken(&run, |record| record.due >= STALLED && started.elapsed() >= least);
     let stall = started.elapsed().as_secs_f64();
     seen.release();
     let (mut record, mut ends) = (before.clone(), 0.0);
