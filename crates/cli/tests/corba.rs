@@ -1,8 +1,11 @@
 //! CORBA's test tools as they are run: a member, load for it, and its reference in every form.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../../../tests/ports.rs"]
+mod ports;
+
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,6 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use plimsoll_wire::giop::{Cut, Ior, Message, cut, write};
+use ports::free_port;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Files of one test, gone when it ends.
@@ -70,19 +75,56 @@ fn refused(args: &[&str], code: i32) -> String {
     error
 }
 
+/// Looks again and again until `holds` does.
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        // bound: a safety net
+        assert!(begin.elapsed() < Duration::from_secs(60), "not {what}");
+        std::thread::sleep(Duration::from_millis(5)); // sleeps: polls
+    }
+}
+
 /// Members that have written their references, and those.
 fn members(file: &Path, more: &[&str]) -> (Process, Vec<String>) {
-    let mut args = vec!["member", "--iiop", "--listen", "127.0.0.1:0", "--quiet", "--ior-file"];
+    members_at("127.0.0.1:0", file, more)
+}
+
+fn members_at(listen: &str, file: &Path, more: &[&str]) -> (Process, Vec<String>) {
+    let mut args = vec!["member", "--iiop", "--listen", listen, "--quiet", "--ior-file"];
     args.push(file.to_str().unwrap());
     args.extend(more);
     let process = Process(plimsoll(&args).spawn().unwrap());
-    let begin = Instant::now();
-    while !file.exists() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "no {}", file.display());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("a file of references", || file.exists());
     (process, fs::read_to_string(file).unwrap().lines().map(str::to_owned).collect())
 }
+
+/// How many requests have come to a member that obeys orders at this port.
+fn requests(orders: u16) -> u64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", orders)).unwrap();
+    stream.write_all(b"GET /_plimsoll/count HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let said: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+    said["requests"].as_u64().unwrap()
+}
+
+/// Load of twenty requests on two connections, however long the machine takes for them.
+const TWENTY: [&str; 12] = [
+    "--rate",
+    "100",
+    "--arrival",
+    "constant",
+    "-d",
+    "195ms",
+    "--connections",
+    "2",
+    "--timeout",
+    "60s",
+    "--connect-timeout",
+    "60s",
+];
 
 #[test]
 fn a_member_its_reference_and_load_for_it() {
@@ -103,21 +145,10 @@ fn a_member_its_reference_and_load_for_it() {
     for (target, member) in
         [(format!("file:{path}").as_str(), "m1"), (&references[1], "m2"), (location, "m2")]
     {
-        let run = said(&[
-            "load",
-            target,
-            "--concurrency",
-            "2",
-            "-d",
-            "200ms",
-            "-o",
-            "json",
-            "--fail-if",
-            "failed>0%",
-        ]);
+        let run = said(&[&["load", target, "-o", "json", "--fail-if", "failed>0%"][..], &TWENTY].concat());
         let run: Value = serde_json::from_str(&run).unwrap();
-        assert_eq!(run["members"][member]["ok"], run["ok"], "{run}");
-        assert!(run["ok"].as_u64().unwrap() > 10, "{run}");
+        assert_eq!(run["members"][member]["ok"], 20, "{run}");
+        assert_eq!(run["ok"], 20, "{run}");
     }
 }
 
@@ -125,15 +156,14 @@ fn a_member_its_reference_and_load_for_it() {
 fn exceptions_are_named() {
     let folder = Folder::new();
     let (_member, references) = members(&folder.file("bad.ior"), &["--fail-rate", "1"]);
-    let args = ["load", &references[0], "--concurrency", "1", "-d", "100ms", "--fail-if", "failed>1%"];
-    let output = run(&args);
+    let output = run(&[&["load", &references[0], "--fail-if", "failed>1%"][..], &TWENTY].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("exception  ") && text.contains("IDL:omg.org/CORBA/UNKNOWN:1.0"), "{text}");
     assert!(text.contains("target     corbaloc:iiop:1.2@127.0.0.1:"), "{text}");
     let saved = folder.file("saved.json");
     let saved = saved.to_str().unwrap();
-    said(&["load", &references[0], "--concurrency", "1", "-d", "100ms", "--save", saved]);
+    said(&[&["load", &references[0], "--save", saved][..], &TWENTY].concat());
     let sum = said(&["load", "--merge", saved, "--merge", saved, "-o", "json"]);
     let sum: Value = serde_json::from_str(&sum).unwrap();
     assert_eq!(sum["exceptions"]["IDL:omg.org/CORBA/UNKNOWN:1.0"], sum["failed"]["exception"], "{sum}");
@@ -143,8 +173,12 @@ fn exceptions_are_named() {
 #[test]
 fn a_member_is_killed_under_its_sessions() {
     let folder = Folder::new();
-    let (first, one) = members(&folder.file("one.ior"), &["--name", "one"]);
-    let (_second, other) = members(&folder.file("other.ior"), &["--name", "other"]);
+    let orders = [free_port(), free_port()];
+    let [to_one, to_other] = orders.map(|port| format!("127.0.0.1:{port}"));
+    // A port that stays its own when it is dead.
+    let listen = format!("127.0.0.1:{}", free_port());
+    let (first, one) = members_at(&listen, &folder.file("one.ior"), &["--name", "one", "--orders", &to_one]);
+    let (_second, other) = members(&folder.file("other.ior"), &["--name", "other", "--orders", &to_other]);
     let targets: Vec<Ior> = [&one[0], &other[0]].map(|text| text.parse().unwrap()).into();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let group = format!("iiop://{}/group", listener.local_addr().unwrap());
@@ -156,19 +190,22 @@ fn a_member_is_killed_under_its_sessions() {
             std::thread::spawn(move || redirect(stream.unwrap(), &targets, turn));
         }
     });
-    let args = ["load", &group, "--concurrency", "6", "-d", "1500ms", "-o", "json", "--quiet"];
-    let load = plimsoll(&args).stdout(Stdio::piped()).spawn().unwrap();
-    let begin = Instant::now();
-    while turn.load(Relaxed) < 6 {
-        assert!(begin.elapsed() < Duration::from_secs(20), "the load does not begin");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    std::thread::sleep(Duration::from_millis(200)); // of calls
+    let limits = ["--timeout", "60s", "--connect-timeout", "60s"];
+    let args = ["load", &group, "--concurrency", "6", "-d", "1h", "-o", "json", "--quiet"];
+    let mut load = plimsoll(&[&args[..], &limits].concat());
+    let mut load = Process(load.stdout(Stdio::piped()).spawn().unwrap());
+    // More than it may have in service.
+    until("calls of all sessions", || turn.load(Relaxed) >= 6 && requests(orders[0]) >= 20);
     drop(first);
-    let output = load.wait_with_output().unwrap();
-    let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+    until("the sessions of one asking again", || turn.load(Relaxed) >= 9);
+    let before = requests(orders[1]);
+    until("calls at the other", || requests(orders[1]) >= before + 100);
+    kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
+    let mut said = String::new();
+    load.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    let run: Value = serde_json::from_str(&said).unwrap();
     let count = |name: &str| run["members"][name]["ok"].as_u64().unwrap();
-    assert!(count("one") > 10 && count("other") > count("one"), "{}", run["members"]);
+    assert!(count("one") > 10 && count("other") > before + 90, "{}", run["members"]);
     // Only what was in service when the member died.
     let failed: u64 = run["failed"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
     assert!(failed <= 6, "{}", run["failed"]);

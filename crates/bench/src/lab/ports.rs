@@ -10,7 +10,7 @@ use super::Trouble;
 
 /// Those that are given out: below them are services, above them what people choose by hand.
 const FIRST: u32 = 10_240;
-const LAST: u32 = 19_999;
+const LAST: u32 = 17_999;
 /// The lowest that the kernel gives to those that connect, unless it says otherwise.
 const USUAL: u32 = 32_768;
 

@@ -60,3 +60,43 @@ fn line(reading: Reading, full: bool) -> Vec<u8> {
     reading::write(&Said { reading, unseen: full.then_some(Unseen::Full) }, &mut line);
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::chance::Chance;
+    use crate::member::Service;
+    use crate::member::sharing::Sharing;
+
+    /// Ten clients that think for a while after each answer: now there are more requests than cores, now fewer.
+    #[test]
+    fn the_knee_comes_near_the_number_of_cores() {
+        let service: Service = "lognormal:10ms:1.2:300ms".parse().unwrap();
+        let (mut sharing, mut meter) = (Sharing::new(4.0, 1.0), Meter::new(Time(0)));
+        let (mut chance, mut knees, mut asks) = (Chance::new(1), Vec::new(), [0.0_f64; 10]);
+        while knees.len() < 2000 {
+            let (client, ask) =
+                (0..10).map(|client| (client, asks[client])).min_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+            let end = sharing.next().unwrap_or(f64::INFINITY);
+            let now = Time(0) + Duration::from_secs_f64(ask.min(end));
+            let (client, reading) = if end <= ask {
+                let (client, job) = sharing.ended(end).unwrap();
+                (client, meter.end(job, true, now))
+            } else if meter.full() {
+                (client, meter.reading())
+            } else {
+                asks[client] = f64::INFINITY;
+                sharing.begin(ask, service.draw(&mut chance).as_secs_f64(), (client, meter.begin(now)));
+                continue;
+            };
+            knees.push(f64::from(reading.knee));
+            asks[client] = ask.min(end) + chance.exp() * 0.015;
+        }
+        // The mean of what it says once it has learned: at one moment that may be what it tries, which is less, to see what is lost
+        // by it.
+        let knee = knees[1000..].iter().sum::<f64>() / 1000.0;
+        assert!((3.0..=6.0).contains(&knee), "{knee}");
+    }
+}

@@ -48,24 +48,12 @@ impl Processor {
     /// # Errors
     /// If the kernel grants no timer.
     pub(super) fn new(spec: &Spec, cores: f64) -> io::Result<Self> {
-        let mut state = State {
-            sharing: Sharing::new(cores, spec.speed),
-            armed: f64::INFINITY,
-            speed: spec.speed,
-            slow: 1.0,
-            later: spec.slow_after,
-            // Neither the seed of the service times nor that of the failures.
-            neighbour: spec
-                .antagonist
-                .map(|antagonist| Neighbour::new(antagonist, spec.seed ^ 0xa27a_6041_57c0_ffee)),
-        };
-        state.change(0.0);
         let processor = Self(Rc::new(Inner {
             cores,
             alarm: Alarm::new()?,
             start: Instant::now(),
             most: spec.queue.max(1),
-            state: RefCell::new(state),
+            state: RefCell::new(State::new(spec, cores)),
         }));
         processor.settle();
         tokio::task::spawn_local(processor.clone().run());
@@ -115,27 +103,13 @@ impl Processor {
     fn settle(&self) -> f64 {
         let now = self.0.start.elapsed().as_secs_f64();
         let mut state = self.0.state.borrow_mut();
-        while let Some(turn) = state.turn().filter(|turn| *turn <= now) {
-            state.finish(turn);
-            if let Some(neighbour) = state.neighbour.as_mut().filter(|neighbour| neighbour.until <= turn) {
-                neighbour.turn();
-            }
-            if let Some(later) = state.later.take_if(|later| later.after.as_secs_f64() <= turn) {
-                state.speed /= later.factor.max(1.0 / MAX_SLOW);
-            }
-            state.change(turn);
-        }
-        state.finish(now);
+        state.settle(now);
         self.arm(&mut state);
         now
     }
 
-    /// Sets the alarm if something happens before it rings. That it may ring for nothing costs less than to set it
-    /// anew whenever jobs get slower.
     fn arm(&self, state: &mut State) {
-        let next = [state.sharing.next(), state.turn()].into_iter().flatten().fold(f64::INFINITY, f64::min);
-        if next < state.armed && next.is_finite() {
-            state.armed = next;
+        if let Some(next) = state.arm() {
             self.0.alarm.set(self.0.start + Duration::from_secs_f64(next.min(FAR)));
         }
     }
@@ -149,7 +123,49 @@ impl Processor {
     }
 }
 
+/// Times are seconds since the processors began and never go back.
 impl State {
+    fn new(spec: &Spec, cores: f64) -> Self {
+        let mut state = Self {
+            sharing: Sharing::new(cores, spec.speed),
+            armed: f64::INFINITY,
+            speed: spec.speed,
+            slow: 1.0,
+            later: spec.slow_after,
+            // Neither the seed of the service times nor that of the failures.
+            neighbour: spec
+                .antagonist
+                .map(|antagonist| Neighbour::new(antagonist, spec.seed ^ 0xa27a_6041_57c0_ffee)),
+        };
+        state.change(0.0);
+        state
+    }
+
+    /// Catches up with all that has happened until `now`.
+    fn settle(&mut self, now: f64) {
+        while let Some(turn) = self.turn().filter(|turn| *turn <= now) {
+            self.finish(turn);
+            if let Some(neighbour) = self.neighbour.as_mut().filter(|neighbour| neighbour.until <= turn) {
+                neighbour.turn();
+            }
+            if let Some(later) = self.later.take_if(|later| later.after.as_secs_f64() <= turn) {
+                self.speed /= later.factor.max(1.0 / MAX_SLOW);
+            }
+            self.change(turn);
+        }
+        self.finish(now);
+    }
+
+    /// When to set the alarm to, if something happens before it rings. That it may ring for nothing costs less than to set it
+    /// anew whenever jobs get slower.
+    fn arm(&mut self) -> Option<f64> {
+        let next = [self.sharing.next(), self.turn()].into_iter().flatten().fold(f64::INFINITY, f64::min);
+        (next < self.armed && next.is_finite()).then(|| {
+            self.armed = next;
+            next
+        })
+    }
+
     /// When the speed changes by itself.
     fn turn(&self) -> Option<f64> {
         let neighbour = self.neighbour.as_ref().map(|neighbour| neighbour.until);
@@ -190,9 +206,18 @@ impl Drop for Job<'_> {
 #[cfg(test)]
 mod tests {
     use tokio::runtime::{Builder, LocalOptions};
+    use tokio::sync::oneshot::Receiver;
 
     use super::*;
     use crate::member::Spec;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn spec(change: impl FnOnce(&mut Spec)) -> Spec {
+        let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+        change(&mut spec);
+        spec
+    }
 
     fn on_four_cores<F: Future>(
         change: impl FnOnce(&mut Spec),
@@ -200,112 +225,169 @@ mod tests {
     ) -> F::Output {
         let runtime =
             Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
-        let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
-        change(&mut spec);
-        runtime.block_on(async { test(Processor::new(&spec, 4.0).unwrap()).await })
+        runtime.block_on(async { test(Processor::new(&spec(change), 4.0).unwrap()).await })
     }
 
-    /// When each of so many jobs of so much work began and ended, that were begun at once.
-    async fn together(processor: &Processor, jobs: usize, work: Duration) -> Vec<[Duration; 2]> {
-        let start = Instant::now();
-        let tasks: Vec<_> = (0..jobs)
-            .map(|_| {
-                let processor = processor.clone();
-                tokio::task::spawn_local(async move {
-                    let begin = start.elapsed();
-                    processor.serve(work).await.unwrap();
-                    [begin, start.elapsed()]
-                })
-            })
-            .collect();
-        let mut times = Vec::new();
-        for task in tasks {
-            times.push(task.await.unwrap());
+    /// Four cores at times that are arguments, with their alarm and jobs that are not done.
+    struct Computed {
+        state: State,
+        jobs: Vec<(usize, Receiver<()>)>,
+        begun: usize,
+    }
+
+    impl Computed {
+        fn new(change: impl FnOnce(&mut Spec)) -> Self {
+            let mut state = State::new(&spec(change), 4.0);
+            state.arm();
+            Self { state, jobs: Vec::new(), begun: 0 }
         }
-        times
-    }
 
-    /// How late the one in the middle was, and the last, against when four cores would have ended them.
-    fn lateness(times: &[[Duration; 2]], work: Duration) -> [f64; 2] {
-        let (mut sharing, mut due) = (Sharing::new(4.0, 1.0), vec![0.0; times.len()]);
-        let mut end_by = |sharing: &mut Sharing<usize>, now: f64| {
-            while let Some(end) = sharing.next().filter(|end| *end <= now) {
-                let job = sharing.ended(end).expect("it is the next to end");
-                due[job] = end;
+        /// Begins a job with so many seconds of work, as a request that comes does.
+        fn begin(&mut self, now: f64, work: f64) -> Ticket {
+            self.state.settle(now);
+            let (wake, woken) = oneshot::channel();
+            let ticket = self.state.sharing.begin(now, work, wake);
+            self.state.arm();
+            self.jobs.push((self.begun, woken));
+            self.begun += 1;
+            ticket
+        }
+
+        /// Lets the alarm ring so much too late each time until all jobs are done: which was done when.
+        fn run(&mut self, late: f64) -> Vec<(usize, f64)> {
+            let mut done = Vec::new();
+            while !self.jobs.is_empty() {
+                let now = self.state.armed + late;
+                self.state.armed = f64::INFINITY;
+                self.state.settle(now);
+                self.state.arm();
+                let ended = self.jobs.extract_if(.., |(_, woken)| woken.try_recv().is_ok());
+                done.extend(ended.map(|(job, _)| (job, now)));
             }
-        };
-        for (job, [begin, _]) in times.iter().enumerate() {
-            end_by(&mut sharing, begin.as_secs_f64());
-            sharing.begin(begin.as_secs_f64(), work.as_secs_f64(), job);
+            done
         }
-        end_by(&mut sharing, f64::INFINITY);
-        let mut late: Vec<_> =
-            times.iter().zip(&due).map(|([_, end], due)| end.as_secs_f64() - due).collect();
-        late.sort_by(f64::total_cmp);
-        [late[late.len() / 2], late[late.len() - 1]]
+    }
+
+    #[track_caller]
+    fn assert_done(done: &[(usize, f64)], expected: impl IntoIterator<Item = (usize, f64)>) {
+        let expected: Vec<_> = expected.into_iter().collect();
+        let near = |((job, at), (due_job, due)): (&(usize, f64), &(usize, f64))| {
+            job == due_job && (at - due).abs() < 1e-9
+        };
+        assert!(
+            done.len() == expected.len() && done.iter().zip(&expected).all(near),
+            "{done:?} {expected:?}"
+        );
     }
 
     #[test]
-    fn two_hundred_jobs_end_within_a_millisecond_of_their_time() {
-        let ms = Duration::from_millis(1);
-        let rounds = on_four_cores(
+    fn two_hundred_jobs_end_at_their_time() {
+        let mut computed = Computed::new(|_| {});
+        for _ in 0..200 {
+            computed.begin(0.0, 1e-3);
+        }
+        // 200 ms of work on four cores.
+        assert_done(&computed.run(0.0), (0..200).map(|job| (job, 0.05)));
+        assert!((computed.state.sharing.busy() - 0.2).abs() < 1e-9, "{}", computed.state.sharing.busy());
+    }
+
+    #[test]
+    fn an_alarm_that_is_late_costs_no_capacity() {
+        // Eight share four cores for 20 ms, and the longer ones have a core each for the 10 ms that are left. The alarm is first set for
+        // when the shorter ones would have ended without the others.
+        for (late, short, long) in [(0.0, 0.02, 0.03), (0.007, 0.027, 0.037), (1.0, 1.01, 1.01)] {
+            let mut computed = Computed::new(|_| {});
+            for work in [0.01, 0.02] {
+                for _ in 0..4 {
+                    computed.begin(0.0, work);
+                }
+            }
+            assert_done(&computed.run(late), (0..8).map(|job| (job, if job < 4 { short } else { long })));
+            assert!((computed.state.sharing.busy() - 0.12).abs() < 1e-9, "{}", computed.state.sharing.busy());
+            // One that comes after all of that has a core at once.
+            computed.begin(2.0, 0.01);
+            assert_done(&computed.run(0.0), [(8, 2.01)]);
+        }
+    }
+
+    #[test]
+    fn in_real_time_no_job_ends_before_its_time() {
+        on_four_cores(
             |_| {},
             async |processor| {
-                let mut rounds = Vec::new();
-                for _ in 0..10 {
-                    // 200 ms of work on four cores.
-                    let times = together(&processor, 200, ms).await;
-                    let last = times.iter().map(|[_, end]| *end).max().unwrap();
-                    assert!(last >= 50 * ms, "{last:?}");
-                    rounds.push(lateness(&times, ms));
+                let begin = Instant::now();
+                let task = |_| {
+                    let processor = processor.clone();
+                    tokio::task::spawn_local(async move { processor.serve(MS).await.unwrap() })
+                };
+                for task in (0..200).map(task).collect::<Vec<_>>() {
+                    task.await.unwrap();
                 }
-                rounds
+                // 200 ms of work on four cores.
+                assert!(begin.elapsed() >= 50 * MS, "{:?}", begin.elapsed());
+                assert!((processor.busy() - 0.2).abs() < 1e-9, "{}", processor.busy());
             },
         );
-        // Others may have the machine in most of the rounds, not in all. To wake two hundred takes about a millisecond by itself where
-        // nothing is optimized, which the last of them waits for.
-        assert!(rounds.iter().any(|[middle, last]| *middle < 1e-3 && *last < 5e-3), "{rounds:?}");
     }
 
     #[test]
     fn what_is_dropped_leaves_its_share_to_the_others() {
-        let ms = Duration::from_millis(1);
         on_four_cores(
             |_| {},
             async |processor| {
                 let long = Duration::from_secs(1000);
                 for _ in 0..40 {
-                    assert!(tokio::time::timeout(ms, processor.serve(long)).await.is_err());
+                    assert!(tokio::time::timeout(MS, processor.serve(long)).await.is_err());
                 }
-                let [_, time] = together(&processor, 4, 50 * ms).await[0];
-                assert!((50 * ms..500 * ms).contains(&time), "{time:?}");
+                assert_eq!(processor.0.state.borrow().sharing.len(), 0);
             },
         );
+        let mut computed = Computed::new(|_| {});
+        let tickets: Vec<_> = (0..40).map(|_| computed.begin(0.0, 1000.0)).collect();
+        for ticket in tickets {
+            assert!(computed.state.sharing.cancel(0.001, ticket).is_some());
+        }
+        computed.jobs.clear();
+        for _ in 0..4 {
+            computed.begin(0.002, 0.05);
+        }
+        assert_done(&computed.run(0.0), (40..44).map(|job| (job, 0.052)));
     }
 
     #[test]
-    fn slow_downs_meet_jobs_in_service_and_the_queue_is_bounded() {
-        let ms = Duration::from_millis(1);
-        let slower = |spec: &mut Spec| {
-            spec.queue = 2;
-            spec.slow_after = Some(Slowdown { after: 20 * ms, factor: 10.0 });
-        };
+    fn slow_downs_meet_jobs_in_service() {
+        let slower = |spec: &mut Spec| spec.slow_after = Some(Slowdown { after: 20 * MS, factor: 10.0 });
+        let mut computed = Computed::new(slower);
+        for _ in 0..2 {
+            computed.begin(0.0, 0.03);
+        }
+        // 20 ms at full speed and the other 10 ms at a tenth of it.
+        assert_done(&computed.run(0.0), [(0, 0.12), (1, 0.12)]);
+        computed.state.slow = 0.1;
+        computed.state.change(0.2);
+        computed.begin(0.2, 0.03);
+        assert_done(&computed.run(0.0), [(2, 0.23)]);
         on_four_cores(slower, async |processor| {
-            let first = processor.clone();
-            let first = tokio::task::spawn_local(async move {
-                let begin = Instant::now();
-                first.serve(30 * ms).await.unwrap();
-                begin.elapsed()
-            });
-            let second = processor.clone();
-            let second = tokio::task::spawn_local(async move { second.serve(30 * ms).await });
-            tokio::task::yield_now().await;
-            assert!(processor.serve(ms).await.is_err());
-            // 20 ms at full speed and the other 10 ms at a tenth of it.
-            let time = first.await.unwrap();
-            assert!(time >= 119 * ms && second.await.unwrap().is_ok(), "{time:?}");
+            let begin = Instant::now();
+            assert!(processor.serve(30 * MS).await.is_ok());
+            assert!(begin.elapsed() >= 119 * MS, "{:?}", begin.elapsed());
             processor.slow(0.1);
-            assert!(processor.serve(30 * ms).await.is_ok());
+            assert!(processor.serve(30 * MS).await.is_ok());
         });
+    }
+
+    #[test]
+    fn the_queue_is_bounded() {
+        on_four_cores(
+            |spec| spec.queue = 2,
+            async |processor| {
+                for _ in 0..2 {
+                    let processor = processor.clone();
+                    tokio::task::spawn_local(async move { processor.serve(Duration::from_secs(1000)).await });
+                }
+                tokio::task::yield_now().await;
+                assert!(processor.serve(MS).await.is_err());
+            },
+        );
     }
 }

@@ -142,3 +142,25 @@ impl PartialEq for Sleeper {
 }
 
 impl Eq for Sleeper {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_is_set_to_the_nanosecond() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let alarm = Alarm::new().unwrap();
+        let until = Instant::now() + Duration::new(3600, 1_500_001);
+        let before = Instant::now();
+        alarm.set(until);
+        let took = before.elapsed();
+        let begin = Instant::now();
+        let left = rustix::time::timerfd_gettime(&alarm.0).unwrap().it_value;
+        let left = Duration::new(left.tv_sec as u64, left.tv_nsec as u32);
+        assert!(Instant::now() + left >= until, "{left:?}");
+        // bound: as long as it took to set it
+        assert!(begin + left <= until + took, "{left:?} in {took:?}");
+    }
+}

@@ -307,7 +307,11 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
         loop {
             let slots = &self.slots;
             let Some(key) = self.connects.over(now, |key| is_up(slots, key)) else { break };
-            self.fail(record, key.slot, Fault::ConnectTimeout);
+            // One that came up while this thread stood still has an event that says so.
+            let connection = self.slots.connection(key.slot);
+            if connection.is_none_or(|connection| net::getpeername(&connection.socket).is_err()) {
+                self.fail(record, key.slot, Fault::ConnectTimeout);
+            }
         }
         loop {
             let slots = &self.slots;

@@ -5,17 +5,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use plimsoll_bench::member::{self, Kind, Spec, reference};
 use plimsoll_bench::pace::{Arrival, Pace};
 use plimsoll_bench::record::{Fault, Record};
-use plimsoll_bench::run::{self, Limits, Run};
+use plimsoll_bench::run::{self, Limits};
 use plimsoll_bench::target::Iiop;
 use plimsoll_wire::giop::{Corbaloc, Cut, Ior, Message, cut, write};
 use tokio::sync::oneshot;
 
-use super::rig::{MS, nobody};
+use super::rig::{HOUR, MS, nobody, patient, stopped, taken};
 
 struct Served {
     address: SocketAddr,
@@ -75,9 +74,11 @@ fn redirect(mut stream: TcpStream, to: &[Ior], counter: &AtomicUsize) {
     }
 }
 
-fn closed(to: &str, follow: bool, clients: usize, time: Duration) -> Record {
+/// What came of the calls of so many clients until there was enough of it.
+#[track_caller]
+fn closed(to: &str, follow: bool, clients: usize, enough: impl Fn(&Record) -> bool) -> Record {
     let target = Iiop::new(to, follow).unwrap();
-    run::closed(target, clients, time, Limits::default()).unwrap().join().unwrap()
+    stopped(run::closed(target, clients, HOUR, patient()).unwrap(), enough)
 }
 
 #[test]
@@ -96,8 +97,8 @@ fn calls_an_object_by_each_kind_of_reference() {
         format!("file://{}", file.display()),
     ];
     for reference in &references {
-        let record = closed(reference, true, 2, 100 * MS);
-        assert!(record.ok > 10 && record.failures() == 0, "{reference}: {} {:?}", record.ok, record.failed);
+        let record = closed(reference, true, 2, |record| record.ok >= 10);
+        assert_eq!(record.failures(), 0, "{reference}: {:?}", record.failed);
         assert_eq!((record.forwarded, record.members["m1"].ok), (0, record.ok));
     }
     std::fs::remove_file(&file).unwrap();
@@ -127,33 +128,32 @@ fn other_references_are_refused() {
 fn a_session_follows_and_stays() {
     let mut members = ["m1", "m2"].map(|name| served(name, |_| {}));
     let (balancer, count) = redirector(members.iter().map(|member| reference(member.address)).collect());
-    let record = closed(&format!("corbaloc::{balancer}/group"), true, 6, 400 * MS);
-    assert!(record.ok > 100 && record.failures() == 0, "{} {:?}", record.ok, record.failed);
+    let enough = |record: &Record| record.ok >= 100 && record.forwarded >= 6;
+    let record = closed(&format!("corbaloc::{balancer}/group"), true, 6, enough);
+    assert_eq!(record.failures(), 0, "{:?}", record.failed);
     assert_eq!((record.forwarded, count.load(Relaxed), record.returned), (6, 6, 0));
     assert_eq!(record.members.len(), 2);
     members.iter_mut().for_each(Served::stop);
 }
 
-/// With so many connections in an open loop, each is a session and has its share. What piles up while the machine
-/// stands still goes to whoever is free first, so a run in which that happened is not the one to judge by.
+/// With so many connections in an open loop, each is a session. Which of those that are free has the next request is
+/// chance: each has its share where all are free, as they are if one request follows the other. Of 1000 requests each member has
+/// 250 with a standard deviation of 14, and 100 more or less with a probability below 1e-12.
 #[test]
 fn sessions_share_an_open_loop() {
     let mut members: Vec<Served> = (1..=4).map(|n| served(&format!("m{n}"), |_| {})).collect();
     let (balancer, _) = redirector(members.iter().map(|member| reference(member.address)).collect());
-    let mut shares: Vec<f64> = Vec::new();
-    for seed in 1..=5 {
-        let target = Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
-        let limits = Limits { connections: Some(4), ..Limits::default() };
-        let pace = Pace::new(Arrival::Constant, 2000.0, 600 * MS, seed);
-        let record = run::start(target, pace, limits).unwrap().join().unwrap();
-        assert_eq!((record.failures(), record.forwarded), (0, 4), "{:?}", record.failed);
-        shares = record.shares().into_values().collect();
-        assert_eq!(shares.len(), 4, "{shares:?}");
-        if shares.iter().all(|share| (0.15..0.35).contains(share)) {
-            break;
-        }
-    }
-    assert!(shares.iter().all(|share| (0.15..0.35).contains(share)), "{shares:?}");
+    let target = || Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
+    let limits = Limits { connections: Some(4), ..patient() };
+    let pace = Pace::new(Arrival::Constant, 2000.0, 100 * MS, 1);
+    let record = run::start(target(), pace, limits.clone()).unwrap().join().unwrap();
+    assert_eq!((record.ok, record.failures(), record.forwarded), (200, 0, 4), "{:?}", record.failed);
+    assert_eq!(record.members.len(), 4);
+    let run = run::closed(target(), 1, HOUR, limits).unwrap();
+    let record = stopped(run, |record| record.ok >= 1000);
+    assert_eq!((record.failures(), record.forwarded), (0, 4), "{:?}", record.failed);
+    let shares: Vec<f64> = record.shares().into_values().collect();
+    assert!(shares.len() == 4 && shares.iter().all(|share| (0.15..0.35).contains(share)), "{shares:?}");
     members.iter_mut().for_each(Served::stop);
 }
 
@@ -161,9 +161,10 @@ fn sessions_share_an_open_loop() {
 fn a_forward_is_an_answer_to_who_does_not_follow() {
     let mut m1 = served("m1", |_| {});
     let (balancer, count) = redirector(vec![reference(m1.address)]);
-    let record = closed(&format!("iiop://{balancer}/group"), false, 2, 100 * MS);
-    assert!(record.ok > 10 && record.failures() == 0, "{:?}", record.failed);
-    assert_eq!((record.ok, record.forwarded), (count.load(Relaxed) as u64, 0));
+    let record = closed(&format!("iiop://{balancer}/group"), false, 2, |record| record.ok >= 10);
+    assert_eq!((record.failures(), record.forwarded), (0, 0), "{:?}", record.failed);
+    // What was cut off may have come that far.
+    assert!((record.ok..=record.due).contains(&(count.load(Relaxed) as u64)), "{}", record.ok);
     assert_eq!(record.members[&*m1.address.to_string()].ok, record.ok);
     m1.stop();
 }
@@ -174,42 +175,38 @@ fn who_is_sent_to_nobody_goes_back() {
     let mut m1 = served("m1", |_| {});
     let (_held, free) = nobody();
     let (balancer, _) = redirector(vec![reference(free), reference(m1.address)]);
-    let record = closed(&format!("iiop://{balancer}/group"), true, 4, 200 * MS);
-    assert!(record.ok > 10 && record.failures() == 0, "{} {:?}", record.ok, record.failed);
-    assert_eq!(record.forwarded, 4 + record.returned);
-    assert!(record.returned >= 3, "{}", record.returned);
+    // Each of the four is sent to the member in the end, and before that somebody to nobody.
+    let enough = |record: &Record| record.ok >= 10 && record.forwarded >= 8;
+    let record = closed(&format!("iiop://{balancer}/group"), true, 4, enough);
+    assert_eq!((record.failures(), record.forwarded, record.returned), (0, 8, 4), "{:?}", record.failed);
     m1.stop();
 }
 
 /// Members stop, each after its last reply: what they had not performed is performed by another.
 #[test]
 fn sessions_of_a_member_that_stops_begin_anew() {
-    let mut members =
-        ["m1", "m2"].map(|name| served(name, |spec| spec.service = "const:2ms".parse().unwrap()));
+    // The port stays that of the first when it has stopped.
+    let (_held, place) = nobody();
+    let mut members = [("m1", Some(place)), ("m2", None)].map(|(name, place)| {
+        served(name, |spec| {
+            spec.service = "const:2ms".parse().unwrap();
+            spec.listen = place.unwrap_or(spec.listen);
+        })
+    });
     let (balancer, _) = redirector(members.iter().map(|member| reference(member.address)).collect());
     let target = Iiop::new(&format!("iiop://{balancer}/group"), true).unwrap();
-    let run = run::closed(target, 4, 700 * MS, Limits::default()).unwrap();
-    let mut record = until(&run, |record| record.members.len() == 2);
+    let run = run::closed(target, 4, HOUR, patient()).unwrap();
+    let mut record = taken(&run, |record| record.members.len() == 2 && record.forwarded == 4);
     members[0].stop();
-    record.add(&run.take());
+    // Its two sessions have ended, and what it had sent was read before so many answers of the other.
+    let on = |record: &Record| record.members.get("m2").is_some_and(|m2| m2.ok >= 20);
+    record.add(&taken(&run, |record| record.returned >= 2 && on(record)));
     let before = record.members["m1"].ok;
-    record.add(&run.join().unwrap());
+    record.add(&stopped(run, |record| record.members.get("m2").is_some_and(|m2| m2.ok > before)));
     // A request may have been on its way when the connection was closed.
     assert!(record.failures() <= 4, "{:?}", record.failed);
-    assert!(record.returned >= 2, "{}", record.returned);
     assert_eq!(record.members["m1"].ok, before);
-    assert!(record.members["m2"].ok > before);
     members[1].stop();
-}
-
-fn until(run: &Run, what: impl Fn(&Record) -> bool) -> Record {
-    let mut record = Record::new();
-    while !what(&record) {
-        std::thread::sleep(5 * MS);
-        record.add(&run.take());
-        assert!(run.elapsed() < Duration::from_secs(20));
-    }
-    record
 }
 
 /// An object that sends its clients to itself: a call ends after so many times.
@@ -218,17 +215,15 @@ fn a_circle_ends() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let own: Corbaloc = format!("corbaloc::1.2@{address}/group").parse().unwrap();
-    drop(listener);
     let counter = Arc::new(AtomicUsize::new(0));
-    let listener = TcpListener::bind(address).unwrap();
     let counts = counter.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             redirect(stream.unwrap(), &[own.ior()], &counts);
         }
     });
-    let record = closed(&format!("iiop://{address}/group"), true, 1, 50 * MS);
-    assert!(record.due > 0 && record.ok == 0);
+    let record = closed(&format!("iiop://{address}/group"), true, 1, |record| record.failures() >= 3);
+    assert_eq!(record.ok, 0);
     assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::Exception], "{:?}", record.failed);
     assert_eq!(record.exceptions["forwarded too often"], record.failures());
     assert!((record.forwarded..=17 * record.due).contains(&(counter.load(Relaxed) as u64)));
@@ -237,8 +232,9 @@ fn a_circle_ends() {
 #[test]
 fn exceptions_are_failures_by_their_names() {
     let mut m1 = served("m1", |spec| spec.fail_rate = 0.5);
-    let record = closed(&format!("iiop://{}/k", m1.address), true, 2, 200 * MS);
-    assert!(record.ok > 10 && record.failed[&Fault::Exception] > 10);
+    let enough = |record: &Record| record.ok > 10 && record.failures() > 10;
+    let record = closed(&format!("iiop://{}/k", m1.address), true, 2, enough);
+    assert_eq!(record.failed.keys().collect::<Vec<_>>(), [&Fault::Exception], "{:?}", record.failed);
     let name = "IDL:omg.org/CORBA/UNKNOWN:1.0";
     assert_eq!(record.exceptions[name], record.failures());
     m1.stop();

@@ -10,3 +10,4 @@ mod open_loop;
 mod picks;
 mod rate;
 mod rig;
+mod stall;

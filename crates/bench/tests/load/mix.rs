@@ -1,13 +1,13 @@
 //! Several requests: by weight, in sequence, and from an access log.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_bench::pace::{Arrival, Pace};
 use plimsoll_bench::replay::{Log, Workload};
 use plimsoll_bench::run::{self, Limits};
 use plimsoll_bench::target::{Http, Request};
 
-use super::rig::{MS, OK, watched};
+use super::rig::{MS, OK, patient, watched};
 
 #[test]
 fn weights_come_out_at_the_servers() {
@@ -16,7 +16,7 @@ fn weights_come_out_at_the_servers() {
     let request = |address| Request::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
     let target = Http::mixed(vec![(4.0, request(one)), (1.0, request(other))], 1).unwrap();
     let pace = Pace::new(Arrival::Poisson, 1000.0, Duration::from_secs(1), 1);
-    let record = run::start(target, pace, Limits::default()).unwrap().join().unwrap();
+    let record = run::start(target, pace, patient()).unwrap().join().unwrap();
     assert_eq!(record.failures(), 0, "{:?}", record.failed);
     let [one, other] = [seen_by_one, seen_by_other].map(|seen| seen.lines.lock().unwrap().len());
     assert_eq!((one + other) as u64, record.ok);
@@ -34,18 +34,17 @@ fn a_log_is_replayed_in_order_and_in_its_time() {
     let base = Request::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
     let requests = log.entries.iter().map(|entry| base.with(&entry.method, &entry.path).unwrap()).collect();
     let target = Http::sequence(requests).unwrap();
-    let limits = Limits { connections: Some(1), ..Limits::default() };
-    let run = run::start(target, log.pace(8.0).into_iter(), limits).unwrap();
-    while !run.finished() {
-        std::thread::sleep(MS);
-    }
-    let length = run.elapsed();
-    let record = run.join().unwrap();
+    let limits = Limits { connections: Some(1), ..patient() };
+    let dues = log.pace(8.0);
+    // The last of its four seconds, eight times as fast.
+    let last = dues[39];
+    assert!(dues.is_sorted() && (450 * MS..500 * MS).contains(&last), "{dues:?}");
+    let begun = Instant::now();
+    let record = run::start(target, dues.into_iter(), limits).unwrap().join().unwrap();
+    assert!(begun.elapsed() >= last, "{last:?}");
     assert_eq!((record.ok, record.failures()), (40, 0), "{:?}", record.failed);
     let expected: Vec<String> = (0..40).map(|n| format!("GET /{n} HTTP/1.1")).collect();
     assert_eq!(*seen.lines.lock().unwrap(), expected);
-    // The last of its four seconds, eight times as fast.
-    assert!((450 * MS..1500 * MS).contains(&length), "{length:?}");
 }
 
 /// A speed that puts the second request beyond the end of time.
@@ -54,6 +53,6 @@ fn what_is_never_due_ends_the_run() {
     let (address, _) = watched(OK, |now| now);
     let target = Http::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
     let dues = [Duration::ZERO, Duration::MAX].into_iter();
-    let record = run::start(target, dues, Limits::default()).unwrap().join().unwrap();
+    let record = run::start(target, dues, patient()).unwrap().join().unwrap();
     assert_eq!((record.due, record.ok), (1, 1), "{:?}", record.failed);
 }

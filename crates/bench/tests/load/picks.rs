@@ -1,19 +1,20 @@
 //! Requests whose members are asked for one by one.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use plimsoll_bench::pace::{Arrival, Pace};
 use plimsoll_bench::pick::{Picked, Picker};
 use plimsoll_bench::record::{Fault, Record};
 use plimsoll_bench::run::{self, Limits};
 use plimsoll_bench::target::{Http, Request};
 
-use crate::rig::{MS, OK, nobody, server};
+use crate::rig::{MS, OK, PATIENCE, nobody, patient, server};
 
 /// Picks by a rule, each after some time.
 #[derive(Debug)]
@@ -77,12 +78,12 @@ impl Picker for Rule {
     }
 }
 
-/// Twenty requests in 200 ms, each on a new connection.
-fn twenty(rule: Rule) -> Record {
+/// So many requests, one in 10 ms, each on a new connection.
+fn requests(count: u32, rule: Rule) -> Record {
     let request = Request::named("GET", "http://web/", &[("connection", "close")], b"").unwrap();
     let target = Http::sequence(vec![request]).unwrap();
-    let pace = Pace::new(Arrival::Constant, 100.0, 200 * MS, 1);
-    let limits = Limits { timeout: 2000 * MS, reuse: false, ..Limits::default() };
+    let pace = (0..count).map(|n| n * 10 * MS);
+    let limits = Limits { reuse: false, ..patient() };
     run::start_by(target, Some(Box::new(rule)), pace, limits).unwrap().join().unwrap()
 }
 
@@ -91,7 +92,7 @@ fn each_goes_to_whom_it_is_told_and_the_time_to_be_told_counts() {
     let servers = [server(OK, |now| now), server(OK, |now| now)];
     let (first, second) = (servers[0], servers[1]);
     let rule = Rule { twice: Some(5), ..Rule::new(&[Some(first), Some(second)], 30 * MS) };
-    let record = twenty(rule);
+    let record = requests(20, rule);
     assert_eq!(record.picked_twice, 4, "of twenty");
     assert_eq!((record.due, record.ok, record.failures()), (20, 20, 0), "{:?}", record.failed);
     assert_eq!(record.picks.count(), 20);
@@ -102,9 +103,9 @@ fn each_goes_to_whom_it_is_told_and_the_time_to_be_told_counts() {
 
 #[test]
 fn where_nobody_is_picked_the_request_has_failed() {
-    let record = twenty(Rule::new(&[Some(server(OK, |now| now)), None], MS));
+    let record = requests(20, Rule::new(&[Some(server(OK, |now| now)), None], MS));
     assert_eq!((record.ok, record.failed.get(&Fault::Unpicked)), (10, Some(&10)), "{:?}", record.failed);
-    assert!(record.latency.quantile(1.0) >= 2000 * MS, "a failure counts with the time-out");
+    assert!(record.latency.quantile(1.0) >= PATIENCE, "a failure counts with the time-out");
 }
 
 #[test]
@@ -113,14 +114,80 @@ fn who_cannot_be_reached_is_told_of_and_another_is_asked_for() {
     let [first, second, third] = there.each_ref().map(|(_, address)| Some(*address));
     let rule = Rule::new(&[first, Some(server(OK, |now| now))], MS);
     let failed = Arc::clone(&rule.failed);
-    let record = twenty(rule);
+    let record = requests(20, rule);
     assert_eq!((record.ok, record.failures()), (20, 0), "{:?}", record.failed);
     // Those that were on their way when the first had failed may have failed, too.
     assert!(failed.lock().unwrap().iter().all(|member| *member == 0) && !failed.lock().unwrap().is_empty());
     // If there is nobody else either it is given up.
-    let record = twenty(Rule::new(&[first, second, third, None], MS));
-    assert_eq!(record.ok, 0);
-    let (connect, unpicked) = (Fault::Connect, Fault::Unpicked);
-    let count = |fault| record.failed.get(&fault).copied().unwrap_or(0);
-    assert_eq!((count(connect) > 0, count(connect) + count(unpicked)), (true, 20), "{:?}", record.failed);
+    let none = || Rule::new(&[first, second, third, None], MS);
+    assert_eq!(requests(1, none()).failed, [(Fault::Connect, 1)].into());
+    let record = requests(20, none());
+    assert_eq!((record.ok, record.failures()), (0, 20));
+    let given_up = [Fault::Connect, Fault::Unpicked];
+    assert!(record.failed.keys().all(|fault| given_up.contains(fault)), "{:?}", record.failed);
+}
+
+/// Picks the same server each time: once it has seen the end of as many connections as were picked before.
+#[derive(Debug)]
+struct Turns {
+    address: SocketAddr,
+    open: VecDeque<u64>,
+    picked: usize,
+    ended: Arc<AtomicUsize>,
+    quiet: (UnixStream, UnixStream),
+}
+
+impl Picker for Turns {
+    fn ask(&mut self, tag: u64) -> bool {
+        self.open.push_back(tag);
+        true
+    }
+
+    fn process(&mut self) {}
+
+    fn next(&mut self) -> Option<(u64, Option<Picked>)> {
+        let tag = self.open.pop_front_if(|_| self.ended.load(SeqCst) >= self.picked)?;
+        self.picked += 1;
+        Some((tag, Some(Picked { member: 0, address: self.address })))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let ready = self.ended.load(SeqCst) >= self.picked;
+        (!self.open.is_empty()).then_some(if ready { Duration::ZERO } else { MS })
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.quiet.0.as_fd()
+    }
+
+    fn failed(&mut self, _: u16) {}
+
+    fn answered_twice(&self) -> u64 {
+        0
+    }
+}
+
+/// A server that closes after each answer without saying so: the next request goes on a new connection.
+#[test]
+fn connections_that_the_server_closed_are_not_used_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, ended) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let ends = ended.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut buffer) = (stream.unwrap(), [0; 4096]);
+            assert!(stream.read(&mut buffer).unwrap() > 0);
+            stream.write_all(OK).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // The other side puts the connection away before the next request is on its way.
+            assert!(!matches!(stream.read(&mut buffer), Ok(1..)));
+            ends.fetch_add(1, SeqCst);
+        }
+    });
+    let turns =
+        Turns { address, open: VecDeque::new(), picked: 0, ended, quiet: UnixStream::pair().unwrap() };
+    let target = Http::sequence(vec![Request::named("GET", "http://web/", &[], b"").unwrap()]).unwrap();
+    let run = run::start_by(target, Some(Box::new(turns)), [Duration::ZERO; 20].into_iter(), patient());
+    let record = run.unwrap().join().unwrap();
+    assert_eq!((record.ok, record.failures()), (20, 0), "{:?}", record.failed);
 }

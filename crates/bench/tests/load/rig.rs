@@ -1,4 +1,4 @@
-//! Servers that do as they are told, and a target that notes when it is asked.
+//! Servers that do as they are told, a target that notes when it is asked, and waiting with a bound.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -7,12 +7,56 @@ use std::time::{Duration, Instant};
 
 use plimsoll_bench::pace::{Arrival, Pace};
 use plimsoll_bench::record::Record;
-use plimsoll_bench::run::{self, Limits};
+use plimsoll_bench::run::{self, Limits, Run};
 use plimsoll_bench::target::{Answer, Ask, Http, Step, Target};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
+/// Longer than any test waits: what takes that long has not ended by itself.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+/// Bound of every wait: longer than anything takes on a machine with other work.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const OK: &[u8] = b"HTTP/1.1 200 OK\r\nx-member: m1\r\ncontent-length: 2\r\n\r\nok";
+
+/// Limits that a machine with other work does not reach.
+pub(crate) fn patient() -> Limits {
+    Limits { timeout: PATIENCE, connect_timeout: PATIENCE, ..Limits::default() }
+}
+
+/// Looks again and again until `holds` does.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        // bound: a safety net
+        assert!(begun.elapsed() < PATIENCE, "in {PATIENCE:?}: not {what}");
+        std::thread::sleep(MS); // sleeps: polls
+    }
+}
+
+/// Takes what has ended until there is enough of it.
+#[track_caller]
+pub(crate) fn taken(run: &Run, enough: impl Fn(&Record) -> bool) -> Record {
+    let (begun, mut record) = (Instant::now(), Record::new());
+    while !enough(&record) {
+        let Record { due, ok, failed, .. } = &record;
+        // bound: a safety net
+        assert!(begun.elapsed() < PATIENCE, "in {PATIENCE:?}: {due} due, {ok} ok, {failed:?}");
+        std::thread::sleep(MS); // sleeps: polls
+        record.add(&run.take());
+    }
+    record
+}
+
+/// Stops a run when enough of it has ended. All that came of it.
+#[track_caller]
+pub(crate) fn stopped(run: Run, enough: impl Fn(&Record) -> bool) -> Record {
+    let mut record = taken(&run, enough);
+    run.stop();
+    record.add(&run.join().unwrap());
+    record
+}
 
 /// What a server has seen.
 #[derive(Debug, Default)]
@@ -23,6 +67,20 @@ pub(crate) struct Seen {
     pub(crate) most: AtomicUsize,
     /// First lines of requests, in order.
     pub(crate) lines: Mutex<Vec<String>>,
+    /// Are answers held back?
+    held: watch::Sender<bool>,
+}
+
+impl Seen {
+    /// Holds all answers back from now on.
+    pub(crate) fn hold(&self) {
+        self.held.send_replace(true);
+    }
+
+    /// Lets the answers go that were held back, and all that follow.
+    pub(crate) fn release(&self) {
+        self.held.send_replace(false);
+    }
 }
 
 /// A server on a thread of its own: reads requests without a body and answers each when `when` (given the
@@ -65,14 +123,16 @@ pub(crate) fn serve(
             let (when, seen) = (when.clone(), seen.clone());
             seen.connections.fetch_add(1, Relaxed);
             tokio::spawn(async move {
-                let mut buffer = [0; 4096];
+                let (mut buffer, mut held) = ([0; 4096], seen.held.subscribe());
                 while let Ok(count @ 1..) = stream.read(&mut buffer).await {
                     let line = String::from_utf8_lossy(&buffer[..count]);
                     seen.lines.lock().unwrap().push(line.lines().next().unwrap_or_default().to_owned());
                     let busy = seen.busy.fetch_add(1, Relaxed) + 1;
                     seen.most.fetch_max(busy, Relaxed);
                     let now = start.elapsed();
+                    // sleeps: the server's service time
                     tokio::time::sleep(when(now).saturating_sub(now)).await;
+                    held.wait_for(|held| !held).await.unwrap();
                     seen.busy.fetch_sub(1, Relaxed);
                     if stream.write_all(answer).await.is_err() {
                         break;
@@ -124,9 +184,10 @@ impl Target for Stamped {
     }
 }
 
-/// An address that nobody listens at, as long as the socket is kept: it has the port.
+/// An address that nobody listens at, as long as the socket is kept: it has the port, and shares it with a member.
 pub(crate) fn nobody() -> (socket2::Socket, SocketAddr) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
     socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let address = socket.local_addr().unwrap().as_socket().unwrap();
     (socket, address)

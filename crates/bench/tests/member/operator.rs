@@ -22,17 +22,13 @@ fn an_operator_may_ask_how_busy_it_is() {
         spec.service = "const:60ms".parse().unwrap();
     });
     let close = "HTTP/1.1\r\nhost: m\r\nconnection: close\r\n\r\n";
-    let load = || {
-        let answer = member.say(&format!("GET /_plimsoll/load {close}"), "");
-        serde_json::from_str::<serde_json::Value>(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
-    };
-    assert_eq!(load()["busy"], 0.0);
+    assert_eq!(member.tells("load")["busy"], 0.0);
     for _ in 0..2 {
         member.say(&format!("GET / {close}"), "");
     }
-    let said = load();
+    let said = member.tells("load");
     let busy = said["busy"].as_f64().unwrap();
-    assert!((busy - 0.12).abs() < 0.01, "{said}");
+    assert!((busy - 0.12).abs() < 1e-6, "{said}");
     let cpu = said["values"]["cpu"].as_f64().unwrap();
     // One core of two, for as long as the requests took, and less for what else took time.
     assert!(cpu > 0.0 && cpu <= 0.501 && said["values"]["cpus"] == 2.0, "{said}");

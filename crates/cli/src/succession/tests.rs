@@ -92,7 +92,7 @@ fn other_versions_are_understood_as_far_as_they_are_known() {
 fn what_a_store_in_memory_has_goes_on_and_what_is_there_stays() {
     let open = |path: Option<&Path>| Local::open(path).unwrap().0;
     let (before, after) = (open(None), open(None));
-    let ttl = Some(Duration::from_millis(2500));
+    let ttl = Some(Duration::from_millis(3_600_500));
     before.commit(&Change::put("drain/web/a:1", "{}").and_put("members/web/b:1", "{1}", ttl)).unwrap();
     after.commit(&Change::put("drain/web/a:1", "{2}")).unwrap();
     let kept = Kept::of(&before);

@@ -129,7 +129,7 @@ mod tests {
         ];
         for step in steps {
             step();
-            timeout(Duration::from_secs(30), watch.changed()).await.expect("an event");
+            timeout(Duration::from_secs(60), watch.changed()).await.expect("an event");
             rest(&mut watch).await;
             assert_ne!(Print::of(&file), before);
             before = Print::of(&file);

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use plimsoll_admin::{Admin, Config, start};
 use plimsoll_brain::status::{GroupStatus, Latency, MemberStatus, Status};
@@ -308,12 +309,16 @@ fn stop_waits_for_the_end() {
     let mut stage = Stage::new();
     let mut stops = stage.script.stops.subscribe();
     let admin = stage.admin.take();
+    let ended = Arc::new(AtomicBool::new(false));
+    let ends = ended.clone();
     let end = std::thread::spawn(move || {
         stops.blocking_recv().unwrap();
+        std::thread::sleep(Duration::from_millis(200)); // sleeps: as long as its work in flight takes
+        ends.store(true, Ordering::SeqCst);
         drop(admin);
     });
     let said = stage.run(&["stop", "--wait"]);
-    assert!(end.is_finished() || !stage.dir.join("control.sock").exists());
+    assert!(ended.load(Ordering::SeqCst), "it did not wait: {}", said.err);
     assert!(said.code == 0 && said.err.ends_with("stopped\n"), "{}", said.err);
     end.join().unwrap();
     let said = stage.run(&["stop"]);

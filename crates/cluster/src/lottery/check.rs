@@ -92,7 +92,7 @@ mod tests {
         let passes = Arc::new(Passes(true.into()));
         let check = |fall| Check {
             by: Arc::clone(&passes) as Arc<dyn Ask>,
-            interval: Duration::from_secs(1),
+            interval: Duration::from_secs(3600),
             spec: HealthSpec { rise: 2, fall },
         };
         let service = |fall| Service {

@@ -75,7 +75,7 @@ pub async fn follow(
     }
     let FollowSettings { service, daemons: told, keys: mut ring } = settings;
     let keys = ring.borrow_and_update().clone();
-    let mut eye = Eye { service, keys, four, six, daemons: told.clone(), known: 0 };
+    let mut eye = Eye { service, keys, four, six, daemons: told.clone(), known: 0, patience: PATIENCE };
     let mut tick = interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut silent = 0;
@@ -123,6 +123,8 @@ struct Eye {
     daemons: Vec<SocketAddr>,
     /// Members that it saw last.
     known: usize,
+    /// For an answer.
+    patience: Duration,
 }
 
 impl Eye {
@@ -172,7 +174,7 @@ impl Eye {
         let mut bytes = Vec::with_capacity(LONGEST);
         look.encode(&self.keys, &mut bytes).ok()?;
         socket.send_to(&bytes, daemon).await.ok()?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience;
         let mut buffer = [0; LONGEST + 1];
         loop {
             let (len, from) = timeout_at(until, socket.recv_from(&mut buffer)).await.ok()?.ok()?;
@@ -249,7 +251,8 @@ mod tests {
 
     async fn eye(daemons: Vec<SocketAddr>) -> Eye {
         let four = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.ok();
-        Eye { service: 1, keys: keys(), four, six: None, daemons, known: 0 }
+        let patience = Duration::from_secs(60);
+        Eye { service: 1, keys: keys(), four, six: None, daemons, known: 0, patience }
     }
 
     fn members(places: Option<Vec<Place>>) -> Option<Vec<u16>> {

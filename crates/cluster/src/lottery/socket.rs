@@ -383,12 +383,13 @@ mod tests {
                 from.send_to(b"x", address).unwrap();
             }
             let late = before.elapsed();
-            std::thread::sleep(Duration::from_millis(30));
+            std::thread::sleep(Duration::from_millis(30)); // sleeps: they wait so long, or longer
             let mut waits = Vec::new();
             while waits.len() < 3 {
                 to.one.readable().await.unwrap();
                 inbox.receive(&to.one, |_, waited, _| waits.push(waited));
             }
+            // bound: from before they were sent until they were read
             // A clock that is adjusted while this runs may be off by a thousandth.
             let (least, most) = (Duration::from_millis(29), before.elapsed() + late);
             let waits: Vec<Duration> = waits.into_iter().map(Option::unwrap).collect();

@@ -11,7 +11,7 @@ use super::*;
 const SERVICE: u32 = 80;
 
 /// Nothing that is waited for takes longer on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn keys() -> Keys {
     Keys::new(Key::new(1, &[7; 32]))
@@ -47,8 +47,14 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
     Lottery::start(settings).unwrap()
 }
 
+/// A client that does not give up, however busy the machine is.
 fn client(daemons: Vec<SocketAddr>) -> Client {
-    Client::open(ClientSettings::new(daemons, KeySource::Fixed(keys()))).unwrap()
+    asking(daemons, u8::MAX)
+}
+
+fn asking(daemons: Vec<SocketAddr>, attempts: u8) -> Client {
+    Client::open(ClientSettings { attempts, ..ClientSettings::new(daemons, KeySource::Fixed(keys())) })
+        .unwrap()
 }
 
 #[tokio::test]
@@ -98,7 +104,8 @@ async fn many_picks_at_once_have_an_answer_each() {
 #[tokio::test]
 async fn where_nobody_is_nobody_is_found() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    assert_eq!(client(vec![silent.local_addr().unwrap()]).pick(SERVICE, b"").await, Err(Unserved::Silence));
+    let client = asking(vec![silent.local_addr().unwrap()], 8);
+    assert_eq!(client.pick(SERVICE, b"").await, Err(Unserved::Silence));
 }
 
 #[test]
@@ -128,9 +135,9 @@ fn who_reads_late_lets_others_answer_first() {
         desk.letters();
         trust::statistics(desk).lots
     };
-    // Two are alike: of fifty about half are its own.
+    // Two are alike: of fifty about half are its own, and fewer than eight with a probability of 1e-7.
     let lots = ask(&mut desk, 0..50);
-    assert!(lots.won > 10 && lots.doubted == 0, "{lots:?}");
+    assert!(lots.won >= 8 && lots.doubted == 0, "{lots:?}");
     // The others wait for the second.
     let before = lots;
     desk.late(now, Duration::from_secs(2));

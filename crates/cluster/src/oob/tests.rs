@@ -19,7 +19,7 @@ fn aim(port: u16) -> Aim {
         source: Source::OrcaOob,
         metric: Expression::new("cpu_utilization").unwrap(),
         interval: Duration::from_millis(100),
-        target: Target { host: None, port: None, path: "/".into(), timeout: Duration::from_secs(10) },
+        target: Target { host: None, port: None, path: "/".into(), timeout: Duration::from_secs(60) },
     };
     let member = MemberSettings {
         name: "one".into(),

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use server::{Server, Way};
 
@@ -62,14 +63,15 @@ fn place() -> Place {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Bound of every wait: longer than anything takes on a machine with other work.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks until something is so.
 async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !so().await {
         assert!(tokio::time::Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await; // sleeps: polls
     }
 }
 
@@ -180,8 +182,12 @@ async fn a_program_that_takes_too_long_ends_with_what_it_started() {
     let told = folder.0.join("child");
     let script = folder.script("hangs", &format!("sleep 600 & echo $! > {}; wait", told.display()));
     let exec = each(Kind::Exec(ExecSettings { command: vec![script], timeout: SECOND }));
-    let why = exec.start(wish(0)).await.unwrap_err();
-    assert!(why.contains("did not end within 1 s"), "{why}");
+    until("it comes as far as to start something", async || {
+        let why = exec.start(wish(0)).await.unwrap_err();
+        assert!(why.contains("did not end within 1 s"), "{why}");
+        std::fs::read_to_string(&told).is_ok_and(|pid| pid.ends_with('\n'))
+    })
+    .await;
     ends(&told).await;
 }
 
@@ -210,10 +216,19 @@ async fn processes_are_found_again_by_their_file() {
     assert!(there(&*second).await.is_empty());
 }
 
+/// A port of 127.0.0.1 that nobody listens at, and nobody else is given as long as the socket is kept.
+fn nobody() -> (socket2::Socket, u16) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    (socket, port)
+}
+
 #[test]
 fn ports_are_those_that_are_free() {
-    let kept = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = kept.local_addr().unwrap().port();
+    let (_held, port) = nobody();
+    let kept = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
     let only = Place { ports: Some((port, port)), ..place() };
     assert!(only.free(&BTreeSet::new()).unwrap_err().contains("is free"));
     drop(kept);
@@ -230,7 +245,7 @@ async fn a_program_is_told_on_its_standard_input() {
         "cat >> {}; echo >> {0}; echo '{{\"address\": \"10.0.0.3:80\", \"id\": \"i-07\"}}'",
         told.display()
     );
-    let exec = ExecSettings { command: vec![folder.script("cloud", &text)], timeout: 10 * SECOND };
+    let exec = ExecSettings { command: vec![folder.script("cloud", &text)], timeout: PATIENCE };
     let one = exec.start(wish(2)).await.unwrap();
     assert_eq!(one, instance(2, "i-07", "10.0.0.3:80"));
     exec.stop(stop(one)).await.unwrap();
@@ -245,23 +260,25 @@ async fn a_program_is_told_on_its_standard_input() {
 #[tokio::test]
 async fn a_program_that_fails_hangs_or_talks_nonsense_is_a_failure() {
     let folder = Folder::new();
-    let exec = |name: &str, text: &str, millis| ExecSettings {
-        command: vec![folder.script(name, text)],
-        timeout: Duration::from_millis(millis),
-    };
-    let why = exec("fails", "echo first >&2; echo 'no quota' >&2; exit 3", 10_000)
+    let exec =
+        |name: &str, text: &str, timeout| ExecSettings { command: vec![folder.script(name, text)], timeout };
+    let why = exec("fails", "echo first >&2; echo 'no quota' >&2; exit 3", PATIENCE)
         .start(wish(0))
         .await
         .unwrap_err();
     assert!(why.contains("exit status: 3") && why.ends_with("no quota"), "{why}");
-    let why = exec("hangs", "exec sleep 600", 200).start(wish(0)).await.unwrap_err();
+    let why = exec("hangs", "exec sleep 600", SECOND / 5).start(wish(0)).await.unwrap_err();
     assert!(why.contains("did not end within 0.2 s"), "{why}");
-    let why = exec("open", "sleep 5 & exit 0", 10_000).start(wish(0)).await.unwrap_err();
+    let told = folder.0.join("child");
+    let text = format!("sleep 600 & echo $! > {}", told.display());
+    let why = exec("open", &text, PATIENCE).start(wish(0)).await.unwrap_err();
+    let child = std::fs::read_to_string(&told).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
     assert!(why.contains("left its output open"), "{why}");
     for (place, answer) in
         ["", "[]", "{\"address\": \"web\"}", "{\"address\": \"10.0.0.1:80\", \"id\": 7}"].iter().enumerate()
     {
-        let why = exec(&format!("odd{place}"), &format!("echo '{answer}'"), 10_000)
+        let why = exec(&format!("odd{place}"), &format!("echo '{answer}'"), PATIENCE)
             .start(wish(0))
             .await
             .unwrap_err();
@@ -284,7 +301,7 @@ async fn units_of_systemd_are_named_after_their_numbers() {
         user: true,
         ip: [127, 0, 0, 1].into(),
         first_port: 9000,
-        timeout: 10 * SECOND,
+        timeout: PATIENCE,
     };
     let one = systemd.start(wish(2)).await.unwrap();
     assert_eq!(one, instance(2, "web@2.service", "127.0.0.1:9002"));
@@ -317,7 +334,7 @@ async fn a_server_is_told_by_post() {
         host: at.ip().to_string(),
         port: at.port(),
         path: "/scale?a=b".into(),
-        timeout: 10 * SECOND,
+        timeout: PATIENCE,
     };
     let one = webhook.start(wish(0)).await.unwrap();
     assert_eq!(one, instance(0, "[2001:db8::1]:80", "[2001:db8::1]:80"));
@@ -331,8 +348,8 @@ async fn a_server_is_told_by_post() {
     assert_eq!(asked[0].body, json!({"action": "start", "group": "web", "index": 0, "why": "2 more"}));
     assert_eq!(asked[1].body["action"], "stop");
     // Nobody is there.
-    drop(server);
-    let gone = WebhookSettings { timeout: SECOND, port: 1, ..webhook };
+    let (_held, port) = nobody();
+    let gone = WebhookSettings { port, ..webhook };
     assert!(gone.start(wish(0)).await.unwrap_err().starts_with("cannot connect"));
 }
 
@@ -345,7 +362,7 @@ fn docker(socket: &Path) -> DockerSettings {
         port: 8080,
         place: place(),
         patience: 2 * SECOND,
-        timeout: 10 * SECOND,
+        timeout: PATIENCE,
     }
 }
 
@@ -445,7 +462,7 @@ async fn replicas_are_patched_over_tls_with_the_accounts_token() {
         name: "web".into(),
         namespace: None,
         account: folder.0.clone(),
-        timeout: 10 * SECOND,
+        timeout: PATIENCE,
     };
     assert_eq!(settings.scale(5).await, Ok(5));
     let asked = server.asked().remove(0);

@@ -180,7 +180,7 @@ mod tests {
         let mut caller = Caller::new(&Door::Http(address), Plug::Bring(3)).unwrap();
         let stop = AtomicBool::new(false);
         for _ in 0..2 {
-            let said = caller.call(Duration::from_secs(5), &stop).unwrap();
+            let said = caller.call(Duration::from_secs(60), &stop).unwrap();
             assert_eq!(said.as_deref(), Some("m2"));
         }
         let seen = server.join().unwrap();

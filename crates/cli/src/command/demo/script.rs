@@ -130,6 +130,9 @@ impl Play<'_> {
             }
         };
         let name = &self.stage.members[index].name;
+        // The phase begins once it is done, with what ends from then on.
+        let now = self.run.elapsed().max(now);
+        self.tally.add(now, self.run.take());
         self.tally.turn(now, &format!("{name} {mark}"));
         let what = format!("{name} {phase}");
         screen.note(now, &what);

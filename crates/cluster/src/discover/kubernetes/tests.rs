@@ -18,7 +18,7 @@ use crate::discover::{Heard, Kind, SourceSettings, Told, follow};
 use server::{Asked, Server, Stream};
 
 /// Nothing here takes so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Of the service `web` in the namespace `shop`.
 pub(super) fn source() -> KubernetesSource {
@@ -28,7 +28,7 @@ pub(super) fn source() -> KubernetesSource {
         port: Some(ServicePort::Name("http".into())),
         family: Family::Any,
         api: KubernetesApi::Account { server: None, tls: false, folder: "/nonexistent".into() },
-        timeout: Duration::from_secs(10),
+        timeout: PATIENCE,
     }
 }
 
@@ -267,12 +267,12 @@ async fn what_nobody_goes_by_is_no_news() {
 #[tokio::test]
 async fn a_server_that_is_away_is_asked_until_it_is_back() {
     let mut server = Server::start().await;
-    let away = server.close().await;
+    server.close().await;
     let mut following = Following::start(at(&server));
     let why = following.failure().await;
     assert!(why.contains("Connection refused"), "{why}");
     following.failure().await;
-    let mut server = Server::again(away).await;
+    server.reopen().await;
     // Those that are refused say so.
     let mut asked = server.next().await;
     asked

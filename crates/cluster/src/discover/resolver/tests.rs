@@ -172,7 +172,7 @@ async fn what_is_no_answer_is_passed_over() {
         about.queries = vec![Query::query(name("mail.example."), RecordType::A)];
         vec![b"junk".to_vec(), other.to_vec().unwrap(), about.to_vec().unwrap(), good.to_vec().unwrap()]
     };
-    let reply = ask(vec![server(says).await], 20_000).await.unwrap();
+    let reply = ask(vec![server(says).await], 60_000).await.unwrap();
     assert_eq!((reply.data, reply.ttl), (vec![RData::A(A([10, 0, 0, 1].into()))], 9));
 }
 
@@ -185,12 +185,13 @@ async fn another_server_is_asked_when_one_fails_or_is_silent() {
     })
     .await;
     let silent_at = silent.local_addr().unwrap();
-    assert!(ask(vec![failing, silent_at, good], 20_000).await.is_ok());
+    // A sixth of that for each, and all of them twice.
+    assert!(ask(vec![failing, silent_at, good], 12_000).await.is_ok());
+    let last = format!("{failing} about web.example. A: ");
+    let why = ask(vec![failing], 60_000).await.unwrap_err();
+    assert!(why.starts_with(&last) && why.ends_with("(SERVFAIL)"), "{why}");
     let why = ask(vec![silent_at, failing], 400).await.unwrap_err();
-    assert!(
-        why.starts_with(&format!("{failing} about web.example. A: ")) && why.ends_with("(SERVFAIL)"),
-        "{why}"
-    );
+    assert!(why.starts_with(&last), "{why}");
     let why = ask(vec![silent_at], 100).await.unwrap_err();
     assert!(why.contains("no answer in "), "{why}");
 }
@@ -206,7 +207,7 @@ async fn aliases_are_asked_about() {
         vec![to(asked, ResponseCode::NoError, records).to_vec().unwrap()]
     })
     .await;
-    let reply = ask(vec![there], 20_000).await.unwrap();
+    let reply = ask(vec![there], 60_000).await.unwrap();
     assert_eq!(
         (reply.data.len(), reply.ttl),
         (1, 5),
@@ -219,7 +220,7 @@ async fn aliases_are_asked_about() {
         vec![to(asked, ResponseCode::NoError, vec![alias(&name, 5, other)]).to_vec().unwrap()]
     })
     .await;
-    let why = ask(vec![circle], 20_000).await.unwrap_err();
+    let why = ask(vec![circle], 120_000).await.unwrap_err();
     assert!(why.ends_with("more than 8 aliases"), "{why}");
 }
 
@@ -249,5 +250,5 @@ async fn an_answer_that_was_cut_is_asked_for_over_tcp() {
         stream.write_u16(bytes.len().try_into().unwrap()).await.unwrap();
         stream.write_all(&bytes).await.unwrap();
     });
-    assert_eq!(ask(vec![address], 20_000).await.unwrap().data.len(), 250);
+    assert_eq!(ask(vec![address], 60_000).await.unwrap().data.len(), 250);
 }

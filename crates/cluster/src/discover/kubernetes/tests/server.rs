@@ -8,7 +8,7 @@ use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -22,6 +22,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for S {}
 
 pub(super) struct Server {
     address: SocketAddr,
+    /// Has the port, also while nobody listens.
+    held: Option<TcpSocket>,
     asked: mpsc::Receiver<Asked>,
     task: JoinHandle<()>,
 }
@@ -44,7 +46,13 @@ pub(super) struct Stream(Box<dyn Wire>);
 
 impl Server {
     pub(super) async fn start() -> Self {
-        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), None)
+        let held = TcpSocket::new_v4().unwrap();
+        held.set_reuseaddr(true).unwrap();
+        held.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let listener = TcpListener::bind(held.local_addr().unwrap()).await.unwrap();
+        let mut server = Self::on(listener, None);
+        server.held = Some(held);
+        server
     }
 
     /// One behind TLS as `localhost`, and the certificate that is to be believed.
@@ -61,17 +69,18 @@ impl Server {
     }
 
     /// Nobody is at its address from now on.
-    pub(super) async fn close(&mut self) -> SocketAddr {
+    pub(super) async fn close(&mut self) {
         self.task.abort();
         while !self.task.is_finished() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await; // sleeps: polls
         }
-        self.address
     }
 
-    /// One at an address where one was.
-    pub(super) async fn again(address: SocketAddr) -> Self {
-        Self::on(TcpListener::bind(address).await.unwrap(), None)
+    /// Somebody is at its address again.
+    pub(super) async fn reopen(&mut self) {
+        let mut other = Self::on(TcpListener::bind(self.address).await.unwrap(), None);
+        std::mem::swap(&mut self.task, &mut other.task);
+        std::mem::swap(&mut self.asked, &mut other.asked);
     }
 
     fn on(listener: TcpListener, tls: Option<TlsAcceptor>) -> Self {
@@ -96,7 +105,7 @@ impl Server {
                 });
             }
         });
-        Self { address, asked, task }
+        Self { address, held: None, asked, task }
     }
 
     pub(super) fn address(&self) -> SocketAddr {

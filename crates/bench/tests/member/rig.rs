@@ -1,0 +1,140 @@
+//! Members on threads of the test, and what it takes to speak with them.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Mutex, Once, mpsc};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
+
+use plimsoll_bench::member::{self, Spec};
+use tokio::sync::oneshot;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+/// A service that does not end by itself while a test runs.
+pub(crate) const HOUR: &str = "const:3600s";
+/// Bound of every wait: longer than anything takes on a machine with other work.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A member on a thread of its own.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    /// Its other addresses, if it has any.
+    pub(crate) doors: Mutex<mpsc::Receiver<SocketAddr>>,
+    stop: Option<oneshot::Sender<()>>,
+    pub(crate) thread: Option<JoinHandle<()>>,
+}
+
+pub(crate) fn member(change: impl FnOnce(&mut Spec)) -> Running {
+    let mut spec = Spec::new("127.0.0.1:0".parse().unwrap());
+    spec.name = Some("m1".to_owned());
+    change(&mut spec);
+    let (tell, told) = mpsc::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let stopped = async { drop(stopped.await) };
+        member::serve(spec, |address| tell.send(address).unwrap(), stopped).unwrap();
+    });
+    Running { address: told.recv().unwrap(), doors: Mutex::new(told), stop: Some(stop), thread: Some(thread) }
+}
+
+impl Running {
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// What it says of itself to `GET /_plimsoll/WHAT`.
+    pub(crate) fn tells(&self, what: &str) -> serde_json::Value {
+        let request = format!("GET /_plimsoll/{what} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let answer = self.say(&request, "");
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    }
+
+    /// Waits until so many requests have come, of which so many are there.
+    #[track_caller]
+    pub(crate) fn comes_to(&self, requests: usize, in_flight: usize) {
+        eventually("all have come and been looked at", || {
+            self.tells("count")["requests"] == requests
+                && self.tells("load")["values"]["in_flight"] == in_flight
+        });
+    }
+
+    /// Everything the member says to `request` until it closes or has sent `end`.
+    pub(crate) fn say(&self, request: &str, end: &str) -> String {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).unwrap();
+        until(&mut stream, end)
+    }
+
+    pub(crate) fn stop(mut self) {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Looks again and again until `holds` does.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        // bound: a safety net
+        assert!(begun.elapsed() < PATIENCE, "in {PATIENCE:?}: not {what}");
+        std::thread::sleep(MS); // sleeps: polls
+    }
+}
+
+/// An address that stays free for a member as long as the socket is kept.
+pub(crate) fn kept() -> (socket2::Socket, SocketAddr) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+/// Threads on which something has panicked, since this was asked for the first time.
+pub(crate) fn panicked() -> Vec<ThreadId> {
+    static THREADS: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            THREADS.lock().unwrap().push(std::thread::current().id());
+            before(panic);
+        }));
+    });
+    THREADS.lock().unwrap().clone()
+}
+
+pub(crate) fn until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = Vec::new();
+    let mut buffer = [0; 65536];
+    while end.is_empty() || !text.ends_with(end.as_bytes()) {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => text.extend_from_slice(&buffer[..count]),
+            Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&text)),
+        }
+    }
+    String::from_utf8(text).unwrap()
+}
+
+pub(crate) const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// So many connections, each with a request on it.
+pub(crate) fn asked(m1: &Running, n: usize) -> Vec<TcpStream> {
+    let mut streams: Vec<TcpStream> = (0..n).map(|_| m1.connect()).collect();
+    for stream in &mut streams {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    }
+    streams
+}
+
+/// Time for `n` requests at once, each on its own connection.
+pub(crate) fn together(m1: &Running, n: usize) -> (Duration, Vec<String>) {
+    let begin = Instant::now();
+    let mut streams = asked(m1, n);
+    let answers = streams.iter_mut().map(|stream| until(stream, "")).collect();
+    (begin.elapsed(), answers)
+}
