@@ -38,7 +38,7 @@ members = [{web}]
 [group.health]
 http = "/healthz"
 interval = "500ms"
-timeout = "5s"
+timeout = "60s"
 
 [[group]]
 name = "shop"
@@ -92,10 +92,12 @@ control = "off"
 def wait(what, found, patience=PATIENCE):
     """Until `found` gives something; that."""
     end = time.monotonic() + patience
+    # bound: a safety net
     while time.monotonic() < end:
         value = found()
         if value:
             return value
+        # sleeps: polls
         time.sleep(0.02)
     raise AssertionError(f"{what} did not come about in {patience} s")
 
@@ -206,7 +208,7 @@ class Fleet:
     def audit(self):
         return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
 
-    def drive(self, rate, duration="600s"):
+    def drive(self, rate, duration="3600s"):
         """Load from now on, in place of what there was."""
         if self.load:
             self.load.end()

@@ -30,6 +30,8 @@ int main(int argc, char **argv)
         return 2;
     options.daemons = argv[2];
     options.keys = argv[3];
+    /* Which take minutes: daemons that stand still for a while are waited for. */
+    options.attempts = 255;
     if (plimsoll_open(&options, &client) != PLIMSOLL_OK) {
         fprintf(stderr, "%s\n", plimsoll_message());
         return 2;

@@ -50,6 +50,8 @@ int main(int argc, char **argv)
     service = argv[1];
     options.daemons = argv[2];
     options.keys = argv[3];
+    /* Which take minutes: daemons that stand still for a while are waited for. */
+    options.attempts = 255;
     times = atoi(argv[5]);
     if (plimsoll_open(&options, &client) != PLIMSOLL_OK) {
         fprintf(stderr, "%s\n", plimsoll_message());

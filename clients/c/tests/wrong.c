@@ -64,7 +64,8 @@ int main(int argc, char **argv)
     options.multicast_if = NULL;
     options.attempts = 256;
     EXPECT(plimsoll_open(&options, &client), PLIMSOLL_USAGE, "255");
-    options.attempts = 0;
+    /* Which take minutes: daemons that stand still for a while are waited for. */
+    options.attempts = 255;
     if (client != NULL)
         return 31;
     if (plimsoll_open(&options, &client) != PLIMSOLL_OK || client == NULL)
@@ -87,6 +88,7 @@ int main(int argc, char **argv)
         return 33;
 
     options.daemons = argv[4];
+    options.attempts = 0;
     if (plimsoll_open(&options, &other) != PLIMSOLL_OK)
         return 34;
     EXPECT(plimsoll_pick(other, "web", &answer), PLIMSOLL_SILENCE, "no daemon answered");

@@ -13,14 +13,20 @@ from types import TracebackType
 from typing import Callable, List, Optional, Type
 
 # Nothing that is waited for takes longer on the slowest machine.
-PATIENCE = 30.0
+PATIENCE = 60.0
+# So many attempts as take minutes: daemons that stand still for a while are waited for.
+ATTEMPTS = 255
+# A member that failed is left alone for at least so long.
+GRUDGE = 4.5
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
     """Looks again and again until it holds."""
     end = time.monotonic() + PATIENCE
     while not holds():
+        # bound: a safety net
         assert time.monotonic() < end, f"in {PATIENCE} s: not {what}"
+        # sleeps: polls
         time.sleep(0.01)
 
 

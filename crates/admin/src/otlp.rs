@@ -253,7 +253,7 @@ mod tests {
 
     fn exporter(url: Url) -> Exporter {
         let headers = vec![("authorization".to_owned(), "Bearer x".to_owned())];
-        let timeout = Duration::from_secs(10);
+        let timeout = Duration::from_secs(60);
         Exporter::new(Collector { url, headers, timeout, service: "lb".into(), authorities: PathBuf::new() })
             .unwrap()
     }

@@ -99,6 +99,7 @@ mod tests {
         let reader = tokio::spawn(async move {
             let mut read = [0; 16];
             for _ in 0..4 {
+                // sleeps: by a clock that the runtime advances
                 tokio::time::sleep(Duration::from_secs(4)).await;
                 far.read_exact(&mut read).await.unwrap();
             }

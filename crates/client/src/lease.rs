@@ -236,8 +236,10 @@ fn read(answer: &[u8]) -> Option<(u16, Value)> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
     use std::thread;
+
+    use rustix::net::{AddressFamily, SocketType};
 
     use super::*;
 
@@ -329,8 +331,11 @@ mod tests {
             let error = Lease::bind(url, group, &Wish::default()).unwrap_err();
             assert!(matches!(error, LeaseError::Usage(_)), "{url}: {error:?}");
         }
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let error = Lease::bind(&format!("http://{free}"), "web", &Wish::default()).unwrap_err();
+        // A port that nobody listens on, held by a socket that does not.
+        let held = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let nobody = SocketAddrV4::try_from(rustix::net::getsockname(&held).unwrap()).unwrap();
+        let error = Lease::bind(&format!("http://{nobody}"), "web", &Wish::default()).unwrap_err();
         assert!(matches!(error, LeaseError::Silence(_)), "{error:?}");
     }
 }

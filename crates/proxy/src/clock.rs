@@ -41,7 +41,36 @@ pub(crate) fn processor_seconds() -> f64 {
         .map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
 }
 
+/// A clock that a test holds, for its thread.
+#[cfg(test)]
+pub(crate) mod held {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    thread_local! {
+        static HELD: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// Holds the clock of this thread until it is [advanced](advance).
+    pub(crate) fn hold() {
+        HELD.set(Some(super::monotonic()));
+    }
+
+    /// Has so much time pass at once.
+    pub(crate) fn advance(by: Duration) {
+        HELD.set(HELD.get().map(|now| now + by.as_nanos() as u64));
+    }
+
+    pub(super) fn now() -> Option<u64> {
+        HELD.get()
+    }
+}
+
 fn monotonic() -> u64 {
+    #[cfg(test)]
+    if let Some(held) = held::now() {
+        return held;
+    }
     // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
     clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use crate::script::{open, tcp, until};
+use crate::script::{PATIENCE, open, tcp, until};
 
 #[test]
 fn garbage_is_survived() {
@@ -50,7 +50,7 @@ fn a_head_that_does_not_come_ends_the_connection() {
         stream.read_to_end(&mut Vec::new()).unwrap();
     }
     let took = begin.elapsed();
-    assert!((Duration::from_secs(9)..Duration::from_secs(19)).contains(&took), "{took:?}");
+    assert!(took >= Duration::from_secs(9), "{took:?}");
 }
 
 #[test]
@@ -79,6 +79,7 @@ fn a_crowd_is_turned_away_and_the_operator_is_not() {
     drop(streams);
     let begin = Instant::now();
     while open.show("/events?follow=0").status != 200 {
-        assert!(begin.elapsed() < Duration::from_secs(10), "slots do not come back");
+        // bound: a safety net
+        assert!(begin.elapsed() < PATIENCE, "slots do not come back");
     }
 }

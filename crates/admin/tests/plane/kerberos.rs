@@ -35,7 +35,7 @@ fn every_verb_for_every_role_by_ticket() {
     let realm = Realm::start(&users);
     let mint = Rc::new(Mint::open(&realm));
     for user in users {
-        assert!(realm.kinit(user, user, "5m"));
+        assert!(realm.kinit(user, user, "1h"));
     }
     for guarded in each(Some(&realm.path("services.keytab"))) {
         let [look, operate, administer] = guarded.verbs();
@@ -77,7 +77,7 @@ fn what_does_not_count_gets_nowhere() {
 fn gets_nowhere(realm: &Realm, guarded: &Guarded) {
     let stage = &guarded.stage;
     let mint = Rc::new(Mint::open(realm));
-    assert!(realm.kinit("rita", "rita", "5m"));
+    assert!(realm.kinit("rita", "rita", "1h"));
     let rita = |service, change: fn(&[u8; 32]) -> Option<[u8; 32]>| {
         ticket(&mint, realm.cache("rita"), service, "spnego", change)
     };
@@ -144,7 +144,7 @@ fn gets_nowhere(realm: &Realm, guarded: &Guarded) {
 fn a_keytab_is_read_with_each_ticket() {
     let realm = Realm::start(&["rita"]);
     let mint = Rc::new(Mint::open(&realm));
-    assert!(realm.kinit("rita", "rita", "5m"));
+    assert!(realm.kinit("rita", "rita", "1h"));
     let rita = |service, change: fn(&[u8; 32]) -> Option<[u8; 32]>| {
         ticket(&mint, realm.cache("rita"), service, "spnego", change)
     };

@@ -1,7 +1,6 @@
 //! Reports: what they may look like, what is answered, what their door is for.
 
 use std::io::{Read, Write};
-use std::time::{Duration, Instant};
 
 use crate::script::{Answer, open, tcp};
 
@@ -51,13 +50,11 @@ fn what_is_not_taken_says_why() {
 fn a_body_that_is_said_to_be_too_long_is_refused_before_it_comes() {
     let open = open();
     let mut stream = tcp(open.admin.reports().unwrap());
-    let begin = Instant::now();
+    // It never comes: whoever waited for it would give up, and not answer so.
     stream.write_all(b"POST /v1/report HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nx").unwrap();
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"HTTP/1.1 413");
-    // A body is waited for longer.
-    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
 }
 
 #[test]

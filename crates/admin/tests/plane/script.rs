@@ -22,6 +22,9 @@ use plimsoll_brain::status::{
 use plimsoll_brain::{EventKind, Shed, State};
 use tokio::sync::broadcast;
 
+/// Nothing that is waited for takes longer on the slowest machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Entries that the script keeps.
 pub(crate) const KEPT: usize = 5;
 
@@ -425,13 +428,13 @@ impl Open {
 
 pub(crate) fn tcp(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
 pub(crate) fn unix(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 

@@ -69,7 +69,7 @@ fn gets_nowhere(guarded: &Guarded) {
     let mut with_certificate = certificate(stage.ours.issue(&[root], 1));
     with_certificate.token = Some(format!("Bearer {stolen}"));
     let expired = stage.token("rita", json!({"exp": -60}));
-    let early = stage.token("rita", json!({"nbf": 120}));
+    let early = stage.token("rita", json!({"nbf": 3000}));
     let foreign = stage.token("rita", json!({"iss": "https://other"}));
     let elsewhere = stage.token("rita", json!({"aud": "another"}));
     for (who, shows) in [

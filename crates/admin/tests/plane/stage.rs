@@ -135,7 +135,7 @@ impl Stage {
 
     pub(crate) fn token(&self, subject: &str, change: Value) -> String {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
-        let mut claims = json!({"iss": "https://id", "aud": "plimsoll", "sub": subject, "exp": now + 60});
+        let mut claims = json!({"iss": "https://id", "aud": "plimsoll", "sub": subject, "exp": now + 3600});
         for (key, value) in change.as_object().unwrap() {
             claims[key] = match value.as_i64() {
                 Some(seconds) if key == "exp" || key == "nbf" => (now as i64 + seconds).into(),

@@ -1,5 +1,6 @@
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::task::Waker;
+use std::time::Duration;
 
 use plimsoll_brain::hash;
 use proptest::prelude::*;
@@ -8,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::clock::held;
 use crate::fixture::{run, trip};
 use crate::socket::Socket;
 
@@ -129,12 +131,17 @@ fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
         let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let bytes = pattern(48 << 20);
-        let mut sent = 0;
-        // Until nothing goes any more for a while: every buffer on the way is full.
-        while let Ok(more) =
-            tokio::time::timeout(Duration::from_millis(300), client.write(&bytes[sent..])).await
-        {
-            sent += more.unwrap();
+        let (mut sent, mut stuck) = (0, 0);
+        // Until nothing goes any more, how often the relay has its turn: every buffer on the way is full.
+        while stuck < 200 {
+            match client.try_write(&bytes[sent..]) {
+                Ok(more) => (sent, stuck) = (sent + more, 0),
+                Err(_) => {
+                    stuck += 1;
+                    // sleeps: polls
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            }
         }
         assert!(sent < bytes.len(), "{sent} bytes were taken for a receiver that takes none");
         assert!(core.pipes.open() > 0, "nothing was spliced");
@@ -246,6 +253,7 @@ fn an_end_that_tls_was_not_told_of_is_an_end() {
         };
         let mut received = Vec::new();
         let receive = async {
+            // sleeps: paces the client
             tokio::time::sleep(Duration::from_millis(100)).await;
             client.read_to_end(&mut received).await.unwrap();
             // The other direction is still open.
@@ -282,19 +290,27 @@ fn the_last_words_of_a_member_that_takes_no_more_are_passed_on() {
 #[test]
 fn silence_ends_it_and_activity_does_not() {
     run(|core| async move {
-        let idle = Duration::from_millis(400);
+        held::hold();
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
-        let relay = relay(&core, both(&core, near, far), idle, &[]);
-        let begun = Instant::now();
+        let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
+        let pass = async |time: Duration| {
+            held::advance(time);
+            // The wheel visits what is due.
+            core.wheel.timer(Waker::noop()).set(Time::default());
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        pass(Duration::ZERO).await;
         for _ in 0..6 {
-            tokio::time::sleep(Duration::from_millis(150)).await;
             client.write_all(b"tick").await.unwrap();
             member.read_exact(&mut [0; 4]).await.unwrap();
+            pass(MINUTE * 9 / 10).await;
+            assert!(!relay.is_finished());
         }
-        let last = Instant::now();
+        pass(MINUTE / 5).await;
         let (end, ..) = relay.await.unwrap();
         assert_eq!(end, End::default());
-        assert!(begun.elapsed() > 2 * idle && last.elapsed() >= idle * 9 / 10, "{:?}", last.elapsed());
     });
 }
 

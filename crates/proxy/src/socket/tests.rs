@@ -37,10 +37,11 @@ fn pair(readiness: &Rc<Readiness>) -> (Socket, TcpStream) {
 
 /// Looks until something is found: loopback takes no time, but a machine may.
 fn look(readiness: &Readiness) {
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         if readiness.look() > 0 {
             return;
         }
+        // sleeps: polls
         std::thread::sleep(Duration::from_millis(1));
     }
     panic!("nothing comes");

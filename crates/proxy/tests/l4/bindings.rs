@@ -79,7 +79,7 @@ async fn clients(address: SocketAddr, count: usize) -> Vec<Client> {
     clients
 }
 
-/// How many of them are answered by a member.
+/// How many of them are answered by a member. Of 60 whose quarter is drawn none goes once in 3 * 10^7 runs, and more than 45 once in 10^16.
 async fn served(clients: &mut [Client], by: SocketAddr) -> usize {
     let mut served = 0;
     for client in clients {
@@ -182,6 +182,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
             std::future::pending::<()>().await;
         });
         assert_eq!(client.ask("/").await.1, "slow");
+        until("it is counted", || status(&engine).members[0].in_flight == 0).await;
         let mut waiting = Client::new(address).await;
         waiting.0.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         until("it is full", || status(&engine).members[0].in_flight == 1).await;
@@ -203,7 +204,7 @@ async fn part_of_the_connections_of_a_member_under_alert_goes_elsewhere_and_stay
         // The plan with the alert is there within a tenth of a second.
         while served(&mut clients, idle).await == 0 {}
         let moved = served(&mut clients, idle).await;
-        assert!((3..=40).contains(&moved), "{moved}");
+        assert!((1..=45).contains(&moved), "{moved}");
         for _ in 0..3 {
             assert_eq!(served(&mut clients, idle).await, moved, "asked again by the same decision");
         }
@@ -226,8 +227,8 @@ async fn a_client_may_be_made_to_connect_again() {
         let (busy, idle) = (server().await, server().await);
         let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Close));
         let (engine, address) = start(listener, first(&[busy, idle]));
-        let mut clients = clients(address, 40).await;
-        assert_eq!(served(&mut clients, busy).await, 40);
+        let mut clients = clients(address, 60).await;
+        assert_eq!(served(&mut clients, busy).await, 60);
         alert(&engine, busy, idle);
         // Once more after the first, for those that were asked before the plan with the alert was there.
         let (mut closed, mut rounds) = (0, 0);
@@ -246,7 +247,7 @@ async fn a_client_may_be_made_to_connect_again() {
             }
             rounds += usize::from(closed > 0);
         }
-        assert!((1..=30).contains(&closed), "{closed}");
+        assert!((1..=45).contains(&closed), "{closed}");
         assert_eq!(served(&mut clients, idle).await, closed);
         assert_eq!(binding(&engine, busy).moved, closed as u64);
     })
@@ -261,8 +262,8 @@ async fn a_client_may_be_sent_to_the_member_itself() {
         let mut group = first(&[busy, idle]);
         group.public.insert(idle.to_string().into(), "https://idle.example:8443".into());
         let (engine, address) = start(listener, group);
-        let mut clients = clients(address, 40).await;
-        assert_eq!(served(&mut clients, busy).await, 40);
+        let mut clients = clients(address, 60).await;
+        assert_eq!(served(&mut clients, busy).await, 60);
         alert(&engine, busy, idle);
         let mut sent = 0;
         while sent == 0 {
@@ -276,7 +277,7 @@ async fn a_client_may_be_sent_to_the_member_itself() {
                 }
             }
         }
-        assert!((1..=30).contains(&sent), "{sent}");
+        assert!((1..=45).contains(&sent), "{sent}");
         assert_eq!(binding(&engine, busy).moved, sent as u64);
         // Who comes may have been sent back by the member itself: not there again, whatever the strategy says.
         assert_eq!(Client::new(address).await.who().await, idle);
@@ -292,7 +293,7 @@ async fn who_does_not_follow_a_redirect_is_not_sent_anywhere() {
         let mut group = first(&[busy, idle]);
         group.public.insert(idle.to_string().into(), "https://idle.example:8443".into());
         let (engine, address) = start(listener, group);
-        let (mut sockets, mut callers) = (clients(address, 40).await, Vec::new());
+        let (mut sockets, mut callers) = (clients(address, 60).await, Vec::new());
         let ask = async |caller: &second::Sender| {
             let mut caller = caller.clone().ready().await.unwrap();
             let (response, _) = caller.send_request(second::call().body(()).unwrap(), true).unwrap();
@@ -300,12 +301,12 @@ async fn who_does_not_follow_a_redirect_is_not_sent_anywhere() {
             assert_eq!(head.status(), 200, "{head:?}");
             String::from_utf8(body).unwrap().parse::<SocketAddr>().unwrap()
         };
-        for _ in 0..40 {
+        for _ in 0..60 {
             let (caller, _) = second::client(address).await;
             assert_eq!(ask(&caller).await, busy);
             callers.push(caller);
         }
-        assert_eq!(served(&mut sockets, busy).await, 40);
+        assert_eq!(served(&mut sockets, busy).await, 60);
         alert(&engine, busy, idle);
         let mut moved = [0, 0];
         while moved.contains(&0) {
@@ -377,18 +378,18 @@ async fn quiet_connections_are_closed_where_that_is_allowed() {
         };
         let (engine, address) = start(tcp, first(&[busy.address, idle.address]));
         let mut sessions = Vec::new();
-        for _ in 0..40 {
+        for _ in 0..60 {
             let mut session = TcpStream::connect(address).await.unwrap();
             echoes(&mut session, "hello").await;
             sessions.push(session);
         }
-        assert_eq!(binding(&engine, busy.address).bound, 40);
+        assert_eq!(binding(&engine, busy.address).bound, 60);
         alert(&engine, busy.address, idle.address);
         until("sessions are moved", || binding(&engine, busy.address).moved > 0).await;
         // Each is asked once, within one look.
         until("what left is gone", || {
             let now = binding(&engine, busy.address);
-            now.bound + now.moved == 40
+            now.bound + now.moved == 60
         })
         .await;
         // New ones go where load is lacking, whatever the strategy would say.
@@ -407,7 +408,7 @@ async fn quiet_connections_are_closed_where_that_is_allowed() {
             }
         }
         let moved = binding(&engine, busy.address).moved;
-        assert!((1..=30).contains(&moved) && ended <= moved, "{ended} ended of {moved}");
+        assert!((1..=45).contains(&moved) && ended <= moved, "{ended} ended of {moved}");
         assert_eq!(status_of(&engine, busy.address).failures, 0);
     })
     .await;
@@ -450,7 +451,7 @@ async fn flows_move_after_a_quiet_second() {
         let udp = bound(Protocol::Udp, Binding::OnDemand(Rebind::Silent));
         let (engine, address) = start(udp, first(&[busy, idle]));
         let mut flows = Vec::new();
-        for _ in 0..40 {
+        for _ in 0..60 {
             let flow = UdpSocket::bind("127.0.0.1:0").await.unwrap();
             flow.connect(address).await.unwrap();
             flows.push(flow);
@@ -464,9 +465,9 @@ async fn flows_move_after_a_quiet_second() {
         for flow in &flows {
             assert_eq!(ask(flow).await, busy);
         }
-        assert_eq!(binding(&engine, busy).bound, 40);
+        assert_eq!(binding(&engine, busy).bound, 60);
         alert(&engine, busy, idle);
-        // A quiet second is what this is about; what is asked before it stays.
+        // sleeps: a quiet second is what this is about; what is asked before it stays
         tokio::time::sleep(1100 * MILLI).await;
         let mut moved = 0;
         for flow in &flows {
@@ -474,7 +475,7 @@ async fn flows_move_after_a_quiet_second() {
             assert_eq!(ask(flow).await, who);
             moved += u64::from(who == idle);
         }
-        assert!((1..=30).contains(&moved), "{moved}");
+        assert!((1..=45).contains(&moved), "{moved}");
         assert_eq!((binding(&engine, busy).moved, binding(&engine, idle).bound), (moved, moved));
     })
     .await;

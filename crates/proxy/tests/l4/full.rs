@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::line::{ask, head};
-use crate::rig::{self, MILLI, SECOND, by, group, settings, start_with, until, within};
+use crate::rig::{self, HOUR, MILLI, by, group, settings, start_with, until, within};
 
 /// The line that says it.
 fn said(reading: &Reading) -> String {
@@ -54,7 +54,7 @@ async fn full_server(takes: watch::Receiver<bool>) -> (SocketAddr, Arc<AtomicU32
                 while let Some(asked) = head(&mut stream).await {
                     let before = count.fetch_add(1, Relaxed);
                     if asked.contains(" /hold ") {
-                        return sleep(MILLI * 60_000).await;
+                        return std::future::pending().await;
                     }
                     let full = before != 2 && !*takes.borrow();
                     stream.write_all(&spoken(&said, full)).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
         }
         until("both are there", || seen.load(Relaxed) == 2).await;
         assert_eq!(ask(address).await.unwrap(), 200);
-        // So long that what the server said, whose requests take 20 ms, may be so no longer.
+        // sleeps: so long that what the server said, whose requests take 20 ms, may be so no longer
         sleep(100 * MILLI).await;
         let mut upload = TcpStream::connect(address).await.unwrap();
         upload.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12").await.unwrap();
@@ -95,6 +95,7 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
         let took = begun.elapsed();
         assert!(seen.load(Relaxed) == 4 && took >= 50 * MILLI, "refused once it waits: {took:?}");
         takes.send_replace(true);
+        // sleeps: as long again
         sleep(100 * MILLI).await;
         let mut whole = TcpStream::connect(address).await.unwrap();
         whole.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n12").await.unwrap();
@@ -160,7 +161,7 @@ async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) 
     });
     let mut group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
     // It may wait for longer than any of this takes.
-    group.spec.objective = Some(30 * SECOND);
+    group.spec.objective = Some(HOUR);
     let asking = ListenerSettings { priority: Some("priority".into()), ..rig::listener(Protocol::Http) };
     let (engine, address) = start_with(Settings { threads: 1, ..settings(asking, group) });
     assert_eq!(ask(address).await.unwrap(), 200);

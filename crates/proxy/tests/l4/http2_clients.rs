@@ -32,6 +32,7 @@ async fn calls_may_be_cancelled_after_a_while_as_often_as_their_client_likes() {
                 stream += 2;
             }
             until("all are under way", || status(&engine).members[0].in_flight == 100).await;
+            // sleeps: so long that they are not young any more
             tokio::time::sleep(150 * MILLI).await;
             for stream in (first..stream).step_by(2) {
                 // CANCEL

@@ -4,13 +4,13 @@ use bytes::Bytes;
 use h2::server;
 use http::{Response, StatusCode};
 use plimsoll_proxy::{
-    ClientTimeouts, GroupSettings, ListenerSettings, MemberTimeouts, Protocol, RetrySettings,
+    ClientTimeouts, GroupSettings, ListenerSettings, MemberTimeouts, Protocol, RetrySettings, Settings,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{MILLI, SECOND, listener, start, until, within};
+use crate::rig::{MILLI, SECOND, listener, settings, start, start_with, until, within};
 use crate::second::*;
 
 #[tokio::test]
@@ -22,15 +22,18 @@ async fn a_client_that_reads_slowly_gets_all_of_it() {
             let _ = send_all(&mut stream, Bytes::from(vec![b'x'; ALL]), true).await;
         })
         .await;
+        // It ends long before the client has read all.
         let timeouts = ClientTimeouts { idle: SECOND, ..listener(Protocol::Http).timeouts };
         let hasty = ListenerSettings { timeouts, ..listener(Protocol::Http) };
         let (_engine, address) = start(hasty, to_second(&[member]));
-        let mut client = raw_client(address).await;
-        // All of it fits into its windows, and into the kernel's buffers: for us it is over at once.
-        let window = [&[0, 4][..], &(1_u32 << 30).to_be_bytes()].concat();
-        client.write_all(&frame(SETTINGS, 0, 0, &window)).await.unwrap();
-        client.write_all(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes())).await.unwrap();
-        client.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD)).await.unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        // All of it fits into its windows, and into the kernel's buffers: for us it is over at once. What it says comes in one piece: it is
+        // never idle before that.
+        let room = (1_u32 << 30).to_be_bytes();
+        let window = frame(SETTINGS, 0, 0, &[&[0, 4], &room[..]].concat());
+        let asks = frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD);
+        let said = [PREFACE, &window, &frame(WINDOW_UPDATE, 0, 0, &room), &asks].concat();
+        client.write_all(&said).await.unwrap();
         let (mut came, mut paused, mut ended) = (0, 0, false);
         while let Some((kind, flags, _, payload)) = next(&mut client).await {
             if kind != DATA {
@@ -43,6 +46,7 @@ async fn a_client_that_reads_slowly_gets_all_of_it() {
                 let more = u32::try_from(payload.len()).unwrap().to_be_bytes();
                 // Once the connection is closed it cannot be told.
                 let _ = client.write_all(&frame(WINDOW_UPDATE, 0, 0, &more)).await;
+                // sleeps: paces the client
                 tokio::time::sleep(200 * MILLI).await;
             }
         }
@@ -84,17 +88,35 @@ async fn connections_to_a_member_that_reads_nothing_end() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let member = listener.local_addr().unwrap();
         let accepted = tokio::spawn(async move {
-            // It has room for everything, says so, and takes nothing: all buffers on the way fill up.
+            // It answers one request and has room for everything, says so, and takes nothing more: all buffers on the way fill up.
             let (mut stream, _) = listener.accept().await.unwrap();
             let window = [&[0, 4][..], &0x7fff_ffff_u32.to_be_bytes()].concat();
             let room = frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
             stream.write_all(&[frame(SETTINGS, 0, 0, &window), room].concat()).await.unwrap();
-            stream
+            stream.read_exact(&mut [0; 24]).await.unwrap();
+            loop {
+                let (kind, _, id, _) = next(&mut stream).await.unwrap();
+                if kind == HEADERS {
+                    stream.write_all(&ok(id)).await.unwrap();
+                    return stream;
+                }
+            }
         });
         let group = to_second(&[member]);
-        let timeouts = MemberTimeouts { connect: SECOND, per_try: 2 * SECOND, ..group.timeouts };
         let retry = RetrySettings { attempts: 0, ..group.retry };
-        let (_engine, address) = http(GroupSettings { timeouts, retry, ..group });
+        let mut group = GroupSettings { retry, ..group };
+        // Two threads have connections of their own.
+        let single = |group: &GroupSettings| {
+            let settings = settings(crate::rig::listener(Protocol::Http), group.clone());
+            Settings { threads: 1, ..settings }
+        };
+        let (engine, address) = start_with(single(&group));
+        let (sender, _end) = client(address).await;
+        assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
+        // The connection is there: nothing that takes its time is taken for a member that does not answer.
+        let timeouts = MemberTimeouts { connect: SECOND / 2, per_try: SECOND, ..group.timeouts };
+        group.timeouts = timeouts;
+        engine.reload(single(&group), Vec::new()).unwrap();
         let mut client = TcpStream::connect(address).await.unwrap();
         let head = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000000\r\n\r\n";
         client.write_all(head.as_bytes()).await.unwrap();

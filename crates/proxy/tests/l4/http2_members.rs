@@ -1,42 +1,65 @@
 //! What goes wrong between us and members of HTTP/2.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::{RecvStream, server};
 use http::{HeaderMap, Request, Response, StatusCode};
-use plimsoll_proxy::{GroupSettings, MemberTimeouts, RetrySettings};
+use plimsoll_proxy::{GroupSettings, MemberTimeouts, Protocol, RetrySettings, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::frames::*;
-use crate::rig::{MILLI, SECOND, by, group, status_of, until, within};
+use crate::rig::{
+    MILLI, MINUTE, SECOND, by, group, listener, settings, start_with, status_of, until, within,
+};
 use crate::second::*;
 
-/// A member has so long to accept a connection.
+/// Nothing may be heard of a member for so long. Its connection is there before that holds: it has a minute to come about.
 const CONNECT: Duration = Duration::from_millis(200);
 
-fn hasty(group: GroupSettings) -> GroupSettings {
-    GroupSettings {
-        timeouts: MemberTimeouts { connect: CONNECT, per_try: 2 * CONNECT, ..group.timeouts },
-        retry: RetrySettings { attempts: 0, ..group.retry },
-        ..group
-    }
+/// A group that has all the time that it may need, and one in which members may be silent for no longer than `CONNECT`, and an answer is
+/// waited for as long as `per_try` says.
+fn patient_and_hasty(member: SocketAddr, per_try: Duration) -> [Settings; 2] {
+    let group = to_second(&[member]);
+    let patient = GroupSettings { retry: RetrySettings { attempts: 0, ..group.retry }, ..group };
+    let timeouts = MemberTimeouts { connect: CONNECT, per_try, ..patient.timeouts };
+    let hasty = GroupSettings { timeouts, ..patient.clone() };
+    [patient, hasty].map(|group| settings(listener(Protocol::Http), group))
+}
+
+/// A member whose first connection answers one request and hangs then; with how many connections it had, and requests.
+async fn hanging() -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let (member, connections) = raw_member(move |number, stream| {
+        count.fetch_add(1, Relaxed);
+        (if number == 1 && stream > 1 { Vec::new() } else { ok(stream) }, true)
+    })
+    .await;
+    (member, connections, asked)
+}
+
+async fn status_to(sender: &Sender) -> StatusCode {
+    get(sender, "/").await.unwrap().0.status()
 }
 
 #[tokio::test]
 async fn a_connection_on_which_nothing_is_heard_gets_no_new_requests() {
     within(async {
-        // Its first connection hangs.
-        let (member, connections) =
-            raw_member(|number, stream| (if number == 1 { Vec::new() } else { ok(stream) }, true)).await;
-        let (_engine, address) = http(hasty(to_second(&[member])));
+        let (member, connections, _) = hanging().await;
+        let [patient, hasty] = patient_and_hasty(member, 2 * CONNECT);
+        let (engine, address) = start_with(patient.clone());
         let (sender, _end) = client(address).await;
-        assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::GATEWAY_TIMEOUT);
+        assert_eq!(status_to(&sender).await, StatusCode::OK);
+        engine.reload(hasty, Vec::new()).unwrap();
+        assert_eq!(status_to(&sender).await, StatusCode::GATEWAY_TIMEOUT);
+        engine.reload(patient, Vec::new()).unwrap();
         for _ in 0..3 {
-            assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
+            assert_eq!(status_to(&sender).await, StatusCode::OK);
         }
         assert_eq!(connections.load(Relaxed), 2);
     })
@@ -46,16 +69,21 @@ async fn a_connection_on_which_nothing_is_heard_gets_no_new_requests() {
 #[tokio::test]
 async fn clients_that_give_up_say_as_much_of_a_connection() {
     within(async {
-        let (member, connections) =
-            raw_member(|number, stream| (if number == 1 { Vec::new() } else { ok(stream) }, true)).await;
-        let group = to_second(&[member]);
-        let timeouts = MemberTimeouts { connect: CONNECT, ..group.timeouts };
-        let (engine, address) = http(GroupSettings { timeouts, ..group });
+        let (member, connections, asked) = hanging().await;
+        let [patient, hasty] = patient_and_hasty(member, MINUTE);
+        let (engine, address) = start_with(patient.clone());
         let (sender, _end) = client(address).await;
-        let asked = get(&sender, "/");
-        assert!(tokio::time::timeout(2 * CONNECT, asked).await.is_err());
+        assert_eq!(status_to(&sender).await, StatusCode::OK);
+        engine.reload(hasty, Vec::new()).unwrap();
+        let hangs = sender.clone();
+        let hangs = tokio::spawn(async move { status_to(&hangs).await });
+        until("the member has it", || asked.load(Relaxed) == 2).await;
+        // sleeps: for longer than it may be silent
+        tokio::time::sleep(2 * CONNECT).await;
+        hangs.abort();
         until("it is noticed", || status_of(&engine, member).in_flight == 0).await;
-        assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
+        engine.reload(patient, Vec::new()).unwrap();
+        assert_eq!(status_to(&sender).await, StatusCode::OK);
         assert_eq!(connections.load(Relaxed), 2);
     })
     .await;
@@ -63,28 +91,47 @@ async fn clients_that_give_up_say_as_much_of_a_connection() {
 
 #[tokio::test]
 async fn a_slow_answer_does_not_make_a_connection_dead() {
-    within(async {
-        let (member, connections) =
-            second(100, |request, mut respond: server::SendResponse<Bytes>| async move {
-                if request.uri().path() == "/slow" {
-                    std::future::pending::<()>().await;
-                }
-                let _ = respond.send_response(Response::new(()), true);
-            })
-            .await;
-        let (_engine, address) = http(hasty(to_second(&[member])));
-        let (sender, _end) = client(address).await;
-        let slow = sender.clone();
-        let slow = tokio::spawn(async move { get(&slow, "/slow").await.unwrap().0.status() });
-        while !slow.is_finished() {
-            assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
-            tokio::time::sleep(10 * MILLI).await;
+    within(async { while !others_are_heard_meanwhile().await {} }).await;
+}
+
+/// False if the machine stood still for so long that nothing could be heard.
+async fn others_are_heard_meanwhile() -> bool {
+    let (member, connections) = second(100, |request, mut respond: server::SendResponse<Bytes>| async move {
+        if request.uri().path() == "/slow" {
+            std::future::pending::<()>().await;
         }
-        assert_eq!(slow.await.unwrap(), StatusCode::GATEWAY_TIMEOUT);
-        assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
-        assert_eq!(connections.load(Relaxed), 1);
+        let _ = respond.send_response(Response::new(()), true);
     })
     .await;
+    let [patient, hasty] = patient_and_hasty(member, 2 * CONNECT);
+    let (engine, address) = start_with(patient.clone());
+    let (sender, _end) = client(address).await;
+    assert_eq!(status_to(&sender).await, StatusCode::OK);
+    until("it is counted", || status_of(&engine, member).in_flight == 0).await;
+    engine.reload(hasty, Vec::new()).unwrap();
+    let (slow, mut last) = (sender.clone(), Instant::now());
+    let slow = tokio::spawn(async move { get(&slow, "/slow").await.unwrap().0.status() });
+    until("it is under way", || status_of(&engine, member).in_flight == 1 || slow.is_finished()).await;
+    // It is given up as it was begun; the others have time.
+    engine.reload(patient, Vec::new()).unwrap();
+    let mut silence = Duration::ZERO;
+    while !slow.is_finished() {
+        let now = Instant::now();
+        assert_eq!(status_to(&sender).await, StatusCode::OK);
+        silence = silence.max(last.elapsed());
+        last = now;
+        // sleeps: paces the client
+        tokio::time::sleep(10 * MILLI).await;
+    }
+    silence = silence.max(last.elapsed());
+    assert_eq!(slow.await.unwrap(), StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(status_to(&sender).await, StatusCode::OK);
+    // bound: as long as nothing may be heard; what takes longer decides nothing
+    if silence > CONNECT * 4 / 5 {
+        return false;
+    }
+    assert_eq!(connections.load(Relaxed), 1);
+    true
 }
 
 #[tokio::test]
@@ -93,12 +140,17 @@ async fn a_member_that_has_nothing_more_to_say_is_not_dead() {
         // It begins each answer, and leaves it at that.
         let (member, connections) =
             raw_member(|_, stream| (frame(HEADERS, END_HEADERS, stream, &[0x88]), true)).await;
-        let (engine, address) = http(hasty(to_second(&[member])));
+        let [patient, hasty] = patient_and_hasty(member, MINUTE);
+        let (engine, address) = start_with(patient);
         let (sender, _end) = client(address).await;
-        for _ in 0..3 {
+        for turn in 0..4 {
             let mut sender = sender.clone().ready().await.unwrap();
             let request = Request::get("http://web.example/watch").body(()).unwrap();
             let watched = sender.send_request(request, true).unwrap().0.await.unwrap();
+            if turn == 0 {
+                engine.reload(hasty.clone(), Vec::new()).unwrap();
+            }
+            // sleeps: for longer than it may be silent where nothing has come of an answer
             tokio::time::sleep(2 * CONNECT).await;
             drop(watched);
             until("it is over", || status_of(&engine, member).in_flight == 0).await;
@@ -143,6 +195,7 @@ async fn what_a_member_declines_waits_for_another_that_has_no_room_yet() {
     within(async {
         let (declines, _) = raw_member(|_, stream| (reset(stream, REFUSED), true)).await;
         let (slow, _) = second(100, |_, mut respond: server::SendResponse<Bytes>| async move {
+            // sleeps: the member's service time
             tokio::time::sleep(CONNECT).await;
             let _ = respond.send_response(Response::new(()), true);
         })
@@ -160,7 +213,7 @@ async fn what_a_member_declines_waits_for_another_that_has_no_room_yet() {
         for one in asked {
             assert_eq!(one.await.unwrap(), StatusCode::OK);
         }
-        assert_eq!(status_of(&engine, slow).requests, 3);
+        until("all are counted", || status_of(&engine, slow).requests == 3).await;
     })
     .await;
 }
@@ -217,6 +270,7 @@ async fn a_client_that_takes_back_an_upload_frees_the_member_that_does_not_read_
             let mut sender = sender.ready().await.unwrap();
             let request = Request::post("http://web.example/").body(()).unwrap();
             let (_response, mut body) = sender.send_request(request, false).unwrap();
+            until("it is under way", || status_of(&engine, member).in_flight == 1).await;
             // As much as is taken, until nothing more is for a while.
             let piece = Bytes::from(vec![b'x'; 1 << 16]);
             while let Ok(sent) = tokio::time::timeout(SECOND, send_all(&mut body, piece.clone(), false)).await
@@ -271,7 +325,7 @@ async fn a_call_that_breaks_off_is_unavailable() {
         let (head, content, trailers) = answer(response).await.unwrap();
         assert_eq!((head.status(), content.as_slice()), (StatusCode::OK, &b"\0\0\0\0\x04half"[..]));
         assert_eq!(trailers.unwrap()["grpc-status"], "14");
-        assert_eq!(status_of(&engine, member).failures, 1);
+        until("it is counted", || status_of(&engine, member).failures == 1).await;
     })
     .await;
 }
@@ -282,12 +336,19 @@ async fn a_call_that_lasts_too_long_in_its_answer_is_told_so() {
         let (member, _) = raw_member(|_, stream| (broken(stream), true)).await;
         let (engine, address) = http(to_second(&[member]));
         let (sender, _end) = client(address).await;
-        let mut sender = sender.ready().await.unwrap();
-        let request = call().header("grpc-timeout", "150m").body(()).unwrap();
-        let (response, _) = sender.send_request(request, true).unwrap();
-        let (_, content, trailers) = answer(response).await.unwrap();
-        assert_eq!(content.len(), 9);
-        assert_eq!(trailers.unwrap()["grpc-status"], "4");
+        // If that is too short for the answer to begin the next one has longer.
+        let mut patience = ["150m", "3S", "30S"].into_iter();
+        loop {
+            let mut sender = sender.clone().ready().await.unwrap();
+            let patience = patience.next().expect("an answer that begins in time");
+            let request = call().header("grpc-timeout", patience).body(()).unwrap();
+            let (response, _) = sender.send_request(request, true).unwrap();
+            let (head, content, trailers) = answer(response).await.unwrap();
+            assert_eq!(trailers.as_ref().unwrap_or(head.headers())["grpc-status"], "4");
+            if !content.is_empty() {
+                break assert_eq!((content.len(), trailers.is_some()), (9, true));
+            }
+        }
         assert_eq!(status_of(&engine, member).failures, 0);
     })
     .await;

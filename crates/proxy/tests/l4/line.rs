@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use plimsoll_brain::meter::Reading;
 use plimsoll_proxy::{Engine, GroupSettings, ListenerSettings, Protocol};
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::rig::{MILLI, by, group, listener, settings, start_with, status, until, within};
+use crate::rig::{HOUR, MILLI, by, group, listener, settings, start_with, status, until, within};
 
 /// A server that can work on one request at once, and says so with each answer: a balancer gives it three. Each
 /// answer takes so long, and none goes while the gate is closed.
@@ -21,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) gate: watch::Sender<bool>,
     running: Arc<AtomicU32>,
+    answered: Arc<AtomicU32>,
     /// Milliseconds.
     takes: Arc<AtomicU64>,
 }
@@ -30,21 +32,24 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (gate, open) = watch::channel(true);
-        let running = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&running);
+        let [running, answered] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+        let (count, given) = (Arc::clone(&running), Arc::clone(&answered));
         let takes = Arc::new(AtomicU64::new(takes));
         let time = Arc::clone(&takes);
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let (count, time, mut open) = (Arc::clone(&count), Arc::clone(&time), open.clone());
+                let given = Arc::clone(&given);
                 tokio::spawn(async move {
                     while head(&mut stream).await.is_some() {
                         count.fetch_add(1, Relaxed);
+                        // sleeps: the server's service time
                         sleep(MILLI * time.load(Relaxed) as u32).await;
                         if open.wait_for(|open| *open).await.is_err() {
                             return;
                         }
                         let left = count.fetch_sub(1, Relaxed) - 1;
+                        given.fetch_add(1, Relaxed);
                         if stream.write_all(&answer(left)).await.is_err() {
                             return;
                         }
@@ -52,11 +57,16 @@ impl Server {
                 });
             }
         });
-        Self { address, gate, running, takes }
+        Self { address, gate, running, answered, takes }
     }
 
     pub(crate) async fn has(&self, requests: u32) {
-        until("the requests are there", || self.running.load(Relaxed) == requests).await;
+        until("the requests are there", || self.running() == requests).await;
+    }
+
+    /// How many it works on.
+    pub(crate) fn running(&self) -> u32 {
+        self.running.load(Relaxed)
     }
 }
 
@@ -87,18 +97,19 @@ fn balancer(server: &Server, threads: usize) -> (Engine, SocketAddr) {
 
 /// One that asks requests how urgent they are, in this header.
 fn asking(server: &Server, threads: usize, priority: Option<&str>) -> (Engine, SocketAddr) {
-    choosing(server, threads, priority, ("adaptive", None))
+    choosing(server, threads, priority, ("adaptive", None), None)
 }
 
-/// One with this strategy, and admission if that is said.
+/// One with this strategy, and admission and within what time answers are wanted if that is said.
 fn choosing(
     server: &Server,
     threads: usize,
     priority: Option<&str>,
     (strategy, admission): (&str, Option<bool>),
+    objective: Option<Duration>,
 ) -> (Engine, SocketAddr) {
     let mut group = by(GroupSettings { queue: 0, ..group(&[server.address]) }, strategy);
-    group.spec.admission = admission;
+    (group.spec.admission, group.spec.objective) = (admission, objective);
     let priority = priority.map(Into::into);
     let mut settings = settings(ListenerSettings { priority, ..listener(Protocol::Http) }, group);
     settings.threads = threads;
@@ -131,15 +142,20 @@ fn ask_with(balancer: SocketAddr, fields: &'static str) -> JoinHandle<u16> {
     })
 }
 
-/// Lets each thread learn how long a request takes. Until a thread has heard the server, nothing limits what it sends.
-async fn learn(balancer: SocketAddr, requests: usize) {
+/// Lets each thread learn how long a request takes: no longer than it returns. Until a thread has heard the server, nothing limits what
+/// it sends.
+async fn learn(balancer: SocketAddr, requests: usize) -> Duration {
+    let begun = Instant::now();
     let asked: Vec<JoinHandle<u16>> = (0..requests).map(|_| ask(balancer)).collect();
     for asked in asked {
         assert_eq!(asked.await.unwrap(), 200);
     }
     // The threads may hear the answers in another order than that in which they were given, and the last they hear says
     // that some are in flight still. That fades with the time that the server says a request takes: a millisecond.
+    let longest = begun.elapsed();
+    // sleeps: lets that fade
     sleep(50 * MILLI).await;
+    longest
 }
 
 /// Three requests that the server does not answer until the gate is opened; then it does at once.
@@ -151,25 +167,62 @@ async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
     asked
 }
 
+/// How long one may wait where a request takes a second or longer.
+const WAIT: Duration = Duration::from_secs(2);
+
+/// As many as come free within that time where three are in flight that take so long.
+fn places(takes: Duration) -> usize {
+    (3.0 * WAIT.as_secs_f64() / takes.as_secs_f64()).ceil() as usize
+}
+
+/// Asks until one is refused at once; those that wait. `None` if the first may have waited for as long as one may by then: on a machine
+/// that stands still nothing follows.
+async fn line_up(engine: &Engine, balancer: SocketAddr) -> Option<Vec<JoinHandle<u16>>> {
+    let (begun, mut waiting) = (Instant::now(), Vec::new());
+    loop {
+        let asked = ask(balancer);
+        let waits = || status(engine).queued as usize == waiting.len() + 1;
+        // bound: as long as one may wait
+        let late = || begun.elapsed() > WAIT * 3 / 4;
+        until("it waits or is refused", || waits() || asked.is_finished() || late()).await;
+        if late() {
+            return None;
+        }
+        if asked.is_finished() {
+            assert_eq!(asked.await.unwrap(), 503, "it would wait in vain");
+            return Some(waiting);
+        }
+        waiting.push(asked);
+    }
+}
+
 #[tokio::test]
 async fn who_is_refused_is_told_to_come_again_when_a_request_is_likely_to_be_through() {
     within(async {
-        let server = Server::start(1_200).await;
-        let (engine, address) = balancer(&server, 1);
-        learn(address, 8).await;
-        let asked = fill(&server, address).await;
-        let mut waits: Vec<TcpStream> = Vec::new();
-        // Of three that are in flight five are through within two seconds, which is how long one may wait.
-        for _ in 0..5 {
-            waits.push(send(address).await);
-        }
-        until("five wait", || status(&engine).queued == 5).await;
-        let mut refused = send(address).await;
-        let told = head(&mut refused).await.unwrap();
-        assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("\r\nRetry-After: 2\r\n"), "{told}");
-        server.gate.send_replace(true);
-        for asked in asked {
-            assert_eq!(asked.await.unwrap(), 200);
+        let takes = 1200 * MILLI;
+        loop {
+            let server = Server::start(takes.as_millis() as u64).await;
+            let (engine, address) = balancer(&server, 1);
+            let longest = learn(address, 8).await;
+            let asked = fill(&server, address).await;
+            let Some(waiting) = line_up(&engine, address).await else { continue };
+            // bound: what was measured above
+            assert!(
+                (places(longest)..=places(takes)).contains(&waiting.len()),
+                "{} in {longest:?}",
+                waiting.len()
+            );
+            let told = head(&mut send(address).await).await.unwrap();
+            let again = told.split("\r\nRetry-After: ").nth(1).and_then(|rest| rest.split('\r').next());
+            let again: f64 = again.unwrap().parse().unwrap();
+            // bound: what was measured above
+            assert!((2.0..=longest.as_secs_f64().ceil()).contains(&again), "{again} s after {longest:?}");
+            assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
+            server.gate.send_replace(true);
+            for asked in asked {
+                assert_eq!(asked.await.unwrap(), 200);
+            }
+            break;
         }
     })
     .await;
@@ -180,35 +233,50 @@ async fn a_short_burst_waits_and_is_not_refused() {
     within(async {
         let on = ("least_connections", Some(true));
         for (threads, rules) in [(1, ("adaptive", None)), (2, ("adaptive", None)), (1, on), (2, on)] {
-            let server = Server::start(1000).await;
-            let (engine, address) = choosing(&server, threads, None, rules);
-            learn(address, 24).await;
-            let mut asked = fill(&server, address).await;
-            // As many as come free within two sojourns, which is how long one may wait.
-            asked.extend((0..6).map(|_| ask(address)));
-            until("six wait", || status(&engine).queued == 6).await;
-            let seventh = ask_with(address, "Priority: u=0\r\n");
-            assert_eq!(
-                seventh.await.unwrap(),
-                503,
-                "it would wait in vain, and nobody asked how urgent it is"
-            );
-            assert_eq!(server.running.load(Relaxed), 3, "the server has what it can work on");
-            let explained = engine.explain("g").unwrap().members.remove(0);
-            let why = "has the 3 requests that it can work on, by what it says; ";
-            assert!(!explained.eligible && explained.why.starts_with(why), "{}", explained.why);
-            let limit = explained.figures.iter().find(|figure| figure.name == "limit");
-            assert_eq!(limit.map(|figure| figure.value), Some(3.0));
-            server.gate.send_replace(true);
-            for asked in asked {
-                assert_eq!(asked.await.unwrap(), 200);
-            }
-            let status = status(&engine);
-            assert_eq!((status.queued, status.waits.count, status.rejected["shed"]), (0, 6, 1));
-            assert!(status.waits.sum > 0.0 && status.waits.sum < 12.1, "{:?}", status.waits);
+            while !a_burst_waits(threads, rules).await {}
         }
     })
     .await;
+}
+
+/// False if it took so long that some may have waited for as long as one may.
+async fn a_burst_waits(threads: usize, rules: (&str, Option<bool>)) -> bool {
+    let takes = 1000 * MILLI;
+    let server = Server::start(takes.as_millis() as u64).await;
+    let (engine, address) = choosing(&server, threads, None, rules, None);
+    let longest = learn(address, 24).await;
+    let mut asked = fill(&server, address).await;
+    let begun = Instant::now();
+    let Some(waiting) = line_up(&engine, address).await else { return false };
+    let waited = waiting.len();
+    // bound: what was measured above
+    assert!((places(longest)..=places(takes)).contains(&waited), "{waited} in {longest:?}");
+    let refused = ask_with(address, "Priority: u=0\r\n").await.unwrap();
+    assert_eq!(refused, 503, "nobody asked how urgent it is");
+    assert_eq!(server.running(), 3, "the server has what it can work on");
+    let explained = engine.explain("g").unwrap().members.remove(0);
+    let why = "has the 3 requests that it can work on, by what it says; ";
+    assert!(!explained.eligible && explained.why.starts_with(why), "{}", explained.why);
+    let limit = explained.figures.iter().find(|figure| figure.name == "limit");
+    assert_eq!(limit.map(|figure| figure.value), Some(3.0));
+    server.gate.send_replace(true);
+    asked.extend(waiting);
+    let mut served = true;
+    for asked in asked {
+        served &= asked.await.unwrap() == 200;
+    }
+    if !served {
+        assert!(begun.elapsed() >= WAIT, "some were refused after {:?}", begun.elapsed());
+        return false;
+    }
+    until("all are counted", || status(&engine).members[0].in_flight == 0).await;
+    let (status, longest) = (status(&engine), begun.elapsed().as_secs_f64());
+    // The one that would have waited in vain, and the urgent one.
+    let (waits, count) = (&status.waits, waited as u64);
+    assert_eq!((status.queued, waits.count, status.rejected["shed"]), (0, count, 2));
+    // bound: all of the time for each of them
+    assert!(waits.sum > 0.0 && waits.sum <= longest * waited as f64, "{waits:?}");
+    true
 }
 
 #[tokio::test]
@@ -216,7 +284,7 @@ async fn without_admission_nobody_is_told_that_it_is_too_much() {
     within(async {
         for rules in [("adaptive", Some(false)), ("least_connections", None)] {
             let server = Server::start(100).await;
-            let (engine, address) = choosing(&server, 1, None, rules);
+            let (engine, address) = choosing(&server, 1, None, rules, None);
             learn(address, 8).await;
             let mut asked = fill(&server, address).await;
             asked.extend((0..6).map(|_| ask(address)));
@@ -236,34 +304,47 @@ async fn without_admission_nobody_is_told_that_it_is_too_much() {
 async fn an_urgent_request_takes_the_place_of_one_that_is_less_so() {
     within(async {
         for threads in [1, 2] {
-            let server = Server::start(1000).await;
-            let (engine, address) = asking(&server, threads, Some("x-urgency"));
-            learn(address, 24).await;
-            let mut asked = fill(&server, address).await;
-            asked.extend((0..6).map(|_| ask(address)));
-            until("six wait", || status(&engine).queued == 6).await;
-            assert_eq!(ask_with(address, "X-Urgency: 5\r\n").await.unwrap(), 503, "all go before it");
-            let urgent = ask_with(address, "x-urgency: u=1, i\r\n");
-            until("another one had to go", || status(&engine).rejected["shed"] == 2).await;
-            assert_eq!(status(&engine).queued, 6);
-            server.gate.send_replace(true);
-            assert_eq!(urgent.await.unwrap(), 200);
-            let mut refused = 0;
-            for asked in asked {
-                refused += u32::from(asked.await.unwrap() == 503);
-            }
-            assert_eq!(refused, 1);
-            // An answer is counted when it has been given.
-            let told = || {
-                let urgencies = status(&engine).urgencies;
-                [1, 3, 5].map(|urgency| (urgencies[urgency].served, urgencies[urgency].refused))
-            };
-            until("all are counted", || told() == [(1, 0), (5, 1), (0, 1)]).await;
+            while !an_urgent_one_takes_a_place(threads).await {}
         }
         let server = Server::start(0).await;
         assert!(status(&balancer(&server, 1).0).urgencies.is_empty(), "nobody is asked");
     })
     .await;
+}
+
+/// False if it took so long that some may have waited for as long as one may.
+async fn an_urgent_one_takes_a_place(threads: usize) -> bool {
+    let server = Server::start(1000).await;
+    let (engine, address) = asking(&server, threads, Some("x-urgency"));
+    learn(address, 24).await;
+    let mut asked = fill(&server, address).await;
+    let begun = Instant::now();
+    let Some(waiting) = line_up(&engine, address).await else { return false };
+    let waited = waiting.len() as u64;
+    let shed = || status(&engine).rejected.get("shed").copied().unwrap_or(0);
+    assert_eq!(ask_with(address, "X-Urgency: 5\r\n").await.unwrap(), 503, "all go before it");
+    let urgent = ask_with(address, "x-urgency: u=1, i\r\n");
+    until("another one had to go", || shed() >= 3).await;
+    let queued = status(&engine).queued;
+    server.gate.send_replace(true);
+    let urgent = urgent.await.unwrap();
+    asked.extend(waiting);
+    let mut refused = 0;
+    for asked in asked {
+        refused += u64::from(asked.await.unwrap() == 503);
+    }
+    if (urgent, refused) != (200, 1) {
+        assert!(begun.elapsed() >= WAIT, "{refused} were refused after {:?}", begun.elapsed());
+        return false;
+    }
+    assert_eq!(queued, waited);
+    // An answer is counted when it has been given. Of the usual ones another was refused before the line was full.
+    let told = || {
+        let urgencies = status(&engine).urgencies;
+        [1, 3, 5].map(|urgency| (urgencies[urgency].served, urgencies[urgency].refused))
+    };
+    until("all are counted", || told() == [(1, 0), (waited - 1, 2), (0, 1)]).await;
+    true
 }
 
 #[tokio::test]
@@ -276,10 +357,7 @@ async fn who_waits_in_vain_is_refused_in_time() {
         let begun = Instant::now();
         assert_eq!(ask(address).await.unwrap(), 503);
         let took = begun.elapsed();
-        assert!(
-            (800..4000).contains(&took.as_millis()),
-            "sixteen sojourns of 150 ms, a second at most: {took:?}"
-        );
+        assert!(took >= 800 * MILLI, "sixteen sojourns of 150 ms, a second at most: {took:?}");
         assert_eq!(status(&engine).rejected["shed"], 1);
         server.gate.send_replace(true);
         for asked in asked {
@@ -292,8 +370,9 @@ async fn who_waits_in_vain_is_refused_in_time() {
 #[tokio::test]
 async fn a_client_that_goes_away_leaves_the_line() {
     within(async {
-        let server = Server::start(1000).await;
-        let (engine, address) = balancer(&server, 1);
+        let server = Server::start(100).await;
+        // It may wait for longer than any of this takes.
+        let (engine, address) = choosing(&server, 1, None, ("adaptive", None), Some(HOUR));
         learn(address, 8).await;
         let mut asked = fill(&server, address).await;
         let first = send(address).await;
@@ -312,6 +391,8 @@ async fn a_client_that_goes_away_leaves_the_line() {
     .await;
 }
 
+/// Time is counted in answers of the server: of those that it gives when it has as much as it can work on three come within the time that
+/// one takes.
 #[tokio::test]
 async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly() {
     within(async {
@@ -322,17 +403,24 @@ async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly()
         let mut asked = Vec::new();
         let begun = Instant::now();
         for turn in 0..750 {
+            // sleeps: paces the clients
             sleep_until(begun + turn * MILLI * 20 / 3).await;
+            let (answered, running) = (Arc::clone(&server.answered), Arc::clone(&server.running));
             asked.push(tokio::spawn(async move {
-                let begun = Instant::now();
-                (ask(address).await.unwrap(), begun.elapsed())
+                let before = answered.load(Relaxed);
+                let status = ask(address).await.unwrap();
+                (status, answered.load(Relaxed) - before, running.load(Relaxed))
             }));
         }
-        let elapsed = begun.elapsed().as_secs_f64();
-        let (mut served, mut refused) = (Vec::new(), Vec::new());
+        let (mut served, mut refused, mut busy) = (Vec::new(), Vec::new(), 0);
         for asked in asked.split_off(450) {
-            let (status, took) = asked.await.unwrap();
-            if status == 200 { served.push(took) } else { refused.push(took) }
+            let (status, answers, running) = asked.await.unwrap();
+            if status == 200 {
+                served.push(answers);
+            } else {
+                refused.push(answers);
+                busy += usize::from(running == 3);
+            }
         }
         for asked in asked {
             asked.await.unwrap();
@@ -341,11 +429,10 @@ async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly()
         refused.sort();
         let (median, told) = (served[served.len() / 2], refused[refused.len() / 2]);
         // In order of arrival it would be three times as long.
-        assert!(median < 200 * MILLI, "100 ms of work take {median:?}");
-        assert!(told < 60 * MILLI, "told after {told:?}");
+        assert!(median <= 6, "{median} are answered while one waits and is answered");
+        assert!(told <= 2, "told when {told} had been answered");
+        assert!(busy > refused.len() / 2, "{busy} of {} were refused by a busy server", refused.len());
         let status = status(&engine);
-        let answered = status.members[0].requests as f64;
-        assert!(answered > 0.7 * 30.0 * elapsed, "{answered} in {elapsed} s");
         assert!(status.waits.count > 100, "{:?}", status.waits);
     })
     .await;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
 use plimsoll_brain::{GroupSpec, Knobs, MemberSpec, WhenAllDown, strategy};
@@ -20,6 +20,10 @@ mod ports;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
+/// Longer than anything takes on a machine with other work.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+/// Longer than a test may take: what ended was not ended by this.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) fn member(address: SocketAddr) -> MemberSpec {
     MemberSpec { name: address.to_string().into(), address, capacity: 1.0, limit: u32::MAX, leaving: false }
@@ -53,18 +57,13 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         },
         probe: None,
         key: Key::Client,
-        timeouts: MemberTimeouts {
-            connect: 5 * SECOND,
-            per_try: 20 * SECOND,
-            total: Duration::ZERO,
-            idle: 20 * SECOND,
-        },
+        timeouts: MemberTimeouts { connect: MINUTE, per_try: MINUTE, total: Duration::ZERO, idle: MINUTE },
         retry: RetrySettings { attempts: 2, budget: 0.2, min_per_second: 100.0 },
         queue: 100,
         max_rate: None,
-        queue_timeout: 5 * SECOND,
+        queue_timeout: MINUTE,
         pool: 10,
-        pool_idle: 60 * SECOND,
+        pool_idle: MINUTE,
         send_proxy: None,
         tls: None,
         http2: false,
@@ -92,12 +91,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         backlog: 128,
         accept_proxy: false,
         priority: None,
-        timeouts: ClientTimeouts {
-            head: 20 * SECOND,
-            idle: 20 * SECOND,
-            body: 20 * SECOND,
-            tunnel: 20 * SECOND,
-        },
+        timeouts: ClientTimeouts { head: MINUTE, idle: MINUTE, body: MINUTE, tunnel: MINUTE },
         half_close: false,
         max_head: 16_384,
         forwarded: Forwarded::XForwarded,
@@ -116,8 +110,8 @@ pub(crate) fn settings(listener: ListenerSettings, group: GroupSettings) -> Sett
         groups: vec![group.into()],
         access_log: None,
         tracing: None,
-        drain_deadline: 2 * SECOND,
-        upgrade_deadline: 2 * SECOND,
+        drain_deadline: MINUTE,
+        upgrade_deadline: MINUTE,
     }
 }
 
@@ -143,18 +137,55 @@ pub(crate) fn status_of(engine: &Engine, member: SocketAddr) -> MemberStatus {
 
 /// Fails a test that takes too long.
 pub(crate) async fn within<F: Future>(test: F) -> F::Output {
-    tokio::time::timeout(40 * SECOND, test).await.expect("the test takes too long")
+    tokio::time::timeout(2 * MINUTE, test).await.expect("the test takes too long")
 }
 
-/// Waits until something is so; not for long.
+/// Waits until something is so.
 pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
-    for _ in 0..1500 {
-        if so() {
-            return;
-        }
+    let end = Instant::now() + MINUTE;
+    while !so() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        // sleeps: polls
         tokio::time::sleep(10 * MILLI).await;
     }
-    panic!("in vain: {what}");
+}
+
+/// Repeats `beat`, which says whether it went well, for half as long again as may pass between two of them. False if as much may
+/// have passed in the eyes of whoever sees them: then the machine stood still, and nothing follows from what came of it.
+pub(crate) async fn steadily(most: Duration, mut beat: impl AsyncFnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    let mut last = begun;
+    // bound: for how long it goes on
+    while begun.elapsed() < most * 3 / 2 {
+        // sleeps: paces the client
+        tokio::time::sleep(most / 20).await;
+        let now = Instant::now();
+        let well = beat().await;
+        // bound: the time that may pass; what takes longer decides nothing
+        if last.elapsed() > most * 4 / 5 {
+            return false;
+        }
+        assert!(well, "it ended in the midst of something");
+        last = now;
+    }
+    true
+}
+
+/// Timers of the kernel's sockets that have this address at an end (1 for ours, 2 for the other) and are in this state: 01 is established,
+/// 0A listens.
+pub(crate) fn sockets(address: SocketAddr, end: usize, state: &str) -> Vec<String> {
+    let SocketAddr::V4(address) = address else { panic!("{address}: of IPv4 only") };
+    let place = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
+    let text = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    // Number, local and remote address, state, queues, timer.
+    let rows = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let rows = rows.filter(|row| row.len() > 5 && row[end] == place && row[3] == state);
+    rows.map(|row| row[5].to_owned()).collect()
+}
+
+/// Does anybody listen there? Looks without connecting.
+pub(crate) fn listens(address: SocketAddr) -> bool {
+    !sockets(address, 1, "0A").is_empty()
 }
 
 /// Where the listeners of a test are, on ports that the system chooses.
@@ -217,6 +248,13 @@ pub(crate) fn nobody() -> (TcpSocket, SocketAddr) {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
+}
+
+/// Says something to an echo; whether it is heard again.
+pub(crate) async fn is_echoed(stream: &mut TcpStream, text: &str) -> bool {
+    let mut heard = vec![0; text.len()];
+    let spoken = stream.write_all(text.as_bytes()).await.is_ok();
+    spoken && stream.read_exact(&mut heard).await.is_ok() && heard == text.as_bytes()
 }
 
 /// Says something to an echo and hears it again.

@@ -103,7 +103,8 @@ async fn a_part_of_the_clients_is_sent_each_asked_once_by_an_alert() {
                 stay.push(stream);
             }
         }
-        assert!((50..=90).contains(&stay.len()), "{}", stay.len());
+        // Of a hundred of which three tenths are drawn others stay once in 5 * 10^7 runs.
+        assert!((42..=92).contains(&stay.len()), "{}", stay.len());
         for stream in &mut stay {
             let head = ask(stream, "GET / HTTP/1.1\r\nHost: one\r\n\r\n").await;
             assert!(head.starts_with("HTTP/1.1 200 "), "{head}");

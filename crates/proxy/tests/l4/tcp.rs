@@ -119,7 +119,7 @@ async fn sessions_beyond_the_limit_wait_their_turn() {
         let echo = Echo::start().await;
         let mut group = group(&[echo.address]);
         group.spec.members[0].limit = 1;
-        group.queue = 1;
+        (group.queue, group.queue_timeout) = (1, HOUR);
         let (engine, address) = start(listener(Protocol::Tcp), group.clone());
         let mut first = TcpStream::connect(address).await.unwrap();
         echoes(&mut first, "first").await;
@@ -134,12 +134,12 @@ async fn sessions_beyond_the_limit_wait_their_turn() {
         second.read_exact(&mut heard).await.unwrap();
         assert_eq!(&heard, b"second");
         assert_eq!(status(&engine).queued, 0);
-        // Now with less patience, while the second still runs.
+        // Now with less patience than an hour, while the second still runs.
         group.queue_timeout = 200 * MILLI;
         engine.reload(settings(listener(Protocol::Tcp), group), Vec::new()).unwrap();
         let begun = Instant::now();
         assert_reset(address).await;
-        assert!((200 * MILLI..5 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= 200 * MILLI, "{:?}", begun.elapsed());
         assert_eq!(status(&engine).rejected["queue_timeout"], 1);
     })
     .await;
@@ -150,17 +150,23 @@ async fn an_idle_session_ends() {
     within(async {
         let echo = Echo::start().await;
         let mut listener = listener(Protocol::Tcp);
-        listener.timeouts.idle = 400 * MILLI;
+        let idle = 500 * MILLI;
+        listener.timeouts.idle = idle;
         let (engine, address) = start(listener, group(&[echo.address]));
+        let mut sessions = 1;
         let mut session = TcpStream::connect(address).await.unwrap();
-        for _ in 0..4 {
-            tokio::time::sleep(200 * MILLI).await;
-            echoes(&mut session, "still here").await;
+        while !steadily(idle, async || is_echoed(&mut session, "still here").await).await {
+            session = TcpStream::connect(address).await.unwrap();
+            sessions += 1;
         }
-        let quiet = Instant::now();
-        assert_eq!(session.read(&mut [0; 9]).await.unwrap(), 0);
-        assert!(quiet.elapsed() > 350 * MILLI, "{:?}", quiet.elapsed());
-        until("it is counted", || status_of(&engine, echo.address).requests == 1).await;
+        // Of one that says nothing more nothing may have come for longer.
+        let mut quiet = TcpStream::connect(address).await.unwrap();
+        let last = Instant::now();
+        echoes(&mut quiet, "the last word").await;
+        assert_eq!(quiet.read(&mut [0; 9]).await.unwrap(), 0);
+        assert!(last.elapsed() >= idle, "{:?}", last.elapsed());
+        drop(session);
+        until("all are counted", || status_of(&engine, echo.address).requests == sessions + 1).await;
         assert_eq!(status_of(&engine, echo.address).failures, 0);
     })
     .await;
@@ -209,25 +215,25 @@ async fn sessions_outlive_the_drain_of_their_member() {
 #[tokio::test]
 async fn stopping_lets_sessions_end_until_the_deadline() {
     within(async {
-        for ends in [true, false] {
+        for (ends, deadline) in [(true, HOUR), (false, SECOND)] {
             let echo = Echo::start().await;
             let mut settings = settings(listener(Protocol::Tcp), group(&[echo.address]));
-            settings.drain_deadline = if ends { 20 * SECOND } else { SECOND };
+            settings.drain_deadline = deadline;
             let (engine, address) = start_with(settings);
             let mut session = TcpStream::connect(address).await.unwrap();
             echoes(&mut session, "hello").await;
+            assert!(listens(address));
             let begun = Instant::now();
             let stopping = tokio::spawn(async move { engine.stop().await });
-            tokio::time::sleep(300 * MILLI).await;
-            assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
-            echoes(&mut session, "still served").await;
+            until("nobody listens any more", || !listens(address)).await;
             if ends {
+                assert!(TcpStream::connect(address).await.is_err());
+                echoes(&mut session, "still served").await;
                 drop(session);
                 assert_eq!(stopping.await.unwrap(), 0);
-                assert!(begun.elapsed() < 10 * SECOND, "{:?}", begun.elapsed());
             } else {
                 assert_eq!(stopping.await.unwrap(), 1);
-                assert!(begun.elapsed() >= SECOND, "{:?}", begun.elapsed());
+                assert!(begun.elapsed() >= deadline, "{:?}", begun.elapsed());
                 assert!(matches!(session.read(&mut [0; 9]).await, Ok(0) | Err(_)));
             }
         }

@@ -1,6 +1,9 @@
 //! Datagrams: flows that stick, expire, move and are bounded.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use plimsoll_brain::{HealthSpec, OutlierSpec};
@@ -34,15 +37,15 @@ async fn client(address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// The member that answers, or `None` if none does.
-async fn ask(client: &UdpSocket, text: &str) -> Option<SocketAddr> {
+/// The member that answers.
+async fn ask(client: &UdpSocket, text: &str) -> SocketAddr {
     client.send(text.as_bytes()).await.unwrap();
     let mut buffer = vec![0; 65_536];
-    let len = timeout(500 * MILLI, client.recv(&mut buffer)).await.ok()?.unwrap();
+    let len = client.recv(&mut buffer).await.unwrap();
     let answer = std::str::from_utf8(&buffer[..len]).unwrap();
     let (name, rest) = answer.split_once(' ').unwrap();
     assert_eq!(rest, text);
-    Some(name.parse().unwrap())
+    name.parse().unwrap()
 }
 
 fn udp() -> ListenerSettings {
@@ -57,13 +60,13 @@ async fn flows_stick_and_are_shared_by_load() {
         let mut flows = Vec::new();
         for _ in 0..10 {
             let client = client(address).await;
-            let member = ask(&client, "first").await.unwrap();
+            let member = ask(&client, "first").await;
             flows.push((client, member));
         }
         assert_eq!(flows.iter().filter(|(_, member)| *member == one).count(), 5);
         for round in 0..3 {
             for (client, member) in &flows {
-                assert_eq!(ask(client, &format!("round {round}")).await, Some(*member));
+                assert_eq!(ask(client, &format!("round {round}")).await, *member);
             }
         }
         assert_eq!(status_of(&engine, one).in_flight, 5);
@@ -80,7 +83,7 @@ async fn datagrams_of_every_size_keep_their_bounds() {
         let (_engine, address) = start(udp(), group(&[parrot().await]));
         let client = client(address).await;
         for len in [0, 1, 1472, 9000, 65_000, 0, 3] {
-            assert!(ask(&client, &"x".repeat(len)).await.is_some(), "{len} bytes");
+            ask(&client, &"x".repeat(len)).await;
         }
     })
     .await;
@@ -90,27 +93,39 @@ async fn datagrams_of_every_size_keep_their_bounds() {
 async fn quiet_flows_end_and_busy_ones_do_not() {
     within(async {
         let member = parrot().await;
-        let mut udp = udp();
-        udp.timeouts.idle = 500 * MILLI;
-        let (engine, address) = start(udp, group(&[member]));
-        let (busy, quiet) = (client(address).await, client(address).await);
-        ask(&quiet, "once").await.unwrap();
-        let begun = Instant::now();
-        let open = || engine.status().listeners[0].connections;
-        let mut both = true;
-        while open() != 1 || begun.elapsed() < 1200 * MILLI {
-            ask(&busy, "again").await.unwrap();
-            both &= open() == 2 || begun.elapsed() > 450 * MILLI;
-            assert!(open() >= 1, "the busy flow ended");
-            tokio::time::sleep(50 * MILLI).await;
-        }
-        assert!(both, "the quiet flow ended too soon");
-        until("the busy flow ends, too", || open() == 0).await;
-        let member = status_of(&engine, member);
-        assert_eq!((member.requests, member.failures, member.in_flight), (2, 0, 0));
-        assert_eq!(status(&engine).latency.count, 2);
+        while !a_quiet_one_ends_beside_a_busy_one(member).await {}
     })
     .await;
+}
+
+/// False if the machine stood still for too long to see it.
+async fn a_quiet_one_ends_beside_a_busy_one(parrot: SocketAddr) -> bool {
+    let (mut udp, idle) = (udp(), 500 * MILLI);
+    udp.timeouts.idle = idle;
+    let (engine, address) = start(udp, group(&[parrot]));
+    let (busy, quiet) = (client(address).await, client(address).await);
+    let asked = Instant::now();
+    ask(&quiet, "once").await;
+    let flows = || {
+        let listener = engine.status().listeners.remove(0);
+        (listener.accepted, listener.connections)
+    };
+    let over = || status_of(&engine, parrot).requests;
+    let steady = steadily(idle, async || {
+        ask(&busy, "again").await;
+        assert!(over() == 0 || asked.elapsed() >= idle, "the quiet flow ended too soon");
+        // One that ended would have begun anew.
+        flows().0 == 2
+    });
+    if !steady.await {
+        return false;
+    }
+    until("the quiet flow ends", || over() > 0).await;
+    until("the busy flow ends, too", || flows() == (2, 0)).await;
+    let member = status_of(&engine, parrot);
+    assert_eq!((member.requests, member.failures, member.in_flight), (2, 0, 0));
+    until("both are counted", || status(&engine).latency.count == 2).await;
+    true
 }
 
 #[tokio::test]
@@ -121,14 +136,14 @@ async fn a_closed_port_is_a_failure_and_the_flow_moves_on() {
         let (engine, address) = start(udp(), by(group(&[first, second]), "first_available"));
         let client = client(address).await;
         let speaking = tokio::spawn(speak(doomed));
-        assert_eq!(ask(&client, "hello").await, Some(first));
+        assert_eq!(ask(&client, "hello").await, first);
         speaking.abort();
         let _ = speaking.await;
         // One is lost before the kernel tells; the next ones arrive.
         client.send(b"lost").await.unwrap();
         until("the failure is counted", || status_of(&engine, first).failures == 1).await;
-        assert_eq!(ask(&client, "moved").await, Some(second));
-        assert_eq!(ask(&client, "stays").await, Some(second));
+        assert_eq!(ask(&client, "moved").await, second);
+        assert_eq!(ask(&client, "stays").await, second);
         assert_eq!(status_of(&engine, first).in_flight, 0);
         assert_eq!(engine.status().listeners[0].accepted, 1);
         // The only one left has failed: it is tried again.
@@ -140,7 +155,7 @@ async fn a_closed_port_is_a_failure_and_the_flow_moves_on() {
         client.send(b"lost").await.unwrap();
         until("the failure is counted", || status_of(&engine, lonely).failures > 0).await;
         tokio::spawn(speak(UdpSocket::bind(lonely).await.unwrap()));
-        assert_eq!(ask(&client, "back").await, Some(lonely));
+        assert_eq!(ask(&client, "back").await, lonely);
     })
     .await;
 }
@@ -153,11 +168,11 @@ async fn closed_ports_eject_a_member() {
         group.spec.outlier = Some(OutlierSpec {
             false_alarm: 0.0,
             consecutive: 3,
-            interval: 10 * SECOND,
+            interval: HOUR,
             deviations: 0.0,
             min_requests: 100,
-            ejection: 60 * SECOND,
-            max_ejection: 60 * SECOND,
+            ejection: HOUR,
+            max_ejection: HOUR,
             max_ejected: 0.5,
         });
         let (engine, address) = start(udp(), group);
@@ -166,7 +181,7 @@ async fn closed_ports_eject_a_member() {
             until("it is counted", || status_of(&engine, down).failures == count).await;
         }
         until("it is ejected", || status_of(&engine, down).state == plimsoll_brain::State::Ejected).await;
-        assert_eq!(ask(&client(address).await, "hello").await, Some(up));
+        assert_eq!(ask(&client(address).await, "hello").await, up);
         assert_eq!(status_of(&engine, down).failures, 3);
     })
     .await;
@@ -182,15 +197,18 @@ async fn a_full_table_refuses_newcomers_only() {
         let mut flows = Vec::new();
         for _ in 0..3 {
             let client = client(address).await;
-            ask(&client, "in").await.unwrap();
+            ask(&client, "in").await;
             flows.push(client);
         }
-        assert_eq!(ask(&client(address).await, "out").await, None);
+        let out = client(address).await;
+        out.send(b"out").await.unwrap();
+        until("one is refused", || engine.status().listeners[0].refused == 1).await;
         for client in &flows {
-            assert_eq!(ask(client, "still in").await, Some(member));
+            assert_eq!(ask(client, "still in").await, member);
         }
         let listener = &engine.status().listeners[0];
         assert_eq!((listener.connections, listener.refused), (3, 1));
+        assert_eq!(out.try_recv(&mut [0; 100]).unwrap_err().kind(), ErrorKind::WouldBlock);
     })
     .await;
 }
@@ -206,10 +224,13 @@ async fn without_a_member_datagrams_are_dropped_and_counted() {
         let mut group = group(&[parrot().await]);
         group.spec.members[0].limit = 1;
         let (engine, address) = start(udp(), group);
-        assert!(ask(&client(address).await, "in").await.is_some());
-        assert!(ask(&client(address).await, "too many").await.is_none());
-        assert_eq!(status(&engine).rejected["queue_full"], 1);
+        let (first, other) = (client(address).await, client(address).await);
+        ask(&first, "in").await;
+        other.send(b"too many").await.unwrap();
+        until("it is counted", || status(&engine).rejected.get("queue_full") == Some(&1)).await;
+        ask(&first, "still in").await;
         assert_eq!(engine.status().listeners[0].connections, 1);
+        assert_eq!(other.try_recv(&mut [0; 100]).unwrap_err().kind(), ErrorKind::WouldBlock);
     })
     .await;
 }
@@ -223,9 +244,9 @@ async fn answers_come_from_the_address_that_was_asked() {
             let asked = SocketAddr::new(asked.parse::<IpAddr>().unwrap(), address.port());
             // Connected: it hears nobody but whom it asked.
             let client = client(asked).await;
-            assert!(ask(&client, "hello").await.is_some(), "{bind} asked as {asked}");
-            assert!(ask(&client, "again").await.is_some(), "{bind} asked as {asked}");
-            assert_eq!(engine.status().listeners[0].accepted, 1);
+            ask(&client, "hello").await;
+            ask(&client, "again").await;
+            assert_eq!(engine.status().listeners[0].accepted, 1, "{bind} asked as {asked}");
         }
     })
     .await;
@@ -239,23 +260,23 @@ async fn flows_follow_the_plan_but_stay_with_a_drained_member() {
         let door = TcpListener::bind(one).await.unwrap();
         let mut group = by(group(&[one, other]), "first_available");
         group.spec.health = Some(HealthSpec { rise: 1, fall: 1 });
-        group.probe = Some(ProbeSettings { kind: ProbeKind::Tcp, interval: 100 * MILLI, timeout: SECOND });
+        group.probe = Some(ProbeSettings { kind: ProbeKind::Tcp, interval: 100 * MILLI, timeout: MINUTE });
         let other_door = TcpListener::bind(other).await.unwrap();
         let (engine, address) = start(udp(), group);
         until("both are up", || status(&engine).verdict.starts_with("2/2")).await;
         let socket = client(address).await;
-        assert_eq!(ask(&socket, "hello").await, Some(one));
+        assert_eq!(ask(&socket, "hello").await, one);
         engine.drain(None, &one.to_string()).unwrap();
-        assert_eq!(ask(&socket, "still here").await, Some(one));
-        assert_eq!(ask(&client(address).await, "a new one").await, Some(other));
+        assert_eq!(ask(&socket, "still here").await, one);
+        assert_eq!(ask(&client(address).await, "a new one").await, other);
         engine.undrain(None, &one.to_string()).unwrap();
-        assert_eq!(ask(&socket, "as before").await, Some(one));
+        assert_eq!(ask(&socket, "as before").await, one);
         drop(door);
         until("one is down", || status(&engine).verdict.starts_with("1/2")).await;
-        assert_eq!(ask(&socket, "moved").await, Some(other));
+        assert_eq!(ask(&socket, "moved").await, other);
         let _door = TcpListener::bind(one).await.unwrap();
         until("both are up", || status(&engine).verdict.starts_with("2/2")).await;
-        assert_eq!(ask(&socket, "no reason to move back").await, Some(other));
+        assert_eq!(ask(&socket, "no reason to move back").await, other);
         drop(other_door);
     })
     .await;
@@ -263,40 +284,59 @@ async fn flows_follow_the_plan_but_stay_with_a_drained_member() {
 
 #[tokio::test]
 async fn stopping_waits_for_answers_but_not_for_long() {
-    within(async {
-        let slow = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let mut settings = settings(udp(), group(&[slow.local_addr().unwrap()]));
-        settings.drain_deadline = 15 * SECOND;
-        let (engine, address) = start_with(settings);
-        let socket = client(address).await;
-        socket.send(b"question").await.unwrap();
-        let mut buffer = [0; 100];
-        let (_, from) = slow.recv_from(&mut buffer).await.unwrap();
-        let begun = Instant::now();
-        let stopping = tokio::spawn(async move { engine.stop().await });
-        tokio::time::sleep(300 * MILLI).await;
-        slow.send_to(b"answer", from).await.unwrap();
-        let len = timeout(5 * SECOND, socket.recv(&mut buffer)).await.unwrap().unwrap();
-        assert_eq!(&buffer[..len], b"answer");
-        assert_eq!(stopping.await.unwrap(), 0);
-        assert!((SECOND..10 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-    })
-    .await;
+    within(async { while !an_answer_is_waited_for().await {} }).await;
 }
 
-/// A client that sends and hears all the time.
-async fn busy(address: SocketAddr) -> tokio::task::JoinHandle<()> {
+/// False if the machine stood still for as long as an answer is waited for.
+async fn an_answer_is_waited_for() -> bool {
+    let slow = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let mut settings = settings(udp(), group(&[slow.local_addr().unwrap()]));
+    settings.drain_deadline = HOUR;
+    let (engine, address) = start_with(settings);
+    let (engine, socket) = (Arc::new(engine), client(address).await);
+    let (asked, mut buffer) = (Instant::now(), [0; 100]);
+    socket.send(b"question").await.unwrap();
+    let (_, from) = slow.recv_from(&mut buffer).await.unwrap();
+    let begun = Instant::now();
+    let stopping = Arc::clone(&engine);
+    let mut stopping = tokio::spawn(async move { stopping.stop().await });
+    until("it stops", || engine.status().stopping).await;
+    slow.send_to(b"answer", from).await.unwrap();
+    let len = tokio::select! {
+        biased;
+        len = socket.recv(&mut buffer) => len.unwrap(),
+        cut = &mut stopping => {
+            assert_eq!(cut.unwrap(), 0);
+            assert!(asked.elapsed() >= SECOND, "no answer was waited for: {:?}", asked.elapsed());
+            return false;
+        }
+    };
+    assert_eq!(&buffer[..len], b"answer");
+    assert_eq!(stopping.await.unwrap(), 0);
+    assert!(begun.elapsed() >= SECOND, "{:?}", begun.elapsed());
+    true
+}
+
+/// A client that sends and hears all the time; the longest, in milliseconds, that it has not done so.
+async fn busy(address: SocketAddr) -> Arc<AtomicU64> {
     let socket = client(address).await;
-    assert!(ask(&socket, "hello").await.is_some());
+    ask(&socket, "hello").await;
+    let longest = Arc::new(AtomicU64::new(0));
+    let gap = Arc::clone(&longest);
     tokio::spawn(async move {
-        let mut buffer = [0; 100];
+        let (mut buffer, mut last) = ([0; 100], Instant::now());
         loop {
+            let now = Instant::now();
             // Refused where nobody listens any more.
             let _ = socket.send(b"busy").await;
             let _ = timeout(50 * MILLI, socket.recv(&mut buffer)).await;
+            gap.fetch_max(last.elapsed().as_millis() as u64, Relaxed);
+            last = now;
+            // sleeps: paces the client
             tokio::time::sleep(10 * MILLI).await;
         }
-    })
+    });
+    longest
 }
 
 #[tokio::test]
@@ -305,21 +345,32 @@ async fn busy_flows_of_a_closed_listener_end_too_and_at_once_for_the_next() {
         let parrot = parrot().await;
         let udp = ListenerSettings { address: place(), ..udp() };
         let (engine, address) = start(udp.clone(), group(&[parrot]));
-        let _busy = busy(address).await;
+        let gap = busy(address).await;
         let name = address.to_string();
         let open = || engine.status().listeners[0].connections;
         // By themselves.
-        assert!(engine.close_listener(&name).unwrap());
-        let begun = Instant::now();
-        until("it is free", || std::net::UdpSocket::bind(address).is_ok()).await;
-        assert!((3 * SECOND..9 * SECOND).contains(&begun.elapsed()), "{:?}", begun.elapsed());
-        assert_eq!(open(), 0);
+        let by_itself = loop {
+            gap.store(0, Relaxed);
+            let begun = Instant::now();
+            assert!(engine.close_listener(&name).unwrap());
+            until("it is free", || std::net::UdpSocket::bind(address).is_ok()).await;
+            let took = begun.elapsed();
+            assert_eq!(open(), 0);
+            if took >= 3 * SECOND {
+                break took;
+            }
+            let why = format!("it ended after {took:?}: it was quiet for nearly a second");
+            until(&why, || gap.load(Relaxed) > 800).await;
+            assert!(engine.open_listener(&name).unwrap());
+            until("the busy one is back", || open() == 1).await;
+        };
         for round in 1..=2 {
             // Opened again: the flow begins anew, where clients are let in.
             let begun = Instant::now();
             assert!(engine.open_listener(&name).unwrap(), "round {round}");
-            assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
-            assert!(ask(&client(address).await, "hello").await.is_some());
+            // bound: half of what it takes by itself, measured above
+            assert!(begun.elapsed() < by_itself / 2, "{:?}", begun.elapsed());
+            ask(&client(address).await, "hello").await;
             until("the busy one is back", || open() == 2).await;
             assert!(engine.close_listener(&name).unwrap());
         }
@@ -331,7 +382,8 @@ async fn busy_flows_of_a_closed_listener_end_too_and_at_once_for_the_next() {
         engine.reload(none, Vec::new()).unwrap();
         let begun = Instant::now();
         engine.reload(settings(udp, group(&[parrot])), Vec::new()).unwrap();
-        assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+        // bound: half of what it takes by itself, measured above
+        assert!(begun.elapsed() < by_itself / 2, "{:?}", begun.elapsed());
         until("the busy one is back", || open() == 1).await;
     })
     .await;
@@ -351,7 +403,7 @@ async fn flows_keep_no_connection_out() {
         let mut flows = Vec::new();
         for _ in 0..5 {
             let flow = client(address).await;
-            assert!(ask(&flow, "hello").await.is_some());
+            ask(&flow, "hello").await;
             flows.push(flow);
         }
         let mut session = TcpStream::connect(engine.addresses()[1]).await.unwrap();
@@ -362,7 +414,7 @@ async fn flows_keep_no_connection_out() {
             (listener.connections, listener.refused)
         };
         assert_eq!((counts(0), counts(1)), ((5, 0), (1, 0)));
-        assert!(ask(&client(address).await, "nor they one another").await.is_some());
+        ask(&client(address).await, "nor they one another").await;
     })
     .await;
 }

@@ -42,6 +42,7 @@ async fn connect(
 ) -> (ResponseFuture, h2::SendStream<Bytes>) {
     let mut sender = sender.clone().ready().await.unwrap();
     while !sender.is_extended_connect_protocol_enabled() {
+        // sleeps: polls
         tokio::time::sleep(MILLI).await;
     }
     let request = Request::connect("http://web.example/chat?x")

@@ -10,7 +10,8 @@ fn silent() -> ListenerSettings {
     bound(Protocol::Http, Binding::OnDemand(Rebind::Silent))
 }
 
-/// One of four clients asks twenty times as often as the others, until those are gone; loads are requests a second, by `size`.
+/// One of four clients asks twenty times as often as the others, until those are gone; loads are requests a second, by `size`. Members
+/// tell of half of them: so the session is no smaller a part of that if this machine stands still between what they tell and its next request.
 async fn the_others_go(session_load: SessionLoad, size: f64) {
     within(async {
         let (busy, idle) = (server().await, server().await);
@@ -18,11 +19,12 @@ async fn the_others_go(session_load: SessionLoad, size: f64) {
         settings.spec.members.iter_mut().for_each(|member| member.capacity = size);
         let (engine, address) = start(silent(), settings);
         let mut clients = clients(address, 4).await;
-        assert_eq!(served(&mut clients, busy).await, 4);
         let begun = Instant::now();
+        assert_eq!(served(&mut clients, busy).await, 4);
         let (heavy, light) = clients.split_first_mut().unwrap();
         // Alerts from when requests say something, ten decisions in a second.
         let (mut asked, mut gone) = (4, 0);
+        // bound: at least so long
         while gone < light.len() || begun.elapsed() < 4 * SECOND {
             for _ in 0..20 {
                 assert_eq!(heavy.who().await, busy, "it would take along what is too much");
@@ -30,9 +32,10 @@ async fn the_others_go(session_load: SessionLoad, size: f64) {
             gone = served(light, idle).await;
             asked += 20 + light.len() - gone;
             if begun.elapsed() > SECOND {
-                let rate = asked as f64 / begun.elapsed().as_secs_f64();
-                tell(&engine, (busy, rate / size), (idle, rate / size / 2.0));
+                let told = asked as f64 / begun.elapsed().as_secs_f64() / size / 2.0;
+                tell(&engine, (busy, told), (idle, told / 2.0));
             }
+            // sleeps: paces the clients
             tokio::time::sleep(MILLI).await;
         }
     })
@@ -62,6 +65,7 @@ async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
         engine.undrain(None, &busy.to_string()).unwrap();
         let begun = Instant::now();
         let (mut asked, mut left) = (0, false);
+        // bound: for how long it is looked at
         while begun.elapsed() < SECOND * seconds {
             let mut stay = 2;
             for _ in 0..20 / slower {
@@ -84,6 +88,7 @@ async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
                     true => tell(&engine, (idle, rate + less), (busy, rate)),
                 }
             }
+            // sleeps: paces the clients
             tokio::time::sleep(MILLI).await;
         }
         (left, false)
@@ -93,7 +98,7 @@ async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
 
 #[tokio::test]
 async fn one_that_is_as_large_as_the_gap_changes_places_with_a_smaller_one() {
-    assert_eq!(two_change_places(2, 30).await, (true, true));
+    assert_eq!(two_change_places(2, 100).await, (true, true));
 }
 
 #[tokio::test]
@@ -117,6 +122,7 @@ async fn it_goes_where_others_send_much_more() {
                 let rate = asked as f64 / begun.elapsed().as_secs_f64();
                 tell(&engine, (busy, 10.0 * rate), (idle, 5.0 * rate));
             }
+            // sleeps: paces the client
             tokio::time::sleep(MILLI).await;
         }
     })
@@ -137,9 +143,11 @@ async fn a_quarter_of_equal_sessions_is_a_quarter() {
             // Whatever it is that members tell.
             let (engine, address) = start(silent(), first(&[busy, idle]));
             let mut clients = clients(address, 40).await;
-            let begun = Instant::now();
-            while begun.elapsed() < SECOND {
+            let (begun, mut rounds) = (Instant::now(), 0);
+            // bound: for at least so long sessions are to say how large they are
+            while rounds < 3 || begun.elapsed() < SECOND {
                 assert_eq!(served(&mut clients, busy).await, 40);
+                rounds += 1;
             }
             alert(&engine, busy, idle);
             while served(&mut clients, idle).await == 0 {}
