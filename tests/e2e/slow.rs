@@ -98,7 +98,10 @@ fn readers_that_stall_are_ended() {
     let balancer = start(&member, "body = \"500ms\"");
     let mut clients: Vec<Wire> = (0..20).map(|_| Wire::connect(balancer.address())).collect();
     clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
-    until("all have ended", || balancer.member(member.address)["requests"] == 20);
+    until("all have ended", || {
+        let listener = balancer.status()["listeners"][0].clone();
+        (&listener["accepted"], &listener["connections"]) == (&20.into(), &0.into())
+    });
     let member = balancer.member(member.address);
     assert_eq!((&member["in_flight"], &member["failures"]), (&0.into(), &0.into()), "no fault of its own");
     assert!(clients.iter_mut().all(|client| client.answer().is_err()), "cut");

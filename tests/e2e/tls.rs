@@ -385,13 +385,13 @@ fn dial(address: SocketAddr, name: &str) -> Child {
         .unwrap()
 }
 
-/// Is there a connection that a member has accepted and whose other side goes on?
-fn established(member: SocketAddr) -> bool {
+/// Is there a connection to a member that is not ended by whoever made it?
+fn sends(member: SocketAddr) -> bool {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let port = format!(":{:04X}", member.port());
     // The columns: number, local and remote address, state.
     table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|columns| {
-        columns.get(1).is_some_and(|local| local.ends_with(&port)) && columns.get(3) == Some(&"01")
+        columns.get(2).is_some_and(|remote| remote.ends_with(&port)) && columns.get(3) == Some(&"01")
     })
 }
 
@@ -415,7 +415,7 @@ fn a_client_that_ends_without_a_word_loses_nothing_that_it_sent() {
     // Killed, it says nothing more: the kernel ends its connection, and the balancer its own to the member.
     client.kill().unwrap();
     client.wait().unwrap();
-    until("the member's side knows", || !established(member.address));
+    until("the balancer sends no more to the member", || !sends(member.address));
     go.send(()).unwrap();
     let heard = told.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(heard == sent, "{} bytes", heard.len());
