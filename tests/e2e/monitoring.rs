@@ -193,7 +193,7 @@ fn weights_follow_what_is_reported() {
 fn a_strategy_is_changed_under_load_and_no_request_fails() {
     let members = Member::several(3, &["--service", "exp:2ms", "--workers", "32"]);
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
-    let text = web(&all, "strategy = \"round_robin\"\n");
+    let text = web(&all, "strategy = \"round_robin\"\ntimeouts = { connect = \"20s\" }\n");
     let balancer = Balancer::start(&text);
     // POST: what fails once has failed, nothing is tried again.
     let mut load = Load::start(balancer.address(), "POST", 300.0);
@@ -222,7 +222,11 @@ fn a_strategy_is_changed_under_load_and_no_request_fails() {
     let wrong = balancer.run(&["set", "group", "wbe.strategy=random"]);
     assert!(wrong.code == Some(2) && wrong.err.contains("there are: web"), "{}", wrong.err);
     // The weight of an expression is put back, too.
-    let weighed = |weight: &str| format!("strategy = {{ expression = {{ weight = \"{weight}\" }} }}\n");
+    let weighed = |weight: &str| {
+        format!(
+            "strategy = {{ expression = {{ weight = \"{weight}\" }} }}\ntimeouts = {{ connect = \"20s\" }}\n"
+        )
+    };
     balancer.reload(&web(&all, &weighed("capacity")));
     let run = balancer.run(&["set", "group", "web.strategy={ expression = { weight = '2' } }"]);
     assert_eq!(run.code, Some(0), "{}", run.err);

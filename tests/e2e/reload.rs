@@ -9,6 +9,9 @@ use rustix::process::Signal;
 
 use crate::stage::{Balancer, Load, Member, Script, Wire, get, groups, listens, members_list, until, web};
 
+/// Of a group whose members are not given up because the balancer stood still.
+const PATIENT: &str = "timeouts = { connect = \"20s\" }\n";
+
 fn addresses(members: &[Member]) -> Vec<SocketAddr> {
     members.iter().map(|member| member.address).collect()
 }
@@ -28,7 +31,7 @@ fn fifty_reloads_under_load_fail_no_request() {
         let list =
             format!("[{{ address = \"{stays}\", capacity = {capacity} }}, {}", &members_list(&here)[1..]);
         // None refuses anything, however late the machine is.
-        let rest = format!("strategy = \"{strategy}\"\nadmission = false\npool = {}\n", 100 + step);
+        let rest = format!("strategy = \"{strategy}\"\nadmission = false\n{PATIENT}pool = {}\n", 100 + step);
         let text = web(&[stays], &rest);
         text.replace(&members_list(&[stays]), &list)
     };
@@ -63,7 +66,7 @@ fn connections_of_clients_and_to_members_outlive_reloads() {
     let members = Member::several(2, &[]);
     let text = |members: &[SocketAddr], queue: usize| {
         "threads = 1\n".to_owned()
-            + &web(members, &format!("strategy = \"first_available\"\nqueue = {queue}"))
+            + &web(members, &format!("strategy = \"first_available\"\n{PATIENT}queue = {queue}"))
     };
     let all = addresses(&members);
     let balancer = Balancer::start(&text(&all[..1], 1));
@@ -145,7 +148,7 @@ fn listeners_and_groups_come_and_go() {
 fn a_bad_file_changes_nothing_and_says_so() {
     let member = Member::start(&[]);
     // It refuses nothing, however late the machine is.
-    let text = web(&[member.address], "admission = false\n");
+    let text = web(&[member.address], &format!("admission = false\n{PATIENT}"));
     let balancer = Balancer::start(&text);
     let mut load = Load::start(balancer.address(), "POST", 200.0);
     let successful = || balancer.metric("plimsoll_config_last_reload_successful");

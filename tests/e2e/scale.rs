@@ -17,7 +17,7 @@ use crate::upgrade::{not_upgraded, number, upgraded};
 fn text(group: &str, scaler: &str) -> String {
     format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-         strategy = \"least_connections\"\nhealth = {{ tcp = true, interval = \"100ms\" }}\n{group}\n[group.scaler]\n{scaler}"
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = {{ tcp = true, interval = \"100ms\" }}\n{group}\n[group.scaler]\n{scaler}"
     )
 }
 

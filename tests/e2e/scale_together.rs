@@ -11,7 +11,7 @@ fn text(etcd: &Etcd, scaler: &str) -> String {
     format!(
         "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
          group = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-         strategy = \"least_connections\"\nhealth = {{ tcp = true, interval = \"100ms\" }}\n\
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = {{ tcp = true, interval = \"100ms\" }}\n\
          [group.scaler]\ntarget = {{ head_room = 0.3 }}\ninterval = \"200ms\"\ncool_down = {{ up = \"0s\", down = \"0s\" }}\n\
          stabilize = \"1s\"\ndrain = \"2s\"\n{scaler}",
         etcd.endpoints()

@@ -16,8 +16,8 @@ fn text(etcd: &Etcd, members: &[SocketAddr], more: &str, rest: &str) -> String {
     )
 }
 
-/// Of a group that refuses no request, however many come at once.
-const ALL: &str = "admission = false\n";
+/// Of a group that refuses no request, however many come at once, and gives up no member because the balancer stood still.
+const ALL: &str = "admission = false\ntimeouts = { connect = \"20s\" }\n";
 
 #[track_caller]
 fn told(balancer: &Balancer, args: &[&str]) {

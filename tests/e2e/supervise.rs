@@ -40,7 +40,8 @@ pub(crate) fn lottery(name: &str, member: usize) -> String {
 fn balancer(folder: &Folder, port: u16, member: SocketAddr) {
     let text = format!(
         "drain_deadline = \"2s\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n\
-         [[group]]\nname = \"web\"\nslow_start = \"0s\"\nadmission = false\nmembers = [\"{member}\"]\n\
+         [[group]]\nname = \"web\"\nslow_start = \"0s\"\nadmission = false\n\
+         timeouts = {{ connect = \"20s\" }}\nmembers = [\"{member}\"]\n\
          [admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n",
         folder.join("up.sock").display()
     );

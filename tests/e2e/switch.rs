@@ -103,7 +103,8 @@ fn a_disabled_listener_refuses_and_is_open_again() {
 fn balancing_that_is_off_gives_equal_turns() {
     let members = Member::several(2, &[]);
     let all = addresses(&members);
-    let text = web(&all, "strategy = { least_request = { choices = 3 } }\n");
+    let text =
+        web(&all, "strategy = { least_request = { choices = 3 } }\ntimeouts = { connect = \"20s\" }\n");
     let balancer = Balancer::start(&text);
     let mut load = Load::start(balancer.address(), "POST", 400.0);
     load.more(20);

@@ -161,11 +161,13 @@ fn sessions_outlive_reloads_and_drains_of_their_member() {
 fn load_over_sessions_survives_reloads() {
     let members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
-    let balancer = Balancer::start(&tcp(&all, ""));
+    // No member is given up because the balancer stood still.
+    let balancer = Balancer::start(&tcp(&all, "timeouts = { connect = \"20s\" }"));
     let mut load = Load::start(balancer.address(), "POST", 200.0);
     for step in 0..20 {
         load.more(10);
-        balancer.hang_up(&tcp(&all[..1 + step % 3], &format!("queue = {}", 100 + step)));
+        let rest = format!("timeouts = {{ connect = \"20s\" }}\nqueue = {}", 100 + step);
+        balancer.hang_up(&tcp(&all[..1 + step % 3], &rest));
     }
     load.stop_unharmed();
 }

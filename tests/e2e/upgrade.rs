@@ -198,9 +198,9 @@ fn twenty_upgrades_under_load_fail_no_request() {
             listener("tcp", "protocol = \"tcp\""),
             listener("grpc", ""),
             // Nothing is refused, however many come at once.
-            group("web", &web, "admission = false\nhealth = { tcp = true, interval = \"100ms\" }\n"),
-            group("tcp", &[echo.address], ""),
-            group("grpc", &[grpc], "admission = false\nprotocol = \"h2\"\n"),
+            group("web", &web, "admission = false\ntimeouts = { connect = \"20s\" }\nhealth = { tcp = true, interval = \"100ms\" }\n"),
+            group("tcp", &[echo.address], "timeouts = { connect = \"20s\" }\n"),
+            group("grpc", &[grpc], "admission = false\ntimeouts = { connect = \"20s\" }\nprotocol = \"h2\"\n"),
         ]
         .concat()
     };
@@ -208,7 +208,10 @@ fn twenty_upgrades_under_load_fail_no_request() {
     let [http, tcp, grpc] = line.balancer.addresses() else { panic!("three listeners") };
     let (http, tcp, grpc) = (*http, *tcp, *grpc);
     // Another balancer that asks over HTTP/2: its connections are long, and told to go away each time.
-    let second = Balancer::start(&web_of(http, "admission = false\nprotocol = \"h2\"\n"));
+    let second = Balancer::start(&web_of(
+        http,
+        "admission = false\ntimeouts = { connect = \"20s\" }\nprotocol = \"h2\"\n",
+    ));
     calls.call(grpc);
     // POST: what fails once has failed, nothing is tried again.
     let mut kept = Load::start(http, "POST", 60.0);
@@ -422,7 +425,7 @@ pub(crate) fn program(folder: &Folder, name: &str, script: &str) -> PathBuf {
 #[test]
 fn what_cannot_take_over_leaves_all_as_it_was() {
     let member = Member::start(&[]);
-    let text = web(&[member.address], "admission = false\n");
+    let text = web(&[member.address], "admission = false\ntimeouts = { connect = \"20s\" }\n");
     let line = Line::start(&text);
     let mut load = Load::start(line.balancer.address(), "POST", 100.0);
     load.more(20);

@@ -13,7 +13,7 @@ fn list(members: &[SocketAddr]) -> String {
 fn text(groups: &[(&str, &str)]) -> String {
     let one = |(name, sources): &(&str, &str)| {
         format!(
-            "[[group]]\nname = \"{name}\"\nslow_start = \"0s\"\nadmission = false\ndiscover = [{sources}]\n"
+            "[[group]]\nname = \"{name}\"\nslow_start = \"0s\"\nadmission = false\ntimeouts = {{ connect = \"20s\" }}\ndiscover = [{sources}]\n"
         )
     };
     let groups: String = groups.iter().map(one).collect();

@@ -92,7 +92,7 @@ impl Lab {
             let member =
                 host.start(&[binary().to_str().unwrap(), "member", "--listen", "127.0.0.1:9001"], &place);
             let file = format!(
-                "[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nadmission = false\n\
+                "[[listener]]\naddress = \"0.0.0.0:8080\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nadmission = false\ntimeouts = {{ connect = \"20s\" }}\n\
                  members = [\"127.0.0.1:9001\"]\n[admin]\nlisten = \"off\"\ncontrol = \"unix:{}/c.sock\"\n",
                 place.display()
             );
