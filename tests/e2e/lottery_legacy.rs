@@ -52,12 +52,14 @@ fn plain_clients_are_served_by_the_lottery_and_notice_no_crash() {
     for balancer in &balancers {
         until("it has the lottery's members", || members(balancer).len() == 3);
     }
+    // One whose daemon stood still may be away for a moment, and begins to count anew.
     let shares = |balancer: &Balancer, before: &BTreeMap<String, u64>| {
         let now = members(balancer);
-        servers
-            .iter()
-            .map(|one| now[&one.address.to_string()] - before[&one.address.to_string()])
-            .collect::<Vec<_>>()
+        let share = |one: &Member| {
+            let name = one.address.to_string();
+            now.get(&name).zip(before.get(&name)).map_or(0, |(now, before)| now.saturating_sub(*before))
+        };
+        servers.iter().map(share).collect::<Vec<_>>()
     };
     for balancer in &balancers {
         until("shares follow the capacities", || {

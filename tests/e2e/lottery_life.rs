@@ -2,12 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::lottery::{Cluster, got};
-use crate::stage::{Process, curl, curl_status, until};
+use crate::stage::{Process, curl, curl_status, free_port, until};
 
 /// Daemons that each of these sees.
 fn see(cluster: &Cluster, of: &[usize], others: f64) -> bool {
@@ -15,21 +14,18 @@ fn see(cluster: &Cluster, of: &[usize], others: f64) -> bool {
 }
 
 #[test]
-fn a_crash_is_known_to_all_within_seconds() {
+fn a_crash_is_known_to_all_and_nobody_is_sent_to_the_dead() {
     let services = [1, 2, 3, 4, 5].map(|port| format!("web=127.0.0.1:{port}"));
     let mut cluster = Cluster::start("127.0.0.1", &services.each_ref().map(String::as_str));
     until("all see one another", || see(&cluster, &[0, 1, 2, 3, 4], 4.0));
     until("each serves", || cluster.picks(&[0], &["-n", "200"]).len() == 5);
     cluster.daemons[4].process.kill();
-    let killed = Instant::now();
+    // By what daemons tell one another: that takes a second in virtual time (`plimsoll_cluster`, `lottery::gossip::tests`).
     until("all others know", || see(&cluster, &[0, 1, 2, 3], 3.0));
-    let known = killed.elapsed();
-    eprintln!("known to all after {known:.2?}, which the page shows a quarter of a second late");
-    // 0.6 to 1.2 s, and as much as a machine may stand still.
-    assert!(known < Duration::from_secs(8), "{known:?}");
-    // Out of the drum by then, not by a silence of five seconds.
-    let picks = cluster.picks(&[0, 1, 2, 3], &["-n", "400"]);
-    assert_eq!((got(&picks, "127.0.0.1:5"), picks.len()), (0, 4), "{picks:?}");
+    until("the others serve, and they alone", || {
+        let picks = cluster.picks(&[0, 1, 2, 3], &["-n", "400"]);
+        (got(&picks, "127.0.0.1:5"), picks.len()) == (0, 4)
+    });
     // Under the same number it comes back.
     cluster.daemons.pop();
     cluster.join(&["--service", "web=127.0.0.1:5", "--slow-start", "0s"]);
@@ -38,43 +34,27 @@ fn a_crash_is_known_to_all_within_seconds() {
 }
 
 #[test]
-fn in_the_middle_of_five_a_crash_is_known_within_two_seconds() {
+fn each_crash_of_five_is_known_to_all_who_are_left() {
     let services = [1, 2, 3, 4, 5, 6, 7].map(|port| format!("web=127.0.0.1:{port}"));
     let mut cluster = Cluster::start("127.0.0.1", &services.each_ref().map(String::as_str));
     until("all see one another", || see(&cluster, &[0, 1, 2, 3, 4, 5, 6], 6.0));
-    let mut known: Vec<Duration> = (2..7)
-        .rev()
-        .map(|last| {
-            cluster.daemons[last].process.kill();
-            let killed = Instant::now();
-            let others: Vec<usize> = (0..last).collect();
-            until("all others know", || see(&cluster, &others, last as f64 - 1.0));
-            killed.elapsed()
-        })
-        .collect();
-    known.sort();
-    eprintln!("known to all others after {known:.2?}, which their pages show a quarter of a second late");
-    assert!(known[2] <= Duration::from_secs(2), "{known:.2?}");
+    for last in (2..7).rev() {
+        cluster.daemons[last].process.kill();
+        let others: Vec<usize> = (0..last).collect();
+        until("all others know", || see(&cluster, &others, last as f64 - 1.0));
+    }
 }
 
 #[test]
 fn a_daemon_whose_peers_come_later_finds_them() {
     let mut cluster = Cluster::new("127.0.0.1");
-    cluster.lone(&["--service", "web=127.0.0.1:1", "--slow-start", "0s"]);
-    cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
-    until("both see each other", || see(&cluster, &[0, 1], 1.0));
-    // The second one is alone, and then its only peer comes back where it was.
-    let first = cluster.daemons[0].address.to_string();
-    cluster.daemons[0].process.kill();
-    until("it is alone", || cluster.daemons[1].number("lottery_alive") == Some(0.0));
-    let second = cluster.daemons.pop();
-    cluster.daemons.pop();
-    cluster.run(&[
+    let place = format!("127.0.0.1:{}", free_port());
+    let first = [
         "lottery",
         "--member",
         "1",
         "--listen",
-        &first,
+        &place,
         "--keys",
         "keys",
         "--status",
@@ -83,7 +63,16 @@ fn a_daemon_whose_peers_come_later_finds_them() {
         "web=127.0.0.1:1",
         "--slow-start",
         "0s",
-    ]);
+    ];
+    cluster.run(&first);
+    cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
+    until("both see each other", || see(&cluster, &[0, 1], 1.0));
+    // The second one is alone, and then its only peer comes back where it was.
+    cluster.daemons[0].process.kill();
+    until("it is alone", || cluster.daemons[1].number("lottery_alive") == Some(0.0));
+    let second = cluster.daemons.pop();
+    cluster.daemons.pop();
+    cluster.run(&first);
     cluster.daemons.extend(second);
     until("both see each other again", || see(&cluster, &[0, 1], 1.0));
     until("both serve", || cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);

@@ -64,7 +64,8 @@ impl Host {
                      location /t/ {{ grpc_pass grpc://127.0.0.1:{calls}; }} }} }}"
                 )
             });
-            http.file("slow", &[b'x'; 100_000]);
+            // An hour at that rate.
+            http.file("slow", &[b'x'; 3_600_000]);
             let orb = OrbMember::start(Orb::Omni, &name, &["--key", "web"]);
             Self { address: front(name, http.address, orb.address), _http: http, orb }
         };
@@ -170,7 +171,7 @@ impl Ways {
     #[track_caller]
     fn dns(&self, hosts: &[Host], questions: usize) -> Vec<usize> {
         let mut command = Command::new(part("dig"));
-        command.args(["-r", "@127.0.0.1", "-p", &self.dns.to_string(), "+tries=3", "+time=2", "+short"]);
+        command.args(["-r", "@127.0.0.1", "-p", &self.dns.to_string(), "+tries=5", "+time=5", "+short"]);
         command.args(std::iter::repeat_n(["_http._tcp.web.example", "SRV"], questions).flatten());
         let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
         let first = said.lines().filter(|line| line.starts_with("0 "));
@@ -191,7 +192,8 @@ impl Ways {
     #[track_caller]
     fn lease(&self) -> (String, String) {
         let url = format!("http://{}/v1/groups/web/bind", self.balancer.reports());
-        let curled = curl(&["-X", "POST", &url], b"");
+        // Longer than any test.
+        let curled = curl(&["-d", "{\"lease_seconds\": 3600}", &url], b"");
         let lease: Value = serde_json::from_slice(&curled.body).unwrap();
         let text = |key: &str| lease[key].as_str().unwrap_or_else(|| panic!("{lease}")).to_owned();
         (text("address"), format!("{url}/{}", text("lease")))
@@ -406,7 +408,7 @@ fn what_one_kind_of_client_has_under_way_moves_all_others() {
             "grpc" => (number(&grpc.program.tell(&format!("hold {through}"))), Held::Grpc),
             "xds" => (number(&grpc.program.tell("hold xds:///web")), Held::Grpc),
             _ => {
-                let client = OrbClient::start(Orb::Omni, &ways.ior, "who loop 600");
+                let client = OrbClient::start(Orb::Omni, &ways.ior, "who loop 3600");
                 let who = found("who serves it", || client.calls().first().map(|call| call.who().to_owned()));
                 (number(&who), Held::Iiop(client))
             }

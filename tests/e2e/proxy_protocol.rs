@@ -144,8 +144,7 @@ fn requests_of_one_client_are_not_sent_as_another_ones() {
 fn who_does_not_say_it_is_not_let_in() {
     let member = Member::start(&[]);
     for protocol in ["http", "tcp"] {
-        let listener =
-            format!("protocol = \"{protocol}\"\naccept_proxy = true\n[listener.timeouts]\nhead = \"500ms\"");
+        let listener = format!("protocol = \"{protocol}\"\naccept_proxy = true");
         let balancer = Balancer::start(&listening(&listener, &[member.address], ""));
         for wrong in [
             "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -157,10 +156,14 @@ fn who_does_not_say_it_is_not_let_in() {
             client.send(wrong);
             client.closed();
         }
-        // Or too slowly.
-        let mut client = Wire::connect(balancer.address());
+        // Or too slowly, at a balancer that has no patience.
+        let hasty = format!("{listener}\n[listener.timeouts]\nhead = \"500ms\"");
+        let hasty = Balancer::start(&listening(&hasty, &[member.address], ""));
+        let mut client = Wire::connect(hasty.address());
         client.send("PROXY TC");
         client.closed();
+        let idle = hasty.member(member.address);
+        assert_eq!((&idle["requests"], &idle["connects"]), (&0.into(), &0.into()), "{protocol}: {idle}");
         let member = balancer.member(member.address);
         assert_eq!(
             (&member["requests"], &member["connects"]),

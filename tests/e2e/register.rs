@@ -2,19 +2,20 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, Run, binary, get, until};
+use crate::stage::{Balancer, Etcd, Folder, Load, Member, Process, Run, Script, Wire, binary, get, until};
 use crate::upgrade::{program, runs, upgraded};
 
-/// A file with a group that takes registered members, over the door for reports, too.
+/// A file with a group that takes registered members, over the door for reports, too. It refuses nothing, however late the machine is.
 fn text(rest: &str) -> String {
     format!(
         "{rest}[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-         discover = [{{ registered = true }}]\n[admin]\nregister = true\n"
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\ndiscover = [{{ registered = true }}]\n[admin]\nregister = true\n"
     )
 }
 
@@ -24,16 +25,35 @@ struct Agent {
     _folder: Folder,
 }
 
+/// After which a member that says nothing is forgotten: no machine stands still for so long.
+const LONG: &str = "1m";
+
+/// For members that are to be forgotten.
+const SHORT: &str = "3s";
+
 impl Agent {
-    fn start(member: SocketAddr, balancers: &[SocketAddr], more: &[&str]) -> Self {
+    fn start(member: SocketAddr, balancers: &[SocketAddr], ttl: &str, more: &[&str]) -> Self {
         let folder = Folder::new();
         let to: Vec<String> = balancers.iter().map(|address| format!("http://{address}")).collect();
         let (member, to) = (member.to_string(), to.join(","));
         let own =
-            ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", "4s"];
+            ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", ttl];
         let process = Process::start(&binary(), &[&own[..], more].concat(), folder.path());
         Self { process, _folder: folder }
     }
+}
+
+/// Passes requests on to a balancer, each on a connection of its own, and counts answers with this status.
+fn relayed(wire: &mut Wire, to: SocketAddr, status: u16, count: &AtomicUsize) -> std::io::Result<()> {
+    while let Some(head) = wire.head()? {
+        let body = wire.body(&head, false)?;
+        let mut onward = Wire::over(TcpStream::connect(to)?);
+        onward.try_send([head.as_bytes(), &body].concat())?;
+        let answer = onward.answer()?;
+        wire.try_send([answer.head.as_bytes(), &answer.body].concat())?;
+        count.fetch_add(usize::from(answer.status == status), SeqCst);
+    }
+    Ok(())
 }
 
 #[track_caller]
@@ -57,10 +77,10 @@ fn a_server_comes_and_goes_under_load_and_no_request_fails() {
     let refused = get(balancer.address(), "/");
     assert_eq!((refused.status, refused.reason()), (503, Some("no_member")));
     let to = [balancer.reports()];
-    let _stays = Agent::start(a, &to, &[]);
+    let _stays = Agent::start(a, &to, LONG, &[]);
     has(&balancer, &[a]);
     let mut load = Load::start(balancer.address(), "POST", 30.0);
-    let mut goes = Agent::start(b, &to, &["--capacity", "2.5", "--max-connections", "77"]);
+    let mut goes = Agent::start(b, &to, LONG, &["--capacity", "2.5", "--max-connections", "77"]);
     has(&balancer, &[a, b]);
     let found = balancer.member(b);
     assert_eq!((found["capacity"].as_f64(), found["limit"].as_u64()), (Some(2.5), Some(77)));
@@ -73,7 +93,7 @@ fn a_server_comes_and_goes_under_load_and_no_request_fails() {
     assert_eq!(balancer.events(b, "draining").len(), 1);
     load.more(50);
     // One that dies is forgotten when it has said nothing for long enough.
-    let mut dies = Agent::start(c, &to, &[]);
+    let mut dies = Agent::start(c, &to, SHORT, &[]);
     has(&balancer, &[a, c]);
     dies.process.kill();
     has(&balancer, &[a]);
@@ -94,7 +114,7 @@ fn with_a_store_members_outlive_the_balancer() {
     let run = balancer.run(&["add", "member", &one, "--group", "web", "--capacity", "3"]);
     assert_eq!((run.code, &*run.err), (Some(0), &*format!("{one}: a member of group web\n")), "{}", run.out);
     // With an agent that is gone, it has its whole time after the start.
-    let mut agent = Agent::start(b, &[balancer.reports()], &[]);
+    let mut agent = Agent::start(b, &[balancer.reports()], SHORT, &[]);
     has(&balancer, &[a, b]);
     agent.process.kill();
     let balancer = Balancer::start_in(balancer.killed(), &config);
@@ -118,7 +138,7 @@ fn with_a_store_members_outlive_the_balancer() {
 #[test]
 fn who_may_register_where() {
     let member = Member::start(&[]);
-    let body = "{\"ttl_seconds\":5}";
+    let body = "{\"ttl_seconds\":600}";
     let path = format!("/v1/groups/web/members/{}", member.address);
     let put = |address: SocketAddr| {
         let url = format!("http://{address}{path}");
@@ -150,19 +170,44 @@ fn who_may_register_where() {
     assert_eq!(put(balancer.reports()), "422");
 }
 
+/// The table of a store in etcd, however long that takes to answer.
+fn in_etcd(etcd: &Etcd) -> String {
+    format!("[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n", etcd.endpoints())
+}
+
+/// Seconds that are left of a registered member's lease.
+#[track_caller]
+fn left(etcd: &Etcd, member: SocketAddr) -> i64 {
+    let key = format!("/plimsoll/members/web/{member}");
+    let said = etcd.ctl(&["get", &key, "-w", "json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let lease = said["kvs"][0]["lease"].as_i64().unwrap_or_else(|| panic!("no lease of {key} in {said}"));
+    let said = etcd.ctl(&["lease", "timetolive", &format!("{lease:x}")]);
+    let seconds = said.split_once("remaining(").and_then(|(_, rest)| rest.split_once("s)")?.0.parse().ok());
+    seconds.unwrap_or_else(|| panic!("{said}"))
+}
+
 #[test]
 fn with_etcd_all_balancers_have_a_member_and_any_keeps_it() {
     let etcd = Etcd::start(1);
     let member = Member::start(&[]);
-    let store = format!("[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\n", etcd.endpoints());
+    let store = in_etcd(&etcd);
     let (one, other) = (Balancer::start(&text(&store)), Balancer::start(&text(&store)));
-    let mut agent = Agent::start(member.address, &[one.reports(), other.reports()], &[]);
+    let mut agent = Agent::start(member.address, &[one.reports(), other.reports()], "15s", &[]);
     has(&one, &[member.address]);
     has(&other, &[member.address]);
     let mut load = Load::start(other.address(), "GET", 50.0);
-    // Longer than it would be remembered without a word.
     drop(one.killed());
-    load.more(200);
+    // What is left of its lease grows only where somebody renews it.
+    let mut before = left(&etcd, member.address);
+    let mut renewed = 0;
+    until("it is renewed by the other", || {
+        let now = left(&etcd, member.address);
+        renewed += usize::from(now > before);
+        before = now;
+        renewed == 2
+    });
+    load.more(20);
     has(&other, &[member.address]);
     load.stop_unharmed();
     agent.process.signal(Signal::TERM);
@@ -178,7 +223,11 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         let folder = Folder::new();
         let store = format!("[store]\nfile = \"{}\"\n", folder.join("state.json").display());
         let balancer = Balancer::start_in(folder, &text(if stores { &store } else { "" }));
-        let mut agent = Agent::start(a, &[balancer.reports()], &[]);
+        // Between the agent and the balancer: how often it was confirmed that the member is there.
+        let (to, confirmed) = (balancer.reports(), Arc::<AtomicUsize>::default());
+        let count = Arc::clone(&confirmed);
+        let relay = Script::start(move |wire| relayed(wire, to, 200, &count));
+        let mut agent = Agent::start(a, &[relay.address], "9s", &[]);
         let name = b.to_string();
         for args in [
             &["add", "member", &*name, "--group", "web", "--capacity", "3"][..],
@@ -197,11 +246,12 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
         assert_eq!((state(a), state(b)), ("up".into(), "draining".into()));
         assert_eq!(balancer.member(b)["capacity"], 3.0);
         assert_eq!(balancer.group("web")["strategy"], "random");
-        // Longer than anybody goes without saying that he is there: to the new process.
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(6) {
+        // It says to the new process that it is there.
+        let before = confirmed.load(SeqCst);
+        until("it is confirmed twice", || {
             assert_eq!((state(a), state(b)), ("up".into(), "draining".into()), "store: {stores}");
-        }
+            confirmed.load(SeqCst) >= before + 2
+        });
         assert!(runs(balancer.process.pid()), "the process before was not there");
         drop(kept);
         agent.process.kill();
@@ -218,7 +268,7 @@ fn with_and_without_a_store_members_and_what_operators_did_outlive_an_upgrade() 
 fn who_starts_misses_nobody_who_registers_meanwhile() {
     let etcd = Etcd::start(1);
     let member = Member::start(&[]);
-    let store = format!("[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\n", etcd.endpoints());
+    let store = in_etcd(&etcd);
     let one = Balancer::start(&text(&store));
     // A source that never answers is waited for.
     let slow = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -242,13 +292,17 @@ fn who_starts_misses_nobody_who_registers_meanwhile() {
 fn who_leaves_during_an_upgrade_is_heard_after_it() {
     let member = Member::start(&[]);
     let balancer = Balancer::start(&text(""));
-    let (address, to) = (member.address.to_string(), format!("http://{}", balancer.reports()));
+    let (to, refused) = (balancer.reports(), Arc::<AtomicUsize>::default());
+    let count = Arc::clone(&refused);
+    let relay = Script::start(move |wire| relayed(wire, to, 503, &count));
+    let (address, to) = (member.address.to_string(), format!("http://{}", relay.address));
     let folder = Folder::new();
     let args = ["agent", "--register", "--group", "web", "--member", &address, "--report-to", &to];
     let mut agent =
-        Process::start(&binary(), &[&args[..], &["--ttl", "10m", "--drain", "1s"]].concat(), folder.path());
+        Process::start(&binary(), &[&args[..], &["--ttl", "10m", "--drain", "10m"]].concat(), folder.path());
     has(&balancer, &[member.address]);
     // It ends when it is told to.
+    // sleeps: polls
     let hangs = program(&folder, "hangs", ": > started; until [ -e over ]; do sleep 0.05; done; exit 7");
     let place = balancer.folder().path().to_owned();
     let (started, over) = (place.join("started"), place.join("over"));
@@ -257,7 +311,7 @@ fn who_leaves_during_an_upgrade_is_heard_after_it() {
     });
     until("the upgrade has begun", || started.exists());
     agent.signal(Signal::TERM);
-    agent.line("was not told that");
+    until("it is refused", || refused.load(SeqCst) >= 2);
     std::fs::write(over, "").unwrap();
     assert_eq!(agent.end(), Some(0));
     has(&balancer, &[]);

@@ -9,6 +9,9 @@ use rustix::process::Signal;
 
 use crate::stage::{Balancer, Load, Member, Script, Wire, get, groups, listens, members_list, until, web};
 
+/// Of a group whose members are not given up because the balancer stood still.
+const PATIENT: &str = "timeouts = { connect = \"20s\" }\n";
+
 fn addresses(members: &[Member]) -> Vec<SocketAddr> {
     members.iter().map(|member| member.address).collect()
 }
@@ -27,7 +30,9 @@ fn fifty_reloads_under_load_fail_no_request() {
         let capacity = 1 + step % 3;
         let list =
             format!("[{{ address = \"{stays}\", capacity = {capacity} }}, {}", &members_list(&here)[1..]);
-        let text = web(&[stays], &format!("strategy = \"{strategy}\"\npool = {}\n", 100 + step));
+        // None refuses anything, however late the machine is.
+        let rest = format!("strategy = \"{strategy}\"\nadmission = false\n{PATIENT}pool = {}\n", 100 + step);
+        let text = web(&[stays], &rest);
         text.replace(&members_list(&[stays]), &list)
     };
     let balancer = Balancer::start(&file(0));
@@ -61,7 +66,7 @@ fn connections_of_clients_and_to_members_outlive_reloads() {
     let members = Member::several(2, &[]);
     let text = |members: &[SocketAddr], queue: usize| {
         "threads = 1\n".to_owned()
-            + &web(members, &format!("strategy = \"first_available\"\nqueue = {queue}"))
+            + &web(members, &format!("strategy = \"first_available\"\n{PATIENT}queue = {queue}"))
     };
     let all = addresses(&members);
     let balancer = Balancer::start(&text(&all[..1], 1));
@@ -69,17 +74,31 @@ fn connections_of_clients_and_to_members_outlive_reloads() {
     for round in 1..=10 {
         client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(client.answer().unwrap().status, 200);
-        let member = balancer.member(all[0]);
-        assert_eq!((&member["requests"], &member["connects"]), (&round.into(), &1.into()), "{member}");
+        until("it is counted", || balancer.member(all[0])["requests"] == round);
+        assert_eq!(balancer.member(all[0])["connects"], 1);
         balancer.reload(&text(&all[..1 + round % 2], 1 + round));
     }
     assert_eq!(balancer.status()["listeners"][0]["accepted"], 1);
 }
 
+/// A member that answers, with its address in `x-member`, when it may.
+fn gated(may: &Arc<AtomicBool>) -> Script {
+    let may = Arc::clone(may);
+    Script::start(move |wire| {
+        while wire.head()?.is_some() {
+            until("it may answer", || may.load(SeqCst));
+            let name = wire.local();
+            wire.try_send(format!("HTTP/1.1 200 OK\r\nX-Member: {name}\r\nContent-Length: 0\r\n\r\n"))?;
+        }
+        std::io::Result::Ok(())
+    })
+}
+
 #[test]
 fn a_member_that_leaves_ends_its_work_first() {
-    let members = Member::several(2, &["--service", "const:2s"]);
-    let all = addresses(&members);
+    let may = Arc::<AtomicBool>::default();
+    let (leaves, stays) = (gated(&may), Member::start(&[]));
+    let all = [leaves.address, stays.address];
     let text = |members: &[SocketAddr]| web(members, "strategy = \"first_available\"");
     let balancer = Balancer::start(&text(&all));
     let mut client = Wire::connect(balancer.address());
@@ -87,6 +106,7 @@ fn a_member_that_leaves_ends_its_work_first() {
     until("a request in flight", || balancer.member(all[0])["in_flight"] == 1);
     let said = balancer.reload(&text(&all[1..]));
     assert!(said.contains(&format!("- group web: member {}", all[0])), "{said}");
+    may.store(true, SeqCst);
     let answer = client.answer().unwrap();
     assert_eq!(answer.field("x-member"), Some(&*all[0].to_string()), "it was served where it was");
     client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -95,8 +115,9 @@ fn a_member_that_leaves_ends_its_work_first() {
 
 #[test]
 fn listeners_and_groups_come_and_go() {
-    let members = Member::several(2, &["--service", "const:1500ms"]);
-    let all = addresses(&members);
+    let may = Arc::new(AtomicBool::new(true));
+    let (member, other) = (Member::start(&[]), gated(&may));
+    let all = [member.address, other.address];
     let port = crate::stage::free_port();
     let one = web(&all[..1], "");
     let two = format!(
@@ -111,11 +132,13 @@ fn listeners_and_groups_come_and_go() {
     assert_eq!(get(second, "/").field("x-member"), Some(&*all[1].to_string()));
 
     // Its last request is answered after it is gone.
+    may.store(false, SeqCst);
     let mut client = Wire::connect(second);
     client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     until("a request in flight", || balancer.group("other")["members"][0]["in_flight"] == 1);
     let said = balancer.reload(&one);
     assert!(said.contains(&format!("- listener http {second}")) && said.contains("- group other"), "{said}");
+    may.store(true, SeqCst);
     assert_eq!(client.answer().unwrap().status, 200);
     until("the listener closed", || !listens(second));
     assert_eq!(get(balancer.address(), "/").status, 200);
@@ -124,7 +147,8 @@ fn listeners_and_groups_come_and_go() {
 #[test]
 fn a_bad_file_changes_nothing_and_says_so() {
     let member = Member::start(&[]);
-    let text = web(&[member.address], "");
+    // It refuses nothing, however late the machine is.
+    let text = web(&[member.address], &format!("admission = false\n{PATIENT}"));
     let balancer = Balancer::start(&text);
     let mut load = Load::start(balancer.address(), "POST", 200.0);
     let successful = || balancer.metric("plimsoll_config_last_reload_successful");

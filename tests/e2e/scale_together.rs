@@ -1,16 +1,17 @@
 //! Several balancers with one store and the same scaler: one of them decides, all have whom it started, and another goes on when it dies.
 
-use std::path::Path;
-
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::scale::Mark;
 use crate::stage::{Balancer, Etcd, Folder, Load, binary, free_port, until};
 
+/// A file that refuses no request, and waits for etcd, however late the machine is.
 fn text(etcd: &Etcd, scaler: &str) -> String {
     format!(
-        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"2s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
-         group = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\nhealth = {{ tcp = true, interval = \"100ms\" }}\n\
+        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+         group = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
+         strategy = \"least_connections\"\ntimeouts = {{ connect = \"20s\" }}\nhealth = {{ tcp = true, interval = \"100ms\" }}\n\
          [group.scaler]\ntarget = {{ head_room = 0.3 }}\ninterval = \"200ms\"\ncool_down = {{ up = \"0s\", down = \"0s\" }}\n\
          stabilize = \"1s\"\ndrain = \"2s\"\n{scaler}",
         etcd.endpoints()
@@ -55,28 +56,15 @@ fn told(balancer: &Balancer, what: &str) {
     assert_eq!(run.code, Some(0), "{what}: {}{}", run.out, run.err);
 }
 
-/// Processes that nobody ends who is there: they are to end with the test.
-struct Left(Vec<i32>);
-
-impl Drop for Left {
-    fn drop(&mut self) {
-        for pid in &self.0 {
-            let _ = kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL);
-        }
-    }
-}
-
 #[test]
 fn one_decides_and_another_goes_on_when_it_is_killed() {
-    let etcd = Etcd::start(1);
-    let plimsoll = binary().display().to_string();
-    let command = format!("command = [\"{plimsoll}\", \"member\", \"--listen\", \"{{address}}\"]\n");
-    let config = text(&etcd, &format!("min = 2\nmax = 4\n{command}"));
+    let (mark, etcd) = (Mark::new(), Etcd::start(1));
+    // Never more than an operator asks for.
+    let config = text(&etcd, &format!("min = 2\nmax = 3\ncommand = {}\n", mark.command(&[])));
     let [mut first, second] = by_duty([Balancer::start(&config), Balancer::start(&config)]);
     until("two that serve, at both", || usable(&first).len() == 2 && usable(&second) == usable(&first));
     until("they are known to serve", || started(&first).len() == 2);
-    let left = Left(started(&first));
-    assert_eq!((left.0.len(), started(&second).len()), (2, 0), "nobody is started twice");
+    assert_eq!(started(&second).len(), 0, "nobody is started twice");
     let shown = second.run(&["scale"]).out;
     assert!(shown.contains(" decides; seen from here: "), "{shown}");
     assert_eq!(second.metric("plimsoll_scaler_reason{group=\"web\",reason=\"elsewhere\"}"), 1.0);
@@ -84,7 +72,7 @@ fn one_decides_and_another_goes_on_when_it_is_killed() {
     told(&second, "web.scaler.min=3");
     until("three at both", || usable(&first).len() == 3 && usable(&second) == usable(&first));
     until("the third is known to serve", || started(&first).len() == 3);
-    let left = Left(started(&first));
+    let left = started(&first);
     let before = usable(&second);
     // It dies. Its processes live, and are used until another balancer decides, and after that.
     let mut load = Load::start(second.address(), "GET", 30.0);
@@ -95,23 +83,24 @@ fn one_decides_and_another_goes_on_when_it_is_killed() {
     load.stop_unharmed();
     assert_eq!((usable(&second), started(&second).len()), (before, 0));
     // One that nobody there can stop is replaced once it is gone.
-    kill_process(Pid::from_raw(left.0[0]).unwrap(), Signal::KILL).unwrap();
+    kill_process(Pid::from_raw(left[0]).unwrap(), Signal::KILL).unwrap();
     until("another in its place", || usable(&second).len() == 3 && started(&second).len() == 1);
     // A balancer that comes has all of them, and starts nobody.
     let third = Balancer::start(&config);
     until("it has them all", || usable(&third) == usable(&second));
     assert_eq!(started(&third).len(), 0);
-    drop(left);
 }
 
-/// A program that starts and stops members anywhere: here as processes, at ports that follow one another.
-fn program(folder: &Folder, first: u16) -> String {
-    let plimsoll = binary().display().to_string();
+/// A program that starts and stops members anywhere: here as processes, each at a port of its own.
+fn program(folder: &Folder, mark: &Mark) -> String {
+    let (plimsoll, mark) = (binary().display().to_string(), mark.word());
+    let ports: Vec<String> = (0..8).map(|_| free_port().to_string()).collect();
+    let ports = ports.join(" ");
     let script = format!(
         "#!/bin/sh\nread order\nvalue() {{ echo \"$order\" | sed -n \"s/.*\\\"$1\\\":\\\"*\\([^,\\\"}}]*\\).*/\\1/p\"; }}\n\
          if [ \"$(value action)\" = stop ]; then kill \"$(value id)\"; exit 0; fi\n\
-         port=$(({first} + $(value index)))\n\
-         setsid {plimsoll} member --listen 127.0.0.1:$port >/dev/null 2>&1 </dev/null &\n\
+         index=$(value index)\nset -- {ports}\nshift \"$index\"\nport=$1\n\
+         setsid {plimsoll} member --listen 127.0.0.1:$port --name {mark} >/dev/null 2>&1 </dev/null &\n\
          echo \"{{\\\"address\\\": \\\"127.0.0.1:$port\\\", \\\"id\\\": \\\"$!\\\"}}\"\n"
     );
     let path = folder.write("members", script);
@@ -121,22 +110,21 @@ fn program(folder: &Folder, first: u16) -> String {
 
 #[test]
 fn members_that_a_program_started_are_those_of_whoever_decides_next() {
-    let (etcd, folder) = (Etcd::start(1), Folder::new());
-    let program = program(&folder, free_port());
-    assert!(Path::new(&program).exists());
+    let (mark, etcd, folder) = (Mark::new(), Etcd::start(1), Folder::new());
+    let program = program(&folder, &mark);
     let config = text(&etcd, &format!("min = 2\nmax = 4\nexec = {{ command = [\"{program}\"] }}\n"));
     let [mut first, mut second] = by_duty([Balancer::start(&config), Balancer::start(&config)]);
     until("two that serve, at both", || usable(&first).len() == 2 && usable(&second) == usable(&first));
     until("they are known to serve", || started(&first).len() == 2);
-    let left = Left(started(&first));
+    let left = started(&first);
     first.process.kill();
-    until("the other has taken them over", || started(&second) == left.0);
+    until("the other has taken them over", || started(&second) == left);
     // It can have them stopped: the last one that was started goes, and all that is asked of it ends first.
     let mut load = Load::start(second.address(), "GET", 30.0);
     load.more(20);
     told(&second, "web.scaler.min=1");
     told(&second, "web.scaler.max=1");
-    until("one of them has ended", || left.0.iter().filter(|pid| alive(**pid)).count() == 1);
+    until("one of them has ended", || left.iter().filter(|pid| alive(**pid)).count() == 1);
     load.more(20);
     load.stop_unharmed();
     assert_eq!(usable(&second).len(), 1);
@@ -146,9 +134,9 @@ fn members_that_a_program_started_are_those_of_whoever_decides_next() {
     second.process.signal(Signal::TERM);
     assert_eq!(second.process.end(), Some(0));
     until("it has taken over", || scaler(&third)["decides"].is_null() && started(&third).len() == 1);
-    assert_eq!(left.0.iter().filter(|pid| alive(**pid)).count(), 1);
+    assert_eq!(left.iter().filter(|pid| alive(**pid)).count(), 1);
     let mut third = third;
     third.process.signal(Signal::TERM);
     assert_eq!(third.process.end(), Some(0));
-    until("the last one stops them", || left.0.iter().all(|pid| !alive(*pid)));
+    until("the last one stops them", || left.iter().all(|pid| !alive(*pid)));
 }

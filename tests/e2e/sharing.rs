@@ -1,10 +1,12 @@
 //! Who gets what, as the clients see it: by capacity, by key, by load, in order.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::thread;
 
-use crate::stage::{Balancer, Load, Member, Script, Wire, until, web};
+use crate::stage::{Balancer, Load, Member, Script, Wire, free_port, until, web};
 
 /// So many requests on one connection; answers by member. `fields` are those of the request with this number.
 fn shares(balancer: &Balancer, requests: usize, fields: impl Fn(usize) -> String) -> BTreeMap<String, usize> {
@@ -45,8 +47,9 @@ fn what_has_a_key_stays_and_moves_no_more_than_it_must() {
         found.into_keys().next().unwrap()
     };
     let before: Vec<String> = (0..100).map(owner).collect();
+    // 25 of 100 on average: with fewer than five is one in ten million.
     let each = all.iter().map(|address| before.iter().filter(|name| **name == address.to_string()).count());
-    assert!(each.clone().all(|count| count >= 10), "{:?}", each.collect::<Vec<_>>());
+    assert!(each.clone().all(|count| count >= 5), "{:?}", each.collect::<Vec<_>>());
     balancer.reload(&web(&all[..3], rest));
     let after: Vec<String> = (0..100).map(owner).collect();
     let left = all[3].to_string();
@@ -55,28 +58,55 @@ fn what_has_a_key_stays_and_moves_no_more_than_it_must() {
     }
 }
 
+/// Clients at once, each of which asks again when it has its answer, for so many answers in all; answers by member. While the machine
+/// stands still nothing piles up.
+pub(crate) fn asked_by(address: SocketAddr, clients: usize, answers: usize) -> BTreeMap<String, usize> {
+    let begun = AtomicUsize::new(0);
+    let client = || {
+        let mut client = Wire::connect(address);
+        let mut shares: BTreeMap<String, usize> = BTreeMap::new();
+        while begun.fetch_add(1, SeqCst) < answers {
+            client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+            let answer = client.answer().unwrap();
+            assert_eq!(answer.status, 200, "{answer:?}");
+            *shares.entry(answer.field("x-member").unwrap().to_owned()).or_default() += 1;
+        }
+        shares
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        let mut all: BTreeMap<String, usize> = BTreeMap::new();
+        for shares in clients.into_iter().map(|client| client.join().unwrap()) {
+            shares.into_iter().for_each(|(member, count)| *all.entry(member).or_default() += count);
+        }
+        all
+    })
+}
+
 #[test]
 fn load_goes_where_it_is_carried() {
     let fast = Member::start(&["--name", "fast", "--service", "const:2ms", "--workers", "8"]);
-    let slow = Member::start(&["--name", "slow", "--service", "const:100ms", "--workers", "8"]);
+    let slow = Member::start(&["--name", "slow", "--service", "const:1s", "--workers", "8"]);
     for strategy in ["least_connections", "least_request", "peak_ewma"] {
         let rest = format!("strategy = \"{strategy}\"\n");
         let balancer = Balancer::start(&web(&[fast.address, slow.address], &rest));
-        let mut load = Load::start(balancer.address(), "GET", 100.0);
-        load.more(300);
-        let record = load.stop_unharmed();
-        let share = record.shares();
-        assert!(share["fast"] > 0.75, "{strategy}: {share:?}");
-        assert!(strategy == "peak_ewma" || share["slow"] > 0.02, "{strategy}: {share:?}");
+        // Whatever stands still meanwhile, eight wait at most.
+        let share = asked_by(balancer.address(), 8, 400);
+        assert!(share["fast"] > 300, "{strategy}: {share:?}");
+        assert!(strategy == "peak_ewma" || share["slow"] > 0, "{strategy}: {share:?}");
     }
 }
 
 #[test]
 fn the_first_is_used_while_it_can_be() {
-    let mut members = Member::several(2, &[]);
+    // The first comes back where it was: at a port that is its own meanwhile.
+    let first = Member::start_at(SocketAddr::from(([127, 0, 0, 1], free_port())), &[]);
+    let mut members = [first, Member::start(&[])];
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
-    let balancer =
-        Balancer::start(&web(&all, "strategy = \"first_available\"\n[group.outlier]\nejection = \"1s\"\n"));
+    // However many come at once, all may be tried again.
+    let rest = "strategy = \"first_available\"\nretry = { budget = 1.0, min_per_second = 100000 }\n\
+                [group.outlier]\nejection = \"1s\"\n";
+    let balancer = Balancer::start(&web(&all, rest));
     let mut load = Load::start(balancer.address(), "GET", 100.0);
     load.more(50);
     assert_eq!(balancer.member(all[1])["requests"], 0);
@@ -111,7 +141,8 @@ fn what_comes_at_once_for_one_key_stays_together_unless_it_is_too_much() {
     let spread = |factor: f64| {
         let rest =
             format!("strategy = {{ rendezvous = {{ load_factor = {factor} }} }}\nkey = \"header:X-User\"\n");
-        let balancer = Balancer::start(&web(&all, &rest));
+        // One thread knows of all.
+        let balancer = Balancer::start(&("threads = 1\n".to_owned() + &web(&all, &rest)));
         came.store(0, SeqCst);
         let mut clients: Vec<Wire> = (0..CLIENTS).map(|_| Wire::connect(balancer.address())).collect();
         clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: x\r\nX-User: one\r\n\r\n"));
@@ -123,7 +154,7 @@ fn what_comes_at_once_for_one_key_stays_together_unless_it_is_too_much() {
         shares.into_values().max().unwrap()
     };
     assert_eq!(spread(0.0), CLIENTS, "no bound");
-    // 1.5 times a third of 30, and two threads that do not see each other at the same instant.
+    // 1.5 times a third of 30.
     let most = spread(1.5);
-    assert!(most <= 18, "{most}");
+    assert!(most <= 15, "{most}");
 }

@@ -68,6 +68,7 @@ impl Group {
                         );
                         assert!(told.status < 300, "{}", told.text());
                     }
+                    // sleeps: paces who tells
                     thread::sleep(Duration::from_millis(50));
                 }
             });

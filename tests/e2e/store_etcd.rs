@@ -1,20 +1,23 @@
 //! Several balancers with one store in Debian's etcd: what one is told all do; what becomes of it when etcd fails, in part and whole.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::stage::{Authority, Balancer, Etcd, Folder, Load, Member, get, until, web};
 
-fn text(etcd: &Etcd, members: &[SocketAddr], more: &str) -> String {
+/// A file that waits for etcd, however late the machine is. `more` is of the table of etcd, `rest` of the group's.
+fn text(etcd: &Etcd, members: &[SocketAddr], more: &str, rest: &str) -> String {
     format!(
-        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"2s\"\n{more}{}",
+        "[store]\netcd = \"/plimsoll/\"\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n{more}{}",
         etcd.endpoints(),
-        web(members, "")
+        web(members, rest)
     )
 }
+
+/// Of a group that refuses no request, however many come at once, and gives up no member because the balancer stood still.
+const ALL: &str = "admission = false\ntimeouts = { connect = \"20s\" }\n";
 
 #[track_caller]
 fn told(balancer: &Balancer, args: &[&str]) {
@@ -31,10 +34,8 @@ fn state(balancer: &Balancer, member: SocketAddr) -> String {
 }
 
 #[track_caller]
-fn becomes(balancer: &Balancer, member: SocketAddr, wanted: &str) -> Duration {
-    let begun = Instant::now();
+fn becomes(balancer: &Balancer, member: SocketAddr, wanted: &str) {
     until(&format!("{member} {wanted}"), || state(balancer, member) == wanted);
-    begun.elapsed()
 }
 
 fn store(balancer: &Balancer) -> Value {
@@ -58,24 +59,22 @@ fn events(balancer: &Balancer, kind: &str) -> usize {
 }
 
 #[test]
-fn what_one_is_told_all_do_within_a_second() {
+fn what_one_is_told_all_do_by_a_watch() {
     let etcd = Etcd::start(1);
     let members = Member::several(2, &[]);
     let [a, b] = [members[0].address, members[1].address];
-    let config = text(&etcd, &[a, b], "");
+    let config = text(&etcd, &[a, b], "", "");
     let one = Balancer::start(&config);
     let other = Balancer::start(&config);
     let name = a.to_string();
-    let mut times = Vec::new();
     for _ in 0..5 {
         told(&one, &["drain", &name]);
-        times.push(becomes(&other, a, "draining"));
+        becomes(&other, a, "draining");
         told(&other, &["undrain", &name]);
-        times.push(becomes(&one, a, "up"));
+        becomes(&one, a, "up");
     }
-    // What stands between the two is etcd and its watch. A machine that stands still for a second does so to a few of the ten.
-    times.sort();
-    assert!(times[5] < Duration::from_secs(1), "{times:?}");
+    // What stands between the two is etcd and its watch: nobody has read what is there again.
+    assert_eq!((&store(&one)["reads"], &store(&other)["reads"]), (&1.into(), &1.into()));
     told(&one, &["set", "group", "web.strategy=random"]);
     until("the other's strategy", || other.group("web")["strategy"] == "random");
     told(&other, &["disable", "member", &b.to_string()]);
@@ -100,7 +99,7 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
     let port = crate::stage::free_port();
     let listener = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n");
     let counted = "[group.scaler]\nmin = 1\nmax = 5\ntarget = { head_room = 0.3 }\ninterval = \"100ms\"\nadvice = true\n";
-    let plain = text(&etcd, &all, "") + counted;
+    let plain = text(&etcd, &all, "", "") + counted;
     let (one, other) = (Balancer::start(&plain), Balancer::start(&plain));
     let scaler = |balancer: &Balancer, key: &str| balancer.group("web")["scaler"][key].clone();
     told(&one, &["set", "group", "web.scaler.min=3"]);
@@ -124,7 +123,7 @@ fn scalers_balancing_and_listeners_are_told_to_all() {
         });
     }
     // Of two hosts the listeners have one address: here the second one begins once the first has closed its own.
-    let both = text(&etcd, &all, &listener) + counted;
+    let both = text(&etcd, &all, &listener, "") + counted;
     let third = Balancer::start(&both);
     let at = |balancer: &Balancer| {
         let status = balancer.status();
@@ -148,12 +147,15 @@ fn a_node_without_its_quorum_is_no_store() {
     let mut etcd = Etcd::start(3);
     let members = Member::several(2, &[]);
     let [a, b] = [members[0].address, members[1].address];
-    let config = text(&etcd, &[a, b], "")
-        .replace(&etcd.endpoints(), &format!("[\"http://127.0.0.1:{}\"]", etcd.port()));
+    // What nobody answers is given up soon.
+    let config = text(&etcd, &[a, b], "", ALL)
+        .replace(&etcd.endpoints(), &format!("[\"http://127.0.0.1:{}\"]", etcd.port()))
+        .replace("timeout = \"20s\"", "timeout = \"3s\"");
     let balancer = Balancer::start(&config);
-    told(&balancer, &["drain", &a.to_string()]);
+    until("a drain", || balancer.run(&["drain", &a.to_string()]).code == Some(0));
     let mut load = Load::start(balancer.address(), "GET", 30.0);
     load.more(20);
+    let before = events(&balancer, "store_lost");
     etcd.kill(1);
     etcd.kill(2);
     lost(&balancer);
@@ -162,7 +164,7 @@ fn a_node_without_its_quorum_is_no_store() {
     assert_eq!(refused.code, Some(2), "{}{}", refused.out, refused.err);
     assert!(refused.err.contains("the store"), "{}", refused.err);
     assert_eq!((state(&balancer, a), state(&balancer, b)), ("draining".into(), "up".into()));
-    until("it is told", || events(&balancer, "store_lost") == 1);
+    until("it is told", || events(&balancer, "store_lost") > before);
     load.more(50);
     etcd.restart(1);
     etcd.restart(2);
@@ -184,7 +186,7 @@ fn one_of_three_nodes_is_killed_under_load() {
     let mut etcd = Etcd::start(3);
     let members = Member::several(3, &[]);
     let all: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
-    let config = text(&etcd, &all, "");
+    let config = text(&etcd, &all, "", ALL);
     let balancers = [Balancer::start(&config), Balancer::start(&config)];
     let mut load = Load::start(balancers[0].address(), "GET", 30.0);
     let name = all[0].to_string();
@@ -211,7 +213,7 @@ fn etcd_goes_as_a_whole_and_comes_back() {
     let [a, b] = [members[0].address, members[1].address];
     let folder = Folder::new();
     let copy = format!("[store]\nfile = \"{}\"\n", folder.join("copy.json").display());
-    let config = text(&etcd, &[a, b], "");
+    let config = text(&etcd, &[a, b], "", ALL);
     let with_copy = config.replace("[store]\n", &copy);
     let one = Balancer::start_in(folder, &with_copy);
     let other = Balancer::start(&config);
@@ -263,11 +265,11 @@ fn what_was_compacted_meanwhile_is_read_anew() {
     let mut etcd = Etcd::start(1);
     let members = Member::several(2, &[]);
     let [a, b] = [members[0].address, members[1].address];
-    let config = text(&etcd, &[a, b], "");
+    let config = text(&etcd, &[a, b], "", "");
     let (one, other) = (Balancer::start(&config), Balancer::start(&config));
     told(&one, &["drain", &a.to_string()]);
     becomes(&other, a, "draining");
-    // It sleeps while its connection breaks, things change and their history is forgotten.
+    // It stands still while its connection breaks, things change and their history is forgotten.
     other.process.signal(Signal::STOP);
     etcd.kill(0);
     etcd.restart(0);
@@ -313,8 +315,7 @@ fn over_tls_with_a_user_whose_token_is_renewed() {
         file("client.key"),
         file("password")
     );
-    // etcd takes its time over a password.
-    let config = text(&etcd, &[member.address], &more).replace("timeout = \"2s\"", "timeout = \"15s\"");
+    let config = text(&etcd, &[member.address], &more, "");
     let (one, other) = (Balancer::start(&config), Balancer::start(&config));
     told(&one, &["drain", &name]);
     becomes(&other, member.address, "draining");
@@ -346,8 +347,8 @@ fn members_are_found_below_a_prefix() {
     put(&etcd, "else/where", "{\"Op\":0,\"Addr\":\"127.0.0.1:1\"}");
     etcd.ctl(&["del", "/services/web/else/where"]);
     let config = format!(
-        "[etcd]\nendpoints = {}\ntimeout = \"1s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
-         slow_start = \"0s\"\n[[group.discover]]\netcd = \"/services/web/\"\n",
+        "[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\n\
+         {ALL}slow_start = \"0s\"\n[[group.discover]]\netcd = \"/services/web/\"\n",
         etcd.endpoints()
     );
     let balancer = Balancer::start(&config);
@@ -371,10 +372,8 @@ fn members_are_found_below_a_prefix() {
     assert_eq!(names(), [a.to_string()]);
     let mut load = Load::start(balancer.address(), "GET", 30.0);
     load.more(20);
-    let begun = Instant::now();
     put(&etcd, "b", &format!("{{\"address\": \"{b}\", \"capacity\": 2.5, \"max_connections\": 7}}"));
     until("it is there", || state(&balancer, b) == "up");
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let found = balancer.member(b);
     assert_eq!((found["capacity"].as_f64(), found["limit"].as_u64()), (Some(2.5), Some(7)));
     put(&etcd, "c", &c.to_string());

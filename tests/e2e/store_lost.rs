@@ -14,7 +14,7 @@ use crate::stage::{Balancer, Etcd, Folder, Member, Process, binary, get, until, 
 /// A balancer's own file: what is served is in the store.
 fn own(etcd: &Etcd) -> String {
     format!(
-        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\ntimeout = \"2s\"\n[admin]\nregister = true\n",
+        "[store]\netcd = \"/plimsoll/\"\nconfig = true\n[etcd]\nendpoints = {}\ntimeout = \"20s\"\n[admin]\nregister = true\n",
         etcd.endpoints()
     )
 }
@@ -111,11 +111,11 @@ fn groups_and_listeners_that_vanish_stay_until_others_are_pushed() {
     assert_eq!((doubt(&balancer), events(&balancer, "store_lost").len()), (None, 1));
 }
 
-/// An agent that registers a member of the group `web`.
-fn agent(folder: &Folder, member: SocketAddr, balancer: &Balancer) -> Process {
+/// An agent that registers a member of the group `web`, which is forgotten if it says nothing for so long.
+fn agent(folder: &Folder, member: SocketAddr, balancer: &Balancer, ttl: &str) -> Process {
     let (member, to) = (member.to_string(), format!("http://{}", balancer.reports()));
     let args =
-        ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", "8s"];
+        ["agent", "--register", "--group", "web", "--member", &member, "--report-to", &to, "--ttl", ttl];
     Process::start(&binary(), &args, folder.path())
 }
 
@@ -133,8 +133,8 @@ fn an_etcd_that_is_wiped_ends_nothing() {
     }
     told(&one, &["drain", &a.to_string()]);
     let folder = Folder::new();
-    let _lives = agent(&folder, alive, &one);
-    let mut dies = agent(&folder, dead, &one);
+    let _lives = agent(&folder, alive, &one, "15s");
+    let mut dies = agent(&folder, dead, &one, "6s");
     for balancer in both {
         becomes(balancer, a, "draining");
         becomes(balancer, alive, "up");
@@ -189,7 +189,7 @@ fn shared(etcd: &Etcd, copy: Option<&Path>) -> Shared {
             endpoints: vec![Endpoint { https: false, host: "127.0.0.1".into(), port: etcd.port() }],
             user: None,
             tls: TlsFiles::default(),
-            timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(20),
         },
         prefix: "/c/".into(),
         copy: copy.map(Path::to_owned),

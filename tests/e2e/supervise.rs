@@ -40,7 +40,8 @@ pub(crate) fn lottery(name: &str, member: usize) -> String {
 fn balancer(folder: &Folder, port: u16, member: SocketAddr) {
     let text = format!(
         "drain_deadline = \"2s\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\ngroup = \"web\"\n\
-         [[group]]\nname = \"web\"\nslow_start = \"0s\"\nmembers = [\"{member}\"]\n\
+         [[group]]\nname = \"web\"\nslow_start = \"0s\"\nadmission = false\n\
+         timeouts = {{ connect = \"20s\" }}\nmembers = [\"{member}\"]\n\
          [admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n",
         folder.join("up.sock").display()
     );
@@ -433,6 +434,7 @@ fn nothing_runs_while_nothing_happens() {
     // What was asked last is answered, and the threads that did it have gone to sleep.
     let quiet = || {
         let before = (cost(), switches());
+        // sleeps: the window in which hardly anything may happen; a slow machine does less
         std::thread::sleep(Duration::from_secs(2));
         (cost() - before.0, switches() - before.1)
     };

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::stage::{Balancer, Load, Member, Run, Wire, get, listening, listens, until, web};
+use crate::stage::{Balancer, Load, Member, Run, Wire, free_port, get, listening, listens, until, web};
 
 fn addresses(members: &[Member]) -> Vec<SocketAddr> {
     members.iter().map(|member| member.address).collect()
@@ -58,7 +58,9 @@ fn a_disabled_member_gets_nothing_new_and_keeps_what_it_has() {
 #[test]
 fn a_disabled_listener_refuses_and_is_open_again() {
     let member = Member::start(&[]);
-    let text = "threads = 2\n".to_owned() + &web(&[member.address], "");
+    // It is closed meanwhile, and nobody else may have the port then.
+    let own = format!("127.0.0.1:{}", free_port());
+    let text = "threads = 2\n".to_owned() + &web(&[member.address], "").replace("127.0.0.1:0", &own);
     let balancer = Balancer::start(&text);
     let address = balancer.address();
     let name = address.to_string();
@@ -101,7 +103,8 @@ fn a_disabled_listener_refuses_and_is_open_again() {
 fn balancing_that_is_off_gives_equal_turns() {
     let members = Member::several(2, &[]);
     let all = addresses(&members);
-    let text = web(&all, "strategy = { least_request = { choices = 3 } }\n");
+    let text =
+        web(&all, "strategy = { least_request = { choices = 3 } }\ntimeouts = { connect = \"20s\" }\n");
     let balancer = Balancer::start(&text);
     let mut load = Load::start(balancer.address(), "POST", 400.0);
     load.more(20);

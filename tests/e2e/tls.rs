@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use crate::stage::{
     Authority, Balancer, Curled, Folder, Haproxy, Member, Nginx, PATIENCE, Script, Wire, curl, found, groups,
@@ -14,6 +13,9 @@ use crate::stage::{
 
 const BOTH: &str = "tls = { certificates = [{ certificate = \"one.pem\", key = \"one.key\" }, \
                     { certificate = \"two.pem\", key = \"two.key\" }]";
+
+/// Of a group whose members may take their time over a handshake.
+const PATIENT: &str = "timeouts = { connect = \"20s\" }\n";
 
 /// A folder with the authority `ca`, and certificates of it for one.test and for all below two.test.
 fn certificates() -> (Folder, Authority) {
@@ -226,11 +228,12 @@ fn members_are_reached_by_tls_and_must_be_who_they_should_be() {
     let trusting = |tls: &str| {
         let groups = groups(
             &[("web", &[nginx.address])],
-            &format!("tls = {tls}\nretry = {{ attempts = 0 }}\noutlier = false\n"),
+            &format!("tls = {tls}\nretry = {{ attempts = 0 }}\noutlier = false\n{PATIENT}"),
         );
         format!("threads = 1\n[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{groups}")
     };
-    let health = "[group.health]\nhttp = \"/\"\ninterval = \"100ms\"\nfall = 1\nrise = 1\n";
+    let health =
+        "[group.health]\nhttp = \"/\"\ninterval = \"100ms\"\ntimeout = \"20s\"\nfall = 1\nrise = 1\n";
     let good = trusting("{ ca = \"ca.pem\", server_name = \"one.test\" }");
     let balancer = Balancer::start_in(folder, &good);
     for _ in 0..3 {
@@ -276,8 +279,11 @@ fn members_see_our_certificate_where_they_ask_for_one() {
         )
     });
     let file = |own: &str| {
-        let tls = format!("tls = {{ ca = \"ca.pem\", server_name = \"one.test\"{own} }}\noutlier = false\n");
-        let health = "[group.health]\nhttp = \"/\"\ninterval = \"100ms\"\nfall = 1\nrise = 1\n";
+        let tls = format!(
+            "tls = {{ ca = \"ca.pem\", server_name = \"one.test\"{own} }}\noutlier = false\n{PATIENT}"
+        );
+        let health =
+            "[group.health]\nhttp = \"/\"\ninterval = \"100ms\"\ntimeout = \"20s\"\nfall = 1\nrise = 1\n";
         let groups = groups(&[("web", &[nginx.address])], &(tls + health));
         format!("[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n{groups}")
     };
@@ -346,7 +352,7 @@ fn byte_streams_are_decrypted_and_encrypted() {
     let members = members_list(&[haproxy.address]);
     let text = format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ngroup = \"web\"\n{BOTH} }}\n\
-         [[group]]\nname = \"web\"\nmembers = {members}\ntls = {{ ca = \"ca.pem\", server_name = \"one.test\" }}\n"
+         [[group]]\nname = \"web\"\nmembers = {members}\ntls = {{ ca = \"ca.pem\", server_name = \"one.test\" }}\n{PATIENT}"
     );
     let balancer = Balancer::start_in(folder, &text);
     let lines = "a line that is sent and comes back\n".repeat(20_000);
@@ -379,6 +385,16 @@ fn dial(address: SocketAddr, name: &str) -> Child {
         .unwrap()
 }
 
+/// Is there a connection to a member that is not ended by whoever made it?
+fn sends(member: SocketAddr) -> bool {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let port = format!(":{:04X}", member.port());
+    // The columns: number, local and remote address, state.
+    table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|columns| {
+        columns.get(2).is_some_and(|remote| remote.ends_with(&port)) && columns.get(3) == Some(&"01")
+    })
+}
+
 #[test]
 fn a_client_that_ends_without_a_word_loses_nothing_that_it_sent() {
     let (folder, _) = certificates();
@@ -396,10 +412,10 @@ fn a_client_that_ends_without_a_word_loses_nothing_that_it_sent() {
     let sent = noise(200_000);
     client.stdin.as_mut().unwrap().write_all(&sent).unwrap();
     until("all is there", || balancer.member(member.address)["bytes_out"] == 200_000);
-    // Killed, it says nothing more: the kernel ends its connection.
+    // Killed, it says nothing more: the kernel ends its connection, and the balancer its own to the member.
     client.kill().unwrap();
     client.wait().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    until("the balancer sends no more to the member", || !sends(member.address));
     go.send(()).unwrap();
     let heard = told.recv_timeout(PATIENCE).unwrap().unwrap();
     assert!(heard == sent, "{} bytes", heard.len());
@@ -432,16 +448,22 @@ fn members_chosen_by_name_are_told_where_the_client_came_to() {
 fn what_is_no_tls_and_what_says_nothing_harm_nobody() {
     let member = Member::start(&["--echo", "http"]);
     let (folder, _) = certificates();
-    let text = https(&format!("{BOTH} }}\ntimeouts = {{ head = \"200ms\" }}"), &[member.address], "");
+    let text = https(&format!("{BOTH} }}"), &[member.address], "");
     let balancer = Balancer::start_in(folder, &text);
+    drop(Wire::connect(balancer.address()));
     let mut plain = Wire::connect(balancer.address());
     plain.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-    let silent = Wire::connect(balancer.address());
-    let gone = Wire::connect(balancer.address());
-    drop(gone);
-    until("both are sent away", || balancer.rejected("handshake") == 2);
-    drop((plain, silent));
+    until("it is sent away", || balancer.rejected("handshake") == 1);
     assert_eq!(get(&balancer, "one.test", &[]).code, Some(0));
+    // With less patience than anybody else may need.
+    balancer.reload(
+        &text.replace(&format!("{BOTH} }}"), &format!("{BOTH} }}\ntimeouts = {{ head = \"200ms\" }}")),
+    );
+    let silent = Wire::connect(balancer.address());
+    until("both are sent away", || balancer.rejected("handshake") == 2);
+    balancer.reload(&text);
+    assert_eq!(get(&balancer, "one.test", &[]).code, Some(0));
+    drop((plain, silent));
 }
 
 #[test]

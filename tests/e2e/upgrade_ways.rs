@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use rustix::process::{Signal, kill_process, test_kill_process};
+use rustix::process::{Signal, kill_process};
 
 use crate::stage::{
     Balancer, Folder, Member, PATIENCE, Run, Wire, binary, found, free_port, get, listening, part, until, web,
@@ -54,7 +54,7 @@ fn a_signal_upgrades_and_the_service_manager_knows_the_main_process() {
     // It stops as any other does, and says so.
     kill_process(number(pid), Signal::TERM).unwrap();
     told("STOPPING=1");
-    until("it has ended", || test_kill_process(number(pid)).is_err());
+    until("it has ended", || !runs(pid));
     assert!(!folder.join("c.sock").exists(), "its socket is gone");
 }
 
@@ -92,7 +92,7 @@ fn sockets_of_a_service_manager_are_there_before_the_process_and_after_it() {
     let port = free_port();
     let file = |port: u16| {
         format!(
-            "{}[group.health]\nhttp = \"/healthz\"\n[admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n",
+            "{}[group.health]\ntcp = true\n[admin]\nlisten = \"off\"\ncontrol = \"unix:{}\"\n",
             web(&[member.address], "").replace("127.0.0.1:0", &format!("127.0.0.1:{port}")),
             folder.join("control.sock").display()
         )

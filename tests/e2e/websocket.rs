@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocket, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message, accept, client};
 
-use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, listening, noise, until, web};
+use crate::stage::{Balancer, Member, PATIENCE, Script, Wire, found, listening, noise, until, web};
 
 /// A server that sends back what it gets.
 pub(crate) fn echo() -> SocketAddr {
@@ -31,11 +31,16 @@ pub(crate) fn echo() -> SocketAddr {
 }
 
 fn open(balancer: &Balancer) -> WebSocket<TcpStream> {
+    try_open(balancer).unwrap()
+}
+
+/// The same, where one that begins late is let go.
+fn try_open(balancer: &Balancer) -> Option<WebSocket<TcpStream>> {
     let stream = TcpStream::connect(balancer.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let (socket, answer) = client(format!("ws://{}/chat", balancer.address()), stream).unwrap();
+    let (socket, answer) = client(format!("ws://{}/chat", balancer.address()), stream).ok()?;
     assert_eq!(answer.status(), 101);
-    socket
+    Some(socket)
 }
 
 #[test]
@@ -85,7 +90,7 @@ fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
     let member = echo();
     let text = listening("[listener.timeouts]\nidle = \"100ms\"\nbody = \"100ms\"", &[member], "");
     let balancer = Balancer::start(&text);
-    let mut socket = open(&balancer);
+    let mut socket = found("a tunnel", || try_open(&balancer));
     balancer.reload(&text.replace("[listener.timeouts]", "[listener.timeouts]\nhead = \"1s\""));
     // Silence that is longer than both timeouts, as an event: another client is let go for it.
     Wire::connect(balancer.address()).closed();
@@ -98,9 +103,12 @@ fn a_reload_and_the_idle_timeout_of_requests_do_not_cut_a_tunnel() {
 fn a_silent_tunnel_ends_when_it_was_told_to() {
     let text = listening("[listener.timeouts]\ntunnel = \"200ms\"", &[echo()], "");
     let balancer = Balancer::start(&text);
-    let mut socket = open(&balancer);
-    socket.send(Message::text("hello")).unwrap();
-    assert_eq!(socket.read().unwrap(), Message::text("hello"));
+    // One that was silent for too long before it began, as the machine stood still, is ended as well.
+    let mut socket = found("a tunnel", || {
+        let mut socket = try_open(&balancer)?;
+        socket.send(Message::text("hello")).ok()?;
+        (socket.read().ok()? == Message::text("hello")).then_some(socket)
+    });
     assert!(socket.read().is_err(), "it is closed");
 }
 
@@ -131,17 +139,25 @@ fn only_who_asked_for_it_gets_a_tunnel() {
 fn a_long_conversation_is_no_slow_answer() {
     let member = echo();
     let balancer = Balancer::start(&web(&[member], ""));
-    let mut socket = open(&balancer);
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(1500) {
+    let mut socket = open(&balancer);
+    // The client's own measure of the answer, which cannot be shorter than the balancer's.
+    let answered = begun.elapsed();
+    let talked = Instant::now();
+    while talked.elapsed() < answered + Duration::from_millis(200) {
         socket.send(Message::text("and then")).unwrap();
         assert_eq!(socket.read().unwrap(), Message::text("and then"));
     }
     drop(socket);
     until("it has ended", || balancer.member(member)["requests"] == 1);
-    let latency = balancer.member(member)["latency"]["sum"].as_f64().unwrap();
-    assert!(latency < 1.0, "the member answered at once, not after {latency} s");
-    assert!(balancer.group("web")["latency"]["sum"].as_f64().unwrap() < 1.0);
+    let latency = |of: serde_json::Value| of["latency"]["sum"].as_f64().unwrap();
+    for latency in [latency(balancer.member(member)), latency(balancer.group("web"))] {
+        // bound: the client's own measure
+        assert!(
+            latency <= answered.as_secs_f64() + 0.1,
+            "{latency} s, where the client waited for {answered:?}"
+        );
+    }
 }
 
 /// A stream of HTTP/2, the first of its connection: what is written goes as DATA, what comes as such is read. It knows nothing of

@@ -46,7 +46,6 @@ impl Realm {
         realm.configure(0);
         realm.make(users);
         let end = Instant::now() + PATIENCE;
-        // The port may be somebody else's by the time that the KDC wants it.
         while !realm.serves(users[0]) {
             assert!(Instant::now() < end, "no KDC in {PATIENCE:?}");
         }
@@ -88,6 +87,7 @@ impl Realm {
             if self.kinit(user, "ready", "5m") {
                 return true;
             }
+            // sleeps: polls
             std::thread::sleep(Duration::from_millis(10));
         }
         false

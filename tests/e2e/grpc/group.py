@@ -39,7 +39,8 @@ class Server(grpc.GenericRpcHandler):
     def hold(self, request, call):
         going = self.going
         yield self.name
-        going.wait(60)
+        # Longer than any test.
+        going.wait(3600)
 
     def release(self):
         self.going.set()

@@ -36,6 +36,7 @@ def main():
                 made[place] += 1
             except Exception as error:
                 failed.append(repr(error))
+            # sleeps: paces the client
             time.sleep(0.01)
 
     threads = [threading.Thread(target=call, args=(place,)) for place in range(len(made))]

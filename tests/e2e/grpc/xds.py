@@ -3,7 +3,6 @@
     go ADDRESS      where the control plane is; calls begin when the servers are found
     delay NAME MS   the server takes so long for each call
     count SECONDS   calls that each server answered in that time, in the order of the servers, and how many failed so far
-    last NAME       seconds since the server was last called
     stop            no more calls
 
 Prints the ports of the servers first."""
@@ -29,7 +28,6 @@ class Server(grpc.GenericRpcHandler):
     def __init__(self):
         self.delay = 0.002
         self.count = 0
-        self.last = 0.0
         self.server = grpc.server(futures.ThreadPoolExecutor(2 * CALLERS))
         self.server.add_generic_rpc_handlers((self,))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
@@ -39,8 +37,8 @@ class Server(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(self.unary)
 
     def unary(self, request, call):
-        self.last = time.monotonic()
         self.count += 1
+        # sleeps: the server's service time
         time.sleep(self.delay)
         return request
 
@@ -99,13 +97,12 @@ def main():
             servers[int(rest[0])].delay = float(rest[1]) / 1000
         elif word == "count":
             before = [server.count for server in servers]
+            # sleeps: the window in which is counted, of which shares are taken
             time.sleep(float(rest[0]))
             counts = [server.count - count for server, count in zip(servers, before)]
             answer = " ".join(map(str, counts)) + " " + str(len(client.failed))
             for failure in client.failed[:3]:
                 print(failure, file=sys.stderr)
-        elif word == "last":
-            answer = str(time.monotonic() - servers[int(rest[0])].last)
         elif word == "stop":
             client.stop()
         print(answer, flush=True)

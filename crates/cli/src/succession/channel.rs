@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -58,7 +59,8 @@ impl Channel {
             if !ancillary.push(SendAncillaryMessage::ScmRights(batch)) {
                 return Err(io::Error::other("there is no room for sockets"));
             }
-            sendmsg(&self.stream, &[IoSlice::new(b"+")], &mut ancillary, SendFlags::NOSIGNAL)?;
+            let byte = [IoSlice::new(b"+")];
+            retry_on_intr(|| sendmsg(&self.stream, &byte, &mut ancillary, SendFlags::NOSIGNAL))?;
         }
         Ok(())
     }
@@ -66,7 +68,8 @@ impl Channel {
     /// What the other end says; `None` if it has ended.
     pub(super) fn receive(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
         let mut head = [0; 8];
-        match self.stream.read(&mut head[..1])? {
+        // With a timeout the kernel does not begin anew by itself when the process was stopped and goes on.
+        match retry_on_intr(|| rustix::io::read(&self.stream, &mut head[..1]))? {
             0 => return Ok(None),
             _ => self.stream.read_exact(&mut head[1..])?,
         }
@@ -91,12 +94,9 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
-        let got = recvmsg(
-            &self.stream,
-            &mut [IoSliceMut::new(&mut byte)],
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        )?;
+        let mut space = [IoSliceMut::new(&mut byte)];
+        let got =
+            retry_on_intr(|| recvmsg(&self.stream, &mut space, &mut ancillary, RecvFlags::CMSG_CLOEXEC))?;
         let before = sockets.len();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(batch) = message {
