@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Slices;
+use crate::stage::{found, free_port};
 
 pub(super) struct Api {
     address: SocketAddr,
@@ -42,7 +43,8 @@ impl Shared {
 
 impl Api {
     pub(super) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Of this process, also while nobody is there.
+        let listener = TcpListener::bind(("127.0.0.1", free_port())).unwrap();
         let mut api = Self { address: listener.local_addr().unwrap(), shared: Arc::default(), task: None };
         api.listen(listener);
         api
@@ -70,15 +72,7 @@ impl Api {
     pub(super) fn again(&mut self) {
         self.shared.lock().stopped = false;
         // Connections of before may still be about to end.
-        let mut tries = 0;
-        let listener = loop {
-            match TcpListener::bind(self.address) {
-                Ok(listener) => break listener,
-                Err(error) => assert!(tries < 200, "{error}"),
-            }
-            tries += 1;
-            thread::sleep(Duration::from_millis(50));
-        };
+        let listener = found("its port", || TcpListener::bind(self.address).ok());
         self.listen(listener);
     }
 
