@@ -154,17 +154,17 @@ fn no_line_is_lost_when_the_file_is_rotated_under_load() {
     let log = folder.join("access.log");
     let text = with_log(&member, &log, "");
     let mut balancer = Balancer::start_in(folder, &text);
-    let mut load = Load::start(balancer.address(), "GET", 400.0);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
     let mut rotated = Vec::new();
     for number in 0..5 {
-        load.more(100);
+        load.more(30);
         until("lines in the file", || std::fs::metadata(&log).is_ok_and(|file| file.len() > 0));
         rotated.push(balancer.folder().join(&format!("access.log.{number}")));
         std::fs::rename(&log, &rotated[number]).unwrap();
         balancer.hang_up(&text);
         until("a new file", || log.exists());
     }
-    load.more(100);
+    load.more(30);
     let record = load.stop_unharmed();
     balancer.process.signal(Signal::TERM);
     assert_eq!(balancer.process.end(), Some(0));
@@ -195,7 +195,7 @@ fn a_full_disk_costs_lines_and_no_requests() {
     let member = Member::start(&[]);
     let full = Path::new("/dev/full");
     let balancer = Balancer::start(&with_log(&member, full, ""));
-    let mut load = Load::start(balancer.address(), "GET", 300.0);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
     let dropped = || balancer.metric("plimsoll_access_log_dropped_total");
     until("dropped lines", || dropped() > 0.0);
     let before = dropped();

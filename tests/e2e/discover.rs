@@ -85,7 +85,7 @@ fn a_file_changes_under_load_and_no_request_fails() {
     assert_eq!(members(&balancer), [a.to_string()]);
     assert_eq!(get(balancer.address(), "/").status, 200);
     let folder = balancer.folder();
-    let mut load = Load::start(balancer.address(), "GET", 200.0);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
     replace(folder, "web.members", &list(&[a, b]));
     has(&balancer, &[a, b]);
     load.more(50);

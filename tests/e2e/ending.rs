@@ -19,14 +19,14 @@ fn a_member_is_drained_replaced_and_taken_back_under_load() {
     let balancer = Balancer::start(&web(&addresses, UNREFUSED));
     let name = addresses[1].to_string();
     // POST: nothing is tried again.
-    let mut load = Load::start(balancer.address(), "POST", 300.0);
+    let mut load = Load::start(balancer.address(), "POST", 100.0);
     for _ in 0..3 {
-        load.more(60);
+        load.more(30);
         let run = balancer.run(&["drain", &name, "--wait"]);
         assert!(run.code == Some(0) && run.err.ends_with("drained\n"), "{}", run.err);
         let drained = balancer.member(addresses[1]);
         assert_eq!((&drained["state"], &drained["in_flight"]), (&"draining".into(), &0.into()));
-        load.more(60);
+        load.more(30);
         assert_eq!(balancer.member(addresses[1])["requests"], drained["requests"], "it gets nothing new");
         // What one drains a member for.
         members[1].process.kill();
@@ -84,8 +84,8 @@ fn a_stop_under_load_answers_every_request_it_took() {
     let member = Member::start(&["--service", "exp:20ms", "--workers", "100"]);
     let text = "drain_deadline = \"1h\"\n".to_owned() + &web(&[member.address], UNREFUSED);
     let mut balancer = Balancer::start(&text);
-    let mut load = Load::start(balancer.address(), "GET", 300.0);
-    load.more(100);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
+    load.more(50);
     let run = balancer.run(&["stop", "--wait"]);
     assert!(run.code == Some(0) && run.err.ends_with("stopped\n"), "{}", run.err);
     assert_eq!(balancer.process.end(), Some(0));

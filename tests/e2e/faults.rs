@@ -13,6 +13,9 @@ const OUTLIER: &str = "[group.outlier]\nejection = \"1s\"\n";
 /// again.
 const PATIENT: &str = "admission = false\nretry = { budget = 1.0, min_per_second = 1000 }\n";
 
+/// Requests a second: what a debug build carries on a machine that has much else to do.
+const RATE: f64 = 100.0;
+
 fn start(members: &[Member], rest: &str) -> Balancer {
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
     Balancer::start(&web(&addresses, &format!("{PATIENT}{rest}")))
@@ -27,22 +30,22 @@ fn a_killed_member_costs_no_request_and_comes_back() {
     let mut members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
     let balancer = start(&members, OUTLIER);
     let victim = members[1].address;
-    let mut load = Load::start(balancer.address(), "GET", 400.0);
-    load.more(200);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
+    load.more(50);
     members[1].process.kill();
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
-    load.more(400);
+    load.more(100);
     let event = balancer.events(victim, "ejected").remove(0);
     assert!(event["why"].as_str().unwrap().contains("more often than the others"), "{event}");
     assert!(event["why"].as_str().unwrap().contains(", the last one: "), "{event}");
 
     members[1].restart();
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
-    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
+    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 20);
     assert!(!balancer.events(victim, "readmitted").is_empty());
     assert_eq!(balancer.member(victim)["state"], "up");
     let record = load.stop_unharmed();
-    assert!(record.ok > 600);
+    assert!(record.ok > 150);
     assert_eq!(balancer.group("web")["retries_denied"], 0);
 }
 
@@ -53,16 +56,16 @@ fn a_frozen_member_is_tried_no_more_and_comes_back() {
     let rest = format!("{OUTLIER}[group.timeouts]\nper_try = \"3s\"\n");
     let balancer = start(&members, &rest);
     let victim = members[2].address;
-    let mut load = Load::start(balancer.address(), "GET", 300.0);
-    load.more(200);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
+    load.more(50);
     members[2].process.signal(Signal::STOP);
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
     let why = balancer.events(victim, "ejected").remove(0)["why"].take();
     assert!(why.as_str().unwrap().contains("(answer_timeout)"), "{why}");
-    load.more(200);
+    load.more(50);
     members[2].process.signal(Signal::CONT);
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
-    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
+    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 20);
     until("all well", || balancer.member(victim)["state"] == "up");
     load.stop_unharmed();
     assert!(number(&balancer.group("web")["retries"]) >= 2, "tried again elsewhere");
@@ -74,12 +77,12 @@ fn a_flapping_member_costs_no_request_and_is_not_ejected_for_ever() {
     let mut members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
     let balancer = start(&members, OUTLIER);
     let victim = members[0].address;
-    let mut load = Load::start(balancer.address(), "GET", 400.0);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
     let begun = std::time::Instant::now();
     for _ in 0..6 {
-        load.more(150);
+        load.more(40);
         members[0].process.kill();
-        load.more(150);
+        load.more(40);
         members[0].restart();
     }
     // In a row the k-th ejection lasts k seconds, and two never overlap.
@@ -88,7 +91,7 @@ fn a_flapping_member_costs_no_request_and_is_not_ejected_for_ever() {
     let seconds = begun.elapsed().as_secs_f64() + 1.0;
     assert!(ejections >= 1 && ejections as f64 <= seconds, "{ejections} ejections in {seconds:.1} s");
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
-    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
+    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 20);
     load.stop_unharmed();
     for other in &members[1..] {
         assert!(balancer.events(other.address, "ejected").is_empty(), "those who are well stay in");
@@ -141,7 +144,7 @@ fn a_member_that_fails_by_status_is_taken_out_and_the_others_are_left_in() {
 fn when_all_fail_the_last_ones_are_kept_and_the_status_tells() {
     let mut members = Member::several(2, &[]);
     let balancer = start(&members, OUTLIER);
-    let mut load = Load::start(balancer.address(), "GET", 200.0);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
     load.more(50);
     members.iter_mut().for_each(|member| member.process.kill());
     let ejected = |member: &Member| !balancer.events(member.address, "ejected").is_empty();

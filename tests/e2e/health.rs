@@ -21,7 +21,7 @@ fn a_member_that_says_it_is_unwell_goes_without_a_failed_request() {
     let state = |number: usize| balancer.member(addresses[number])["state"].clone();
     until("both up", || state(0) == "up" && state(1) == "up");
     // POST: nothing is tried again.
-    let mut load = Load::start(balancer.address(), "POST", 200.0);
+    let mut load = Load::start(balancer.address(), "POST", 100.0);
     load.more(50);
     std::fs::remove_file(nginxes[1].folder.join("files/well")).unwrap();
     until("it is down", || state(1) == "down");

@@ -215,7 +215,7 @@ fn a_member_is_killed_in_a_call() {
         let bound = next(&client, 0);
         // Nearly all of the time is within calls.
         // sleeps: what is said of a call is said of the time between two, too
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        thread::sleep(std::time::Duration::from_millis(100));
         members[bound].process.kill();
         let seen = client.calls().len();
         let other = format!("m{}", 1 - bound);
