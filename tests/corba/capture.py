@@ -293,6 +293,7 @@ def record(orb, album):
     _, port, ior = orb.server()
     (album.folder / f"{orb.name}.ior").write_text(ior + "\n")
     relay = Relay(port)
+    # sleeps: a recording by hand, not a test
     take = lambda **named: (time.sleep(0.3), album.keep(orb.name, relay.heard, **named), relay.heard.clear())
     version = lambda minor: [] if orb.java else ["-ORBmaxGIOPVersion", f"1.{minor}"]
 
@@ -402,10 +403,10 @@ def forwarding(orb, ior, album):
     server, port, own = orb.server(words=["--group", ior])
     relay = Relay(port)
     server.send_signal(10)
-    time.sleep(0.3)
+    time.sleep(0.3)  # sleeps: a recording by hand, not a test
     for minor in (0, 1, 2):
         orb.client(aimed(own, relay.port, minor), "who", ["-ORBmaxGIOPVersion", f"1.{minor}"])
-        time.sleep(0.2)
+        time.sleep(0.2)  # sleeps: a recording by hand, not a test
         album.keep(orb.name, relay.heard, label="shed", only=lambda one: one.type == "reply")
         relay.heard.clear()
 

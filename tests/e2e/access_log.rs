@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
@@ -14,7 +15,8 @@ use crate::stage::{Balancer, Folder, Load, Member, Wire, get, listening, nobody,
 
 fn with_log(member: &Member, path: &Path, more: &str) -> String {
     let log = format!("\n[access_log]\npath = \"{}\"\n{more}\n", path.display());
-    web(&[member.address], "") + &log
+    // A machine that stands still is none of the load's doing: nothing is refused for it.
+    web(&[member.address], "admission = false\n") + &log
 }
 
 /// The lines of a log, each of which must be a JSON object.
@@ -32,6 +34,8 @@ fn lines(path: &Path) -> Vec<Value> {
 
 #[test]
 fn each_request_is_a_line() {
+    let unix = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let (begun, early) = (Instant::now(), unix());
     let member = Member::start(&[]);
     let folder = Folder::new();
     let log = folder.join("access.log");
@@ -58,15 +62,18 @@ fn each_request_is_a_line() {
         (&first["group"], &first["status"], &first["reason"]),
         (&"web".into(), &200.into(), &Value::Null)
     );
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
-    assert!((now - first["time"].as_f64().unwrap()).abs() < 120.0, "{first}");
-    assert!((0.0..30.0).contains(&first["seconds"].as_f64().unwrap()), "{first}");
+    // A second more on each side: clocks are set.
+    assert!((early - 1.0..=unix() + 1.0).contains(&first["time"].as_f64().unwrap()), "{first}");
+    // bound: the time that all of this test has taken
+    let whole = begun.elapsed().as_secs_f64();
+    let took = |name: &str| first[name].as_f64().unwrap();
+    assert!((0.0..whole).contains(&took("seconds")) && (0.0..whole).contains(&took("waited")), "{first}");
     assert_eq!((&lines[1]["method"], &lines[1]["target"]), (&"POST".into(), &"/form".into()));
     assert_eq!((&lines[2]["status"], &lines[2]["reason"]), (&503.into(), &"no_member".into()));
     let address = Value::from(member.address.to_string());
     assert_eq!((&first["member"], &first["choice"], &first["tries"]), (&address, &"only".into(), &1.into()));
     assert_eq!((&first["strategy"], &first["trace_id"]), (&"adaptive".into(), &Value::Null));
-    assert!(first["figures"].is_object() && first["waited"].as_f64() < Some(30.0), "{first}");
+    assert!(first["figures"].is_object(), "{first}");
     assert_eq!(
         (&lines[2]["member"], &lines[2]["choice"], &lines[2]["tries"]),
         (&Value::Null, &Value::Null, &0.into())
@@ -147,16 +154,17 @@ fn no_line_is_lost_when_the_file_is_rotated_under_load() {
     let log = folder.join("access.log");
     let text = with_log(&member, &log, "");
     let mut balancer = Balancer::start_in(folder, &text);
-    let mut load = Load::start(balancer.address(), "GET", 400.0);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
     let mut rotated = Vec::new();
     for number in 0..5 {
-        load.more(100);
+        load.more(30);
+        until("lines in the file", || std::fs::metadata(&log).is_ok_and(|file| file.len() > 0));
         rotated.push(balancer.folder().join(&format!("access.log.{number}")));
         std::fs::rename(&log, &rotated[number]).unwrap();
         balancer.hang_up(&text);
         until("a new file", || log.exists());
     }
-    load.more(100);
+    load.more(30);
     let record = load.stop_unharmed();
     balancer.process.signal(Signal::TERM);
     assert_eq!(balancer.process.end(), Some(0));
@@ -187,7 +195,7 @@ fn a_full_disk_costs_lines_and_no_requests() {
     let member = Member::start(&[]);
     let full = Path::new("/dev/full");
     let balancer = Balancer::start(&with_log(&member, full, ""));
-    let mut load = Load::start(balancer.address(), "GET", 300.0);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
     let dropped = || balancer.metric("plimsoll_access_log_dropped_total");
     until("dropped lines", || dropped() > 0.0);
     let before = dropped();
@@ -196,6 +204,7 @@ fn a_full_disk_costs_lines_and_no_requests() {
         let lines = balancer.process.lines();
         lines.iter().filter(|line| line.contains("WARN") && line.contains("access log")).count()
     };
+    until("it is told", || warnings() > 0);
     assert_eq!(warnings(), 1, "{}", balancer.process);
 
     // With a disk that has room the log goes on.
@@ -221,10 +230,17 @@ fn a_log_that_nobody_takes_stops_neither_requests_nor_the_end() {
     // Long lines fill the pipe and the queue before it soon.
     let agent = format!("User-Agent: {}", "a".repeat(8000));
     let url = balancer.url("/");
-    let wrk = Command::new(part("wrk")).args(["-t1", "-c16", "-d2s", "-H", &agent, &url]).output().unwrap();
+    let args = ["-t1", "-c16", "-d2s", "--timeout", "60s", "-H", &agent, &url];
+    let wrk = Command::new(part("wrk")).args(args).output().unwrap();
     let said = String::from_utf8_lossy(&wrk.stdout);
     assert!(said.contains("Requests/sec") && !said.contains("Non-2xx") && !said.contains("errors"), "{said}");
-    until("dropped lines", || balancer.metric("plimsoll_access_log_dropped_total") > 0.0);
+    // A slow machine may not have filled them yet.
+    let mut client = Wire::connect(balancer.address());
+    until("dropped lines", || {
+        client.send(format!("GET / HTTP/1.1\r\nHost: x\r\n{agent}\r\n\r\n"));
+        client.answer().unwrap().status == 200 && balancer.metric("plimsoll_access_log_dropped_total") > 0.0
+    });
+    drop(client);
     assert_eq!(get(balancer.address(), "/").status, 200);
     balancer.process.signal(Signal::TERM);
     assert_eq!(balancer.process.end(), Some(0));

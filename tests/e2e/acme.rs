@@ -1,10 +1,16 @@
 //! Certificates from an authority, by ACME: Pebble gives them, curl judges them.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use serde_json::Value;
+use time::OffsetDateTime;
 
 use crate::stage::{
     Authority, Balancer, Curled, Folder, Member, Pebble, Run, Wish, curl, found, free_port, groups, nobody,
@@ -160,44 +166,95 @@ fn certificates_are_obtained_over_http_and_nothing_else_is_answered_there() {
     assert!(answer.text().contains("GET /.well-known/acme-challenge/abc "), "{}", answer.text());
 }
 
+/// An authority of the test's own, whose certificates live as long as it is told.
+struct Own(Issuer<'static, KeyPair>);
+
+impl Own {
+    /// The certificate that all that it issues leads to is written as `FILE`, behind `root`.
+    fn new(file: &Path, root: &str) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "own");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let own = pem("CERTIFICATE", params.self_signed(&key).unwrap().der());
+        std::fs::write(file, std::fs::read_to_string(root).unwrap() + &own).unwrap();
+        Self(Issuer::new(params, key))
+    }
+
+    /// A certificate for the name that lives for five minutes, of which so many seconds are left, in place of the one in `file`.
+    fn put(&self, file: &Path, left: u64) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec![NAME.to_owned()]).unwrap();
+        params.use_authority_key_identifier_extension = true;
+        params.not_after = OffsetDateTime::now_utc() + Duration::from_secs(left);
+        params.not_before = params.not_after - Duration::from_secs(300);
+        let certificate = pem("CERTIFICATE", params.signed_by(&key, &self.0).unwrap().der());
+        let half = file.with_extension("half");
+        std::fs::write(&half, pem("PRIVATE KEY", &key.serialize_der()) + &certificate).unwrap();
+        std::fs::rename(half, file).unwrap();
+    }
+}
+
+/// In lines that openssl reads.
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = BASE64_STANDARD.encode(der);
+    let lines: Vec<&str> = (0..text.len()).step_by(64).map(|at| &text[at..text.len().min(at + 64)]).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
+}
+
 #[test]
 fn a_renewed_certificate_comes_without_a_failed_request() {
     let stage = Stage::start();
-    let pebble = Pebble::start(NAME, &Wish { life: 24, ..stage.wish() });
+    let pebble = Pebble::start(NAME, &stage.wish());
     let root = pebble.root(stage.balancer.folder());
-    let root = root.to_str().unwrap();
     stage.balancer.reload(&stage.with(&pebble.table(&[NAME], "")));
-    stage.trusted(NAME, root);
+    stage.trusted(NAME, root.to_str().unwrap());
+    let roots = stage.balancer.folder().join("roots.pem");
+    let own = Own::new(&roots, root.to_str().unwrap());
+    let roots = roots.to_str().unwrap();
+    let kept = std::fs::read_dir(stage.balancer.folder().join("acme")).unwrap();
+    let mut kept = kept.map(|entry| entry.unwrap().path());
+    let kept = kept.find(|path| path.extension().is_some_and(|end| end == "pem")).unwrap();
     // Handshakes failed before there was one.
     let (over, failed) = (AtomicBool::new(false), stage.balancer.rejected("handshake"));
     let obtained = || events(&stage.balancer, "certificate_obtained");
+    let served = AtomicUsize::new(0);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    let (port, mut served) = (stage.balancer.address().port(), 0);
+                    let port = stage.balancer.address().port();
                     // Several on one connection, and then another connection.
                     let more = format!("https://{NAME}:{port}/more");
                     while !over.load(Relaxed) {
-                        let got = stage.get(NAME, root, &["--fail", &more, &more]);
+                        let got = stage.get(NAME, roots, &["--fail", &more, &more]);
                         assert_eq!(got.code, Some(0), "{}", got.talk);
-                        served += 3;
+                        served.fetch_add(3, Relaxed);
                     }
-                    served
                 })
             })
             .collect();
+        let ended = || clients.iter().any(|one| one.is_finished());
+        let some_more = || {
+            let before = served.load(Relaxed);
+            until("some more are served", || served.load(Relaxed) >= before + 12 || ended());
+        };
+        some_more();
         let before = obtained().len();
-        for more in 1..=2 {
-            until("it is renewed", || {
-                obtained().len() >= before + more || clients.iter().any(|one| one.is_finished())
-            });
+        // A third of its life is left, or a twentieth more: of the first that was so some time ago, of the second it will be within some
+        // seconds. Either is good for longer than anything takes here. Other settings have the folder read.
+        for (more, (left, profile)) in [(90, ", profile = \"default\""), (116, "")].into_iter().enumerate() {
+            own.put(&kept, left);
+            stage.balancer.reload(&stage.with(&pebble.table(&[NAME], profile)));
+            until("it is renewed", || obtained().len() > before + more || ended());
+            some_more();
         }
         over.store(true, Relaxed);
-        let served: u64 = clients.into_iter().map(|client| client.join().unwrap()).sum();
-        assert!(served > 20, "{served}");
+        clients.into_iter().for_each(|client| client.join().unwrap());
     });
-    assert!(obtained().iter().any(|why| why.contains("renewed")), "{:?}", obtained());
+    let renewed = obtained().iter().filter(|why| why.contains("renewed")).count();
+    assert_eq!(renewed, 2, "{:?}", obtained());
     assert_eq!(events(&stage.balancer, "certificate_failed"), Vec::<String>::new());
     assert_eq!(stage.balancer.rejected("handshake"), failed);
 }

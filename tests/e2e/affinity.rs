@@ -167,20 +167,24 @@ fn one_good_cookie_among_several_of_the_name_is_enough() {
 #[test]
 fn a_cookie_grows_old_and_is_given_anew() {
     let (one, other) = (named("one"), named("other"));
-    let balancer = Balancer::start(&file("{ ttl = \"6s\" }", &[&one, &other], ""));
+    let start = |ttl: &str| Balancer::start(&file(&format!("{{ ttl = \"{ttl}\" }}"), &[&one, &other], ""));
+    // Whoever keeps coming keeps its member. It gets a young cookie at half of its time; the other half is more than any machine
+    // stands still.
+    let long = start("16s");
     let mut browser = Browser::default();
-    let (home, _) = browser.visit(balancer.address());
-    // Whoever keeps coming keeps its member.
+    let (home, _) = browser.visit(long.address());
     until("a young one", || {
-        let (again, set) = browser.visit(balancer.address());
+        let (again, set) = browser.visit(long.address());
         assert_eq!(again, home);
         set.is_some()
     });
-    let old = browser.clone();
     // Whoever does not has none: it gets a cookie with the next answer, whoever that is from.
+    let short = start("2s");
+    let mut old = Browser::default();
+    old.visit(short.address());
     until("one whose time is over", || {
         let mut late = old.clone();
-        let (_, set) = late.visit(balancer.address());
+        let (_, set) = late.visit(short.address());
         let session = |browser: &Browser| browser.0.as_ref().unwrap()["plimsoll=01".len()..][..16].to_owned();
         set.is_some() && session(&late) != session(&old)
     });
@@ -208,7 +212,7 @@ fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
         balancer.address(),
         one.address
     );
-    assert_eq!(balancer.metric(&moved), 5.0);
+    until("all moves are counted", || balancer.metric(&moved) == 5.0);
     assert_eq!(balancer.run(&["undrain", &one.address.to_string()]).code, Some(0));
     assert!(
         browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "other"),
@@ -222,25 +226,30 @@ fn clients_leave_a_member_that_may_not_be_used_and_stay_where_they_went() {
 fn a_drained_member_may_keep_its_sessions_until_they_end() {
     let (one, other) = (named("one"), named("other"));
     let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
-    let text = file("{ ttl = \"16s\" }", &[&one, &other], rest);
+    let text = file("{ ttl = \"10s\" }", &[&one, &other], rest);
     let balancer = Balancer::start(&format!("threads = 2\n{text}"));
     let mut browsers: Vec<Browser> = (0..5).map(|_| Browser::default()).collect();
     let begun = Instant::now();
+    // bound: what is said of sessions that last is only asked while none can be over, by a second for whole seconds
+    let early = || begun.elapsed() < Duration::from_secs(9);
     assert!(browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "one"));
     assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
     assert_eq!(balancer.member(one.address)["state"], "draining");
     let mut fresh = Browser::default();
-    // Until half of their time is over, after which others would get a young cookie.
-    while begun.elapsed().as_secs() < 10 {
+    // Until more than half of their time is over, after which others would get a young cookie.
+    while begun.elapsed().as_secs() < 7 {
+        // sleeps: paces the clients
         sleep(Duration::from_millis(50));
         // Over any connection and thread, and with a cookie that is not made any younger.
-        for browser in &mut browsers {
-            assert_eq!(browser.visit(balancer.address()), ("one".to_owned(), None));
+        for browser in &browsers {
+            let came = browser.clone().visit(balancer.address());
+            assert!(came == ("one".to_owned(), None) || !early(), "{came:?}");
         }
         assert_eq!(fresh.visit(balancer.address()).0, "other");
         assert_eq!(Browser::default().visit(balancer.address()).0, "other");
     }
-    assert_eq!(balancer.member(one.address)["moved"], 0);
+    let moved = balancer.member(one.address)["moved"].clone();
+    assert!(moved == 0 || !early(), "{moved}");
     for browser in &mut browsers {
         let mut staying = true;
         until("its session ends, though it keeps coming", || {
@@ -250,9 +259,15 @@ fn a_drained_member_may_keep_its_sessions_until_they_end() {
         });
         assert_eq!(browser.visit(balancer.address()).0, "other");
     }
-    // Out of use at once is another command.
+}
+
+#[test]
+fn sessions_that_stayed_go_with_a_reload_or_when_the_member_is_disabled() {
+    let (one, other) = (named("one"), named("other"));
+    let rest = "strategy = \"first_available\"\ndrained_sessions = \"stay\"\n";
+    let text = file("{}", &[&one, &other], rest);
+    let balancer = Balancer::start(&format!("threads = 2\n{text}"));
     let [mut back, mut late] = [Browser::default(), Browser::default()];
-    assert_eq!(balancer.run(&["undrain", &one.address.to_string()]).code, Some(0));
     assert!(back.visit(balancer.address()).0 == "one" && late.visit(balancer.address()).0 == "one");
     assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));
     assert_eq!(back.visit(balancer.address()).0, "one");
@@ -295,7 +310,7 @@ fn connections_may_stay_with_a_drained_member_until_they_end() {
 fn sessions_leave_a_member_under_alert_until_all_is_even() {
     const CLIENTS: usize = 40;
     let (one, other) = (named("one"), named("other"));
-    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
+    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n";
     let balancer = Balancer::start(&file("{}", &[&one, &other], rest));
     let mut browsers: Vec<Browser> = (0..CLIENTS).map(|_| Browser::default()).collect();
     let mut round = || -> [usize; 2] {
@@ -403,7 +418,9 @@ fn headers_and_addresses_have_their_members_by_strategy() {
     let (one, other) = (named("one"), named("other"));
     let members = [one.address, other.address];
     let rest = "strategy = \"rendezvous\"\nkey = \"header:X-User\"\n";
-    let balancer = Balancer::start(&crate::stage::web(&members, rest));
+    // One thread: with several a member may still have what was answered a moment ago, and be at its bound.
+    let web = |rest: &str| format!("threads = 1\n{}", crate::stage::web(&members, rest));
+    let balancer = Balancer::start(&web(rest));
     let visit = |user: &str| {
         let mut client = Wire::connect(balancer.address());
         client.send(format!("GET / HTTP/1.1\r\nHost: test\r\nX-User: {user}\r\nConnection: close\r\n\r\n"));
@@ -413,7 +430,7 @@ fn headers_and_addresses_have_their_members_by_strategy() {
     assert!(homes.iter().all(|(user, home)| visit(&user.to_string()) == *home));
     assert_eq!(homes.values().collect::<std::collections::BTreeSet<_>>().len(), 2);
     let by_address = rest.replace("header:X-User", "client");
-    balancer.reload(&crate::stage::web(&members, &by_address));
+    balancer.reload(&web(&by_address));
     let home = get(balancer.address(), "/").text();
     assert!((0..8).all(|_| get(balancer.address(), "/").text() == home));
     let status: Value = balancer.status();

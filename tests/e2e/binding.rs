@@ -51,7 +51,8 @@ fn sessions_leave_an_overloaded_member_until_all_is_even() {
     const CLIENTS: usize = 40;
     let (one, other) = (named("one"), named("other"));
     let listener = "binding = \"on_demand\"\n";
-    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
+    // Loads are good for three minutes, however slow the machine is.
+    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n";
     let balancer = Balancer::start(&listening(listener, &[one.address, other.address], rest));
     let mut clients: Vec<Wire> = (0..CLIENTS).map(|_| Wire::connect(balancer.address())).collect();
     assert!(round(&mut clients).iter().all(|name| name == "one"));
@@ -60,9 +61,11 @@ fn sessions_leave_an_overloaded_member_until_all_is_even() {
     // Each member's load is what its sessions bring, and what it has to do anyway. Sessions are asked as reports
     // come, which is what a monitor and its clients do.
     let end = Instant::now() + PATIENCE;
-    let (mut alerts, mut calm) = (0, 0);
+    let (mut alerts, mut calm, mut rounds) = (0, 0, 0);
     while calm < 10 {
-        assert!(Instant::now() < end, "sessions still move");
+        // Slow rounds are given as many as fast ones.
+        rounds += 1;
+        assert!(Instant::now() < end || rounds < 300, "sessions still move");
         let before = bound(&balancer, one.address).1 + bound(&balancer, other.address).1;
         let mut raised = false;
         for member in [&other, &one] {
@@ -148,7 +151,7 @@ fn another_strategy_while_it_runs_leaves_sessions_where_they_are() {
 #[test]
 fn a_session_may_be_sent_to_its_member_and_members_told_to_send_it() {
     let (one, other) = (named("one"), named("other"));
-    let rest = "[group.monitor]\nmetric = \"load\"\n";
+    let rest = "[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n";
     let file = |rebind: &str| {
         let members =
             format!("[\"{}\", {{ address = \"{}\", public = \"http://{1}\" }}]", one.address, other.address);

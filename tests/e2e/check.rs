@@ -100,7 +100,7 @@ fn a_balancer_that_runs_is_asked() {
     let addresses = [members[0].address, members[1].address];
     let text = web(
         &addresses,
-        "[group.monitor]\nmetric = \"cpu\"\n[group.health]\ntcp = true\ninterval = \"50ms\"\n",
+        "[group.monitor]\nmetric = \"cpu\"\n[group.health]\ntcp = true\ninterval = \"50ms\"\ntimeout = \"30s\"\n",
     );
     let balancer = Balancer::start(&text);
     until("both are up", || balancer.run(&["status", "--fail-below", "100%"]).code == Some(0));
@@ -132,7 +132,7 @@ fn scripts_ask_status_for_what_they_need() {
     let mut members = Member::several(2, &[]);
     let text = web(
         &[members[0].address, members[1].address],
-        "[group.health]\ntcp = true\ninterval = \"50ms\"\nfall = 1\n",
+        "[group.health]\ntcp = true\ninterval = \"50ms\"\ntimeout = \"30s\"\nfall = 1\n",
     );
     let balancer = Balancer::start(&text);
     until("both are up", || balancer.run(&["status", "web", "--fail-below", "2"]).code == Some(0));

@@ -7,6 +7,7 @@ use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use crate::lottery::Cluster;
 use crate::stage::{Balancer, Folder, Member, Run, part, refusing, until, web};
@@ -162,7 +163,7 @@ fn a_balancer_lends_members_to_c() {
         let picked: BTreeSet<&str> = run.out.lines().collect();
         assert_eq!(picked, addresses.each_ref().map(ToString::to_string).iter().map(|it| &**it).collect());
     }
-    assert!(addresses.iter().all(|address| balancer.member(*address)["leases"] == 0), "all were given back");
+    until("all are given back", || addresses.iter().all(|address| balancer.member(*address)["leases"] == 0));
     // The guide's example.
     let guide = fs::read_to_string(root().join("docs/guide/lookaside.md")).unwrap();
     let (_, rest) = guide.split_once("```c\n").unwrap();
@@ -194,13 +195,15 @@ fn the_example_connects_to_who_can_be_reached() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let keys = cluster.folder.join("keys");
     let args = ["web", &cluster.addresses(&[0, 1]), keys.to_str().unwrap(), "40"];
+    let begun = Instant::now();
     let run = valgrind(&folder.join("pick-c"), &args, &folder);
     assert_eq!(run.code, Some(0), "{}", run.err);
     let reached: Vec<&str> = run.out.lines().collect();
     assert_eq!(reached, vec![member.address.to_string(); 40]);
-    // By chance alone the other one is never first once in 2^40; once it failed it is left alone.
-    let failures = run.err.matches(&refuses.to_string()).count();
-    assert!((1..=3).contains(&failures), "{}", run.err);
+    // By chance alone the other one is never first once in 2^40; once it failed it is left alone for five seconds.
+    let failures = run.err.matches(&refuses.to_string()).count() as u64;
+    let times = 1 + begun.elapsed().as_secs() / 5;
+    assert!((1..=2 + times).contains(&failures), "{}", run.err);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, get, listening, 
 fn connections_to_members_are_reused() {
     let nginx = Nginx::http("");
     nginx.file("page", b"the page");
-    let balancer = Balancer::start(&("threads = 1\n".to_owned() + &web(&[nginx.address], "")));
+    let text = "threads = 1\n".to_owned() + &web(&[nginx.address], "pool_idle = \"1h\"\n");
+    let balancer = Balancer::start(&text);
     let mut client = Wire::connect(balancer.address());
     for _ in 0..200 {
         client.send("GET /page HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -11,10 +12,11 @@ use crate::stage::{
     Balancer, Folder, Load, Member, Process, Script, free_port, get, members_list, nobody, part, until,
 };
 
-/// A file with one http listener on group `web`.
+/// A file with one http listener on group `web`. A machine that stands still is no overload: nothing is refused for it.
 fn text(group: &str) -> String {
     format!(
-        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n{group}"
+        "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
+         admission = false\n{group}"
     )
 }
 
@@ -77,12 +79,13 @@ fn a_file_changes_under_load_and_no_request_fails() {
     let folder = Folder::new();
     let file = folder.write("web.members", list(&[a]));
     let config = text(&format!("[[group.discover]]\nfile = \"{}\"\ninterval = \"100ms\"\n", file.display()));
+    let begun = Instant::now();
     let balancer = Balancer::start_in(folder, &config);
     // It was read before anything listened.
     assert_eq!(members(&balancer), [a.to_string()]);
     assert_eq!(get(balancer.address(), "/").status, 200);
     let folder = balancer.folder();
-    let mut load = Load::start(balancer.address(), "GET", 200.0);
+    let mut load = Load::start(balancer.address(), "GET", 100.0);
     replace(folder, "web.members", &list(&[a, b]));
     has(&balancer, &[a, b]);
     load.more(50);
@@ -128,7 +131,9 @@ fn a_file_changes_under_load_and_no_request_fails() {
     let labels = format!("{{group=\"web\",source=\"file {}\"}}", file.display());
     assert_eq!(balancer.metric(&format!("plimsoll_discovery_members{labels}")), 1.0);
     assert!(balancer.metric(&format!("plimsoll_discovery_failures_total{labels}")) >= 4.0);
-    assert!(balancer.metric(&format!("plimsoll_discovery_age_seconds{labels}")) < 30.0);
+    // bound: the time that all of this test has taken
+    let age = balancer.metric(&format!("plimsoll_discovery_age_seconds{labels}"));
+    assert!(age < begun.elapsed().as_secs_f64(), "{age}");
     // It is no reload.
     assert_eq!(balancer.status()["reloads"], 0);
     let shown = balancer.run(&["status"]).out;
@@ -183,11 +188,12 @@ fn a_group_that_nobody_was_found_for_says_so() {
     let balancer = Balancer::start(&config);
     let refused = get(balancer.address(), "/");
     assert_eq!((refused.status, refused.reason()), (503, Some("no_member")));
-    let run = balancer.run(&["status"]);
-    assert_eq!(run.code, Some(1));
-    assert!(run.out.contains("no answer yet") && run.out.contains("cannot connect"), "{}", run.out);
-    let said = balancer.process.lines().join("\n");
-    assert!(said.contains("it has no members yet"), "{said}");
+    until("it is told why", || {
+        let run = balancer.run(&["status"]);
+        assert_eq!(run.code, Some(1));
+        run.out.contains("no answer yet") && run.out.contains("cannot connect")
+    });
+    balancer.process.line("it has no members yet");
 }
 
 /// A name server of Debian's.
@@ -277,7 +283,7 @@ fn addresses_of_a_name() {
     has(&balancer, &[at(1)]);
     server.hosts("127.0.0.1 other.test\n");
     has(&balancer, &[]);
-    assert!(source(&balancer)["error"].is_null());
+    recovers(&balancer);
     let refused = get(balancer.address(), "/");
     assert_eq!((refused.status, refused.reason()), (503, Some("no_member")));
 }
@@ -320,7 +326,7 @@ fn one_balancer_finds_members_by_the_domain_of_another() {
     let inner = format!(
         "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"web.test.\"\nttl = \"1s\"\ngroup = \"web\"\n\
          [[group]]\nname = \"web\"\nslow_start = \"0s\"\nstrategy = \"round_robin\"\nmembers = {}\n\
-         health = {{ tcp = true, interval = \"50ms\", rise = 1, fall = 1 }}\n",
+         health = {{ tcp = true, interval = \"50ms\", timeout = \"30s\", rise = 1, fall = 1 }}\n",
         members_list(&[a, b])
     );
     let inner = Balancer::start(&inner);
@@ -377,7 +383,7 @@ fn a_list_over_http() {
         })
     };
     let config = text(&format!(
-        "[[group.discover]]\nhttp = \"http://{}/v1/members\"\ninterval = \"100ms\"\ntimeout = \"5s\"\n",
+        "[[group.discover]]\nhttp = \"http://{}/v1/members\"\ninterval = \"100ms\"\ntimeout = \"1m\"\n",
         server.address
     ));
     let balancer = Balancer::start(&config);
@@ -387,7 +393,7 @@ fn a_list_over_http() {
         let heads = heads.lock().unwrap();
         heads.iter().filter(|head| head.contains("if-none-match: \"1\"")).count() > 2
     });
-    assert!(source(&balancer)["error"].is_null());
+    recovers(&balancer);
     let head = heads.lock().unwrap()[0].clone();
     assert!(
         head.starts_with("GET /v1/members HTTP/1.1\r\n") && head.contains("accept: application/json"),

@@ -27,7 +27,7 @@ impl Zone {
     #[track_caller]
     fn dig(&self, args: &[&str]) -> String {
         let mut command = Command::new(part("dig"));
-        command.args(["-r", "@127.0.0.1", "-p", &self.port.to_string(), "+tries=3", "+time=2"]).args(args);
+        command.args(["-r", "@127.0.0.1", "-p", &self.port.to_string(), "+tries=3", "+time=20"]).args(args);
         let output = command.output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
@@ -86,7 +86,7 @@ fn answers_follow_the_strategy_and_the_health_of_members() {
     );
     let zone = Zone::start(
         &list,
-        "strategy = \"weighted_round_robin\"\nhealth = { http = \"/\", interval = \"50ms\", rise = 1, fall = 1 }\n",
+        "strategy = \"weighted_round_robin\"\nhealth = { http = \"/\", interval = \"50ms\", timeout = \"30s\", rise = 1, fall = 1 }\n",
     );
     // Both are at the same address: their ports tell them apart.
     let asked: Vec<&str> = std::iter::repeat_n(["_http._tcp.web.example", "SRV"], 100).flatten().collect();

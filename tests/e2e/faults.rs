@@ -4,14 +4,21 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Balancer, Load, Member, until, web};
+use crate::stage::{Balancer, Load, Member, Process, get, part, until, web};
 
 /// Short, so that what was taken out comes back within the test.
 const OUTLIER: &str = "[group.outlier]\nejection = \"1s\"\n";
 
+/// A machine that stands still is no overload: nothing is refused for it, and all that was with a member that dies then may be tried
+/// again.
+const PATIENT: &str = "admission = false\nretry = { budget = 1.0, min_per_second = 1000 }\n";
+
+/// Requests a second: what a debug build carries on a machine that has much else to do.
+const RATE: f64 = 100.0;
+
 fn start(members: &[Member], rest: &str) -> Balancer {
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
-    Balancer::start(&web(&addresses, rest))
+    Balancer::start(&web(&addresses, &format!("{PATIENT}{rest}")))
 }
 
 fn number(value: &Value) -> u64 {
@@ -23,41 +30,42 @@ fn a_killed_member_costs_no_request_and_comes_back() {
     let mut members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
     let balancer = start(&members, OUTLIER);
     let victim = members[1].address;
-    let mut load = Load::start(balancer.address(), "GET", 400.0);
-    load.more(200);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
+    load.more(50);
     members[1].process.kill();
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
-    load.more(400);
+    load.more(100);
     let event = balancer.events(victim, "ejected").remove(0);
     assert!(event["why"].as_str().unwrap().contains("more often than the others"), "{event}");
     assert!(event["why"].as_str().unwrap().contains(", the last one: "), "{event}");
 
     members[1].restart();
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
-    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
+    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 20);
     assert!(!balancer.events(victim, "readmitted").is_empty());
     assert_eq!(balancer.member(victim)["state"], "up");
     let record = load.stop_unharmed();
-    assert!(record.ok > 600);
+    assert!(record.ok > 150);
     assert_eq!(balancer.group("web")["retries_denied"], 0);
 }
 
 #[test]
 fn a_frozen_member_is_tried_no_more_and_comes_back() {
     let members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
-    let rest = format!("{OUTLIER}[group.timeouts]\nper_try = \"400ms\"\n");
+    // Longer than the machine stands still.
+    let rest = format!("{OUTLIER}[group.timeouts]\nper_try = \"3s\"\n");
     let balancer = start(&members, &rest);
     let victim = members[2].address;
-    let mut load = Load::start(balancer.address(), "GET", 300.0);
-    load.more(200);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
+    load.more(50);
     members[2].process.signal(Signal::STOP);
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
     let why = balancer.events(victim, "ejected").remove(0)["why"].take();
     assert!(why.as_str().unwrap().contains("(answer_timeout)"), "{why}");
-    load.more(200);
+    load.more(50);
     members[2].process.signal(Signal::CONT);
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
-    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
+    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 20);
     until("all well", || balancer.member(victim)["state"] == "up");
     load.stop_unharmed();
     assert!(number(&balancer.group("web")["retries"]) >= 2, "tried again elsewhere");
@@ -69,20 +77,21 @@ fn a_flapping_member_costs_no_request_and_is_not_ejected_for_ever() {
     let mut members = Member::several(3, &["--service", "exp:2ms", "--workers", "16"]);
     let balancer = start(&members, OUTLIER);
     let victim = members[0].address;
-    let mut load = Load::start(balancer.address(), "GET", 400.0);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
     let begun = std::time::Instant::now();
     for _ in 0..6 {
-        load.more(150);
+        load.more(40);
         members[0].process.kill();
-        load.more(150);
+        load.more(40);
         members[0].restart();
     }
     // In a row the k-th ejection lasts k seconds, and two never overlap.
-    let seconds = begun.elapsed().as_secs_f64() + 1.0;
     let ejections = balancer.events(victim, "ejected").len();
+    // bound: so many fit into the time that has passed
+    let seconds = begun.elapsed().as_secs_f64() + 1.0;
     assert!(ejections >= 1 && ejections as f64 <= seconds, "{ejections} ejections in {seconds:.1} s");
     let before = number(&balancer.member(victim)["answers"]["2xx"]);
-    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 50);
+    until("it serves again", || number(&balancer.member(victim)["answers"]["2xx"]) > before + 20);
     load.stop_unharmed();
     for other in &members[1..] {
         assert!(balancer.events(other.address, "ejected").is_empty(), "those who are well stay in");
@@ -93,19 +102,18 @@ fn a_flapping_member_costs_no_request_and_is_not_ejected_for_ever() {
 fn wrk_does_not_notice_a_kill() {
     let mut members = Member::several(3, &["--body", "1KiB"]);
     let balancer = start(&members, OUTLIER);
-    let url = balancer.url("/");
-    let wrk = std::thread::spawn(move || {
-        let output = std::process::Command::new(crate::stage::part("wrk"))
-            .args(["-t1", "-c32", "-d6s", &url])
-            .output()
-            .unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    });
+    let (url, program) = (balancer.url("/"), part("wrk").display().to_string());
+    // It goes on until it is interrupted. What it prints is collected with what it complains of.
+    let args = ["-c", "exec \"$0\" \"$@\" >&2", &program, "-t1", "-c32", "-d1h", "--timeout", "60s", &url];
+    let mut wrk = Process::start(&part("sh"), &args, balancer.folder().path());
     let victim = members[1].address;
     until("requests", || number(&balancer.member(victim)["requests"]) > 500);
     members[1].process.kill();
     until("an ejection", || !balancer.events(victim, "ejected").is_empty());
-    let said = wrk.join().unwrap();
+    wrk.signal(Signal::INT);
+    assert_eq!(wrk.end(), Some(0));
+    wrk.line("Requests/sec");
+    let said = wrk.lines().join("\n");
     assert!(said.contains("Requests/sec") && !said.contains("Non-2xx") && !said.contains("errors"), "{said}");
 }
 
@@ -115,12 +123,19 @@ fn a_member_that_fails_by_status_is_taken_out_and_the_others_are_left_in() {
     let bad = Member::start(&["--fail-rate", "1", "--fail-with", "500"]);
     let addresses = [good[0].address, bad.address, good[1].address];
     let balancer = Balancer::start(&web(&addresses, OUTLIER));
-    let mut load = Load::start(balancer.address(), "GET", 300.0);
-    until("an ejection", || !balancer.events(bad.address, "ejected").is_empty());
-    load.more(100);
-    let record = load.stop();
-    // A status is an answer: it is passed on, not tried again.
-    assert!((2..60).contains(&record.failures()), "{:?}", record.failed);
+    // One after the other: what it is given before it is out is what it takes to find that out. A status is an answer: it is passed on,
+    // not tried again.
+    let ask = || usize::from(get(balancer.address(), "/").status == 500);
+    let mut failures = 0;
+    until("an ejection", || {
+        failures += ask();
+        !balancer.events(bad.address, "ejected").is_empty()
+    });
+    assert!((2..=5).contains(&failures), "{failures}");
+    // From then on it fails no more than it is tried once more.
+    let failures: usize = (0..300).map(|_| ask()).sum();
+    let trials = balancer.events(bad.address, "readmitted").len();
+    assert!(failures <= trials, "{failures} of 300 in {trials} trials");
     assert!(good.iter().all(|member| balancer.events(member.address, "ejected").is_empty()));
     assert!(balancer.group("web")["retries"] == 0);
 }
@@ -129,18 +144,23 @@ fn a_member_that_fails_by_status_is_taken_out_and_the_others_are_left_in() {
 fn when_all_fail_the_last_ones_are_kept_and_the_status_tells() {
     let mut members = Member::several(2, &[]);
     let balancer = start(&members, OUTLIER);
-    let mut load = Load::start(balancer.address(), "GET", 200.0);
+    let mut load = Load::start(balancer.address(), "GET", RATE);
     load.more(50);
     members.iter_mut().for_each(|member| member.process.kill());
     let ejected = |member: &Member| !balancer.events(member.address, "ejected").is_empty();
     until("an ejection", || members.iter().any(ejected));
     load.more(100);
     // One of two may be out at once: half of the group is still asked, and answers 502.
-    let states: Vec<Value> =
-        members.iter().map(|member| balancer.member(member.address)["state"].clone()).collect();
-    assert!(states.iter().any(|state| state != "ejected"), "{states:?}");
+    let group = balancer.group("web");
+    let states: Vec<&Value> =
+        group["members"].as_array().unwrap().iter().map(|member| &member["state"]).collect();
+    assert!(states.iter().any(|state| *state != "ejected"), "{states:?}");
     members.iter_mut().for_each(Member::restart);
     until("both serve", || members.iter().all(|member| balancer.member(member.address)["state"] == "up"));
-    load.more(50);
+    let served = || {
+        members.iter().map(|member| number(&balancer.member(member.address)["answers"]["2xx"])).sum::<u64>()
+    };
+    let before = served();
+    until("requests are served", || served() >= before + 50);
     assert!(load.stop().ok >= 100);
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use crate::stage::{Balancer, Folder, Load, Member, Script, found, get, until, web};
+use crate::stage::{Balancer, Folder, Load, Member, PATIENCE, Script, Wire, found, get, until, web};
 use crate::upgrade::{not_upgraded, number, upgraded};
 
 /// Balancers that know one another, and the folder of their key.
@@ -63,19 +63,38 @@ impl Fleet {
         self.balancers[number].take().unwrap().process.kill();
     }
 
-    /// How many others one sees.
-    fn up(&self, number: usize) -> usize {
+    /// The others, as one sees them.
+    fn others(&self, number: usize) -> Vec<Value> {
         let run = self.one(number).run(&["fleet", "-o", "json"]);
         let json: Value = serde_json::from_str(&run.out).unwrap_or_default();
-        let others = json["fleet"]["balancers"].as_array().cloned().unwrap_or_default();
-        others.iter().filter(|one| one["state"] == "up" && one["name"] != "").count()
+        json["fleet"]["balancers"].as_array().cloned().unwrap_or_default()
     }
+
+    /// How many others one sees.
+    fn up(&self, number: usize) -> usize {
+        self.others(number).iter().filter(|one| one["state"] == "up" && one["name"] != "").count()
+    }
+
+    /// Reports of others that have come to one.
+    fn reports(&self, number: usize) -> u64 {
+        self.others(number).iter().filter_map(|one| one["reports"].as_u64()).sum()
+    }
+}
+
+/// Tries until nobody was taken for lost. A balancer that the machine lets stand still for half a second is, and rightly: of five
+/// times, one must do. `Err`: the news that there were.
+#[track_caller]
+fn unless_lost(attempt: impl FnMut() -> Result<(), String>) {
+    let said: Vec<String> =
+        std::iter::repeat_with(attempt).take(5).map_while(|outcome| outcome.err()).collect();
+    assert!(said.len() < 5, "{said:#?}");
 }
 
 /// A member that answers after so long, and counts how many requests it has at once.
 struct Counting {
     script: Script,
     now: Arc<AtomicUsize>,
+    served: Arc<AtomicU64>,
     checks: Arc<AtomicU64>,
     well: Arc<AtomicUsize>,
 }
@@ -83,7 +102,8 @@ struct Counting {
 impl Counting {
     fn start(takes: Duration) -> Self {
         let (now, checks) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
-        let well = Arc::new(AtomicUsize::new(1));
+        let (well, served) = (Arc::new(AtomicUsize::new(1)), Arc::<AtomicU64>::default());
+        let done = Arc::clone(&served);
         let (count, checked, is_well) = (Arc::clone(&now), Arc::clone(&checks), Arc::clone(&well));
         let script = Script::start(move |wire| {
             while let Some(head) = wire.head()? {
@@ -92,15 +112,17 @@ impl Counting {
                     checked.fetch_add(1, SeqCst);
                 } else {
                     count.fetch_add(1, SeqCst);
+                    // sleeps: the member's service time
                     std::thread::sleep(takes);
                     count.fetch_sub(1, SeqCst);
+                    done.fetch_add(1, SeqCst);
                 }
                 let status = if check && is_well.load(SeqCst) == 0 { "503 No" } else { "200 OK" };
                 wire.try_send(format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\nok").as_bytes())?;
             }
             std::io::Result::Ok(())
         });
-        Self { script, now, checks, well }
+        Self { script, now, served, checks, well }
     }
 }
 
@@ -109,7 +131,10 @@ fn an_ejection_that_one_sees_is_known_to_all() {
     let bad = Script::answering("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n");
     let good = Member::several(2, &[]);
     let members = [bad.address, good[0].address, good[1].address];
-    let fleet = Fleet::start(3, &members, "", "strategy = \"round_robin\"\n");
+    // It stays out for longer than this takes: the others hear of it, however slow they are.
+    let rest =
+        "strategy = \"round_robin\"\noutlier = { consecutive = 3, ejection = \"5m\", false_alarm = 0.0 }\n";
+    let fleet = Fleet::start(3, &members, "", rest);
     let first = fleet.one(0);
     until("it is ejected where its requests failed", || {
         get(first.address(), "/");
@@ -151,12 +176,21 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
         less.elapsed() > Duration::from_secs(1)
     });
     assert_eq!(elsewhere(0), 0.0, "its own is nobody else's");
-    // So it sends there nothing at all, as long as the one before is not in flight at the other any more: that would count twice.
-    for _ in 0..20 {
+    // So it sends there nothing at all, as long as the one before is not in flight at the other any more: that would count twice. What
+    // is not heard of for a second, where the machine stands still, counts no more; by chance twenty in a row go to the fast one once
+    // in a million times.
+    let sent = |member: SocketAddr| number_of(&fleet.one(1).member(member)["requests"]);
+    let to_the_fast_one = || {
         until("the one before is over", || fleet.one(1).member(fast.address)["in_flight"] == 0);
-        get(fleet.one(1).address(), "/");
-    }
-    assert_eq!(fleet.one(1).member(slow.script.address)["requests"], 0);
+        let (fast_before, slow_before) = (sent(fast.address), sent(slow.script.address));
+        let mut client = Wire::connect(fleet.one(1).address());
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        until("it is sent to one of them", || {
+            sent(fast.address) > fast_before || sent(slow.script.address) > slow_before
+        });
+        sent(slow.script.address) == slow_before && client.answer().unwrap().status == 200
+    };
+    until("twenty in a row go to the fast one", || (0..20).all(|_| to_the_fast_one()));
     fleet.kill(0);
     let other = fleet.one(1);
     until("what it had is gone with it", || {
@@ -172,21 +206,32 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
     assert_eq!(other.metric("plimsoll_fleet_refused_total"), 0.0);
 }
 
+fn number_of(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
 #[test]
 fn one_that_stops_says_so() {
+    unless_lost(stops_and_says_so);
+}
+
+fn stops_and_says_so() -> Result<(), String> {
     let member = Member::start(&[]);
     let mut fleet = Fleet::start(2, &[member.address], "", "");
     let first = fleet.balancers[0].take().unwrap();
     let run = first.run(&["stop"]);
     assert_eq!(run.code, Some(0), "{}", run.err);
     let other = fleet.one(1);
-    until("it has left", || {
+    let events = found("it has left, or is lost", || {
         let events = other.run(&["events", "-o", "json"]).out;
-        assert!(!events.contains("balancer_lost"), "{events}");
-        events.contains("balancer_left")
+        ["balancer_left", "balancer_lost"].iter().any(|kind| events.contains(kind)).then_some(events)
     });
+    if events.contains("balancer_lost") {
+        return Err(events);
+    }
     let shown = other.run(&["fleet"]);
     assert!(shown.code == Some(0) && !shown.out.contains("lb1"), "{}", shown.out);
+    Ok(())
 }
 
 #[test]
@@ -194,18 +239,22 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
     const LIMIT: usize = 20;
     let member = Counting::start(Duration::from_millis(100));
     let rest = format!(
-        "strategy = \"least_connections\"\nmax_connections = {LIMIT}\nqueue = 1000\nqueue_timeout = \"20s\"\noutlier = false\n"
+        "strategy = \"least_connections\"\nmax_connections = {LIMIT}\nqueue = 1000\nqueue_timeout = \"1h\"\noutlier = false\n"
     );
     let fleet = Fleet::start(3, &[member.script.address], "", &rest);
     let part =
         |one: usize| fleet.one(one).member(member.script.address)["part"].as_u64().unwrap_or(99) as usize;
-    // The most that it has at once in two seconds.
+    // The most that it has at once while it serves two hundred requests more.
     let observe = || {
-        let (begun, mut most) = (Instant::now(), 0);
-        while begun.elapsed() < Duration::from_secs(2) {
-            most = most.max(member.now.load(SeqCst));
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let (before, mut most) = (member.served.load(SeqCst), 0);
+        until("two hundred requests", || {
+            for _ in 0..10 {
+                most = most.max(member.now.load(SeqCst));
+                // sleeps: looks again
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            member.served.load(SeqCst) >= before + 200
+        });
         most
     };
     let busy = || until("most of the limit is used", || member.now.load(SeqCst) >= LIMIT * 8 / 10);
@@ -215,13 +264,14 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
     busy();
     first.more(1);
     let most = observe();
-    assert!(most <= LIMIT * 11 / 10, "{most}");
+    assert!(most <= LIMIT, "{most}");
     let others: Vec<Load> =
         [1, 2].iter().map(|one| Load::start(fleet.one(*one).address(), "GET", 300.0)).collect();
     until("all have some of it", || (0..3).all(|one| part(one) >= 3));
     busy();
-    let most = observe();
-    assert!(most <= LIMIT * 11 / 10, "{most}");
+    // Each by itself would give it as many as the limit, three times as many in all. Who is not heard of for a second, where the machine
+    // stands still, has no part in what the others know: then it may have more, until that is over.
+    until("the limit holds for all together", || observe() <= LIMIT * 11 / 10);
     // They are asked one after the other, while what each has changes; what they come to at one moment is in `tests/fleet_limits`.
     until("parts that come to the limit", || {
         let parts: usize = (0..3).map(part).sum();
@@ -234,7 +284,7 @@ fn a_limit_holds_for_all_together_and_follows_demand() {
 fn members_are_checked_by_one_balancer_and_not_by_all() {
     const INTERVAL: Duration = Duration::from_millis(200);
     let member = Counting::start(Duration::ZERO);
-    let rest = "[group.health]\nhttp = \"/healthz\"\ninterval = \"200ms\"\ntimeout = \"1s\"\nfall = 2\n";
+    let rest = "[group.health]\nhttp = \"/healthz\"\ninterval = \"200ms\"\ntimeout = \"30s\"\nfall = 2\n";
     let fleet = Fleet::start(3, &[member.script.address], "", rest);
     let state = |one: usize| fleet.one(one).member(member.script.address)["state"].clone();
     until("it is up everywhere", || (0..3).all(|one| state(one) == "up"));
@@ -242,6 +292,7 @@ fn members_are_checked_by_one_balancer_and_not_by_all() {
     let rate = || {
         let (before, begun) = (checks(), Instant::now());
         until("twenty checks", || checks() >= before + 20);
+        // bound: a slow machine makes it less
         (checks() - before) as f64 / (begun.elapsed().as_secs_f64() / INTERVAL.as_secs_f64())
     };
     // In the beginning each has checked by itself. Three balancers that do so always check thrice in an interval.
@@ -249,8 +300,9 @@ fn members_are_checked_by_one_balancer_and_not_by_all() {
     member.well.store(0, SeqCst);
     until("all know that it is down", || (0..3).all(|one| state(one) == "down"));
     for one in 0..3 {
-        let event = fleet.one(one).events(member.script.address, "down").remove(0);
-        assert!(event["why"].as_str().unwrap().contains("503"), "each has seen it itself: {event}");
+        let events = fleet.one(one).events(member.script.address, "down");
+        let seen = events.iter().any(|event| event["why"].as_str().unwrap().contains("503"));
+        assert!(seen, "each has seen it itself: {events:?}");
     }
     member.well.store(1, SeqCst);
     until("all know that it is up", || (0..3).all(|one| state(one) == "up"));
@@ -259,7 +311,7 @@ fn members_are_checked_by_one_balancer_and_not_by_all() {
 #[test]
 fn whoever_checked_may_die_and_others_check() {
     let member = Counting::start(Duration::ZERO);
-    let rest = "[group.health]\nhttp = \"/healthz\"\ninterval = \"200ms\"\n";
+    let rest = "[group.health]\nhttp = \"/healthz\"\ninterval = \"200ms\"\ntimeout = \"30s\"\n";
     let mut fleet = Fleet::start(2, &[member.script.address], "", rest);
     until("it is up", || (0..2).all(|one| fleet.one(one).member(member.script.address)["state"] == "up"));
     fleet.kill(0);
@@ -295,14 +347,11 @@ fn a_key_that_is_not_theirs_keeps_one_out() {
     );
 }
 
-/// A balancer that the machine lets stand still for half a second is taken for lost, and rightly: of three times, one must do.
 #[test]
 fn an_upgrade_of_one_is_no_news_to_the_others() {
-    let said: Vec<String> = (0..3).map_while(|_| upgraded_without_news().err()).collect();
-    assert!(said.len() < 3, "{said:?}");
+    unless_lost(upgraded_without_news);
 }
 
-/// `Err`: the news that there were.
 fn upgraded_without_news() -> Result<(), String> {
     let slow = Counting::start(Duration::from_secs(600));
     let mut fleet = Fleet::start(2, &[slow.script.address], "", "");
@@ -316,10 +365,16 @@ fn upgraded_without_news() -> Result<(), String> {
         let kinds = ["balancer_joined", "balancer_silent", "balancer_lost", "balancer_left"];
         kinds.map(|kind| all.matches(&format!("\"{kind}\"")).count())
     };
-    // Much longer than it takes to find out that one is dead.
+    // While so many reports come both ways that who is dead would have been found out several times: ten a second, where there is nothing
+    // to say.
     let nothing_happens = || {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(3) {
+        let reports = || [0, 1].map(|number| fleet.reports(number));
+        let before = reports();
+        let end = Instant::now() + PATIENCE;
+        while reports().iter().zip(before).any(|(now, before)| *now < before + 30) {
+            if Instant::now() >= end {
+                return Err(format!("reports do not come: {before:?}, {:?}", reports()));
+            }
             let seen = [(fleet.up(0), told(0)), (fleet.up(1), told(1))];
             if seen.iter().any(|(up, told)| (*up, *told) != (1, [1, 0, 0, 0])) {
                 return Err(format!("others up, and joined, silent, lost, left: {seen:?}"));

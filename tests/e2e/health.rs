@@ -10,7 +10,8 @@ fn patient() -> Nginx {
     nginx
 }
 
-const CHECKS: &str = "[group.health]\nhttp = \"/healthz\"\ninterval = \"100ms\"\nrise = 2\nfall = 3\n";
+/// A machine that stands still is no overload, and takes nobody out: nothing is refused for it.
+const CHECKS: &str = "admission = false\n[group.health]\nhttp = \"/healthz\"\ninterval = \"100ms\"\ntimeout = \"30s\"\nrise = 2\nfall = 3\n";
 
 #[test]
 fn a_member_that_says_it_is_unwell_goes_without_a_failed_request() {
@@ -20,7 +21,7 @@ fn a_member_that_says_it_is_unwell_goes_without_a_failed_request() {
     let state = |number: usize| balancer.member(addresses[number])["state"].clone();
     until("both up", || state(0) == "up" && state(1) == "up");
     // POST: nothing is tried again.
-    let mut load = Load::start(balancer.address(), "POST", 200.0);
+    let mut load = Load::start(balancer.address(), "POST", 100.0);
     load.more(50);
     std::fs::remove_file(nginxes[1].folder.join("files/well")).unwrap();
     until("it is down", || state(1) == "down");
@@ -55,8 +56,10 @@ fn who_was_never_well_is_never_used() {
 fn tcp_checks_notice_a_member_that_is_gone() {
     let mut members = Member::several(2, &[]);
     let addresses: Vec<_> = members.iter().map(|member| member.address).collect();
-    let balancer =
-        Balancer::start(&web(&addresses, "[group.health]\ntcp = true\ninterval = \"100ms\"\nfall = 2\n"));
+    let balancer = Balancer::start(&web(
+        &addresses,
+        "[group.health]\ntcp = true\ninterval = \"100ms\"\ntimeout = \"30s\"\nfall = 2\n",
+    ));
     let state = |number: usize| balancer.member(addresses[number])["state"].clone();
     until("both up", || state(0) == "up" && state(1) == "up");
     // Without a single request.

@@ -28,7 +28,9 @@ fn curl_and_members_speak_different_versions() {
 #[test]
 fn h2load_loses_nothing() {
     let members = [Member::start(&[]), Member::start(&[])];
-    let balancer = Balancer::start(&web(&members.each_ref().map(|member| member.address), ""));
+    // A machine that stands still is no overload: nothing is refused for it.
+    let rest = "admission = false\n";
+    let balancer = Balancer::start(&web(&members.each_ref().map(|member| member.address), rest));
     let url = format!("http://{}/", balancer.address());
     let output = Command::new(part("h2load")).args(["-n2000", "-c4", "-m50", &url]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -38,8 +40,8 @@ fn h2load_loses_nothing() {
 #[test]
 fn calls_of_grpc_get_through() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/e2e/grpc/calls.py");
-    let mut child = Command::new("/usr/bin/python3")
-        .arg(script)
+    let mut child = Command::new(part("setpriv"))
+        .args(["--pdeathsig", "KILL", "--", "/usr/bin/python3", script])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -52,8 +54,7 @@ fn calls_of_grpc_get_through() {
     let members: Vec<SocketAddr> = ports.collect();
     assert_eq!(members.len(), 3, "{line}");
     // Equal turns, however busy the machine makes one of them.
-    let rest =
-        "protocol = \"h2\"\nstrategy = \"round_robin\"\nhealth = { grpc = \"\", interval = \"200ms\" }";
+    let rest = "protocol = \"h2\"\nstrategy = \"round_robin\"\nhealth = { grpc = \"\", interval = \"200ms\", timeout = \"30s\" }";
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n";
     let balancer = Balancer::start(&format!("{listener}{}", groups(&[("web", &members)], rest)));
     writeln!(child.stdin.take().unwrap(), "{}", balancer.address()).unwrap();

@@ -39,7 +39,7 @@ fn a_server_is_back_where_it_was() {
     let ior = member.ior.clone();
     let named = format!("corbaloc::{}/Prime/1", member.address);
     assert_eq!(Orb::Omni.calls(&named, "who")[0].who(), "before");
-    let client = OrbClient::start(Orb::Omni, &ior, "loop 25 --interval 20");
+    let client = OrbClient::start(Orb::Omni, &ior, "loop 600 --interval 20");
     let seen = client.until("an answer", 0, |call| call.who() == "before");
     member.process.kill();
     until("its port is closed", || !listens(member.address));
@@ -55,7 +55,7 @@ fn a_server_on_omniorb_sheds() {
     let member = OrbMember::start(Orb::Omni, "member", &["--group", &group.ior]);
     member.process.line("group known");
     for (at, orb) in Orb::here().into_iter().enumerate() {
-        let client = OrbClient::start(orb, &member.ior, "loop 25 --interval 20");
+        let client = OrbClient::start(orb, &member.ior, "loop 600 --interval 20");
         let seen = client.until("an answer", 0, |call| call.who() == "member");
         member.process.signal(Signal::USR1);
         client.until("an answer of the group", seen, |call| call.who() == "group");
@@ -89,9 +89,10 @@ fn a_share_of_the_clients_goes_once() {
     let group = OrbMember::start(Orb::Omni, "group", &[]);
     let member = OrbMember::start(Orb::Omni, "member", &["--group", &group.ior, "--share", "0.5"]);
     member.process.line("group known");
-    // None of them goes, or all, once in 30,000 times.
+    // None of them goes, or all, once in two million times.
+    const CLIENTS: usize = 22;
     let clients: Vec<OrbClient> =
-        (0..16).map(|_| OrbClient::start(Orb::Omni, &member.ior, "loop 25 --interval 20")).collect();
+        (0..CLIENTS).map(|_| OrbClient::start(Orb::Omni, &member.ior, "loop 600 --interval 20")).collect();
     let stayed = |seen: &[usize]| {
         let more = clients.iter().zip(seen);
         // One call may have been on its way.
@@ -102,14 +103,14 @@ fn a_share_of_the_clients_goes_once() {
         .count()
     };
     let calls = || clients.iter().map(|client| client.calls().len()).collect::<Vec<_>>();
-    assert_eq!(stayed(&[0; 16]), 16);
+    assert_eq!(stayed(&[0; CLIENTS]), CLIENTS);
     member.process.signal(Signal::USR1);
     member.process.line("alert");
     let first = stayed(&calls());
-    assert!((1..16).contains(&first), "{first} of 16 stayed");
+    assert!((1..CLIENTS).contains(&first), "{first} of {CLIENTS} stayed");
     assert_eq!(stayed(&calls()), first, "each was asked once");
     // Who comes during the alert was sent here in spite of it.
-    let late = OrbClient::start(Orb::Omni, &member.ior, "loop 0.5 --interval 20");
+    let late = OrbClient::start(Orb::Omni, &member.ior, "loop 600 --interval 20");
     late.until("many calls", 10, |_| true);
     assert!(late.calls().iter().all(|call| call.who() == "member"), "{}", late.process);
 }

@@ -6,7 +6,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::stage::{Balancer, Orb, OrbGroup, OrbMember, nobody, until};
+use rustix::process::Signal;
+
+use crate::stage::{Balancer, Orb, OrbGroup, OrbMember, PATIENCE, nobody, until};
 
 fn captured(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/giop");
@@ -15,7 +17,7 @@ fn captured(name: &str) -> Vec<u8> {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -153,11 +155,14 @@ fn clients_that_do_not_wait_harm_no_others() {
         let request = captured(name);
         let connected = || -> Vec<TcpStream> { (0..4).map(|_| connect(group.address)).collect() };
         let (mut goes, mut stays) = (connected(), connected());
+        let requests = || group.member(members[0].address)["requests"].as_u64().unwrap();
+        let connections = || group.status()["listeners"][0]["connections"].as_u64().unwrap();
+        until("all are connected", || connections() == 8);
+        let before = requests();
         goes.iter_mut().for_each(|stream| stream.write_all(&request).unwrap());
-        // They are at the member by then; if not, less is tested.
-        std::thread::sleep(Duration::from_millis(100));
+        until("they are at the member", || requests() >= before + 4);
         drop(goes);
-        std::thread::sleep(Duration::from_millis(50));
+        until("they have gone", || connections() == 4);
         stays.iter_mut().for_each(|stream| stream.write_all(&request).unwrap());
         for mut stream in stays {
             let reply = message(&mut stream);
@@ -165,6 +170,7 @@ fn clients_that_do_not_wait_harm_no_others() {
             let status = if reply[5] < 2 { 20 } else { 16 };
             assert_eq!(u32_at(&reply, status), 0, "{name}: {}", String::from_utf8_lossy(&reply));
         }
+        until("nobody is connected", || connections() == 0);
     }
 }
 
@@ -181,7 +187,7 @@ fn clients_that_come_at_once_share_one_connection() {
     let request = captured("omniorb-1.2-request-who.bin");
     clients.iter_mut().for_each(|client| client.write_all(&request).unwrap());
     let (mut line, _) = member.accept().unwrap();
-    line.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    line.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut asked: Vec<u32> = clients.iter().map(|_| u32_at(&message(&mut line), 12)).collect();
     asked.sort_unstable();
     asked.dedup();
@@ -206,12 +212,15 @@ fn one_failed_connection_is_one_failure_for_all_who_wait_for_it() {
     ));
     let mut clients: Vec<TcpStream> = (0..30).map(|_| connect(balancer.address())).collect();
     let request = captured("omniorb-1.2-request-who.bin");
+    // It stands still meanwhile, so that all are there when it looks.
+    balancer.process.signal(Signal::STOP);
     clients.iter_mut().for_each(|client| client.write_all(&request).unwrap());
+    balancer.process.signal(Signal::CONT);
     for mut client in clients {
         let reply = message(&mut client);
         assert_eq!(u32_at(&reply, 16), 0, "{}", String::from_utf8_lossy(&reply));
     }
-    // Half of them were to go there. They need not all have come at the same moment.
+    // Half of them were to go there. They need not all be looked at at the same moment.
     let failures = balancer.member(gone)["failures"].as_u64().unwrap();
     assert!((1..10).contains(&failures), "{failures}");
 }
@@ -274,7 +283,7 @@ fn who_reads_no_replies_is_given_up() {
     let second = request.len();
     request.extend(rest);
     let mut stream = connect(balancer.address());
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
     // As much as fits into the buffers of the kernel, many times over: 400 MB at the most.
     let ended = (0..50_000_u32).find_map(|number| {
         for at in [12, second + 12] {

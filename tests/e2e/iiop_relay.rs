@@ -114,9 +114,10 @@ fn a_oneway_comes_once() {
 fn a_call_is_not_made_twice() {
     let mut members = OrbMember::several(2, &["--sleep", "300000"]);
     let group = OrbGroup::start("per_request", &members[..1], "");
-    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 1");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 1");
     let seen = client.until("an answer", 0, |call| call.who() == "m0");
     // In the next call, nearly always; if between two, the other test of this.
+    // sleeps: what is said of a call is said of the time between two, too
     std::thread::sleep(std::time::Duration::from_millis(100));
     members[0].process.kill();
     let seen = client.until("an exception", seen, |call| call.exception().is_some());
@@ -135,7 +136,7 @@ fn a_call_is_not_made_twice() {
 fn a_member_that_is_killed_between_calls_is_not_missed() {
     let mut members = OrbMember::several(2, &[]);
     let group = OrbGroup::start("per_request", &members, "");
-    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 200");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 200");
     client.until("an answer of each", 2, |_| true);
     members[0].process.kill();
     let seen = client.calls().len();
@@ -151,7 +152,7 @@ fn a_member_that_is_killed_between_calls_is_not_missed() {
 fn members_that_close_idle_connections_are_not_missed() {
     let members = OrbMember::several(2, &["-ORBscanGranularity", "1", "-ORBinConScanPeriod", "1"]);
     let group = OrbGroup::start("per_request", &members, "");
-    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 20 --interval 1500");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 1500");
     client.until("eight calls", 7, |_| true);
     assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
 }
@@ -180,7 +181,7 @@ fn a_forward_for_good_is_one_for_now() {
     let mut elsewhere = OrbMember::start(Orb::Omni, "elsewhere", &[]);
     let group = OrbGroup::start("per_request", &members, "");
     std::fs::write(&away, &elsewhere.ior).unwrap();
-    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 25 --interval 50");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 50");
     let seen = client.until("an answer from where it was sent", 0, |call| call.who() == "elsewhere");
     // Had the client taken it for good, it would have nowhere to go back to.
     std::fs::remove_file(&away).unwrap();

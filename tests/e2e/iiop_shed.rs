@@ -5,51 +5,63 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::stage::{Orb, OrbClient, OrbMember, shedding};
+use crate::stage::{Orb, OrbClient, OrbMember, found, shedding, until};
 
-/// How often a member has sent a client away, as it says when its alert is over.
+/// How often a member has sent a client away so far, as it says when its alert is over, which this ends.
 #[track_caller]
 fn sent(member: &OrbMember) -> usize {
+    let said = || {
+        let lines = member.process.lines();
+        let count = |line: &String| line.strip_prefix("no alert, sent away ")?.parse().ok();
+        lines.iter().filter_map(count).collect::<Vec<usize>>()
+    };
+    let before = said().len();
     member.process.signal(Signal::USR2);
-    let line = member.process.line("no alert, sent away ");
-    line.rsplit(' ').next().unwrap().parse().unwrap()
+    found("the end of the alert", || said().get(before).copied())
 }
 
 #[test]
 fn a_member_sheds_and_its_client_is_bound_anew() {
     for orb in Orb::here() {
         let (members, group) = shedding(2, "on_demand");
-        let client = OrbClient::start(orb, &group.ior, "loop 28 --interval 30");
-        // The best of several: the machine may be busy with other tests.
-        let limit = if orb == Orb::Omni { 20_000 } else { 100_000 };
-        let mut times: Vec<u64> = Vec::new();
-        while times.len() < 4 || times.len() < 16 && times.iter().all(|time| *time >= limit) {
+        let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 30");
+        // How often each has been under alert. Its client goes once each time, to the other one, and does not come back in vain.
+        let mut alerts = [0, 0];
+        for _ in 0..4 {
             let seen = client.calls().len();
             let seen = client.until("an answer", seen, |call| !call.who().is_empty());
             let bound = client.calls()[seen - 1].who().to_owned();
-            let member = &members[usize::from(bound == "m1")];
-            member.process.signal(Signal::USR1);
-            let seen = client.until("the other member", seen, |call| call.who() != bound);
-            times.push(client.calls()[seen - 1].micros());
-            member.process.signal(Signal::USR2);
+            let at = usize::from(bound == "m1");
+            alerts[at] += 1;
+            members[at].process.signal(Signal::USR1);
+            client.until("the other member", seen, |call| call.who() != bound);
+            assert_eq!(sent(&members[at]), alerts[at], "{orb:?} {}", client.process);
         }
         assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
-        assert!(times.iter().any(|time| *time < limit), "{orb:?} {times:?} us");
     }
 }
 
 #[test]
 fn all_members_shed_and_the_storm_is_capped() {
     let (members, group) = shedding(2, "on_demand");
-    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 50 --interval 10");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 10");
     let seen = client.until("an answer", 0, |call| !call.who().is_empty());
-    members.iter().for_each(|member| member.process.signal(Signal::USR1));
     let begun = Instant::now();
-    // What is counted is what happens in a time.
-    std::thread::sleep(Duration::from_secs(2));
+    members.iter().for_each(|member| member.process.signal(Signal::USR1));
+    // Two seconds, and longer where that is not enough. Told of the alert once more, each says how many it has sent away so far.
+    until("both shed for a time", || {
+        members.iter().for_each(|member| member.process.signal(Signal::USR1));
+        let away = |member: &OrbMember| {
+            let lines = member.process.lines();
+            let count = |line: &String| line.strip_prefix("alert, sent away ")?.parse::<usize>().ok();
+            lines.iter().filter_map(count).next_back().unwrap_or(0)
+        };
+        members.iter().all(|member| away(member) > 0) && begun.elapsed() >= Duration::from_secs(2)
+    });
     let forwards: usize = members.iter().map(sent).sum();
     let seconds = begun.elapsed().as_secs_f64();
     assert!(forwards >= 2, "both shed: {forwards}");
+    // bound: a slow machine makes it less
     assert!((forwards as f64) < 50.0 * seconds, "{forwards} forwards in {seconds} s");
     let seen = seen.max(client.calls().len());
     client.until("an answer when it is over", seen, |call| !call.who().is_empty());
@@ -57,12 +69,12 @@ fn all_members_shed_and_the_storm_is_capped() {
     assert!(!client.calls().iter().filter_map(|call| call.exception()).any(wrong), "{}", client.process);
 }
 
-/// A balancer that the machine lets stand still meanwhile sees it later: of three times, one must do.
+/// A balancer that the machine lets stand still meanwhile sees it later: of five times, one must do.
 #[test]
 fn many_clients_leave_a_member_at_once() {
     const CLIENTS: usize = 8;
     let mut all = Vec::new();
-    while all.len() < 3 && !all.iter().any(|sent| *sent <= 2 * CLIENTS) {
+    while all.len() < 5 && !all.iter().any(|sent| *sent <= 2 * CLIENTS) {
         all.push(sent_away(CLIENTS));
     }
     // None was sent to it in vain again and again: each came back once, or twice before the balancer had seen it.
@@ -74,7 +86,7 @@ fn many_clients_leave_a_member_at_once() {
 fn sent_away(clients: usize) -> usize {
     let (members, group) = shedding(2, "on_demand");
     let clients: Vec<OrbClient> =
-        (0..clients).map(|_| OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 20")).collect();
+        (0..clients).map(|_| OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 20")).collect();
     for client in &clients {
         client.until("an answer", 0, |call| !call.who().is_empty());
     }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::Signal;
 
@@ -156,9 +156,8 @@ fn what_it_carries_is_untouched() {
 fn on_an_alert_clients_of_every_orb_are_bound_anew() {
     for orb in Orb::here() {
         let group = Group::told(Orb::Omni, &[]);
-        let client = OrbClient::start(orb, &group.ior, "loop 28 --interval 20");
+        let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 20");
         let mut bound = next(&client, 0);
-        let mut times = Vec::new();
         for _ in 0..3 {
             let loads = if bound == "m0" { [2.0, 0.2] } else { [0.2, 2.0] };
             let seen = client.calls().len();
@@ -166,23 +165,20 @@ fn on_an_alert_clients_of_every_orb_are_bound_anew() {
                 client.calls()[seen..].iter().position(|call| !call.who().is_empty() && call.who() != bound)
             };
             group.tell(loads, || elsewhere().is_some());
-            let call = client.calls()[seen + elsewhere().unwrap()].clone();
-            times.push(call.micros());
-            bound = call.who().to_owned();
+            bound = client.calls()[seen + elsewhere().unwrap()].who().to_owned();
         }
         assert!(exceptions(&client).is_empty(), "{orb:?} {}", client.process);
-        let bound = if orb == Orb::Omni { 20_000 } else { 100_000 };
-        assert!(times.iter().min() < Some(&bound), "{orb:?} {times:?} us");
     }
 }
 
-/// The TAO paper's claim: replicas become equally loaded, within three moves of each client, and stay so. Twice, if the
-/// first time other programs took the processors: what is measured then is not the loads.
+/// The TAO paper's claim: replicas become equally loaded, within three moves of each client, and stay so. Again, if
+/// other programs took the processors: what is measured then is not the loads. In time that is simulated it is in
+/// `crates/brain/tests/tao.rs`.
 #[test]
 fn uneven_loads_become_even_and_stay() {
-    if let Err(first) = become_even_and_stay() {
-        become_even_and_stay().unwrap_or_else(|second| panic!("{first}; and then {second}"));
-    }
+    let said: Vec<String> =
+        std::iter::repeat_with(become_even_and_stay).take(4).map_while(Result::err).collect();
+    assert!(said.len() < 4, "{said:#?}");
 }
 
 fn become_even_and_stay() -> Result<(), String> {
@@ -193,7 +189,7 @@ fn become_even_and_stay() -> Result<(), String> {
     let mut clients = Vec::new();
     for number in 0..24 {
         let interval = if number % 2 == 0 { 25 } else { 1000 };
-        let client = OrbClient::start(Orb::Omni, &group.ior, &format!("loop 40 --interval {interval}"));
+        let client = OrbClient::start(Orb::Omni, &group.ior, &format!("loop 600 --interval {interval}"));
         next(&client, 0);
         clients.push(client);
     }
@@ -208,9 +204,11 @@ fn become_even_and_stay() -> Result<(), String> {
         (4..=8).contains(&first)
     };
     until("even loads", even);
-    // So for as long as it took many reports to say otherwise.
+    // So for as long as it took many reports to say otherwise: eight come from each while two hundred calls do.
     let seen: Vec<usize> = clients.iter().map(|client| client.calls().len()).collect();
-    std::thread::sleep(Duration::from_secs(8));
+    for (client, seen) in busy.iter().zip(seen.iter().step_by(2)) {
+        client.until("many more calls", seen + 200, |_| true);
+    }
     if !even() {
         return Err(format!(
             "uneven again: {:?}",
@@ -225,7 +223,7 @@ fn become_even_and_stay() -> Result<(), String> {
         late += moves(&calls[*seen - 1..]);
     }
     if late > 12 || all.iter().any(|moves| *moves > 3) {
-        return Err(format!("moves of each client: {all:?}, in 8 s when loads were even already: {late}"));
+        return Err(format!("moves of each client: {all:?}, when loads were even already: {late}"));
     }
     Ok(())
 }
@@ -236,7 +234,7 @@ fn with_every_member_too_loaded_clients_do_not_go_round() {
     let rest = "[group.strategy.least_loaded]\ncritical = 0.001\n\
                 [group.monitor]\nmetric = \"requests_per_second + 1\"";
     let group = Group::start(members, "100ms", rest);
-    let start = |_| OrbClient::start(Orb::Omni, &group.ior, "loop 20 --interval 2");
+    let start = |_| OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 2");
     let clients: Vec<OrbClient> = (0..3).map(start).collect();
     clients.iter().for_each(|client| {
         client.until("an answer", 0, |call| !call.who().is_empty());
@@ -247,17 +245,17 @@ fn with_every_member_too_loaded_clients_do_not_go_round() {
             .iter()
             .any(|one| one.process.lines().iter().any(|line| line.contains("to go elsewhere")))
     });
-    let seen: Vec<usize> = clients.iter().map(|client| client.calls().len()).collect();
     let begun = Instant::now();
-    // What is counted is what happens in a time.
-    std::thread::sleep(Duration::from_secs(3));
-    let seconds = begun.elapsed().as_secs_f64();
+    let seen: Vec<usize> = clients.iter().map(|client| client.calls().len()).collect();
+    // They are served meanwhile.
+    for (client, seen) in clients.iter().zip(&seen) {
+        client.until("many calls", seen + 300, |_| true);
+    }
     for (client, seen) in clients.iter().zip(seen) {
-        let calls = client.calls();
-        let rate = moves(&calls[seen..]) as f64 / seconds;
-        assert!(rate < 50.0, "{rate} moves in a second");
-        // It is served meanwhile.
-        assert!(calls.len() > seen + 50, "{} calls in {seconds} s", calls.len() - seen);
+        let moved = moves(&client.calls()[seen..]);
+        let seconds = begun.elapsed().as_secs_f64();
+        // bound: a slow machine makes it less
+        assert!((moved as f64) < 50.0 * seconds, "{moved} moves in {seconds} s");
         assert!(exceptions(client).is_empty(), "{}", client.process);
     }
 }
@@ -266,17 +264,16 @@ fn with_every_member_too_loaded_clients_do_not_go_round() {
 fn a_server_that_is_gone_leaves_no_orphans() {
     for orb in Orb::here() {
         let mut group = Group::told(Orb::Omni, &["--key", "first"]);
-        let client = OrbClient::start(orb, &group.ior, "loop 60 --interval 100");
+        let client = OrbClient::start(orb, &group.ior, "loop 600 --interval 100");
         let bound = usize::from(next(&client, 0) == "m1");
         let other = format!("m{}", 1 - bound);
         let seen = client.calls().len();
         group.members[bound].process.kill();
-        let seen = client.until("the other member", seen, |call| call.who() == other);
+        client.until("the other member", seen, |call| call.who() == other);
         // It may have been in a call: then it is told so by some ORBs, as without a side-car.
         let said = exceptions(&client);
         let allowed = usize::from(orb != Orb::Omni);
         assert!(said.len() <= allowed && said.iter().all(|one| one == "COMM_FAILURE"), "{}", client.process);
-        assert!(client.calls()[seen - 1].micros() < 2_000_000, "{orb:?}");
         // It comes back where it was, with another key.
         let before = group.side_cars[bound].ior();
         group.members[bound].restart("back", &["--key", "second"]);
@@ -296,7 +293,7 @@ fn a_server_that_is_gone_leaves_no_orphans() {
 #[test]
 fn it_ends_when_what_is_under_way_has() {
     let mut group = Group::told(Orb::Omni, &["--sleep", "300000"]);
-    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 28 --interval 1");
+    let client = OrbClient::start(Orb::Omni, &group.ior, "loop 600 --interval 1");
     let bound = usize::from(next(&client, 0) == "m1");
     let other = format!("m{}", 1 - bound);
     let seen = client.calls().len();

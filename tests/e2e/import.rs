@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use crate::stage::{Authority, Balancer, Folder, Member, Process, Run, free_port, listens, part, until};
+use crate::stage::{
+    Authority, Balancer, Folder, Member, PATIENCE, Process, Run, free_port, listens, part, until,
+};
 
 /// A configuration of somebody else's with members, ports and files of the test's.
 struct Case {
@@ -99,7 +101,7 @@ impl Case {
         let (certificate, key) = (self.folder.join("client.pem"), self.folder.join("client.key"));
         let resolve = format!("{name}:{}:127.0.0.1", to.port());
         let mut curl = Command::new(part("curl"));
-        curl.args(["-sk", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}"]);
+        curl.args(["-sk", "--noproxy", "*", "--max-time", "60", "-o", "/dev/null", "-w", "%{http_code}"]);
         if proved {
             curl.arg("--cert").arg(certificate).arg("--key").arg(key);
         }
@@ -123,7 +125,7 @@ impl Case {
                     "--noproxy",
                     "*",
                     "--max-time",
-                    "20",
+                    "60",
                     "-o",
                     "/dev/null",
                     "-D",
@@ -235,7 +237,7 @@ fn haproxy_mixed_goes_the_same_way() {
 fn talks(at: SocketAddr, header: bool) -> bool {
     use std::io::{Read as _, Write as _};
     let Ok(mut wire) = std::net::TcpStream::connect(at) else { return false };
-    let _ = wire.set_read_timeout(Some(std::time::Duration::from_secs(5)));
+    let _ = wire.set_read_timeout(Some(PATIENCE));
     if wire.write_all(b"hello").is_err() {
         return false;
     }

@@ -41,13 +41,14 @@ fn slice(member: SocketAddr, is: Is) -> (String, Value) {
     (name, object)
 }
 
+/// A machine that stands still is no overload: nothing is refused for it.
 fn start(source: &str) -> Balancer {
     Balancer::of(
         Path::new(BINARY),
         Folder::new(),
         &format!(
             "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nslow_start = \"0s\"\n\
-             [[group.discover]]\nkubernetes = {{ service = \"web\", namespace = \"default\", port = \"http\", {source} }}\n"
+             admission = false\n[[group.discover]]\nkubernetes = {{ service = \"web\", namespace = \"default\", port = \"http\", {source} }}\n"
         ),
     )
 }

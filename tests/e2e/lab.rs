@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::stage::{Balancer, Folder, Member, Process, Run, Wire, binary, found, noise, until, web};
+use crate::stage::{Balancer, Folder, Member, Process, Run, Wire, binary, found, noise, part, until, web};
 
 /// One point for each of one and two members behind the balancer, half a second long.
 pub(crate) const SMALL: &str = r#"
@@ -134,7 +134,9 @@ fn other_balancers_are_configured_and_used() {
         "vary = \"endpoints\"\nfull = [1, 2]\nquick = [1, 2]",
         "vary = \"endpoints\"\nfull = [2]\nquick = [2]",
     );
-    let text = text.replace("y = \"response\"", "y = \"response\"\nseries = \"balancer\"");
+    // Of such a figure it is kept what came to each member.
+    let figure = "x = \"seconds\"\ny = \"arrivals\"\nseries = \"balancer\"";
+    let text = text.replace("x = \"endpoints\"\ny = \"response\"", figure);
     folder.write(
         "others.toml",
         format!("{text}[[factor]]\nvary = \"balancer\"\nfull = {levels}\nquick = {levels}\n"),
@@ -149,9 +151,13 @@ fn other_balancers_are_configured_and_used() {
     for file in files {
         assert!(points.join(file).exists(), "{file}");
         let folder = points.join(file.split('/').next().unwrap());
-        // Clients went through it to both members, hence twice what one can do.
-        let rate = json(&folder.join("point.json"))["estimates"]["throughput"][0].as_f64().unwrap();
-        assert!(rate > 210.0, "{file}: {rate}");
+        // Clients went through it to both members.
+        let point = json(&folder.join("point.json"));
+        let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
+        for member in ["m1", "m2"] {
+            let arrived: u64 = ticks.iter().filter_map(|tick| tick["arrived"][member].as_u64()).sum();
+            assert!(arrived > 0, "{file}: {member}: {ticks:?}");
+        }
     }
 }
 
@@ -182,7 +188,7 @@ const RATIO: &str = r#"{ ratio_to_best = { metric = "success", series = "balance
 fn what_left_late_is_run_again_and_not_counted() {
     let folder = Folder::new();
     let claim = "{ at_least = { metric = \"success\", value = 0 } }";
-    let text = unequal(r#"["plimsoll"]"#, claim).replace("quick = \"500ms\"", "quick = \"2s\"");
+    let text = unequal(r#"["plimsoll"]"#, claim).replace("quick = \"500ms\"", "quick = \"4s\"");
     let plan = "interleaved = true\nrepetitions = { full = 2, quick = 2 }\nbatches = { full = 3, quick = 3 }";
     let once = "repetitions = { full = 1, quick = 1 }\nbatches = { full = 5, quick = 5 }";
     let text = text.replace(plan, once);
@@ -196,8 +202,10 @@ fn what_left_late_is_run_again_and_not_counted() {
     fs::write(&mark, "").unwrap();
     until("the repetition is run again", || {
         lab.signal(Signal::STOP);
+        // sleeps: how long it stands still
         thread::sleep(Duration::from_millis(200));
         lab.signal(Signal::CONT);
+        // sleeps: how long it goes on
         thread::sleep(Duration::from_millis(300));
         !mark.exists()
     });
@@ -217,7 +225,9 @@ fn balancers_take_turns_and_one_that_is_missing_leaves_its_claim_open() {
     let program = folder.join("bin/here/plimsoll");
     fs::create_dir_all(program.parent().unwrap()).unwrap();
     fs::copy(binary(), &program).unwrap();
-    let out = std::process::Command::new(&program)
+    let out = std::process::Command::new(part("setpriv"))
+        .args(["--pdeathsig", "KILL", "--"])
+        .arg(&program)
         .args(["lab", "run", "turns.toml"])
         .env("PATH", "/usr/sbin:/nowhere")
         .current_dir(folder.path())
@@ -310,7 +320,8 @@ fn groups_share_hosts_that_tell_all_of_them_what_they_have() {
 #[test]
 fn members_are_slowed_stopped_killed_started_and_added() {
     let folder = Folder::new();
-    let mut text = SMALL.replace("concurrency = 8", "rate = 200").replace("500ms", "4s");
+    let mut text = SMALL.replace("concurrency = 8", "rate = 100").replace("500ms", "7s");
+    text = text.replace("[plan]\n", "[plan]\ntick = { full = \"250ms\", quick = \"250ms\" }\n");
     text = text.replace("endpoints\"\nfull = [1, 2]\nquick = [1, 2]", "endpoints\"\nfull = [2]\nquick = [2]");
     text = text.replace("value = 1 ", "value = 0.5 ");
     text += "[balancer]\nhealth_interval = \"50ms\"\nslow_start = \"0s\"\n";
@@ -320,8 +331,8 @@ fn members_are_slowed_stopped_killed_started_and_added() {
         ("stop", 2, "300ms"),
         ("continue", 2, "600ms"),
         ("kill", 1, "1s"),
-        ("start", 1, "2s"),
-        ("add", 1, "2500ms"),
+        ("start", 1, "4s"),
+        ("add", 1, "4500ms"),
     ];
     for (act, member, at) in faults {
         let factor = if act == "slow" { "factor = 2\n" } else { "" };
@@ -335,12 +346,14 @@ fn members_are_slowed_stopped_killed_started_and_added() {
     let point = json(&folder.join("plimsoll-lab/faults-quick/points/001-endpoints=2/point.json"));
     let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
     let arrived = |member: &str, from: f64, to: f64| -> u64 {
-        let within = |tick: &&Value| (from..=to).contains(&tick["at"].as_f64().unwrap());
+        let began = |tick: &Value| tick["at"].as_f64().unwrap() - tick["seconds"].as_f64().unwrap();
+        let within = |tick: &&Value| began(tick) >= from && tick["at"].as_f64().unwrap() <= to;
         ticks.iter().filter(within).filter_map(|tick| tick["arrived"][member].as_u64()).sum()
     };
     assert!(arrived("m1", 0.0, 1.0) > 0, "{ticks:?}");
-    assert_eq!(arrived("m1", 1.7, 2.0), 0, "{ticks:?}");
-    assert!(arrived("m2", 0.7, 4.5) > 0 && arrived("m3", 2.6, 9.0) > 0, "{ticks:?}");
+    // A second later it is killed on any machine, and not a moment too soon started again.
+    assert_eq!(arrived("m1", 2.0, 3.9), 0, "{ticks:?}");
+    assert!(arrived("m2", 0.7, 9.0) > 0 && arrived("m3", 4.5, 16.0) > 0, "{ticks:?}");
 }
 
 /// Process ids of the children of a process.
@@ -445,7 +458,10 @@ fn the_processor_time_of_the_balancer_is_what_its_process_used() {
     let mut run = Process::start(&binary(), &["lab", "run", "cpu.toml"], folder.path());
     // Hundredths of a second that the balancer has used, the last that is seen of it.
     let mut used = (0.0f64, 0.0f64);
+    // When it was last seen, and seconds that passed between two looks at it, or after the last one.
+    let (mut last, mut unseen) = (None::<Instant>, 0.0f64);
     until("the run is over", || {
+        let mut there = false;
         for pid in children(run.pid()) {
             let words = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -454,7 +470,17 @@ fn the_processor_time_of_the_balancer_is_what_its_process_used() {
                 // Numbers: pid, then from the parent's on; user and system time are the 10th and 11th after it.
                 let now = fields[11] + fields[12];
                 used = (if used.0 == 0.0 { now.max(f64::MIN_POSITIVE) } else { used.0 }, now);
+                there = true;
             }
+        }
+        // What it used after the last look at it nobody has seen.
+        match last {
+            _ if there => last = Some(Instant::now()),
+            Some(seen) => {
+                unseen = seen.elapsed().as_secs_f64();
+                last = None;
+            }
+            None => {}
         }
         run.ended()
     });
@@ -469,7 +495,11 @@ fn the_processor_time_of_the_balancer_is_what_its_process_used() {
     let told = told * requests as f64 / 1e6;
     let seen = (used.1 - used.0) / 100.0;
     assert!(seen > 0.1, "too little to compare: {used:?}");
-    assert!((0.6 * seen - 0.05..1.4 * seen + 0.05).contains(&told), "{told} s, but the kernel says {seen} s");
+    let most = unseen * thread::available_parallelism().unwrap().get() as f64;
+    assert!(
+        (0.6 * seen - 0.05..1.4 * seen + 0.05 + most).contains(&told),
+        "{told} s, but the kernel says {seen} s, and at most {most} s that nobody saw"
+    );
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //! carry when they are driven to their end.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 
 use crate::stage::{
-    Balancer, Folder, Load, Member, Process, binary, curl, curl_status, found, free_port, until, web,
+    Balancer, Folder, Load, Member, Process, binary, curl, curl_status, found, free_port, patiently, until,
+    web,
 };
 
 /// A member of two emulated processors, which a timer shares among its requests, with an agent beside it that it tells how busy
@@ -70,13 +71,12 @@ fn what_is_predicted_at_a_third_to_a_half_is_what_is_carried_at_the_end() {
     for _ in 0..2 {
         load.more(900);
     }
-    let predicted = found("a prediction still", || {
+    let share = |line: &Value| Some(line["requests_per_second"].as_f64()? / line["capacity"].as_f64()?);
+    let predicted = found("a prediction still, at a third to a half", || {
         load.more(80);
-        Some(line(&balancer)).filter(|line| line["capacity"].is_f64())
+        Some(line(&balancer)).filter(|line| share(line).is_some_and(|share| (0.3..=0.5).contains(&share)))
     });
-    let capacity = predicted["capacity"].as_f64().unwrap();
-    let share = predicted["requests_per_second"].as_f64().unwrap() / capacity;
-    assert!((0.3..=0.5).contains(&share), "{share}: {predicted}");
+    let (capacity, share) = (predicted["capacity"].as_f64().unwrap(), share(&predicted).unwrap());
     assert!((predicted["headroom"].as_f64().unwrap() - (1.0 - share)).abs() < 0.02, "{predicted}");
     assert_eq!(predicted["limited_by"], "members", "{predicted}");
     load.stop_unharmed();
@@ -87,12 +87,18 @@ fn what_is_predicted_at_a_third_to_a_half_is_what_is_carried_at_the_end() {
         let members = balancer.group("web")["members"].as_array().unwrap().clone();
         members.iter().all(|member| member["in_flight"].as_u64() > Some(30))
     });
-    let (before, from) = ended(&balancer);
-    std::thread::sleep(Duration::from_secs(8));
-    let (after, to) = ended(&balancer);
-    let carried = (after - before) / to.duration_since(from).as_secs_f64();
-    let off = capacity / carried - 1.0;
-    assert!(off.abs() <= 0.1, "predicted {capacity:.1}, carried {carried:.1} a second: {predicted}");
+    // What ends in a second, of some windows of four hundred requests: where the machine stands still less does, which changes little of
+    // the middle one.
+    let mut carried: Vec<f64> = Vec::new();
+    let agree = patiently(|| {
+        let (before, from) = ended(&balancer);
+        until("four hundred requests", || ended(&balancer).0 >= before + 400.0);
+        let (after, to) = ended(&balancer);
+        carried.push((after - before) / to.duration_since(from).as_secs_f64());
+        carried.sort_by(f64::total_cmp);
+        carried.len() >= 4 && (capacity / carried[carried.len() / 2] - 1.0).abs() <= 0.1
+    });
+    assert!(agree, "predicted {capacity:.1}, carried {carried:.1?} a second: {predicted}");
 
     // It finds out how good it was, and says so everywhere; of one window by chance less than of some.
     let checked = found("a prediction that was checked and is good", || {
@@ -109,12 +115,10 @@ fn what_is_predicted_at_a_third_to_a_half_is_what_is_carried_at_the_end() {
     let page = balancer.run(&["members"]).out;
     assert!(page.contains("CAN DO") && page.contains("without the member that can do most"), "{page}");
     // As above: for a window nothing may be known.
-    let of_member = found("what a member can do", || {
-        let line = balancer.member(addresses[0])["load_line"].take();
-        Some(line).filter(|line| line["capacity"].is_f64())
+    until("what a member can do", || {
+        let can_do = balancer.member(addresses[0])["load_line"]["capacity"].as_f64();
+        can_do.is_some_and(|can_do| (can_do / 100.0 - 1.0).abs() < 0.15)
     });
-    let can_do = of_member["capacity"].as_f64().unwrap();
-    assert!((can_do / 100.0 - 1.0).abs() < 0.15, "{of_member}");
     for series in [
         "plimsoll_group_capacity_requests_per_second{group=\"web\"}",
         "plimsoll_group_headroom_ratio{group=\"web\"}",
@@ -166,13 +170,11 @@ fn other_work_at_a_host_is_not_charged_to_requests() {
             .filter(|line| line["why"].as_str().is_some_and(|why| why.contains("other work")))
     });
     assert_eq!((&said["verdict"], &said["capacity"]), (&"unknown".into(), &Value::Null), "{said}");
-    // The same of the server alone is what its requests cost: it is nearly full.
-    let said = found("a number", || {
+    // The same of the server alone is what its requests cost: it is nearly full. How many came in a window is by chance.
+    until("a number that is right", || {
         report("cpu=0.95&cpu_host=0.5&cpus=2");
         load.more(10);
-        Some(line(&balancer)).filter(|line| line["capacity"].is_f64())
+        line(&balancer)["capacity"].as_f64().is_some_and(|capacity| (capacity / 21.0 - 1.0).abs() < 0.3)
     });
     load.stop_unharmed();
-    let capacity = said["capacity"].as_f64().unwrap();
-    assert!((capacity / 21.0 - 1.0).abs() < 0.3, "{said}");
 }

@@ -251,7 +251,7 @@ fn a_lease_leaves_a_member_that_is_drained_or_full_up() {
 fn an_alert_moves_as_many_leases_as_it_asks_for() {
     const CLIENTS: usize = 24;
     let (one, other) = (member("one"), member("other"));
-    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
+    let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\ninterval = \"1m\"\n";
     let balancer = Balancer::start(&web(&[one.address, other.address], rest));
     let mut leases: Vec<Value> = (0..CLIENTS).map(|_| bind(&balancer, &Value::Null)).collect();
     assert!(leases.iter().all(|lease| at(lease) == one.address));

@@ -144,6 +144,7 @@ fn a_long_conversation_is_no_slow_answer() {
     // The client's own measure of the answer, which cannot be shorter than the balancer's.
     let answered = begun.elapsed();
     let talked = Instant::now();
+    // bound: how long the conversation goes on
     while talked.elapsed() < answered + Duration::from_millis(200) {
         socket.send(Message::text("and then")).unwrap();
         assert_eq!(socket.read().unwrap(), Message::text("and then"));

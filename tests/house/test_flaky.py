@@ -39,7 +39,7 @@ def complaints(lines):
     found = []
     above = ""
     for number, line in lines:
-        code, _, comment = line.partition("//") if "//" in line else line.partition("#")
+        code, _, comment = line.partition("//") if "//" in line else line.partition("# ")
         said = above + comment
         if SLEEP.search(code) and "sleeps:" not in said and "fn sleep(" not in code:
             found.append((number, "sleeps without a reason (`// sleeps: ...`)"))

@@ -36,7 +36,12 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
     }
     let wanted = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
     let bound = settings.binding.as_ref().map(|bound| ExternalAccountKey::new(bound.id.clone(), &bound.key));
-    let made = builder(client).create(&wanted, settings.directory.to_string(), bound.as_ref()).await;
+    let make = || builder(client.clone()).create(&wanted, settings.directory.to_string(), bound.as_ref());
+    let mut made = make().await;
+    // What the library has given up after three nonces in a row was neither party's fault.
+    if made.as_ref().is_err_and(is_stale) {
+        made = make().await;
+    }
     let (account, credentials) = made.map_err(|error| format!("no account: {}", explain(&error)))?;
     keep(settings, cache, credentials)?;
     Ok(account)

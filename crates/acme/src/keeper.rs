@@ -311,6 +311,9 @@ async fn work(inner: &Inner, kept: &mut Kept) {
             }
             Err(_) => look_later(kept, None, now),
         }
+    } else {
+        // One that does not say whose it is nobody gives advice of.
+        look_later(kept, None, now);
     }
     if kept.leaf.is_some() && kept.renewal > now {
         return;
