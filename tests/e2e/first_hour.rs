@@ -43,7 +43,7 @@ impl Somebody {
 
     fn new() -> Self {
         let folder = Folder::new();
-        std::fs::copy(binary(), folder.join("plimsoll")).unwrap();
+        folder.install(&binary(), "plimsoll");
         std::fs::create_dir(folder.join("run")).unwrap();
         std::fs::set_permissions(folder.join("run"), std::fs::Permissions::from_mode(0o700)).unwrap();
         if root() {

@@ -222,9 +222,7 @@ fn balancers_take_turns_and_one_that_is_missing_leaves_its_claim_open() {
     let folder = Folder::new();
     folder.write("turns.toml", unequal(r#"["plimsoll", "haproxy:random(2)", "envoy:ROUND_ROBIN"]"#, RATIO));
     // A PATH without Envoy, and a binary with none beside it.
-    let program = folder.join("bin/here/plimsoll");
-    fs::create_dir_all(program.parent().unwrap()).unwrap();
-    fs::copy(binary(), &program).unwrap();
+    let program = folder.install(&binary(), "bin/here/plimsoll");
     let out = std::process::Command::new(part("setpriv"))
         .args(["--pdeathsig", "KILL", "--"])
         .arg(&program)

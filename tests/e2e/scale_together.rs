@@ -103,9 +103,7 @@ fn program(folder: &Folder, mark: &Mark) -> String {
          setsid {plimsoll} member --listen 127.0.0.1:$port --name {mark} >/dev/null 2>&1 </dev/null &\n\
          echo \"{{\\\"address\\\": \\\"127.0.0.1:$port\\\", \\\"id\\\": \\\"$!\\\"}}\"\n"
     );
-    let path = folder.write("members", script);
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    path.display().to_string()
+    folder.script("members", &script).display().to_string()
 }
 
 #[test]

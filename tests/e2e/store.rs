@@ -113,9 +113,7 @@ fn given_a_folder(folder: &Folder, state: &Path) -> std::path::PathBuf {
     let plimsoll = crate::stage::binary();
     let script =
         format!("#!/bin/sh\nSTATE_DIRECTORY={} exec {} \"$@\"\n", state.display(), plimsoll.display());
-    let script = folder.write("given", script);
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    script
+    folder.script("given", &script)
 }
 
 #[test]

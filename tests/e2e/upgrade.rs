@@ -417,9 +417,7 @@ fn a_websocket_lives_across_an_upgrade_until_the_deadline() {
 
 /// A program that is no balancer.
 pub(crate) fn program(folder: &Folder, name: &str, script: &str) -> PathBuf {
-    let path = folder.write(name, format!("#!/bin/sh\n{script}\n"));
-    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    path
+    folder.script(name, &format!("#!/bin/sh\n{script}\n"))
 }
 
 #[test]

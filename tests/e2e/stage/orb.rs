@@ -240,11 +240,6 @@ impl Call {
     pub(crate) fn exception(&self) -> Option<&str> {
         self.field("exception")
     }
-
-    /// How long it took as the client saw it, microseconds.
-    pub(crate) fn micros(&self) -> u64 {
-        self.field("us").and_then(|us| us.parse().ok()).unwrap()
-    }
 }
 
 /// Where the programs are, built from the sources as they are now.

@@ -4,7 +4,6 @@ mod server;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -34,8 +33,12 @@ impl Folder {
 
     /// A program.
     fn script(&self, name: &str, text: &str) -> String {
-        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let source = self.write(&format!("{name}.source"), &format!("#!/bin/sh\n{text}\n"));
+        let path = self.0.join(name);
+        // Another process writes it: the kernel runs no file that is open for writing, and children that other tests start
+        // meanwhile would inherit ours.
+        let made = std::process::Command::new("install").args(["-m", "755"]).args([&source, &path]).status();
+        assert!(made.unwrap().success(), "install {}", path.display());
         path.display().to_string()
     }
 }
