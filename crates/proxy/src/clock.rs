@@ -41,6 +41,16 @@ pub(crate) fn processor_seconds() -> f64 {
         .map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
 }
 
+fn monotonic() -> u64 {
+    #[cfg(test)]
+    if let Some(held) = held::now() {
+        return held;
+    }
+    // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
 /// A clock that a test holds, for its thread.
 #[cfg(test)]
 pub(crate) mod held {
@@ -64,14 +74,4 @@ pub(crate) mod held {
     pub(super) fn now() -> Option<u64> {
         HELD.get()
     }
-}
-
-fn monotonic() -> u64 {
-    #[cfg(test)]
-    if let Some(held) = held::now() {
-        return held;
-    }
-    // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }

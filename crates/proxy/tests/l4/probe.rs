@@ -14,8 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::rig::{
-    Echo, HOUR, MILLI, MINUTE, assert_reset, by, echoes, group, listener, place, settings, start_with, status,
-    status_of, until, within,
+    Echo, HOUR, MILLI, MINUTE, assert_reset, by, echoes, group, listener, place, settings, start_with,
+    status, status_of, until, within,
 };
 use crate::second::second;
 
