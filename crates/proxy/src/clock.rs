@@ -61,9 +61,20 @@ pub(crate) mod held {
         static HELD: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Holds the clock of this thread until it is [advanced](advance).
-    pub(crate) fn hold() {
+    /// Lets the clock go when it is dropped.
+    #[must_use]
+    pub(crate) struct Hold;
+
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            HELD.set(None);
+        }
+    }
+
+    /// Holds the clock of this thread: it goes on only as it is [advanced](advance).
+    pub(crate) fn hold() -> Hold {
         HELD.set(Some(super::monotonic()));
+        Hold
     }
 
     /// Has so much time pass at once.
