@@ -41,6 +41,16 @@ pub(crate) fn processor_seconds() -> f64 {
         .map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
 }
 
+fn monotonic() -> u64 {
+    #[cfg(test)]
+    if let Some(held) = held::now() {
+        return held;
+    }
+    // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+}
+
 /// A clock that a test holds, for its thread.
 #[cfg(test)]
 pub(crate) mod held {
@@ -51,9 +61,20 @@ pub(crate) mod held {
         static HELD: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Holds the clock of this thread until it is [advanced](advance).
-    pub(crate) fn hold() {
+    /// Lets the clock go when it is dropped.
+    #[must_use]
+    pub(crate) struct Hold;
+
+    impl Drop for Hold {
+        fn drop(&mut self) {
+            HELD.set(None);
+        }
+    }
+
+    /// Holds the clock of this thread: it goes on only as it is [advanced](advance).
+    pub(crate) fn hold() -> Hold {
         HELD.set(Some(super::monotonic()));
+        Hold
     }
 
     /// Has so much time pass at once.
@@ -64,14 +85,4 @@ pub(crate) mod held {
     pub(super) fn now() -> Option<u64> {
         HELD.get()
     }
-}
-
-fn monotonic() -> u64 {
-    #[cfg(test)]
-    if let Some(held) = held::now() {
-        return held;
-    }
-    // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
-    clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }

@@ -316,12 +316,12 @@ mod tests {
 
     #[test]
     fn in_overload_the_last_to_come_is_woken_first_and_the_oldest_sent_away() {
+        let _held = held::hold();
         run(|core| async move {
             let room = Room::default();
             let enter = |waker: &Waker| {
                 room.line(&core, waker, Urgency::default(), PACE, core.now()).expect("a place in the line")
             };
-            held::hold();
             // The line is never empty for long enough, and nobody is served.
             let mut last = enter(Waker::noop());
             while !lock(&room.line).hurried(Urgency::default()) {

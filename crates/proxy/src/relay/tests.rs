@@ -289,8 +289,8 @@ fn the_last_words_of_a_member_that_takes_no_more_are_passed_on() {
 
 #[test]
 fn silence_ends_it_and_activity_does_not() {
+    let _held = held::hold();
     run(|core| async move {
-        held::hold();
         let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
         let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let pass = async |time: Duration| {

@@ -344,7 +344,7 @@ async fn a_call_that_lasts_too_long_in_its_answer_is_told_so() {
             let request = call().header("grpc-timeout", patience).body(()).unwrap();
             let (response, _) = sender.send_request(request, true).unwrap();
             let (head, content, trailers) = answer(response).await.unwrap();
-            assert_eq!(trailers.as_ref().unwrap_or(head.headers())["grpc-status"], "4");
+            assert_eq!(trailers.as_ref().unwrap_or_else(|| head.headers())["grpc-status"], "4");
             if !content.is_empty() {
                 break assert_eq!((content.len(), trailers.is_some()), (9, true));
             }

@@ -162,7 +162,7 @@ async fn a_call_that_is_silent_for_too_long_ends_and_nobody_is_blamed() {
                 let (response, mut body) = sender.send_request(call().body(()).unwrap(), false).unwrap();
                 body.send_data(Bytes::from_static(b"one"), false).unwrap();
                 let (head, content, trailers) = answer(response).await.unwrap();
-                assert_eq!(trailers.as_ref().unwrap_or(head.headers())["grpc-status"], "4");
+                assert_eq!(trailers.as_ref().unwrap_or_else(|| head.headers())["grpc-status"], "4");
                 assert_eq!(status_of(&engine, member).failures, 0);
                 if !content.is_empty() {
                     break assert_eq!((&content[..], trailers.is_some()), (&b"one"[..], true));
