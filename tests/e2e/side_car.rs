@@ -307,7 +307,7 @@ fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
     eprintln!("{} answers and {few} under way, {} and {many} where all wait", load.ok, all.ok);
     // 0.88 alone, 0.77 to 0.83 beside builds: a server that lets requests wait in order is believed smaller than it
     // is (`meter/knee.rs`), the more so the less its times can be trusted.
-    assert!(2 * load.ok >= all.ok, "{} answers of {}", load.ok, all.ok);
+    assert!(5 * load.ok >= 2 * all.ok, "{} answers of {}", load.ok, all.ok);
     // What waits in front of the servers grows by 120 in each second otherwise.
     assert!(3 * few < many, "{few} are under way, without side-cars {many}");
 }
