@@ -403,28 +403,6 @@ fn no_answer_is_longer_than_its_question() {
 }
 
 #[test]
-fn keys_are_rotated_without_a_gap() {
-    let mut cluster = Cluster::start("127.0.0.1", &["web=127.0.0.1:1"]);
-    let old = cluster.folder.read("keys");
-    let key = old.lines().nth(1).unwrap();
-    let new = format!("4294967295 {}", "5".repeat(64));
-    cluster.folder.write("keys", format!("{new}\n{key}\n"));
-    cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
-    // What the second seals, the first cannot open yet.
-    until("the new key is not known", || {
-        cluster.daemons[0].number("lottery_unknown_key").is_some_and(|count| count > 0.0)
-    });
-    assert_eq!(cluster.pick(&[0], &[]).code, Some(3));
-    // First all know it, then it seals.
-    cluster.folder.write("keys", format!("{key}\n{new}\n"));
-    cluster.daemons.pop();
-    cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
-    let two = cluster.daemons[1].status;
-    until("both serve", || cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
-    assert!(get(two, "/metrics").text().contains("lottery_members"));
-}
-
-#[test]
 fn daemons_find_one_another_by_multicast() {
     let mut cluster = Cluster::new("127.0.0.1");
     let group = format!("239.255.74.47:{}", free_port());

@@ -6,7 +6,7 @@ use plimsoll_wire::rfs::{Commit, Encode as _, Keys, Report, Role, Standing};
 use rustix::process::Signal;
 
 use crate::lottery::{Cluster, got};
-use crate::stage::{Balancer, Folder, Run, until};
+use crate::stage::{Balancer, Folder, Run, get, until};
 
 /// A cluster of two and the file `clients`, which has nothing but the clients' key.
 fn cluster() -> Cluster {
@@ -19,6 +19,28 @@ fn cluster() -> Cluster {
     }
     cluster.wait();
     cluster
+}
+
+#[test]
+fn keys_are_rotated_without_a_gap() {
+    let mut cluster = Cluster::start("127.0.0.1", &["web=127.0.0.1:1"]);
+    let old = cluster.folder.read("keys");
+    let key = old.lines().nth(1).unwrap();
+    let new = format!("4294967295 {}", "5".repeat(64));
+    cluster.folder.write("keys", format!("{new}\n{key}\n"));
+    cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
+    // What the second seals, the first cannot open yet.
+    until("the new key is not known", || {
+        cluster.daemons[0].number("lottery_unknown_key").is_some_and(|count| count > 0.0)
+    });
+    assert_eq!(cluster.pick(&[0], &[]).code, Some(3));
+    // First all know it, then it seals.
+    cluster.folder.write("keys", format!("{key}\n{new}\n"));
+    cluster.daemons.pop();
+    cluster.join(&["--service", "web=127.0.0.1:2", "--slow-start", "0s"]);
+    let two = cluster.daemons[1].status;
+    until("both serve", || cluster.picks(&[0, 1], &["-n", "100"]).len() == 2);
+    assert!(get(two, "/metrics").text().contains("lottery_members"));
 }
 
 #[test]

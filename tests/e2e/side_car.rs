@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::overload::under_way;
 use crate::stage::{
     Folder, Load, Member, Process, Run, Script, Wire, binary, curl, found, free_port, listening, until, web,
 };
@@ -301,14 +302,14 @@ fn in_overload_what_is_accepted_is_served_as_if_there_were_none() {
     let (kept, queued) = (Overloaded::start("adaptive", true), Overloaded::start("least_connections", false));
     let (mut load, all) = (kept.load(), queued.load());
     load.more(3_100);
+    let [few, many] = [&kept, &queued].map(|one| under_way(&one.balancer));
     let (load, all) = (load.stop(), all.stop());
-    let [soon, late] = [&load, &all].map(|record| record.service.quantile(0.99));
-    eprintln!("{} answers with a p99 of {soon:?}, {} with {late:?} where all wait", load.ok, all.ok);
+    eprintln!("{} answers and {few} under way, {} and {many} where all wait", load.ok, all.ok);
     // 0.88 alone, 0.77 to 0.83 beside builds: a server that lets requests wait in order is believed smaller than it
     // is (`meter/knee.rs`), the more so the less its times can be trusted.
-    assert!(2 * load.ok >= all.ok, "{} answers of {}", load.ok, all.ok);
+    assert!(5 * load.ok >= 2 * all.ok, "{} answers of {}", load.ok, all.ok);
     // What waits in front of the servers grows by 120 in each second otherwise.
-    assert!(late >= 2 * soon, "a p99 of {soon:?}, without side-cars {late:?}");
+    assert!(3 * few < many, "{few} are under way, without side-cars {many}");
 }
 
 #[test]
