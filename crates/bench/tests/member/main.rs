@@ -411,11 +411,11 @@ fn integers_come_back_shuffled_and_whole() {
 
 #[test]
 fn the_first_request_of_a_connection_pays_for_the_session() {
-    let member = member(|spec| {
+    let m1 = member(|spec| {
         spec.service = "const:1ms".parse().unwrap();
         spec.session = 100 * MS;
     });
-    let mut stream = member.connect();
+    let mut stream = m1.connect();
     let mut times = Vec::new();
     for _ in 0..3 {
         let start = Instant::now();
@@ -424,17 +424,17 @@ fn the_first_request_of_a_connection_pays_for_the_session() {
         times.push(start.elapsed());
     }
     assert!(times[0] >= 101 * MS, "{times:?}");
-    member.stop();
+    m1.stop();
     // Where cores are shared all work is counted: that of one session and three requests.
-    let member = self::member(|spec| {
+    let shared = member(|spec| {
         spec.service = "const:1ms".parse().unwrap();
         (spec.session, spec.cores, spec.admin) = (100 * MS, Some(1.0), true);
     });
-    let mut stream = member.connect();
+    let mut stream = shared.connect();
     for _ in 0..3 {
         stream.write_all(GET.as_bytes()).unwrap();
         until(&mut stream, "m1\n");
     }
-    let busy = member.tells("load")["busy"].as_f64().unwrap();
+    let busy = shared.tells("load")["busy"].as_f64().unwrap();
     assert!((busy - 0.103).abs() < 1e-6, "{busy}");
 }

@@ -1,6 +1,6 @@
 //! Members on threads of the test, and what it takes to speak with them.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, Once, mpsc};
 use std::thread::{JoinHandle, ThreadId};
@@ -114,6 +114,7 @@ pub(crate) fn until(stream: &mut TcpStream, end: &str) -> String {
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => text.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error} after {:?}", String::from_utf8_lossy(&text)),
         }
     }
