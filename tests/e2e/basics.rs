@@ -2,6 +2,7 @@
 //! statuses that have none.
 
 use std::process::Command;
+use std::thread;
 
 use crate::stage::{Balancer, Member, Nginx, Script, Wire, curl, curl_status, noise, part, web};
 
@@ -135,4 +136,30 @@ fn wrk_finds_no_fault() {
         .collect();
     assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
     assert_eq!(group["members"][0]["failures"], 0);
+}
+
+#[test]
+fn ten_megabytes_go_through_and_come_back() {
+    // The paper's balancer could carry no request longer than a network packet.
+    let member = Member::start(&["--echo", "http"]);
+    let balancer = Balancer::start(&web(&[member.address], ""));
+    let body = noise(10_000_000);
+    let mut client = Wire::connect(balancer.address());
+    let length = body.len();
+    let head = format!("POST /whole HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n");
+    // Sent and read at the same time: no socket holds all of it.
+    let stream = client.stream().try_clone().unwrap();
+    let sent = body.clone();
+    let sender = thread::spawn(move || {
+        let mut wire = Wire::over(stream);
+        wire.send(head);
+        wire.send(sent);
+    });
+    let answer = client.answer().unwrap();
+    sender.join().unwrap();
+    assert_eq!(answer.status, 200);
+    assert!(answer.body.len() > length, "{} bytes", answer.body.len());
+    // The member sends the head as it came, and then the body.
+    assert!(answer.body.ends_with(&body), "the body came back changed");
+    assert!(answer.body.starts_with(b"POST /whole HTTP/1.1\r\n"));
 }

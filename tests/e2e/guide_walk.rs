@@ -13,6 +13,8 @@ const WEB: &str = "[admin]\nreports = \"10.0.0.250:9901\"\n\n[[listener]]\naddre
 const OTHER_HOST: &str = "it is for another host";
 const OWN: &str = "the experiment is the reader's own";
 const LONG: &str = "it takes minutes";
+/// Claims may fail on a machine that is busy with other tests; that there is a report may not. Two spaces: this is not done again.
+const JUDGED: &str = "judged() { plimsoll  lab \"$@\" || [ $? = 1 ]; }; judged list";
 const STAYS: &str = "it stays on the screen until somebody ends it";
 
 #[test]
@@ -139,6 +141,7 @@ fn papers() {
         .put("--rate 500 --duration 30s", "--rate 50 --duration 1s --tolerance 10s")
         .skip("plimsoll lab run l3b", LONG)
         .skip("plimsoll lab run ./mine.toml", OWN)
+        .put("plimsoll lab run smoke", "plimsoll lab run smoke || [ $? = 1 ]")
         .go();
 }
 
@@ -146,6 +149,8 @@ fn papers() {
 fn lab() {
     Walk::guide("lab.md")
         .put("l3b", "smoke")
+        .put("plimsoll lab list", JUDGED)
+        .put("plimsoll lab ", "judged ")
         .skip("plimsoll lab run ./mine.toml", OWN)
         .skip("plimsoll lab compare", "it compares with what another machine measured")
         .go();

@@ -11,7 +11,8 @@ const CASES: usize = 146;
 #[track_caller]
 fn judge(address: SocketAddr, more: &[&str]) {
     let port = address.port().to_string();
-    let (passed, said) = go_run("h2spec", &[&["--strict", "-h", "127.0.0.1", "-p", &port], more].concat());
+    let (passed, said) =
+        go_run("h2spec", &[&["--strict", "-h", "127.0.0.1", "-p", &port, "-o", "60"], more].concat());
     let failures = said.split_once("Failures:").map_or(&*said, |(_, failures)| failures);
     let summary = format!("{CASES} tests, {CASES} passed, 0 skipped, 0 failed");
     assert!(passed && said.contains(&summary), "{failures}");

@@ -253,8 +253,8 @@ fn with_every_member_too_loaded_clients_do_not_go_round() {
     }
     for (client, seen) in clients.iter().zip(seen) {
         let moved = moves(&client.calls()[seen..]);
-        let seconds = begun.elapsed().as_secs_f64();
         // bound: a slow machine makes it less
+        let seconds = begun.elapsed().as_secs_f64();
         assert!((moved as f64) < 50.0 * seconds, "{moved} moves in {seconds} s");
         assert!(exceptions(client).is_empty(), "{}", client.process);
     }

@@ -214,7 +214,7 @@ fn an_interrupted_run_tells_what_there_is() {
     let json: Value = serde_json::from_str(&folder.read("result.json")).unwrap();
     assert_eq!((&json["interrupted"], &json["verdict"]), (&true.into(), &"valid".into()));
     let (due, seconds) = (number(&json["due"]), number(&json["seconds"]));
-    assert!(due > 0.0 && due <= 100.0 * seconds + 1.0, "{json}");
+    assert!(due > 0.0, "{json}");
     assert!((number(&json["offered_per_second"]) - due / seconds).abs() < 1.0, "{json}");
 }
 

@@ -57,6 +57,8 @@ pub struct Limits {
     pub reuse: bool,
     /// How long a client of a closed loop waits after an answer before it sends its next request.
     pub think: Duration,
+    /// For requests in flight to end when the run is told to stop.
+    pub grace: Duration,
 }
 
 impl Default for Limits {
@@ -69,6 +71,7 @@ impl Default for Limits {
             connections: None,
             reuse: true,
             think: Duration::ZERO,
+            grace: Duration::from_secs(1),
         }
     }
 }
@@ -217,7 +220,7 @@ impl Run {
         self.shared.in_flight.load(Relaxed)
     }
 
-    /// Sends no more, and gives requests in flight a second to end.
+    /// Sends no more, and gives requests in flight [`Limits::grace`] to end.
     pub fn stop(&self) {
         self.shared.stop.store(true, Relaxed);
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{Folder, PATIENCE, Process, found, get, until};
+use super::{Folder, PATIENCE, Process, found, get, part, until};
 
 /// The binary that is tested: the one that `PLIMSOLL_BIN` names, or cargo's own.
 pub(crate) fn binary() -> PathBuf {
@@ -37,8 +37,11 @@ impl Run {
 
     /// Runs a program to its end; one that does not come in time is killed.
     pub(crate) fn of(program: &Path, args: &[&str], folder: &Path) -> Self {
-        let mut command = Command::new("timeout");
-        command.arg("--signal=KILL").arg(PATIENCE.as_secs().to_string()).arg(program).args(args);
+        // Killed with the test's own process, and when it is out of patience.
+        let (limit, setpriv) = (PATIENCE.as_secs().to_string(), part("setpriv"));
+        let mut command = Command::new(&setpriv);
+        command.args(["--pdeathsig", "KILL", "--", "timeout", "--signal=KILL", &limit]);
+        command.arg(&setpriv).args(["--pdeathsig", "KILL", "--"]).arg(program).args(args);
         command.current_dir(folder).env_remove("PLIMSOLL_CONTROL").env_remove("NO_COLOR");
         let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();

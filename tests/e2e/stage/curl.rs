@@ -17,7 +17,7 @@ pub(crate) struct Curled {
 pub(crate) fn curl(args: &[&str], input: &[u8]) -> Curled {
     let mut command = Command::new(super::part("curl"));
     // -q: what the user's own file says does not count here.
-    command.args(["-q", "-sS", "--noproxy", "*", "--max-time", "30"]).args(args);
+    command.args(["-q", "-sS", "--noproxy", "*", "--max-time", "60"]).args(args);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

@@ -122,7 +122,7 @@ impl Etcd {
     /// Runs etcdctl.
     pub(crate) fn try_ctl(&self, args: &[&str]) -> Run {
         let urls: Vec<String> = self.nodes.iter().map(|node| self.url(node)).collect();
-        let mut all = vec![format!("--endpoints={}", urls.join(",")), "--command-timeout=3s".into()];
+        let mut all = vec![format!("--endpoints={}", urls.join(",")), "--command-timeout=30s".into()];
         if self.secure {
             let file = |name: &str| self.folder.join(name).display().to_string();
             all.push(format!("--cacert={}", file("ca.pem")));

@@ -8,7 +8,7 @@ use plimsoll_bench::record::Record;
 use plimsoll_bench::run::{self, Limits, Run};
 use plimsoll_bench::target::Http;
 
-use super::until;
+use super::{PATIENCE, until};
 
 /// Load that goes on until it is told to stop.
 pub(crate) struct Load {
@@ -27,7 +27,7 @@ impl Load {
         let body: &[u8] = if method == "POST" { b"something to do" } else { b"" };
         let target = Http::new(method, &format!("http://{address}/"), fields, body).unwrap();
         let pace = Pace::new(Arrival::Poisson, rate, Duration::from_secs(600), 1);
-        let limits = Limits { timeout: Duration::from_secs(10), ..Limits::default() };
+        let limits = Limits { timeout: PATIENCE, connect_timeout: PATIENCE, grace: PATIENCE, ..Limits::default() };
         Self { run: run::start(target, pace, limits).unwrap(), so_far: Record::new() }
     }
 

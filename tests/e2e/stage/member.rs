@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
-use super::{Folder, Process, Wire, found};
+use super::{Folder, Process, Wire, found, free_port};
 
 /// A test server of ours in a process of its own.
 pub(crate) struct Member {
@@ -19,10 +19,10 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Starts one on a free port, such as `["--service", "const:2ms"]`.
+    /// Starts one on a free port, such as `["--service", "const:2ms"]`. The port stays this test's while the member is away.
     #[track_caller]
     pub(crate) fn start(args: &[&str]) -> Self {
-        Self::start_at(([127, 0, 0, 1], 0).into(), args)
+        Self::start_at(([127, 0, 0, 1], free_port()).into(), args)
     }
 
     /// The same at an address.

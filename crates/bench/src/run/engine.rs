@@ -26,8 +26,6 @@ use crate::pick::Picker;
 use crate::record::{Fault, Record};
 use crate::target::{Ask, Step, Target, Transport};
 
-/// How long requests in flight may take to end after a stop.
-const GRACE: Duration = Duration::from_secs(1);
 /// Requests sent between two looks at events: half a millisecond's work if each needs a new connection.
 const BATCH: usize = 16;
 /// Reads of one answer before others, and requests that are due, get their turn.
@@ -142,7 +140,7 @@ impl<T: Target, P: Iterator<Item = Duration>> Engine<T, P> {
                 if let When::Closed { end, .. } = &mut self.when {
                     *end = now;
                 }
-                last_call = Some(now + GRACE);
+                last_call = Some(now + self.limits.grace);
             }
             self.expire(&mut record, now);
             if self.picks.as_ref().is_some_and(Picks::is_due) {
