@@ -27,7 +27,8 @@ impl Load {
         let body: &[u8] = if method == "POST" { b"something to do" } else { b"" };
         let target = Http::new(method, &format!("http://{address}/"), fields, body).unwrap();
         let pace = Pace::new(Arrival::Poisson, rate, Duration::from_secs(600), 1);
-        let limits = Limits { timeout: PATIENCE, connect_timeout: PATIENCE, grace: PATIENCE, ..Limits::default() };
+        let limits =
+            Limits { timeout: PATIENCE, connect_timeout: PATIENCE, grace: PATIENCE, ..Limits::default() };
         Self { run: run::start(target, pace, limits).unwrap(), so_far: Record::new() }
     }
 

@@ -112,9 +112,8 @@ fn names_server(zone: &str) -> (u16, Balancer) {
 
 #[track_caller]
 fn run(folder: &Folder, dns: u16) -> Process {
-    // It logs to its standard output.
-    let script =
-        "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 exec \"$0\" -config pebble.json -dnsserver \"$1\" >&2";
+    // It logs to its standard output, and refuses one good nonce in twenty unless it is told not to.
+    let script = "PEBBLE_VA_NOSLEEP=1 PEBBLE_AUTHZREUSE=0 PEBBLE_WFE_NONCEREJECT=0 exec \"$0\" -config pebble.json -dnsserver \"$1\" >&2";
     let program = go_part("pebble");
     let args = ["-c", script, program.to_str().unwrap(), &format!("127.0.0.1:{dns}")];
     Process::start(&part("sh"), &args, folder.path())
