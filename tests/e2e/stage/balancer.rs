@@ -197,7 +197,7 @@ impl Balancer {
     /// keep the machine busy.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
-        let answer = get(self.admin, "/v1/status");
+        let answer = get(self.admin, "/status");
         serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("{error}: {answer:?}"))
     }
 

@@ -27,9 +27,15 @@ impl Load {
         let body: &[u8] = if method == "POST" { b"something to do" } else { b"" };
         let target = Http::new(method, &format!("http://{address}/"), fields, body).unwrap();
         let pace = Pace::new(Arrival::Poisson, rate, Duration::from_secs(600), 1);
-        let limits =
-            Limits { timeout: PATIENCE, connect_timeout: PATIENCE, grace: PATIENCE, ..Limits::default() };
-        Self { run: run::start(target, pace, limits).unwrap(), so_far: Record::new() }
+        Self { run: run::start(target, pace, patient()).unwrap(), so_far: Record::new() }
+    }
+
+    /// So many clients, each of which sends its next request when it has the answer to the last one: what is in flight stays
+    /// the same, however slow the machine is.
+    pub(crate) fn closed(address: SocketAddr, clients: usize) -> Self {
+        let target = Http::new("GET", &format!("http://{address}/"), &[], b"").unwrap();
+        let run = run::closed(target, clients, Duration::from_secs(600), patient()).unwrap();
+        Self { run, so_far: Record::new() }
     }
 
     /// Waits until so many more requests have been answered or have failed.
@@ -59,4 +65,9 @@ impl Load {
         assert_eq!(record.cut, 0, "requests without an answer");
         record
     }
+}
+
+/// Limits that no slow machine reaches.
+fn patient() -> Limits {
+    Limits { timeout: PATIENCE, connect_timeout: PATIENCE, grace: PATIENCE, ..Limits::default() }
 }
