@@ -73,6 +73,8 @@ mod orca_oob;
 mod overload;
 mod own_reports;
 mod pick;
+#[path = "../ports.rs"]
+mod ports;
 mod proxy_protocol;
 mod rate;
 #[cfg(feature = "kerberos")]

@@ -17,8 +17,6 @@ mod orb_group;
 mod pebble;
 mod peers;
 mod pki;
-#[path = "../ports.rs"]
-mod ports;
 mod process;
 mod shell;
 mod told;
@@ -34,6 +32,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::ports::free_port;
 pub(crate) use balancer::{Balancer, Run, binary, groups, listening, members_list, web};
 pub(crate) use curl::{Curled, curl, curl_status};
 pub(crate) use etcd::Etcd;
@@ -46,7 +45,6 @@ pub(crate) use orb_group::{OrbGroup, notes, shedding, shown};
 pub(crate) use pebble::{Pebble, Wish};
 pub(crate) use peers::{Haproxy, Nginx, part};
 pub(crate) use pki::Authority;
-pub(crate) use ports::free_port;
 pub(crate) use process::Process;
 pub(crate) use told::Told;
 pub(crate) use walk::Walk;

@@ -12,10 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-#[path = "../ports.rs"]
-mod ports;
-
-use ports::free_port;
+use crate::ports::free_port;
 
 /// What principals end in.
 pub(crate) const REALM: &str = "PLIMSOLL.TEST";

@@ -56,9 +56,6 @@ func main() {
 				said = append(said, strconv.FormatInt(count-before[at], 10))
 			}
 			answer = strings.Join(said, " ") + " " + strconv.Itoa(client.failures())
-		case "last":
-			since := time.Since(begun).Nanoseconds() - all[whole(words[1])].last.Load()
-			answer = strconv.FormatFloat(float64(since)/1e9, 'f', 6, 64)
 		case "stop":
 			client.stop()
 		}
@@ -66,16 +63,11 @@ func main() {
 	}
 }
 
-// Times are counted from here.
-var begun = time.Now()
-
 // server answers every call with what it was sent.
 type server struct {
 	port  string
 	delay atomic.Int64
 	count atomic.Int64
-	// Nanoseconds since begun.
-	last atomic.Int64
 }
 
 func serve() *server {
@@ -90,7 +82,6 @@ func serve() *server {
 		if err := stream.RecvMsg(&message); err != nil {
 			return err
 		}
-		one.last.Store(time.Since(begun).Nanoseconds())
 		one.count.Add(1)
 		time.Sleep(time.Duration(one.delay.Load()))
 		return stream.SendMsg(&message)

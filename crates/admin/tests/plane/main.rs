@@ -14,6 +14,9 @@ mod leases;
 mod members;
 mod metrics;
 mod pki;
+#[cfg(feature = "kerberos")]
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 mod reads;
 #[cfg(feature = "kerberos")]
 #[expect(dead_code, reason = "a part of it is for other tests")]
