@@ -34,9 +34,11 @@ fn installed(link: Link) -> &'static Path {
             let _ = fs::remove_dir_all(place);
             let mut make = Command::new("make");
             make.args(["--no-print-directory", "install-c"]).arg(format!("PREFIX={}", place.display()));
-            make.env("CARGO_TARGET_DIR", own.parent().unwrap())
-                .env_remove("MAKEFLAGS")
-                .env_remove("MAKELEVEL");
+            make.env("CARGO_TARGET_DIR", own.parent().unwrap());
+            // The last is for libtest (scripts/run-tests): cargo would build all of it anew.
+            for name in ["MAKEFLAGS", "MAKELEVEL", "RUSTC_BOOTSTRAP"] {
+                make.env_remove(name);
+            }
             let made = make.current_dir(root()).output().unwrap();
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         }

@@ -6,7 +6,9 @@ use std::thread;
 
 use rustix::process::Signal;
 
-use crate::stage::{Folder, Member, Orb, OrbClient, OrbGroup, OrbMember, Process, binary, listens, until};
+use crate::stage::{
+    Call, Folder, Member, Orb, OrbClient, OrbGroup, OrbMember, Process, binary, listens, until,
+};
 
 /// Of a load, on a machine that may stand still.
 const PATIENT: [&str; 4] = ["--timeout", "60s", "--connect-timeout", "60s"];
@@ -21,6 +23,14 @@ fn number(who: &str) -> usize {
 fn next(client: &OrbClient, seen: usize) -> usize {
     let seen = client.until("an answer", seen, |call| !call.who().is_empty());
     number(client.calls()[seen - 1].who())
+}
+
+/// Asserts that a client missed nothing but calls that were in flight at servers that died, at most so many.
+#[track_caller]
+fn missed_at_most(client: &OrbClient, deaths: usize) {
+    let calls = client.calls();
+    let failed: Vec<_> = calls.iter().filter(|call| call.exception().is_some()).collect();
+    assert!(failed.len() <= deaths && failed.iter().all(|call| call.was_in_flight()), "{}", client.process);
 }
 
 /// How many clients were sent to these members.
@@ -42,10 +52,10 @@ fn a_member_is_killed_between_calls() {
         members[bound].process.kill();
         let dead = format!("m{bound}");
         let seen = client.calls().len();
-        let seen = client.until("another member", seen, |call| call.who() != dead);
-        let call = &client.calls()[seen - 1];
-        assert_eq!(call.exception(), None, "{}", client.process);
-        bound = number(call.who());
+        let other = |call: &Call| call.exception().is_none() && call.who() != dead;
+        let seen = client.until("another member", seen, other);
+        missed_at_most(&client, killed.len());
+        bound = number(client.calls()[seen - 1].who());
         // A member that died was not handed out again: its client would have waited a second, then two.
         assert_eq!(sent(&group, killed.iter().map(|at| &members[*at])), before, "{}", client.process);
     }
@@ -62,7 +72,7 @@ fn java_clients_find_another_member_too() {
         let seen = client.calls().len();
         let other = format!("m{}", 1 - bound);
         client.until("the other member", seen, |call| call.who() == other);
-        assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+        missed_at_most(&client, 1);
     }
 }
 
@@ -85,7 +95,7 @@ fn two_of_three_members_die_at_once() {
     let seen = client.calls().len();
     let alive = format!("m{left}");
     client.until("the one that is left", seen, |call| call.who() == alive);
-    assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+    missed_at_most(&client, 1);
     // Nobody was sent to the dead: its client would have waited a second, and then two.
     assert_eq!(to_dead(&members), before, "{}", client.process);
     // Neither is who comes new.
@@ -130,7 +140,7 @@ fn a_member_comes_back_with_another_key() {
         members[bound].restart("another", &["--key", "second"]);
         let other = format!("m{}", 1 - bound);
         client.until("the other member", seen, |call| call.who() == other);
-        assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+        missed_at_most(&client, 1);
     }
 }
 
@@ -290,6 +300,6 @@ fn a_member_sends_its_clients_back_for_good() {
     members[1].process.kill();
     for client in &clients {
         client.until("the member that is left", client.calls().len(), |call| call.who() == "m0");
-        assert!(client.calls().iter().all(|call| call.exception().is_none()), "{}", client.process);
+        missed_at_most(client, 1);
     }
 }

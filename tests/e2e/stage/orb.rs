@@ -240,6 +240,12 @@ impl Call {
     pub(crate) fn exception(&self) -> Option<&str> {
         self.field("exception")
     }
+
+    /// Returns whether it was in flight at a server that died: nobody may make such a call again, as the server may have
+    /// carried it out.
+    pub(crate) fn was_in_flight(&self) -> bool {
+        self.exception() == Some("COMM_FAILURE") && self.field("completed") == Some("MAYBE")
+    }
 }
 
 /// Where the programs are, built from the sources as they are now.
