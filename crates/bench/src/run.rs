@@ -57,7 +57,7 @@ pub struct Limits {
     pub reuse: bool,
     /// How long a client of a closed loop waits after an answer before it sends its next request.
     pub think: Duration,
-    /// For requests in flight to end when the run is told to stop.
+    /// Grace period after a stop: requests still in flight at its end count as cut.
     pub grace: Duration,
 }
 

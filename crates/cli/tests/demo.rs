@@ -119,7 +119,7 @@ fn the_demo_loses_no_request_and_leaves_nothing_behind() {
     let report = json(&output);
     assert_eq!(report["failed"], 0, "{report:#}");
     assert_eq!(report["cut"], 0);
-    // A machine too busy to judge by is told so.
+    // On a machine that is too busy the verdict is `invalid`.
     match report["verdict"].as_str() {
         Some("ok") => assert_eq!(output.status.code(), Some(0)),
         verdict => assert_eq!((verdict, output.status.code()), (Some("invalid"), Some(1))),

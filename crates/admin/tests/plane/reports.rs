@@ -50,7 +50,7 @@ fn what_is_not_taken_says_why() {
 fn a_body_that_is_said_to_be_too_long_is_refused_before_it_comes() {
     let open = open();
     let mut stream = tcp(open.admin.reports().unwrap());
-    // It never comes: whoever waited for it would give up, and not answer so.
+    // The body never comes: a server that waited for it would time out and answer otherwise.
     stream.write_all(b"POST /v1/report HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\nx").unwrap();
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();

@@ -60,7 +60,7 @@ fn used_to_its_end(seconds: i64) -> bool {
     true
 }
 
-/// Has the other side left it open?
+/// Returns whether the peer has left the connection open.
 fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     stream.peek(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)

@@ -74,7 +74,7 @@ fn redirect(mut stream: TcpStream, to: &[Ior], counter: &AtomicUsize) {
     }
 }
 
-/// What came of the calls of so many clients until there was enough of it.
+/// Runs so many clients until the record of their calls is enough; returns it.
 #[track_caller]
 fn closed(to: &str, follow: bool, clients: usize, enough: impl Fn(&Record) -> bool) -> Record {
     let target = Iiop::new(to, follow).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that do as they are told, a target that notes when it is asked, and waiting with a bound.
+//! Scripted servers, a target that records when requests are sent, and polling with a timeout.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

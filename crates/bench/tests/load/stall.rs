@@ -19,10 +19,10 @@ const STALLED: u64 = 150;
 
 /// A run with a stall at its beginning.
 struct Stall {
-    /// What there was before anybody was answered, and all of it.
+    /// Record before the first answer, and record of the whole run.
     before: Record,
     record: Record,
-    /// How long each request waited at the least, in seconds, the shortest first.
+    /// Lower bounds of the waiting times of all requests, seconds, ascending.
     waits: Vec<f64>,
     /// Sum of the latencies at the most, in seconds: by when the record told of their ends.
     most: f64,

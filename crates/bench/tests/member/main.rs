@@ -311,7 +311,7 @@ fn tcp_and_udp_echo() {
     udp.stop();
 }
 
-/// How many connections a server has that it has not closed.
+/// Returns the number of connections that a server has not closed.
 fn open(server: SocketAddr) -> usize {
     let port = format!("0100007F:{:04X}", server.port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();

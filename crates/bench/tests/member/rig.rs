@@ -44,7 +44,7 @@ impl Running {
         stream
     }
 
-    /// What it says of itself to `GET /_plimsoll/WHAT`.
+    /// Returns the member's answer to `GET /_plimsoll/WHAT`.
     pub(crate) fn tells(&self, what: &str) -> serde_json::Value {
         let request = format!("GET /_plimsoll/{what} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let answer = self.say(&request, "");

@@ -43,7 +43,7 @@ fn a_client_that_goes_away_ends_its_job_unless_that_is_ignored() {
         m1.comes_to(18, 18);
         drop(streams);
         if ignore {
-            // It hears of those that go before it hears of others that come.
+            // The member sees the disconnects before it sees new connections.
             (0..20).for_each(|_| drop(m1.tells("count")));
         }
         m1.comes_to(18, if ignore { 18 } else { 0 });

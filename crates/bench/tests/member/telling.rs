@@ -28,8 +28,7 @@ fn what_a_script_makes_takes_its_own_time() {
     }
 }
 
-/// What is told next, to `agent`, which takes it; its member goes on. A member that has waited too long for somebody to hear it
-/// gives up, and tells more the next time.
+/// Accepts the next whole report to `agent` and returns it. A member whose report timed out sends another one.
 fn told(agent: &TcpListener) -> String {
     loop {
         let (mut stream, _) = agent.accept().unwrap();
