@@ -25,6 +25,9 @@ use crate::readiness::{self, Bell, Readiness};
 /// Sessions that have their turn before other tasks of the thread have theirs, and the sockets are asked.
 const TURN: usize = 64;
 
+/// Looks of a [`Round`] at the sockets: 262,144 of them.
+const LOOKS: usize = 4096;
+
 /// Where so many sockets were ready at once, there may well be others when these have been seen to.
 const MANY: usize = 2;
 
@@ -38,6 +41,16 @@ pub(crate) struct Sessions {
     closed: Cell<bool>,
     home: Arc<Home>,
     pub(crate) readiness: Rc<Readiness>,
+    round: Round,
+}
+
+/// A round of I/O that somebody waits for: every socket that was ready when it was asked for has been told of, and every session that
+/// was woken by then has had its turn.
+#[derive(Default)]
+struct Round {
+    waiting: Cell<Option<Waker>>,
+    /// Turns that the thread has given when the round is over; none before the sockets were asked.
+    until: Cell<Option<u64>>,
 }
 
 /// What wakers know of the thread of their sessions.
@@ -70,6 +83,8 @@ struct Here {
     /// Whose they are; 0 for nobody's.
     home: Cell<u64>,
     woken: RefCell<VecDeque<Arc<Seat>>>,
+    /// Turns that were given so far.
+    turns: Cell<u64>,
     /// Will the task look at `woken` without being woken?
     awake: Cell<bool>,
     task: RefCell<Option<Waker>>,
@@ -87,7 +102,8 @@ impl Sessions {
         let (afar, called, task) = Default::default();
         let home = Arc::new(Home { id: IDS.fetch_add(1, Relaxed), afar, called, task });
         let readiness = Readiness::new()?;
-        Ok(Rc::new(Self { fresh: RefCell::default(), closed: Cell::new(false), home, readiness }))
+        let (fresh, closed, round) = Default::default();
+        Ok(Rc::new(Self { fresh, closed, home, readiness, round }))
     }
 
     /// Begins a session. It has its first turn later, if these are driven.
@@ -100,6 +116,28 @@ impl Sessions {
                 }
             });
         }
+    }
+
+    /// Waits for a [`Round`]. Ready at once on a thread that drives no sessions. One task at a time waits.
+    pub(crate) async fn round(&self) {
+        let mut asked = false;
+        poll_fn(|cx| {
+            let here = HERE.with(|here| {
+                let driven = here.home.get() == self.home.id && !self.closed.get();
+                if driven && !asked {
+                    self.round.until.set(None);
+                    self.round.waiting.set(Some(cx.waker().clone()));
+                    here.call();
+                }
+                driven
+            });
+            let first = !mem::replace(&mut asked, true);
+            let waits = self.round.waiting.take();
+            let over = !here || (!first && waits.is_none());
+            self.round.waiting.set(waits);
+            if over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Gives sessions their turns, for ever; when this is dropped they are. To be polled by one thread.
@@ -143,6 +181,7 @@ impl Seats {
             }
             let mut left = TURN;
             self.more |= self.bell.rung(cx);
+            self.sessions.round.begin(here, &self.bell);
             loop {
                 let found = if self.more { self.bell.look() } else { 0 };
                 if !self.sessions.fresh.borrow().is_empty() {
@@ -154,11 +193,13 @@ impl Seats {
                     self.turn(seat);
                 }
                 left -= turns;
+                here.turns.set(here.turns.get() + turns as u64);
                 self.more = found == readiness::MOST || found >= MANY && turns > 0;
                 if !self.more || turns == 0 || left == 0 {
                     break;
                 }
             }
+            self.sessions.round.end(here);
             let more =
                 self.more || !here.woken.borrow().is_empty() || !self.sessions.fresh.borrow().is_empty();
             here.awake.set(more);
@@ -203,9 +244,33 @@ impl Seats {
     }
 }
 
+impl Round {
+    /// Asks the sockets until all that were ready have been told of. The kernel names them in turn, so that many new ones delay
+    /// none that was ready before: [`LOOKS`] bounds what is asked for all the same.
+    fn begin(&self, here: &Here, bell: &Bell) {
+        let waiting = self.waiting.take();
+        if waiting.is_some() && self.until.get().is_none() {
+            let _ = (0..LOOKS).find(|_| bell.look() < readiness::MOST);
+            self.until.set(Some(here.turns.get() + here.woken.borrow().len() as u64));
+        }
+        self.waiting.set(waiting);
+    }
+
+    /// Tells whoever waits, once all of them have had their turn.
+    fn end(&self, here: &Here) {
+        if self.until.get().is_some_and(|until| here.turns.get() >= until)
+            && let Some(waiting) = self.waiting.take()
+        {
+            self.until.set(None);
+            waiting.wake();
+        }
+    }
+}
+
 impl Drop for Seats {
     fn drop(&mut self) {
         self.sessions.closed.set(true);
+        self.sessions.round.waiting.take().into_iter().for_each(Waker::wake);
         // They hold the list that they stand in.
         let fresh = mem::take(&mut *self.sessions.fresh.borrow_mut());
         drop(fresh);

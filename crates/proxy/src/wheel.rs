@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
@@ -62,23 +62,36 @@ impl Wheel {
         Timer { wheel: Rc::clone(self), entry, key }
     }
 
-    /// Visits slots as time passes; runs as long as the core.
-    pub(crate) async fn drive(self: Rc<Self>, alarm: Alarm) {
-        poll_fn(|cx: &mut Context<'_>| -> Poll<()> {
-            loop {
-                self.visit();
+    /// Visits slots as time passes; runs as long as the core. `round` waits until all that had arrived at the sockets has been
+    /// seen to.
+    ///
+    /// No timer fires before such a round that began after its deadline. What arrived in time is therefore never late, however long
+    /// the process stood still: a stopped process, a machine that was moved, a cgroup without processor time.
+    pub(crate) async fn drive(self: Rc<Self>, alarm: Alarm, round: impl AsyncFn()) {
+        loop {
+            // What becomes due while this round lasts has its own.
+            let now = self.clock.now().0 >> TICK;
+            if self.next() <= now {
+                round().await;
+            }
+            self.visit(now);
+            // Woken by the alarm, or because a deadline was set that is earlier than that.
+            let mut slept = false;
+            poll_fn(|cx| {
+                if std::mem::replace(&mut slept, true) {
+                    let _ = alarm.poll_rung(cx);
+                    return Poll::Ready(());
+                }
                 let next = self.next();
                 self.wake_at.set(next);
                 *self.driver.borrow_mut() = Some(cx.waker().clone());
                 if next != u64::MAX {
                     alarm.set(Time(next << TICK));
                 }
-                if alarm.poll_rung(cx).is_pending() {
-                    return Poll::Pending;
-                }
-            }
-        })
-        .await;
+                alarm.poll_rung(cx)
+            })
+            .await;
+        }
     }
 
     /// Waits for so long.
@@ -102,16 +115,29 @@ impl Wheel {
         wakers.iter().for_each(Waker::wake_by_ref);
     }
 
-    fn visit(&self) {
-        let now = self.clock.now().0 >> TICK;
+    /// Fires what is due on a clock that a test holds; the alarm of the driver rings by the machine's clock.
+    #[cfg(test)]
+    pub(crate) fn turn(&self) {
+        self.visit(self.clock.now().0 >> TICK);
+    }
+
+    /// Has the driver look at the clock, which a test has moved.
+    #[cfg(test)]
+    pub(crate) fn call(&self) {
+        self.driver.borrow().iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// Fires the timers whose deadline has passed at tick `now`.
+    fn visit(&self, now: u64) {
         let from = (self.visited.get() + 1).max(now.saturating_sub(SLOTS as u64 - 1));
         self.visited.set(now.max(self.visited.get()));
+        // All of them before any is placed anew: after a long sleep that may be in a slot that has passed as well.
+        let mut keys = Vec::new();
         for tick in from..=now {
-            let slot = (tick % SLOTS as u64) as usize;
-            let keys = std::mem::take(&mut self.slots.borrow_mut()[slot]);
-            for key in keys {
-                self.visit_one(key, now);
-            }
+            keys.append(&mut self.slots.borrow_mut()[(tick % SLOTS as u64) as usize]);
+        }
+        for key in keys {
+            self.visit_one(key, now);
         }
     }
 
@@ -194,6 +220,7 @@ impl Drop for Timer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::held;
 
     fn run<F: Future>(future: F) -> F::Output {
         tokio::runtime::Builder::new_current_thread().enable_io().build().expect("runtime").block_on(future)
@@ -230,10 +257,41 @@ mod tests {
                 }
             };
             tokio::select! {
-                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm")) => {}
+                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm"), async || {}) => {}
                 () = wait => {}
             }
         });
+    }
+
+    #[test]
+    fn timers_fire_on_time_however_long_the_thread_sleeps() {
+        let _held = held::hold();
+        let wheel = Wheel::new(Clock::start());
+        let timers: Vec<Timer> = (0..50).map(|_| wheel.timer(Waker::noop())).collect();
+        let mut deadlines = vec![None; timers.len()];
+        let mut draws = 0_u64;
+        let mut draw = |below: u64| {
+            draws += 1;
+            plimsoll_brain::hash(&draws.to_ne_bytes()) % below
+        };
+        for _ in 0..20_000 {
+            let index = draw(50) as usize;
+            // Up to three turns of the wheel ahead, mostly less.
+            let most = if draw(4) == 0 { 25_000 } else { 3000 };
+            let ahead = Duration::from_millis(draw(most));
+            deadlines[index] = Some(wheel.clock.now() + ahead);
+            timers[index].set(wheel.clock.now() + ahead);
+            if draw(3) == 0 {
+                let most = if draw(50) == 0 { 30_000 } else { 40 };
+                held::advance(Duration::from_millis(draw(most)));
+                wheel.turn();
+            }
+            let tick = wheel.visited.get();
+            for (timer, deadline) in timers.iter().zip(&deadlines) {
+                let passed = deadline.is_some_and(|deadline: Time| deadline.0 >> TICK < tick);
+                assert_eq!(timer.fired(), passed, "a deadline at {deadline:?} at tick {tick}");
+            }
+        }
     }
 
     #[test]
@@ -252,7 +310,7 @@ mod tests {
                 assert!(wheel.timers.borrow().is_empty());
             };
             tokio::select! {
-                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm")) => {}
+                () = Rc::clone(&wheel).drive(Alarm::new(wheel.clock).expect("an alarm"), async || {}) => {}
                 () = waits => {}
             }
         });

@@ -229,7 +229,13 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
 pub(crate) fn begin(index: usize, clock: Clock, census: Arc<Census>) -> io::Result<Rc<Core>> {
     let core = Core::new(index, clock, census)?;
     let (alarm, bell) = (Alarm::new(clock)?, Bell::new(Rc::clone(&core.sessions.readiness))?);
-    tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm));
+    let sessions = Rc::clone(&core.sessions);
+    let round = async move || {
+        sessions.round().await;
+        // After the sockets that tokio watches were asked, too, and the tasks that were woken by then had their turn.
+        tokio::task::yield_now().await;
+    };
+    tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm, round));
     tokio::task::spawn_local(Rc::clone(&core.sessions).drive(bell));
     Ok(core)
 }

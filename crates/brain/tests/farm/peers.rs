@@ -90,9 +90,9 @@ impl Policy for Prequal {
         pool.probes.retain(|probe| now - probe.ready < 1.0);
         let ready: Vec<usize> =
             (0..pool.probes.len()).filter(|index| pool.probes[*index].ready <= now).collect();
-        let mut sorted: Vec<u32> = pool.seen.iter().copied().collect();
-        sorted.sort_unstable();
-        let hot = sorted.get((self.quantile * sorted.len() as f64) as usize).copied().unwrap_or(u32::MAX);
+        let mut seen: Vec<u32> = pool.seen.iter().copied().collect();
+        let rank = (self.quantile * seen.len() as f64) as usize;
+        let hot = if rank < seen.len() { *seen.select_nth_unstable(rank).1 } else { u32::MAX };
         let is_cold = |index: &&usize| pool.probes[**index].in_flight < hot;
         let fastest = |a: &&usize, b: &&usize| pool.probes[**a].latency.total_cmp(&pool.probes[**b].latency);
         let cold = ready.iter().filter(is_cold).min_by(fastest);

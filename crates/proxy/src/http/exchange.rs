@@ -147,7 +147,7 @@ impl<S: Stream> Session<S> {
         let mut end = End {
             status: exchange.status,
             at: exchange.session.core.now(),
-            keep_member: exchange.keep_member && exchange.asked.body.done() && !exchange.deaf,
+            keep_member: exchange.keep_member && exchange.sent_whole(),
             keep_client: exchange.keep_client && exchange.asked.body.done() && !exchange.client_ended,
             refused: exchange.refused,
         };
@@ -197,11 +197,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 while turns < TURNS && self.answer(&core, cx, buffer, scratch)? {
                     turns += 1;
                     scratch.clear();
-                    if matches!(self.answer, Answer::Done | Answer::Tunnel) && self.to_client.is_empty() {
+                    if matches!(self.answer, Answer::Done) && self.to_client.is_empty() {
                         return Ok(true);
                     }
                 }
-                Ok(false)
+                Ok(matches!(self.answer, Answer::Tunnel) && self.to_client.is_empty() && self.sent_whole())
             })?,
         };
         if done {
@@ -289,6 +289,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
 
     /// The member's connection takes no more. It may have answered before it closed: that is still to be read.
     fn refused_by_member(&mut self) -> Result<bool, Failure> {
+        if matches!(self.answer, Answer::Tunnel) {
+            // It has switched before it had the request, and will never have all of it.
+            return Err(Failure::Broken);
+        }
         self.deaf = true;
         self.keep_client = false;
         Ok(true)

@@ -22,6 +22,8 @@ use crate::pool::{Admission, Work};
 use crate::reason::Reason;
 use crate::{Binding, ClientTimeouts, Forwarded, ListenerSettings, Protocol};
 
+mod orders;
+
 /// A stream that delivers given pieces, each after a pause, and takes so many bytes at a time.
 struct Script {
     pieces: Vec<Vec<u8>>,
@@ -130,6 +132,12 @@ impl AsyncWrite for Script {
 impl crate::stream::Stream for Script {}
 
 fn session(client: Script) -> Session<Script> {
+    let (core, listener) = stage();
+    session_at(core, listener, client)
+}
+
+/// A core and a listener on it.
+fn stage() -> (Rc<Core>, Rc<Listener>) {
     let core = Core::new(0, Clock::start(), Census::new(10)).expect("a core");
     let minute = Duration::from_secs(60);
     let settings = ListenerSettings {
@@ -155,12 +163,16 @@ fn session(client: Script) -> Session<Script> {
     };
     let door = Door::new(LOOPBACK, 1);
     let listener = Listener::new(door, 0, settings, pool(&core), Vec::new());
+    (core, listener)
+}
+
+fn session_at<S: crate::stream::Stream>(core: Rc<Core>, listener: Rc<Listener>, stream: S) -> Session<S> {
     let timer = core.wheel.timer(std::task::Waker::noop());
     let peer = Peer { client: LOOPBACK, local: LOOPBACK };
     Session {
         core,
         listener,
-        stream: client,
+        stream,
         watched: false,
         peer,
         client: super::Client::new(&peer, "http"),
@@ -189,7 +201,7 @@ fn relay(client: Script, mut member: Script) -> Relayed {
         };
         let exchange = session.exchange(&mut asked, &mut member, &trip, Time(u64::MAX), false);
         let end = tokio::select! {
-            () = Rc::clone(&wheel).drive(alarm) => unreachable!("the wheel turns for ever"),
+            () = Rc::clone(&wheel).drive(alarm, async || {}) => unreachable!("the wheel turns for ever"),
             end = tokio::time::timeout(Duration::from_secs(60), exchange) => end.expect("it ends"),
         };
         end.map(|End { status, keep_member, keep_client, .. }| (status, keep_member, keep_client))

@@ -187,10 +187,11 @@ fn outbound(place: Place, trip: &Trip) -> Link {
     Link::Other(Box::new(Outbound::new(place, trip)))
 }
 
-/// The same where none of those that are there will do.
+/// The same where none of those that are there will do. Makes at most one connection: whether to try again is decided where
+/// attempts and the retry budget are counted.
 ///
 /// # Errors
-/// No connection came about.
+/// No connection came about, or the member ended it before anything could be asked on it.
 pub(crate) async fn reach(
     core: &Rc<Core>,
     trip: &Trip,
@@ -201,19 +202,20 @@ pub(crate) async fn reach(
     let wires = &trip.upstream.wires;
     loop {
         let coming = wires.coming.borrow().as_ref().map(Rc::clone);
-        match coming {
-            Some(coming) => wait(core, trip, timer, deadline, &coming).await?,
-            None => {
-                let making = Making { wires, coming: Rc::default() };
-                *wires.coming.borrow_mut() = Some(Rc::clone(&making.coming));
-                let made = make(core, trip, timer, deadline, peer).await;
-                // Whoever waits may have more time than this request had: then it tries itself.
-                if !matches!(made, Err(Reason::TotalTimeout)) {
-                    making.coming.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
-                }
-                wires.open.borrow_mut().push(made?);
+        let Some(coming) = coming else {
+            let making = Making { wires, coming: Rc::default() };
+            *wires.coming.borrow_mut() = Some(Rc::clone(&making.coming));
+            let made = make(core, trip, timer, deadline, peer).await.and_then(|wire| {
+                wires.open.borrow_mut().push(wire);
+                at_hand(core, trip).ok_or(Reason::Reset)
+            });
+            // Whoever waits may have more time than this request had: then it tries itself.
+            if !matches!(made, Err(Reason::TotalTimeout)) {
+                making.coming.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
             }
-        }
+            return made;
+        };
+        wait(core, trip, timer, deadline, &coming).await?;
         if let Some(stream) = at_hand(core, trip) {
             return Ok(stream);
         }

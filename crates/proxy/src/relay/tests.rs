@@ -1,5 +1,4 @@
 use std::rc::Rc;
-use std::task::Waker;
 use std::time::Duration;
 
 use plimsoll_brain::hash;
@@ -295,8 +294,7 @@ fn silence_ends_it_and_activity_does_not() {
         let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let pass = async |time: Duration| {
             held::advance(time);
-            // The wheel visits what is due.
-            core.wheel.timer(Waker::noop()).set(Time::default());
+            core.wheel.turn();
             for _ in 0..100 {
                 tokio::task::yield_now().await;
             }
@@ -311,6 +309,38 @@ fn silence_ends_it_and_activity_does_not() {
         pass(MINUTE / 5).await;
         let (end, ..) = relay.await.unwrap();
         assert_eq!(end, End::default());
+    });
+}
+
+#[test]
+fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
+    let _held = held::hold();
+    run(|core| async move {
+        let ((mut client, near), (far, mut member)) = (pair().await, pair().await);
+        let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
+        let rest = async || {
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        };
+        for _ in 0..3 {
+            // Both sides wait for bytes by now.
+            client.write_all(b"tick").await.unwrap();
+            member.read_exact(&mut [0; 4]).await.unwrap();
+            rest().await;
+            // The process stands still, and bytes arrive meanwhile.
+            client.write_all(b"tock").await.unwrap();
+            held::advance(MINUTE * 10);
+            core.wheel.call();
+            let mut text = [0; 4];
+            member.read_exact(&mut text).await.expect("the relay goes on");
+            assert_eq!(&text, b"tock");
+        }
+        // With nothing at the sockets the timer fires.
+        rest().await;
+        held::advance(MINUTE * 2);
+        core.wheel.call();
+        assert_eq!(relay.await.unwrap().0, End::default());
     });
 }
 

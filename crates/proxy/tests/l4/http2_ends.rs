@@ -1,5 +1,9 @@
 //! How connections of HTTP/2 end: not before what is on its way has arrived.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use bytes::Bytes;
 use h2::server;
 use http::{Response, StatusCode};
@@ -77,6 +81,57 @@ async fn what_a_member_did_not_take_any_more_is_asked_again_of_the_same() {
             .collect();
         for one in asked {
             assert_eq!(one.await.unwrap(), StatusCode::OK);
+        }
+    })
+    .await;
+}
+
+/// A member that greets and says in the same breath that it takes nothing, as one does that shuts down or is at its limit of
+/// connections; with how many connections it had.
+async fn leaving_member() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Relaxed);
+            let _ =
+                stream.write_all(&[frame(SETTINGS, 0, 0, &[]), frame(GOAWAY, 0, 0, &[0; 8])].concat()).await;
+            tokio::spawn(async move { while next(&mut stream).await.is_some() {} });
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test]
+async fn a_member_that_takes_nothing_costs_one_connection_for_each_try() {
+    const REQUESTS: usize = 20;
+    within(async {
+        let (leaving, connections) = leaving_member().await;
+        let group = to_second(&[leaving]);
+        let retry = RetrySettings { attempts: 2, budget: 1.0, ..group.retry };
+        let (engine, address) = http(GroupSettings { retry, ..group });
+        let (sender, _end) = client(address).await;
+        let asked: Vec<_> = (0..REQUESTS)
+            .map(|_| {
+                let sender = sender.clone();
+                tokio::spawn(async move { get(&sender, "/").await.unwrap().0.status() })
+            })
+            .collect();
+        for one in asked {
+            assert_eq!(one.await.unwrap(), StatusCode::BAD_GATEWAY);
+        }
+        let made = connections.load(Relaxed);
+        assert!((1..=3 * REQUESTS).contains(&made), "{made} connections for {REQUESTS} requests");
+        // Beside one that takes requests nobody notices.
+        let (healthy, _) = second(100, echo).await;
+        let group = to_second(&[leaving, healthy]);
+        let retry = RetrySettings { attempts: 2, budget: 1.0, ..group.retry };
+        let both = settings(listener(Protocol::Http), GroupSettings { retry, ..group });
+        engine.reload(both, Vec::new()).unwrap();
+        for _ in 0..10 {
+            assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
         }
     })
     .await;

@@ -72,6 +72,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             || self.asked.framed.as_deref().is_some_and(|framed| self.sent == 0 || framed.to_member.is_some())
     }
 
+    /// Returns whether the member was sent all of the request. Bytes that were read from the client do not count as sent: what a
+    /// pooled connection still owes would become a part of the next request (RFC 9112 section 9.3), and what a tunnel still owes
+    /// would be lost.
+    #[inline(always)]
+    pub(super) fn sent_whole(&self) -> bool {
+        self.asked.body.done() && !self.unread()
+    }
+
     /// The timer fired: whose fault is it?
     #[cold]
     #[inline(never)]

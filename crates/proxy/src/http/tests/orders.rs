@@ -1,0 +1,230 @@
+//! One exchange under every order of what client and member do, with short writes.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+
+use plimsoll_brain::Time;
+
+use super::{session_at, stage};
+use crate::core::Core;
+use crate::http::Next;
+use crate::http::ending::{End, Failure};
+use crate::listener::Listener;
+use crate::pool::{Admission, Work};
+use crate::stream::{Stream, as_io};
+
+/// A peer whose socket delivers and accepts bytes only as the test lets it.
+#[derive(Default)]
+struct Peer {
+    incoming: VecDeque<u8>,
+    ended: bool,
+    /// Bytes that its receive buffer has room for.
+    room: usize,
+    received: Vec<u8>,
+}
+
+type Shared = Rc<RefCell<Peer>>;
+
+struct Wire(Shared);
+
+impl Stream for Wire {
+    fn poll_recv(&mut self, _: &mut Context<'_>, buffer: &mut [u8], _: &mut bool) -> Poll<io::Result<usize>> {
+        let mut peer = self.0.borrow_mut();
+        if peer.incoming.is_empty() {
+            return if peer.ended { Poll::Ready(Ok(0)) } else { Poll::Pending };
+        }
+        let came = buffer.len().min(peer.incoming.len());
+        for (space, byte) in buffer.iter_mut().zip(peer.incoming.drain(..came)) {
+            *space = byte;
+        }
+        Poll::Ready(Ok(came))
+    }
+
+    fn poll_send(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut peer = self.0.borrow_mut();
+        let taken = bytes.len().min(peer.room);
+        if taken == 0 {
+            return Poll::Pending;
+        }
+        peer.room -= taken;
+        peer.received.extend_from_slice(&bytes[..taken]);
+        Poll::Ready(Ok(taken))
+    }
+}
+
+as_io!(Wire);
+
+/// One thing that happens outside the balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// The next piece of the request arrives.
+    Asks,
+    /// The next piece of the answer arrives.
+    Answers,
+    /// The member accepts some bytes of the request.
+    MemberReads,
+    /// The client accepts some bytes of the answer.
+    ClientReads,
+    MemberEnds,
+}
+
+/// Moves to the next order of a multiset; false after the last (Knuth, TAOCP 7.2.1.2, algorithm L).
+fn advance(order: &mut [Event]) -> bool {
+    let Some(rise) = (1..order.len()).rev().find(|at| order[at - 1] < order[*at]) else { return false };
+    let Some(other) = (rise..order.len()).rev().find(|at| order[rise - 1] < order[*at]) else { return false };
+    order.swap(rise - 1, other);
+    order[rise..].reverse();
+    true
+}
+
+struct Scene {
+    request: &'static [&'static str],
+    answer: &'static [&'static str],
+    /// Whether the answer leaves the member's connection usable if the request went out whole.
+    reusable: bool,
+    /// Whether the member switches protocols.
+    switches: bool,
+}
+
+const POST: &[&str] =
+    &["POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n01234", "567890123456789", "0123456789"];
+
+const SCENES: &[Scene] = &[
+    Scene {
+        request: POST,
+        answer: &["HTTP/1.1 403 Forbidden\r\nContent-", "Length: 6\r\n\r\nea", "rly."],
+        reusable: true,
+        switches: false,
+    },
+    Scene {
+        request: &[
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n0123",
+            "4567890123456789\r\n",
+            "0\r\n\r\n",
+        ],
+        answer: &["HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2", "\r\nok\r\n0\r\n", "\r\n"],
+        reusable: true,
+        switches: false,
+    },
+    Scene {
+        request: POST,
+        answer: &["HTTP/1.1 413 No\r\nConnection: close\r\nContent-Length: 2\r\n\r\n", "n", "o"],
+        reusable: false,
+        switches: false,
+    },
+    Scene {
+        request: &[
+            "POST / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: y\r\nContent-Length: 30\r\n\r\n01234",
+            "567890123456789",
+            "0123456789",
+        ],
+        answer: &[
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n",
+            "Upgrade: y\r\n\r\n",
+            "hello",
+        ],
+        reusable: false,
+        switches: true,
+    },
+];
+
+/// Runs a scene in one order; how it ended, and both peers afterwards.
+fn run(
+    stage: &(Rc<Core>, Rc<Listener>),
+    scene: &Scene,
+    order: &[Event],
+) -> (Option<Result<End, Failure>>, Shared, Shared) {
+    let (client, member) = (Shared::default(), Shared::default());
+    // The head is there: without it there is no exchange.
+    client.borrow_mut().incoming.extend(scene.request[0].bytes());
+    let (core, listener) = stage;
+    let mut session = session_at(Rc::clone(core), Rc::clone(listener), Wire(Rc::clone(&client)));
+    let mut cx = Context::from_waker(Waker::noop());
+    let Poll::Ready(Next::Request(mut asked)) = pin!(session.next()).poll(&mut cx) else {
+        panic!("the head is whole")
+    };
+    let pool = session.listener.pool();
+    let Admission::Trip(trip) = pool.admit(0, 0, Time(0), &[], Work::Session) else { panic!("no member") };
+    let mut stream = Wire(Rc::clone(&member));
+    let mut end = None;
+    {
+        let mut exchange = pin!(session.exchange(&mut asked, &mut stream, &trip, Time(u64::MAX), false));
+        let (mut asks, mut answers) = (scene.request[1..].iter(), scene.answer.iter());
+        for event in order {
+            match event {
+                Event::Asks => client.borrow_mut().incoming.extend(asks.next().expect("a piece").bytes()),
+                Event::Answers => {
+                    member.borrow_mut().incoming.extend(answers.next().expect("a piece").bytes())
+                }
+                Event::MemberReads => member.borrow_mut().room += 60,
+                Event::ClientReads => client.borrow_mut().room += 200,
+                Event::MemberEnds => member.borrow_mut().ended = true,
+            }
+            // Twice: a future may be woken for nothing.
+            for _ in 0..2 {
+                if end.is_none()
+                    && let Poll::Ready(ended) = exchange.as_mut().poll(&mut cx)
+                {
+                    end = Some(ended);
+                }
+            }
+        }
+    }
+    (end, client, member)
+}
+
+/// A connection goes back to the pool only if the member has all of this request, nothing of another, and owes no answer.
+#[test]
+fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
+    use Event::{Answers, Asks, ClientReads, MemberEnds, MemberReads};
+    let stage = stage();
+    let (mut pooled, mut early, mut tunnels) = (0, 0, 0);
+    for scene in SCENES {
+        let (request, answer) = (scene.request.concat(), scene.answer.concat());
+        for ends in [false, true] {
+            let mut order =
+                vec![Asks, Asks, Answers, Answers, Answers, MemberReads, MemberReads, ClientReads];
+            order.extend(ends.then_some(MemberEnds));
+            order.sort_unstable();
+            loop {
+                let (end, client, member) = run(&stage, scene, &order);
+                let (client, member) = (client.borrow(), member.borrow());
+                let told = String::from_utf8_lossy(&client.received);
+                let sent = String::from_utf8_lossy(&member.received);
+                // Heads are rewritten; what follows them is not.
+                let (asked, passed) = (body(&request), body(&sent));
+                assert!(asked.starts_with(passed), "{order:?}: the member got other bytes: {sent:?}");
+                let whole = asked == passed;
+                match end {
+                    Some(Ok(end)) if end.keep_member => {
+                        pooled += 1;
+                        assert!(whole, "{order:?}: pooled while a part of the request is unsent: {sent:?}");
+                        assert!(scene.reusable, "{order:?}: pooled, but the member is not to be asked again");
+                        assert_eq!(body(&told), body(&answer), "{order:?}: the answer is whole");
+                        assert!(member.incoming.is_empty(), "{order:?}: pooled with an answer unread");
+                    }
+                    Some(Ok(_)) => early += u32::from(!whole),
+                    Some(Err(_)) | None => {}
+                }
+                if scene.switches && told.ends_with("hello") {
+                    tunnels += 1;
+                    assert!(whole, "{order:?}: a tunnel before the member has the request: {sent:?}");
+                }
+                if !advance(&mut order) {
+                    break;
+                }
+            }
+        }
+    }
+    let seen = format!("{pooled} pooled, {early} answered early, {tunnels} tunnels");
+    assert!(pooled > 1000 && early > 1000 && tunnels > 1000, "{seen}");
+}
+
+/// Returns what follows a head, nothing if there is no head.
+fn body(message: &str) -> &str {
+    message.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
