@@ -32,10 +32,15 @@ class Browser(unittest.TestCase):
         PICTURES.mkdir(parents=True, exist_ok=True)
 
     def page(self, width=1280, height=900, scheme="light", scripts=True, base=None, state=None):
-        """A page in a window of its own; whatever the console says against it fails the test."""
+        """A page in a window of its own; whatever the console says against it fails the test.
+
+        A page that is open is drawn anew each second: a test that needs several closes each (`page.context.close()`).
+        """
         context = self.browser.new_context(
             viewport={"width": width, "height": height},
             color_scheme=scheme,
+            # Without a graphics card each frame of a transition is drawn by the processor.
+            reduced_motion="reduce",
             java_script_enabled=scripts,
             base_url=base or self.base,
             ignore_https_errors=True,

@@ -57,11 +57,13 @@ class Dashboard(Seen):
                     self.fits(page)
                     suffix = "narrow" if width == 360 else scheme
                     self.picture(page, f"{name}-{suffix}")
+                    page.context.close()
             with self.subTest(name, scripts=False):
                 page = self.page(scripts=False)
                 self.assertEqual(page.goto(path).status, 200)
                 self.assertTrue(page.locator("main").inner_text().strip())
                 self.assertEqual(page.locator("#live").inner_text() if page.locator("#live").count() else "", "")
+                page.context.close()
 
     def test_the_first_screen_says_what_is(self):
         page = self.page()
@@ -320,6 +322,7 @@ class Trouble(Seen):
             self.find_nothing(seen)
             self.fits(seen)
             self.picture(seen, f"overload-{'narrow' if width == 360 else scheme}")
+            seen.context.close()
 
 
 if __name__ == "__main__":

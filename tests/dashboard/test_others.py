@@ -109,6 +109,7 @@ class Others(Browser):
                     self.find_nothing(seen)
                     self.fits(seen)
                     self.picture(seen, f"{name}-{'narrow' if width == 360 else scheme}")
+                seen.context.close()
         return page
 
     def test_a_daemon_says_who_has_which_part_of_the_drum(self):

@@ -67,6 +67,25 @@ fn process(page: &mut Page, status: &Status) {
     one("plimsoll_config_reloads_total", Kind::Counter, "Reloads that succeeded.", status.reloads as f64);
     one("plimsoll_stopping", Kind::Gauge, "1 while the process lets its work end.", flag(status.stopping));
     one("plimsoll_uptime_seconds", Kind::Gauge, "Since the start of the process.", status.uptime_seconds);
+    let memory = &status.memory;
+    one(
+        "plimsoll_memory_budget_bytes",
+        Kind::Gauge,
+        "Most bytes kept of what peers did not finish or do not read (max_memory).",
+        memory.budget_bytes as f64,
+    );
+    one(
+        "plimsoll_memory_kept_bytes",
+        Kind::Gauge,
+        "Bytes kept of what peers did not finish or do not read.",
+        memory.kept_bytes as f64,
+    );
+    one(
+        "plimsoll_memory_refused_total",
+        Kind::Counter,
+        "Connections and requests refused because the memory budget was used up.",
+        memory.refused as f64,
+    );
     one("plimsoll_threads", Kind::Gauge, "Data-plane threads.", status.threads as f64);
     one(
         "plimsoll_access_log_dropped_total",

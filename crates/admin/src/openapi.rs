@@ -305,6 +305,9 @@ fn schemas() -> Value {
     let status = json!({
         "schema": {"type": "integer"}, "version": {"type": "string"}, "pid": {"type": "integer"},
         "uptime_seconds": {"type": "number"}, "stopping": {"type": "boolean"},
+        "memory": {"type": "object", "properties": {
+            "budget_bytes": {"type": "integer"}, "kept_bytes": {"type": "integer"}, "refused": {"type": "integer"},
+        }},
         "last_reload_successful": {"type": "boolean"}, "store": store::status(),
         "listeners": {"type": "array", "items": listener}, "groups": {"type": "array", "items": group},
     });

@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -198,6 +198,8 @@ pub struct Vitals {
     pub(crate) heard: Heard,
     /// How far decisions about its sessions were carried out.
     pub flow: Flow,
+    /// Is it down by its health checks?
+    down: AtomicBool,
 }
 
 impl Vitals {
@@ -230,7 +232,18 @@ impl Vitals {
             latency: eight(&self.latency),
             heard: self.heard.copy(),
             flow: Flow::default(),
+            down: self.is_down().into(),
         }
+    }
+
+    /// Returns whether health checks have declared the member down.
+    pub fn is_down(&self) -> bool {
+        self.down.load(Relaxed)
+    }
+
+    /// Records whether health checks have declared the member down.
+    pub(crate) fn declare_down(&self, down: bool) {
+        self.down.store(down, Relaxed);
     }
 
     /// Requests that clients have with the member themselves, by what they say: so many now, where it was so many before.

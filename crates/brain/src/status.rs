@@ -57,6 +57,9 @@ pub struct Status {
     /// Spans that were dropped because the collector was slow, away or did not want them.
     #[serde(default)]
     pub spans_dropped: u64,
+    /// Memory that peers make the process keep.
+    #[serde(default)]
+    pub memory: MemoryStatus,
     /// What listeners with TLS show their clients.
     #[serde(default)]
     pub certificates: Vec<CertificateStatus>,
@@ -66,6 +69,17 @@ pub struct Status {
     /// Where it is kept what operators do, and which members were registered; none where that is forgotten with the process.
     #[serde(default)]
     pub store: Option<StoreStatus>,
+}
+
+/// The memory budget: bytes of unfinished heads and messages, of streams, and of answers that clients do not read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Most bytes that may be kept at once (`max_memory`).
+    pub budget_bytes: u64,
+    /// Bytes that are kept now.
+    pub kept_bytes: u64,
+    /// How often a connection or request was refused because the budget was used up.
+    pub refused: u64,
 }
 
 /// The balancers that act together, as one of them sees it.

@@ -1,5 +1,6 @@
 //! What the machine allows: open files, and the kernel's queue of connections.
 
+use std::path::Path;
 use std::thread::available_parallelism;
 
 use plimsoll_admin::{GUESTS, REPORTERS};
@@ -39,11 +40,59 @@ pub(crate) fn raise() -> u64 {
 
 /// The `max_connections` that applies where the file does not say, with that many files.
 pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
+    usize::try_from(pairs(config, files).clamp(LEAST, MOST)).unwrap_or(usize::MAX)
+}
+
+/// Returns how many descriptors connections of clients and to members may take together, with that many files. A client of HTTP/2 may
+/// have a hundred requests in flight, each on a connection of its own to a member.
+pub(crate) fn max_descriptors(config: &Config, files: u64) -> usize {
+    let descriptors = pairs(config, files).max(LEAST).saturating_mul(FILES_PER_CONNECTION);
+    usize::try_from(descriptors).unwrap_or(usize::MAX)
+}
+
+/// Returns how many client connections there are files for if each has one to a member.
+fn pairs(config: &Config, files: u64) -> u64 {
     let left = files.saturating_sub(RESERVE + others(config));
     // With as many pipes as there may be, or where those are more than so few connections can use, with what they can.
     let all_piped = left / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
-    let left = (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped);
-    usize::try_from(left.clamp(LEAST, MOST)).unwrap_or(usize::MAX)
+    (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped)
+}
+
+/// Returns the `max_memory` that applies where the file does not say: half of what this process may use.
+pub(crate) fn max_memory() -> usize {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    let limit = cgroup_limit(&own, read).into_iter().chain(machine_memory()).min();
+    usize::try_from(limit.unwrap_or(1 << 30) / 2).unwrap_or(usize::MAX)
+}
+
+/// Returns the bytes of memory that this machine has.
+fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Returns the lowest memory limit of a process's control group and of those that it is in. `own` is its `/proc/self/cgroup`; `read`
+/// returns a file's text. Both versions are known: `0::/path` is the one hierarchy of version 2, `N:memory:/path` that of version 1.
+fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let hierarchies = own.lines().filter_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        match (parts.next()?, parts.next()?) {
+            ("", path) => Some(("/sys/fs/cgroup", path, "memory.max")),
+            (names, path) if names.split(',').any(|name| name == "memory") => {
+                Some(("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes"))
+            }
+            _ => None,
+        }
+    });
+    let limits = hierarchies.flat_map(|(root, path, file)| {
+        let folder = Path::new(root).join(path.trim_start_matches('/'));
+        let within =
+            folder.ancestors().take_while(|folder| folder.starts_with(root)).map(|folder| folder.join(file));
+        within.filter_map(|path| read(&path)?.trim().parse().ok()).collect::<Vec<u64>>()
+    });
+    limits.min()
 }
 
 /// Checks that `files` are enough for what the configuration promises; the error says what to do.
@@ -133,6 +182,25 @@ mod tests {
         let rest = "[[listener]]\naddress='127.0.0.1:53'\ngroup='g'\nprotocol='udp'\nmax_flows=1000\n\
                     [[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
         crate::config::parse("x", format!("{text}\n{rest}").into_bytes()).unwrap().config
+    }
+
+    #[test]
+    fn the_lowest_limit_of_a_control_group_and_those_around_it_counts() {
+        let files = [
+            ("/sys/fs/cgroup/system.slice/lb.service/memory.max", "max\n"),
+            ("/sys/fs/cgroup/system.slice/memory.max", "1073741824\n"),
+            ("/sys/fs/cgroup/memory.max", "4294967296\n"),
+            ("/sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes", "536870912\n"),
+        ];
+        let read = |path: &Path| {
+            let found = files.iter().find(|(name, _)| Path::new(name) == path);
+            found.map(|(_, text)| (*text).to_owned())
+        };
+        assert_eq!(cgroup_limit("0::/system.slice/lb.service\n", read), Some(1 << 30));
+        assert_eq!(cgroup_limit("12:cpu,memory:/docker/ab\n11:pids:/x\n", read), Some(512 << 20));
+        assert_eq!(cgroup_limit("0::/\n", read), Some(4 << 30));
+        assert_eq!(cgroup_limit("", read), None);
+        assert!(max_memory() > 1 << 20);
     }
 
     #[test]

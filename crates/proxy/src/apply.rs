@@ -49,6 +49,8 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
     // What may not.
     let now = inner.clock.now();
     inner.census.most.store(next.max_connections, std::sync::atomic::Ordering::Relaxed);
+    inner.census.memory.resize(next.max_memory);
+    inner.census.most_descriptors.store(next.max_descriptors, std::sync::atomic::Ordering::Relaxed);
     let log_before = std::mem::replace(&mut *lock(&inner.access), log);
     let mut told =
         control.order_all(|| Order::AccessLog(lock(&inner.access).as_ref().map(AccessLog::sender)));

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -86,8 +86,11 @@ pub(crate) async fn patiently<T>(
     mut reached: Pin<Box<impl Future<Output = io::Result<T>>>>,
 ) -> Result<T, Reason> {
     timer.set(deadline.min(core.now() + trip.settings().timeouts.connect));
+    let address = trip.upstream.address.get();
     poll_fn(|cx| match reached.as_mut().poll(cx) {
-        Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| reason(&error))),
+        Poll::Ready(reached) => Poll::Ready(reached.map_err(|error| {
+            if is_own(&error, address) { Reason::Exhausted } else { Reason::ConnectFailed }
+        })),
         Poll::Pending if timer.fired() => {
             let late = core.tick() >= deadline;
             Poll::Ready(Err(if late { Reason::TotalTimeout } else { Reason::ConnectTimeout }))
@@ -97,23 +100,34 @@ pub(crate) async fn patiently<T>(
     .await
 }
 
-/// Whose fault is it?
-fn reason(error: &io::Error) -> Reason {
-    match error.kind() {
-        io::ErrorKind::AddrNotAvailable => Reason::Exhausted,
-        _ if exhausted(error) => Reason::Exhausted,
-        _ => Reason::ConnectFailed,
-    }
-}
-
-/// Is the process or the system out of files, or the kernel out of memory?
+/// Returns whether the process or the system is out of files, or the kernel out of memory.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno))
 }
 
+/// Returns whether a connection to `address` failed for want of something here: files, memory, local ports. Such an error is never a
+/// finding about the member.
+#[cold]
+pub(crate) fn is_own(error: &io::Error, address: SocketAddr) -> bool {
+    match error.kind() {
+        // No local port is left, or this host has no address from which to reach that one. A datagram socket has ports of its
+        // own and fails in the second case alone.
+        io::ErrorKind::AddrNotAvailable => {
+            let any = match address.ip() {
+                IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+                IpAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+            };
+            !UdpSocket::bind(any)
+                .and_then(|socket| socket.connect(address))
+                .is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+        }
+        _ => exhausted(error),
+    }
+}
+
 async fn reach(core: &Core, address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::Result<Socket> {
-    let mut stream = Socket::connect(&core.sessions.readiness, address).await?;
+    let mut stream = Socket::connect(&core.sessions.readiness, address, Some(core.descriptor()?)).await?;
     // Without it answers would only come later.
     stream.hurry();
     if let Some(version) = send_proxy {

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::Marks;
+use rustix::io::Errno;
 
 use crate::access::Access;
 use crate::clock::Clock;
 use crate::group::Group;
+use crate::memory::MemoryBudget;
 use crate::pool::Pool;
 use crate::sessions::Sessions;
 use crate::splice::Pipes;
@@ -60,12 +62,21 @@ pub(crate) struct Core {
     pools: RefCell<BTreeMap<Arc<str>, Rc<Pool>>>,
 }
 
-/// Client connections over all threads, and flows of datagrams, which are not bounded here.
+/// Client connections over all threads, and flows of datagrams, which are not bounded here; and the descriptors that connections of
+/// clients and to members take.
 pub(crate) struct Census {
     open: AtomicUsize,
     flows: AtomicUsize,
     pub(crate) most: AtomicUsize,
+    descriptors: AtomicUsize,
+    /// For the bytes that peers make this process keep.
+    pub(crate) memory: Arc<MemoryBudget>,
+    /// Descriptors that connections may take: what is left of the process's limit after health checks, the admin side and files.
+    pub(crate) most_descriptors: AtomicUsize,
 }
+
+/// The descriptor of one connection to a member, as long as this is held.
+pub(crate) struct Descriptor(Arc<Census>);
 
 /// A client connection that was let in.
 pub(crate) struct Guest(Arc<Census>);
@@ -74,8 +85,29 @@ pub(crate) struct Guest(Arc<Census>);
 pub(crate) struct FlowGuest(Arc<Census>);
 
 impl Census {
-    pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { open: AtomicUsize::new(0), flows: AtomicUsize::new(0), most: AtomicUsize::new(most) })
+    pub(crate) fn new(most: usize, most_descriptors: usize, memory: usize) -> Arc<Self> {
+        Arc::new(Self {
+            memory: MemoryBudget::new(memory),
+            open: AtomicUsize::new(0),
+            flows: AtomicUsize::new(0),
+            most: AtomicUsize::new(most),
+            descriptors: AtomicUsize::new(0),
+            most_descriptors: AtomicUsize::new(most_descriptors),
+        })
+    }
+
+    /// Counts one descriptor more, unless all are taken.
+    fn take(&self) -> bool {
+        let free = self.descriptors.fetch_add(1, Relaxed) < self.most_descriptors.load(Relaxed);
+        if !free {
+            self.descriptors.fetch_sub(1, Relaxed);
+        }
+        free
+    }
+
+    /// Takes a descriptor for a connection to a member; `None` if connections have all that they may.
+    fn descriptor(self: &Arc<Self>) -> Option<Descriptor> {
+        self.take().then(|| Descriptor(Arc::clone(self)))
     }
 
     /// All that is there.
@@ -85,7 +117,7 @@ impl Census {
 
     /// Lets a connection in, unless there are too many.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Guest> {
-        if self.open.fetch_add(1, Relaxed) >= self.most.load(Relaxed) {
+        if self.open.fetch_add(1, Relaxed) >= self.most.load(Relaxed) || !self.take() {
             self.open.fetch_sub(1, Relaxed);
             return None;
         }
@@ -102,6 +134,13 @@ impl Census {
 impl Drop for Guest {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Relaxed);
+        self.0.descriptors.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.0.descriptors.fetch_sub(1, Relaxed);
     }
 }
 
@@ -235,6 +274,18 @@ impl Core {
     }
 
     /// Closes idle connections to members that are no longer worth keeping.
+    /// Takes a descriptor for a connection to a member. Closes this core's idle ones if there is none left.
+    ///
+    /// # Errors
+    /// `EMFILE`: all that connections may take is in use.
+    pub(crate) fn descriptor(&self) -> io::Result<Descriptor> {
+        let taken = self.census.descriptor().or_else(|| {
+            self.pools.borrow().values().for_each(|pool| pool.close_idle());
+            self.census.descriptor()
+        });
+        taken.ok_or_else(|| Errno::MFILE.into())
+    }
+
     pub(crate) fn sweep(&self) {
         let now = self.tick();
         self.pools.borrow().values().for_each(|pool| pool.sweep(now));

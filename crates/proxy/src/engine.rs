@@ -84,7 +84,7 @@ impl Engine {
     pub fn prepare(settings: Settings, estate: Estate) -> Result<Self, StartError> {
         let clock = estate.begin.map_or_else(Clock::start, Clock::since);
         let cores = settings.threads.max(1);
-        let census = Census::new(settings.max_connections);
+        let census = Census::new(settings.max_connections, settings.max_descriptors, settings.max_memory);
         let (strikes, inbox) = mpsc::channel(STRIKES);
         let (said, heard) = mpsc::channel(SAID);
         let (notes, noted) = mpsc::channel(NOTES);

@@ -97,7 +97,7 @@ pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
         let clock = Clock::start();
-        let core = worker::begin(0, clock, Census::new(10)).expect("a core");
+        let core = worker::begin(0, clock, Census::new(10, 100, 1 << 30)).expect("a core");
         tokio::time::timeout(Duration::from_secs(60), work(core)).await.expect("it ends")
     })
 }

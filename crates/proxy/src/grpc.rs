@@ -76,6 +76,7 @@ fn code(reason: Reason) -> u32 {
         | Reason::Reset
         | Reason::BadAnswer
         | Reason::Exhausted
+        | Reason::Memory
         | Reason::Shed => 14,
     }
 }

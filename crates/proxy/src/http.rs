@@ -20,6 +20,7 @@ use crate::connect::Peer;
 use crate::core::Core;
 use crate::http2::{self, Framed};
 use crate::listener::Listener;
+use crate::memory::Kept;
 use crate::metered::{Heed, Metered};
 use crate::pool::{View, Work};
 use crate::reason::Reason;
@@ -68,6 +69,8 @@ struct Session<S> {
     client: Rc<Client>,
     /// Bytes that came after the request being worked on, or the beginning of a head.
     unread: Vec<u8>,
+    /// Of `unread`.
+    kept: Kept,
     timer: Timer,
     /// Was the last request answered without a member?
     answered_alone: bool,
@@ -87,6 +90,8 @@ struct Asked {
     came: bool,
     /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
     streamed: bool,
+    /// May it be tried again if this try fails?
+    spare: bool,
     keep_alive: bool,
     http10: bool,
     upgrade: bool,
@@ -147,9 +152,21 @@ pub(crate) async fn serve<S: Stream + 'static>(
     let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
     let client = client.unwrap_or_else(|| Client::new(&peer, stream.scheme()));
     let heed = Heed::begin(listener.pool().group.side_car.as_ref());
-    let (watched, answered_alone) = (false, false);
-    let mut session =
-        Session { core, listener, stream, watched, peer, client, unread, timer, answered_alone, bond, heed };
+    let (watched, answered_alone, kept) = (false, false, Kept::default());
+    let mut session = Session {
+        core,
+        listener,
+        stream,
+        watched,
+        peer,
+        client,
+        unread,
+        kept,
+        timer,
+        answered_alone,
+        bond,
+        heed,
+    };
     let mut served: u32 = 0;
     loop {
         match session.next().await {
@@ -223,7 +240,10 @@ impl<S: Stream> Session<S> {
             loop {
                 if std::mem::take(fresh) {
                     match self.begin(&core, &buffer[..filled], settings) {
-                        Ok(Some(asked)) => return Poll::Ready(Next::Request(asked)),
+                        Ok(Some(asked)) => {
+                            self.kept.clear();
+                            return Poll::Ready(Next::Request(asked));
+                        }
                         Ok(None) => {}
                         Err(_) if http2::begins(&buffer[..filled]) => {
                             self.unread.clear();
@@ -249,6 +269,9 @@ impl<S: Stream> Session<S> {
                 }
                 self.unread.clear();
                 self.unread.extend_from_slice(&buffer[..filled]);
+                if !self.kept.set(&core.census.memory, self.unread.capacity()) {
+                    return Poll::Ready(Next::Refused(Reason::Memory));
+                }
             }
             if self.ending() && self.unread.is_empty() && !std::mem::replace(parting, true) {
                 self.timer.set(core.parting());
@@ -302,6 +325,7 @@ impl<S: Stream> Session<S> {
             body,
             came,
             streamed: false,
+            spare: false,
             keep_alive: request.keep_alive,
             http10: request.http10,
             upgrade: request.upgrade,

@@ -41,6 +41,7 @@ mod lease;
 mod link;
 mod listener;
 mod load_line;
+mod memory;
 mod metered;
 mod moves;
 mod neighbours;

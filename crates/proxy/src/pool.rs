@@ -293,6 +293,15 @@ impl Pool {
         }
     }
 
+    /// Closes idle connections, so that others have their descriptors.
+    #[cold]
+    pub(crate) fn close_idle(&self) {
+        for upstream in self.upstreams.borrow().values() {
+            upstream.retain(|_| false);
+            upstream.wires.sweep(Time(u64::MAX));
+        }
+    }
+
     /// Closes all idle connections.
     pub(crate) fn close(&self) {
         self.upstreams.borrow().values().for_each(|upstream| upstream.clear());

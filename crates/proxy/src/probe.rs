@@ -13,8 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use plimsoll_brain::MemberId;
@@ -199,13 +200,30 @@ async fn watch(
         let begun = Instant::now();
         let outcome = target.ask().await;
         drop(place);
-        let (group, name) = (Arc::clone(&group), Arc::clone(&name));
-        if findings.send(Finding { group, member, name, outcome }).await.is_err() {
-            return;
+        match outcome {
+            Ok(outcome) => {
+                let (group, name) = (Arc::clone(&group), Arc::clone(&name));
+                if findings.send(Finding { group, member, name, outcome }).await.is_err() {
+                    return;
+                }
+            }
+            // The member stays as it was known: it is asked again after the usual interval.
+            Err(error) => unable(&error),
         }
         // However often it is called to check at once, it does not much oftener than usual.
         sleep_until(begun + interval / 2).await;
         duty.called(begun + interval.mul_f64(0.9 + 0.2 * chance())).await;
+    }
+}
+
+/// Says that this process cannot probe, at most once a second over all members.
+#[cold]
+fn unable(error: &io::Error) {
+    static SAID: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut said = lock(&SAID);
+    if said.is_none_or(|said| said.elapsed() >= Duration::from_secs(1)) {
+        *said = Some(Instant::now());
+        tracing::warn!("health checks cannot be made: {error}; members stay as they were known");
     }
 }
 
@@ -218,7 +236,8 @@ async fn watch(
 pub async fn ask_once(probe: &ProbeSettings, name: &str, address: SocketAddr) -> Result<(), String> {
     let (request, http2) = (asked(&probe.kind, name), matches!(probe.kind, ProbeKind::Grpc { .. }));
     let (settings, name) = (probe.clone(), name.into());
-    Target { address, settings, tls: None, http2, name, preface: Vec::new(), request }.ask().await
+    let target = Target { address, settings, tls: None, http2, name, preface: Vec::new(), request };
+    target.ask().await.unwrap_or_else(|error| Err(format!("this process cannot ask: {error}")))
 }
 
 /// What is sent to a server of this name that is asked for no object.
@@ -250,10 +269,13 @@ impl Target {
         Self { address, settings: probe.clone(), tls, http2, name: name.into(), preface, request }
     }
 
-    /// Once, for as long as it may take; why it failed, for people.
-    async fn ask(&self) -> Result<(), String> {
+    /// Once, for as long as it may take; why the member failed, for people.
+    ///
+    /// # Errors
+    /// This process has no file, memory or port left for a probe.
+    async fn ask(&self) -> io::Result<Result<(), String>> {
         let patience = self.settings.timeout;
-        let late = |_| Err(format!("no answer within {} s", patience.as_secs_f64()));
+        let late = |_| Ok(Err(format!("no answer within {} s", patience.as_secs_f64())));
         timeout(patience, ask::ask(self)).await.unwrap_or_else(late)
     }
 }

@@ -25,13 +25,15 @@ pub(crate) enum Reason {
     Handshake,
     /// It came by a connection that is for another host.
     Misdirected,
+    /// What is kept in memory for peers has reached its budget.
+    Memory,
 }
 
 /// How many reasons there are.
 pub(crate) const REASONS: usize = ALL.len();
 
 /// Every reason, in the order of its number.
-pub(crate) const ALL: [Reason; 18] = [
+pub(crate) const ALL: [Reason; 19] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -50,6 +52,7 @@ pub(crate) const ALL: [Reason; 18] = [
     Reason::Shed,
     Reason::Handshake,
     Reason::Misdirected,
+    Reason::Memory,
 ];
 
 impl Reason {
@@ -74,6 +77,7 @@ impl Reason {
             Self::Shed => "shed",
             Self::Handshake => "handshake",
             Self::Misdirected => "misdirected",
+            Self::Memory => "memory",
         }
     }
 
@@ -98,6 +102,7 @@ impl Reason {
             Self::Shed => "every member works on as many requests as it can, or is too loaded for more",
             Self::Handshake => "no TLS came about",
             Self::Misdirected => "the connection is for another host: make one for this",
+            Self::Memory => "the balancer keeps as many bytes for its clients as it may (max_memory)",
         }
     }
 
@@ -110,9 +115,12 @@ impl Reason {
             Self::Version => (505, "HTTP Version Not Supported"),
             Self::ClientTimeout => (408, "Request Timeout"),
             Self::Misdirected => (421, "Misdirected Request"),
-            Self::NoMember | Self::QueueFull | Self::QueueTimeout | Self::Exhausted | Self::Shed => {
-                (503, "Service Unavailable")
-            }
+            Self::NoMember
+            | Self::QueueFull
+            | Self::QueueTimeout
+            | Self::Exhausted
+            | Self::Shed
+            | Self::Memory => (503, "Service Unavailable"),
             Self::ConnectFailed | Self::Reset | Self::BadAnswer => (502, "Bad Gateway"),
             Self::ConnectTimeout | Self::AnswerTimeout | Self::TotalTimeout => (504, "Gateway Timeout"),
         }

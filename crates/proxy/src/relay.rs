@@ -18,6 +18,7 @@ use std::time::Duration;
 use plimsoll_brain::Time;
 
 use crate::core::{Core, PARTING};
+use crate::memory::Kept;
 use crate::pool::Upstream;
 use crate::residue::Residue;
 use crate::splice::Pipe;
@@ -89,7 +90,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
     stripe.bytes_out.add(ahead.len() as u64);
     stripe.bytes_relayed.add(ahead.len() as u64);
     let (mut up, mut down) = (Flow { residue: Residue::of(ahead), ..Flow::default() }, Flow::default());
-    let mut end = End::default();
+    let (mut end, mut kept) = (End::default(), Kept::default());
     let wait = quiet.wait();
     let mut last = core.tick();
     timer.set(last + wait);
@@ -124,6 +125,12 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
             }
             last = core.tick();
             timer.set(last + wait);
+        }
+        let bytes = up.residue.len() + down.residue.len();
+        if bytes > 0 && !kept.grow(&core.census.memory, bytes) {
+            // The memory budget is used up: the session ends, through no fault of the member.
+            (end.broken, end.reset) = (Some(Side::Client), true);
+            return Poll::Ready(end);
         }
         if (up.broken.is_some() || down.broken.is_some()) && end.judge(&mut up, &mut down) {
             return Poll::Ready(end);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use plimsoll_brain::status::{
-    BindingStatus, GroupStatus, ListenerStatus, MemberStatus, Status, UrgencyStatus,
+    BindingStatus, GroupStatus, ListenerStatus, MemberStatus, MemoryStatus, Status, UrgencyStatus,
 };
 use plimsoll_brain::{MemberId, MemberSpec, Urgency, Vitals};
 
@@ -71,7 +71,9 @@ pub(crate) fn status(inner: &Inner) -> Status {
     let group =
         |name: &Arc<str>| Some(group(lock(&inner.control).groups.get(name)?, asking.contains(name), now));
     let groups = names.iter().filter_map(group).collect();
+    let (budget, kept, refused) = inner.census.memory.status();
     Status {
+        memory: MemoryStatus { budget_bytes: budget as u64, kept_bytes: kept as u64, refused },
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),

@@ -23,6 +23,11 @@ impl Residue {
         self.sent == self.bytes.len()
     }
 
+    /// Returns how many bytes the other side has not accepted yet.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
     /// Sends some of what is left; how much.
     pub(crate) fn poll_send<W: Stream>(
         &mut self,

@@ -20,6 +20,11 @@ pub struct Settings {
     pub threads: usize,
     /// Most client connections at once over all listeners.
     pub max_connections: usize,
+    /// Most descriptors that connections of clients and to members may take at once. Above it no connection is made to a member, and no
+    /// client is let in: what the process may open beyond that is for health checks, the admin side and files.
+    pub max_descriptors: usize,
+    /// Most bytes kept at once of what peers sent and did not finish, or asked for and do not read, over all connections.
+    pub max_memory: usize,
     /// Addresses are unique per transport.
     pub listeners: Vec<ListenerSettings>,
     /// Names are unique. What is put in force anew costs as much as the groups in it that are not the very same as before.

@@ -17,6 +17,7 @@ use rustix::net::{
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::core::Descriptor;
 use crate::readiness::{Place, Readiness, Way};
 use crate::stream::Stream;
 
@@ -24,27 +25,38 @@ use crate::stream::Stream;
 pub(crate) struct Socket {
     place: Place,
     stream: TcpStream,
+    /// Of a connection to a member; that of a client is counted with its visit.
+    _descriptor: Option<Descriptor>,
 }
 
 impl Socket {
     /// A connection that was made: it takes what is sent, and something may have come. `stream` does not block.
     pub(crate) fn new(readiness: &Rc<Readiness>, stream: OwnedFd) -> Self {
-        Self { place: readiness.place(&[Way::Read, Way::Write]), stream: stream.into() }
+        Self::made(readiness, stream, None)
+    }
+
+    fn made(readiness: &Rc<Readiness>, stream: OwnedFd, descriptor: Option<Descriptor>) -> Self {
+        let place = readiness.place(&[Way::Read, Way::Write]);
+        Self { place, stream: stream.into(), _descriptor: descriptor }
     }
 
     /// Connects to an address.
     ///
     /// # Errors
     /// It cannot be reached, or the system has no more sockets.
-    pub(crate) async fn connect(readiness: &Rc<Readiness>, address: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn connect(
+        readiness: &Rc<Readiness>,
+        address: SocketAddr,
+        descriptor: Option<Descriptor>,
+    ) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let stream = rustix::net::socket_with(family, SocketType::STREAM, FLAGS, None)?;
         match rustix::net::connect(&stream, &address) {
-            Ok(()) => return Ok(Self::new(readiness, stream)),
+            Ok(()) => return Ok(Self::made(readiness, stream, descriptor)),
             Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let socket = Self { place: readiness.place(&[]), stream: stream.into() };
+        let socket = Self { place: readiness.place(&[]), stream: stream.into(), _descriptor: descriptor };
         poll_fn(|cx| socket.poll_ready(Way::Write, cx)).await?;
         match socket.stream.take_error()? {
             Some(error) => Err(error),

@@ -37,7 +37,7 @@ impl OrbGroup {
         let text = format!(
             "[[listener]]\naddress = \"{address}\"\nprotocol = \"iiop\"\nbinding = \"{binding}\"\n\
              group = \"web\"\n[[group]]\nname = \"web\"\nstrategy = \"round_robin\"\nslow_start = \"0s\"\n\
-             members = [{}]\niiop.ior_file = \"{}\"\n{rest}\n",
+             members = [{}]\niiop.ior_file = \"{}\"\niiop.max_message = 16777216\n{rest}\n",
             members.join(", "),
             folder.join("group.ior").display(),
         );

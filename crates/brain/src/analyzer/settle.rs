@@ -61,6 +61,7 @@ impl Analyzer {
             self.stale |= before == State::Draining;
             return;
         }
+        entry.vitals.declare_down(entry.state == State::Down);
         entry.since = self.now;
         self.stale = true;
         let out = !entry.state.eligible();

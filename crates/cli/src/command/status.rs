@@ -1,5 +1,6 @@
 //! `plimsoll status`: is all well? One line for each group and listener, and an exit code for scripts.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use plimsoll_brain::status::{
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::{Exit, Failure, Globals, load_line, sources};
 use crate::config::count;
-use crate::control::text::{Cell, Tone, ago, latency, plain, table};
+use crate::control::text::{Cell, Tone, ago, grouped, latency, plain, table};
 use crate::control::{self, Said, Where};
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
@@ -147,14 +148,24 @@ fn trouble(one: &CertificateStatus) -> Option<(String, Tone)> {
     Some((what, tone))
 }
 
+/// Returns a number of bytes in MiB, rounded up, for people.
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", grouped(bytes.div_ceil(1 << 20)))
+}
+
 fn render(status: &Status, color: bool) -> String {
     let mut out = format!(
-        "plimsoll {}, pid {}, up {}, {}\n",
+        "plimsoll {}, pid {}, up {}, {}",
         plain(&status.version),
         status.pid,
         ago(status.uptime_seconds),
         count(status.threads, "thread"),
     );
+    let memory = &status.memory;
+    if memory.budget_bytes > 0 {
+        let _ = write!(out, ", keeps {} of {}", mebibytes(memory.kept_bytes), mebibytes(memory.budget_bytes));
+    }
+    out.push('\n');
     let mut banner = |text: &str, tone: Tone| {
         for (at, line) in text.lines().enumerate() {
             let mark = if at == 0 { "‼" } else { " " };

@@ -44,7 +44,7 @@ impl Default for Iiop {
             type_id: None,
             key: None,
             ior_file: None,
-            max_message: count::<{ 64 << 20 }>(),
+            max_message: count::<{ 1 << 20 }>(),
             connections: count::<16>(),
         }
     }

@@ -27,6 +27,13 @@ pub(crate) struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_connections: Option<usize>,
 
+    /// Most bytes kept at once of what peers sent and did not finish (heads, messages of IIOP, streams of HTTP/2) or asked for and do
+    /// not read, over all connections. More is refused: 503 `memory`, and `NO_RESOURCES` or a closed connection where there is no
+    /// status. Default: half of what the control group or the machine has.
+    #[schemars(range(min = 1_048_576))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_memory: Option<usize>,
+
     /// How long work in flight may take to end when the process stops; then it is cut. The default of 25s
     /// ends before the 30 s after which Kubernetes kills.
     pub(crate) drain_deadline: TimeSpan,
@@ -72,6 +79,7 @@ impl Default for Config {
         Self {
             threads: None,
             max_connections: None,
+            max_memory: None,
             drain_deadline: TimeSpan::millis(25_000),
             upgrade_deadline: TimeSpan::millis(600_000),
             access_log: None,

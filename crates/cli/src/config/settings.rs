@@ -67,6 +67,10 @@ pub(crate) struct Machine {
     pub(crate) threads: usize,
     /// For `max_connections`.
     pub(crate) max_connections: usize,
+    /// Descriptors that connections of clients and to members may take.
+    pub(crate) max_descriptors: usize,
+    /// For `max_memory`.
+    pub(crate) max_memory: usize,
 }
 
 impl Machine {
@@ -75,6 +79,8 @@ impl Machine {
         Self {
             threads: available_parallelism().map_or(1, usize::from),
             max_connections: crate::limits::max_connections(config, files),
+            max_descriptors: crate::limits::max_descriptors(config, files),
+            max_memory: crate::limits::max_memory(),
         }
     }
 }
@@ -147,6 +153,8 @@ impl File {
         Ok(proxy::Settings {
             threads: config.threads.unwrap_or(machine.threads),
             max_connections: config.max_connections.unwrap_or(machine.max_connections),
+            max_descriptors: machine.max_descriptors,
+            max_memory: config.max_memory.unwrap_or(machine.max_memory),
             listeners,
             groups,
             access_log: config
@@ -253,6 +261,7 @@ impl Config {
         let mut config = self.clone();
         config.threads.get_or_insert(machine.threads);
         config.max_connections.get_or_insert(machine.max_connections);
+        config.max_memory.get_or_insert(machine.max_memory);
         for listener in &mut config.listeners {
             listener.binding.get_or_insert_with(|| listener.protocol.binding());
             listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());

@@ -18,7 +18,7 @@ mod strategies;
 mod tls;
 mod wrong;
 
-const HERE: Machine = Machine { threads: 1, max_connections: 99 };
+const HERE: Machine = Machine { threads: 1, max_connections: 99, max_descriptors: 1000, max_memory: 1 << 30 };
 
 /// The least that is a configuration.
 const LEAST: &str = r#"[[listener]]
@@ -93,8 +93,13 @@ fn a_strategy_is_read_by_itself() {
 
 #[test]
 fn defaults_are_as_documented() {
-    let settings =
-        read(LEAST).unwrap().settings(Machine { threads: 2, max_connections: 1234 }, nowhere).unwrap();
+    let settings = read(LEAST)
+        .unwrap()
+        .settings(
+            Machine { threads: 2, max_connections: 1234, max_descriptors: 1000, max_memory: 1 << 30 },
+            nowhere,
+        )
+        .unwrap();
     assert_eq!((settings.threads, settings.max_connections), (2, 1234));
     assert_snapshot!(format!("{:#?}", settings.listeners[0]), @r#"
     ListenerSettings {

@@ -173,6 +173,7 @@ impl<S: Stream> Session<S> {
                 let how = self.bond.as_ref().map_or(Choice::Strategy, |bond| bond.borrow().how);
                 account.chosen(&self.core, &trip, how, &mut asked.out, now);
             }
+            asked.spare = u32::from(retries) < trip.settings().retry.attempts;
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
                 // The member has no room, whatever was known of it here: no fault, and no retry that makes things worse.
                 Ok(end) if end.refused => {
@@ -236,6 +237,14 @@ impl<S: Stream> Session<S> {
                     trip.over(now);
                     self.stream.fail(true);
                     return Outcome::Lost;
+                }
+                Failure::Down => {
+                    tried.insert(usize::from(retries), trip.member());
+                    // Its health checks have said what there is to say.
+                    trip.abandoned();
+                    retries = retries.saturating_add(1);
+                    (last, fresh) = (Reason::AnswerTimeout, false);
+                    continue;
                 }
                 Failure::Declined => {
                     // Asked for nothing, it is not to be blamed; but others may take it at once.

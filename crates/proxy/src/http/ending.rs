@@ -39,6 +39,8 @@ pub(super) enum Failure {
     Member(Reason, bool),
     /// The member did nothing with this request, and takes others. Nothing of an answer came.
     Declined,
+    /// The member was declared down while nothing of an answer had come. The retry budget has paid for another try.
+    Down,
     /// A connection used before was closed before a byte of an answer came. `true`: the member said that it did nothing.
     Stale(bool),
     /// The client's own patience came to its end (gRPC). `true`: its answer had begun.
@@ -55,6 +57,7 @@ impl Failure {
         match self {
             Self::Client(_) => "client_left",
             Self::Refused(reason) | Self::Member(reason, _) => reason.label(),
+            Self::Down => Reason::AnswerTimeout.label(),
             Self::Declined => DECLINED,
             Self::Stale(_) => STALE,
             Self::Expired(_) => Reason::TotalTimeout.label(),

@@ -17,6 +17,7 @@ use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
 use crate::ListenerSettings;
 use crate::core::Core;
+use crate::memory::Kept;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
@@ -75,6 +76,10 @@ struct Exchange<'a, S, M> {
     refused: bool,
     /// Interim answers so far.
     interim: u32,
+    /// When somebody's patience ends; the timer may fire before that.
+    due: Time,
+    /// Of what one side has not accepted yet.
+    kept: Kept,
     /// When to begin to look after the client.
     watch_at: Time,
     /// Is the client looked after while the answer is awaited?
@@ -118,6 +123,8 @@ impl<S: Stream> Session<S> {
             client_ended: false,
             refused: false,
             interim: 0,
+            due: Time(u64::MAX),
+            kept: Kept::default(),
             watch_at: now + UNWATCHED,
             watching: self.stream.shared(),
             session: self,
@@ -178,12 +185,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     #[inline(always)]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.session.timer.fired() {
-            // The first time it fires, it says that this is no quick answer: a client that leaves is worth noticing.
-            if self.watching {
-                return Poll::Ready(Err(self.late()));
-            }
-            self.watching = true;
-            self.extend();
+            self.look()?;
         }
         let core = Rc::clone(&self.session.core);
         let heard = self.heard;
@@ -284,7 +286,18 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             Ok(sent) => self.trip.stripe().bytes_out.add(sent as u64),
             Err(_) => return self.refused_by_member(),
         }
-        Ok(true)
+        if self.to_member.is_empty() { Ok(true) } else { self.keep() }
+    }
+
+    /// Draws on the memory budget for what was not accepted at once.
+    #[cold]
+    fn keep(&mut self) -> Result<bool, Failure> {
+        let bytes = self.to_member.len() + self.to_client.len();
+        match self.kept.grow(&self.session.core.census.memory, bytes) {
+            true => Ok(true),
+            false if self.answered => Err(Failure::Client(true)),
+            false => Err(Failure::Refused(Reason::Memory)),
+        }
     }
 
     /// The member's connection takes no more. It may have answered before it closed: that is still to be read.
@@ -458,7 +471,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
         self.answered |= !matches!(self.answer, Answer::Head);
         match self.to_client.send_or_keep(cx, &mut self.session.stream, head, body) {
-            Ok(_) => Ok(true),
+            Ok(_) if self.to_client.is_empty() => Ok(true),
+            Ok(_) => self.keep(),
             Err(_) => Err(Failure::Client(self.answered)),
         }
     }

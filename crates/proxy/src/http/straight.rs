@@ -36,6 +36,7 @@ impl<S: Stream> Session<S> {
             body,
             came: !framed.pieces.is_empty(),
             streamed: false,
+            spare: false,
             // There is one request on a stream.
             keep_alive: false,
             http10: false,

@@ -138,7 +138,7 @@ fn session(client: Script) -> Session<Script> {
 
 /// A core and a listener on it.
 fn stage() -> (Rc<Core>, Rc<Listener>) {
-    let core = Core::new(0, Clock::start(), Census::new(10)).expect("a core");
+    let core = Core::new(0, Clock::start(), Census::new(10, 100, 1 << 30)).expect("a core");
     let minute = Duration::from_secs(60);
     let settings = ListenerSettings {
         public: None,
@@ -177,6 +177,7 @@ fn session_at<S: crate::stream::Stream>(core: Rc<Core>, listener: Rc<Listener>, 
         peer,
         client: super::Client::new(&peer, "http"),
         unread: Vec::new(),
+        kept: Default::default(),
         timer,
         answered_alone: false,
         bond: None,

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use ::http::{Request, request};
 use bytes::Bytes;
@@ -30,6 +31,7 @@ use crate::core::Core;
 use crate::http::{self, Client};
 use crate::link::Link;
 use crate::listener::Listener;
+use crate::memory::Kept;
 use crate::metered::Heed;
 use crate::reason::Reason;
 use crate::stream::Stream;
@@ -43,6 +45,13 @@ pub(crate) fn begins(bytes: &[u8]) -> bool {
     // As much as a parser of HTTP/1.1 needs to see that it is something else.
     most >= 14 && bytes[..most] == LINE[..most]
 }
+
+/// Bytes that a connection without streams keeps: tables of header compression and buffers of frames.
+const CONNECTION: usize = 32 * 1024;
+/// Bytes that a stream may have on their way through here, of its request and of its answer.
+const STREAM: usize = STREAM_WINDOW as usize + SEND_BUFFER;
+/// For how long a connection without streams has what its streams had, so that one request after another draws nothing.
+const CALM: Duration = Duration::from_secs(1);
 
 /// What a connection's streams have in common.
 struct Hub {
@@ -123,6 +132,11 @@ pub(crate) fn serve<S: Stream + 'static>(
         let (stream, outlet) = batch(stream);
         let governed = Governed::new(stream, unread, Rc::clone(&watch));
         let Some(connection) = meet(&core, &listener, &timer, governed, &outlet).await else { return };
+        let mut kept = Kept::default();
+        if !kept.set(&core.census.memory, CONNECTION) {
+            listener.pool().group.reject(core.index, Reason::Memory);
+            return;
+        }
         let waker = RefCell::default();
         let client = Client::new(&peer, scheme);
         let forwards = Forwards::new(&client.text, scheme);
@@ -143,6 +157,7 @@ pub(crate) fn serve<S: Stream + 'static>(
             hub,
             connection,
             outlet,
+            kept,
             parting: false,
             parted: None,
             last: None,
@@ -216,6 +231,8 @@ struct Serving<S> {
     hub: Rc<Hub>,
     connection: Connection<Governed<Batch<S>>, Bytes>,
     outlet: Outlet<S>,
+    /// Of what its streams may have on their way through here.
+    kept: Kept,
     /// Since when it has no streams, if it has none.
     idle_from: Time,
     /// Was the client told that this connection takes nothing new?
@@ -274,6 +291,9 @@ impl<S: Stream> Serving<S> {
         let busy = self.hub.streams.get() > 0 || watch.stuck.get().is_some();
         if busy {
             (self.idle_from, self.parted) = (now, None);
+        } else if now >= self.idle_from + CALM {
+            // Less never fails.
+            let _ = self.kept.set(&self.core.census.memory, CONNECTION);
         }
         let ending = self.core.stopping.get() || self.listener.closed();
         let idle = self.idle_from + settings.timeouts.idle;
@@ -303,10 +323,11 @@ impl<S: Stream> Serving<S> {
             self.last = Some(now);
             return true;
         }
+        let calm = (!busy && self.kept.bytes() > CONNECTION).then(|| self.idle_from + CALM);
         let idle = (!busy && !self.parting).then_some(idle);
         // While streams are under way it may get stuck without this being asked again: looked at now and then.
         let look = busy.then_some(now + settings.timeouts.body);
-        self.timer.set([over, idle, look].into_iter().flatten().min().unwrap_or(Time(u64::MAX)));
+        self.timer.set([over, idle, look, calm].into_iter().flatten().min().unwrap_or(Time(u64::MAX)));
         false
     }
 
@@ -364,6 +385,9 @@ impl<S: Stream> Serving<S> {
             return respond.send_reset(Code::REFUSED_STREAM);
         }
         let core = &self.core;
+        if !self.kept.grow(&core.census.memory, CONNECTION + (self.hub.streams.get() + 1) * STREAM) {
+            return refused(respond, Reason::Memory);
+        }
         if self.heed.goes(|| core.chance()) {
             self.hub.leave.set(true);
             self.hub.shed.set(true);

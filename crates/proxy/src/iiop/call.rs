@@ -84,7 +84,7 @@ impl Call {
             Reason::Reset => SystemException::COMM_FAILURE,
             Reason::AnswerTimeout | Reason::TotalTimeout => TIMEOUT,
             Reason::BadRequest => SystemException::MARSHAL,
-            Reason::Exhausted => SystemException::NO_RESOURCES,
+            Reason::Exhausted | Reason::Memory => SystemException::NO_RESOURCES,
             // What does not take it now may take it later.
             _ => SystemException::TRANSIENT,
         };

@@ -7,6 +7,7 @@ use plimsoll_wire::giop::{Assembler, BadGiop, Cut, Kind, Limits, cut};
 
 use super::outbox::Outbox;
 use crate::core::Core;
+use crate::memory::Kept;
 
 /// Room made at once for what a message still lacks; more only as it comes.
 const AHEAD: usize = 64 * 1024;
@@ -25,6 +26,7 @@ pub(super) struct Inbound {
     piece: usize,
     /// Most bytes of a message, its fragments together.
     most: usize,
+    kept: Kept,
     watched: bool,
 }
 
@@ -36,6 +38,8 @@ pub(super) enum Came {
     End,
     /// It is not GIOP, or larger than allowed.
     Bad(BadGiop),
+    /// The memory budget is used up.
+    Full,
 }
 
 /// A message, all of it.
@@ -49,7 +53,7 @@ pub(super) struct Whole {
 impl Inbound {
     /// `unread` are bytes that were read from the connection already.
     pub(super) fn new(unread: Vec<u8>, most: usize) -> Self {
-        Self { unread, at: 0, assembler: None, piece: 0, most, watched: false }
+        Self { unread, at: 0, assembler: None, piece: 0, most, kept: Kept::default(), watched: false }
     }
 
     /// Bytes of messages that are not complete.
@@ -72,19 +76,30 @@ impl Inbound {
                 Err(bad) => return Poll::Ready(Came::Bad(bad)),
             }
             let came = core.lend(|buffer, _| match outbox.socket.poll_recv(cx, buffer, &mut self.watched) {
+                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Some(Came::End)),
                 Poll::Ready(Ok(came)) => {
-                    self.unread.extend_from_slice(&buffer[..came]);
-                    Poll::Ready(came > 0)
+                    Poll::Ready((!self.keep(core, &buffer[..came])).then_some(Came::Full))
                 }
-                Poll::Ready(Err(_)) => Poll::Ready(false),
                 Poll::Pending => Poll::Pending,
             });
             match came {
-                Poll::Ready(true) => {}
-                Poll::Ready(false) => return Poll::Ready(Came::End),
+                Poll::Ready(None) => {}
+                Poll::Ready(Some(came)) => return Poll::Ready(came),
                 Poll::Pending => return Poll::Pending,
             }
         }
+    }
+
+    /// Keeps bytes that came; false if there is no memory for them.
+    fn keep(&mut self, core: &Core, bytes: &[u8]) -> bool {
+        // By a quarter at a time, and by exactly that: what is kept is drawn from the budget by the capacity.
+        let lacks = (self.unread.len() + bytes.len()).saturating_sub(self.unread.capacity());
+        if lacks > 0 && self.unread.try_reserve_exact(bytes.len().max(self.unread.len() / 4)).is_err() {
+            return false;
+        }
+        self.unread.extend_from_slice(bytes);
+        let pieces = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
+        self.kept.set(&core.census.memory, self.unread.capacity() + pieces)
     }
 
     /// Takes the next message off the bytes that are here.
@@ -95,8 +110,9 @@ impl Inbound {
                 Cut::Whole { header, len } => (header, len),
                 Cut::Partial { missing, .. } => {
                     self.tidy();
-                    // Whoever announces much may send nothing.
-                    self.unread.reserve(if self.unread.is_empty() { 0 } else { missing.min(AHEAD) });
+                    // Whoever announces much may send nothing. Where there is no memory, what comes is refused.
+                    let ahead = if self.unread.is_empty() { 0 } else { missing.min(AHEAD) };
+                    let _ = self.unread.try_reserve_exact(ahead);
                     return Ok(None);
                 }
             };
@@ -129,6 +145,9 @@ impl Inbound {
         if self.at == self.unread.len() {
             // An idle connection owns no buffer.
             self.unread = Vec::new();
+            if self.assembler.is_none() {
+                self.kept.clear();
+            }
         } else if self.at > 0 {
             self.unread.drain(..self.at);
         }

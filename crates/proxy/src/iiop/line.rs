@@ -78,6 +78,8 @@ pub(super) enum End {
     Said,
     /// It did not.
     Broke,
+    /// The memory budget of this process is used up, which is no fault of the member.
+    Full,
 }
 
 impl Line {
@@ -218,6 +220,7 @@ impl Line {
                     None => core.recycle(whole.bytes),
                 },
                 Came::End | Came::Bad(_) => return End::Broke,
+                Came::Full => return End::Full,
             }
         }
     }
@@ -278,6 +281,9 @@ impl Line {
             if end == End::Said && !std::mem::replace(&mut call.resent, true) {
                 trip.abandoned();
                 tokio::task::spawn_local(relay::relay(call, None));
+            } else if end == End::Full {
+                trip.abandoned();
+                call.refuse(Reason::Memory);
             } else {
                 trip.failed(Blame::Reason(Reason::Reset), now);
                 call.refuse(Reason::Reset);

@@ -104,6 +104,10 @@ impl Session {
                     }
                 }
                 Came::End => break,
+                Came::Full => {
+                    self.listener.pool().group.reject(self.core.index, Reason::Memory);
+                    break;
+                }
                 Came::Bad(bad) => {
                     tracing::debug!("{}: {bad}", self.peer.client);
                     self.protest();

@@ -8,6 +8,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Target, second};
+use crate::connect::is_own;
 use crate::iiop::question::{self, Answer};
 use crate::{ProbeKind, preface, tls};
 
@@ -33,9 +34,19 @@ pub(super) fn request(path: &str, host: &str) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Probes once; why it failed, for people. Takes as long as it takes.
-pub(super) async fn ask(target: &Target) -> Result<(), String> {
-    let mut stream = TcpStream::connect(target.address).await.map_err(|error| told(&error))?;
+/// Probes once; why the member failed, for people. Takes as long as it takes.
+///
+/// # Errors
+/// This process has no file, memory or port left for a probe, which says nothing of the member.
+pub(super) async fn ask(target: &Target) -> io::Result<Result<(), String>> {
+    match TcpStream::connect(target.address).await {
+        Ok(stream) => Ok(ask_on(stream, target).await),
+        Err(error) if is_own(&error, target.address) => Err(error),
+        Err(error) => Ok(Err(told(&error))),
+    }
+}
+
+async fn ask_on(mut stream: TcpStream, target: &Target) -> Result<(), String> {
     // However this ends, and if it is given up: with a reset.
     let _ = stream.set_zero_linger();
     if !target.preface.is_empty() {

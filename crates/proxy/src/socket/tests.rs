@@ -180,7 +180,7 @@ async fn connections_are_made_and_taken_or_refused() {
     let talk = async {
         let mut clients = Vec::new();
         for _ in 0..3 {
-            clients.push(Socket::connect(&readiness, address).await.unwrap());
+            clients.push(Socket::connect(&readiness, address, None).await.unwrap());
         }
         for mut client in clients {
             let (member, peer) = poll_fn(|cx| entrance.poll_accept(cx)).await.unwrap();
@@ -198,7 +198,7 @@ async fn connections_are_made_and_taken_or_refused() {
         assert!(rustix::net::acceptfrom_with(&heir, FLAGS).is_ok());
         assert_eq!(readiness.look(), 0);
         drop((client, heir));
-        let refused = Socket::connect(&readiness, address).await.err().unwrap();
+        let refused = Socket::connect(&readiness, address, None).await.err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     };
     tokio::select! {

@@ -190,7 +190,8 @@ impl Flow {
     fn poll_changed(&self, socket: Option<&Rc<UdpSocket>>, timer: &Timer, service: &Service) -> Poll<bool> {
         let now = service.core.tick();
         let due = service.until(self.last.get(), now);
-        if due <= now || service.listener.left() {
+        // By the timer, not by the clock: a timer fires only after what has arrived was seen to.
+        if timer.fired() && due <= now || service.listener.left() {
             return Poll::Ready(true);
         }
         timer.set(due);

@@ -4,6 +4,7 @@
 
 mod affinity;
 mod bindings;
+mod budgets;
 mod calls;
 mod floods;
 mod frames;

@@ -17,7 +17,7 @@ use crate::rig::{
     Echo, HOUR, MILLI, MINUTE, assert_reset, by, echoes, group, listener, place, settings, start_with,
     status, status_of, until, within,
 };
-use crate::second::second;
+use crate::second::{plain, second};
 
 /// An engine that checks nobody any more once its test is over: its members' ports are others' then.
 struct Checking(Engine);
@@ -351,6 +351,49 @@ async fn members_of_http_2_are_asked_by_it() {
         let (engine, _) = start(listener(Protocol::Http), checked(&[member], kind));
         becomes(&engine, member, State::Down).await;
         assert!(status_of(&engine, member).why.contains("does not know this service"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_whose_member_is_declared_down_goes_elsewhere_at_once() {
+    within(async {
+        // It answers its health checks until it is told to stop, and nothing else ever.
+        let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let frozen = door.local_addr().unwrap();
+        let well = Arc::new(AtomicUsize::new(1));
+        let (asked, mut requests) = tokio::sync::mpsc::channel(10);
+        let serves = Arc::clone(&well);
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = door.accept().await {
+                let (serves, asked) = (Arc::clone(&serves), asked.clone());
+                tokio::spawn(async move {
+                    let mut head = vec![0; 4096];
+                    let len = stream.read(&mut head).await.unwrap_or(0);
+                    if head[..len].starts_with(b"GET /healthz") && serves.load(Relaxed) == 1 {
+                        let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+                    } else if head[..len].starts_with(b"GET /slow") {
+                        asked.send(()).await.unwrap();
+                    }
+                    // Held until the balancer closes it.
+                    while let Ok(1..) = stream.read(&mut head).await {}
+                });
+            }
+        });
+        let (other, _told) = plain("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother").await;
+        let mut group = checked(&[frozen, other], http(None));
+        group.probe = Some(ProbeSettings { kind: http(None), interval: 20 * MILLI, timeout: 200 * MILLI });
+        let (engine, address) = start(listener(Protocol::Http), group);
+        until("both are up", || status(&engine).members.iter().all(|member| member.state == State::Up)).await;
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
+        // No time limit of this group is shorter than a minute: without health checks it would wait as long.
+        requests.recv().await.unwrap();
+        well.store(0, Relaxed);
+        let mut answer = [0; 15];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+        assert_eq!(status_of(&engine, frozen).state, State::Down);
     })
     .await;
 }

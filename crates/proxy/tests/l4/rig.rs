@@ -106,6 +106,8 @@ pub(crate) fn settings(listener: ListenerSettings, group: GroupSettings) -> Sett
     Settings {
         threads: 2,
         max_connections: 1000,
+        max_descriptors: 10_000,
+        max_memory: 1 << 30,
         listeners: vec![listener],
         groups: vec![group.into()],
         access_log: None,

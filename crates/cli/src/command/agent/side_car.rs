@@ -336,7 +336,7 @@ fn section(place: &Place, group: &str) -> String {
         "[[listener]]\naddress = '{listen}'\nprotocol = '{protocol}'\ngroup = '{group}'\nforwarded = 'off'\n\
          {binding}timeouts.idle = '1d'\ntimeouts.tunnel = '1d'\n\
          [[group]]\nname = '{group}'\nstrategy = 'round_robin'\nmembers = ['{server}']\nretry.attempts = 0\n\
-         outlier = false\npool = 1024\niiop.connections = 1024\ntimeouts.idle = '1d'\n"
+         outlier = false\npool = 1024\niiop.connections = 1024\niiop.max_message = 67108864\ntimeouts.idle = '1d'\n"
     )
 }
 
@@ -351,7 +351,12 @@ mod tests {
         let server: MemberAddress = "127.0.0.1:1".parse().unwrap();
         for place in places.into_iter().chain([Place::iiop("0.0.0.0:2809".parse().unwrap(), server)]) {
             let file = config::parse("x", written(std::slice::from_ref(&place)).into_bytes()).unwrap();
-            let settings = file.settings(Machine { threads: 8, max_connections: 10 }, look_up).unwrap();
+            let settings = file
+                .settings(
+                    Machine { threads: 8, max_connections: 10, max_descriptors: 1000, max_memory: 1 << 30 },
+                    look_up,
+                )
+                .unwrap();
             assert_eq!((settings.threads, settings.groups.len()), (1, 1));
             let (listener, group) = (&settings.listeners[0], &settings.groups[0]);
             assert_eq!(

@@ -1,6 +1,7 @@
 //! How long an exchange waits for whom, and whose fault it is if that was too long.
 
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use plimsoll_brain::Time;
 
@@ -9,10 +10,13 @@ use crate::http::ending::Failure;
 use crate::reason::Reason;
 use crate::stream::Stream;
 
+/// How often a request that waits for its answer looks whether the member was declared down.
+const LOOK: Duration = Duration::from_millis(250);
+
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Sets the timer to the first of the deadlines that hold now.
     #[inline(always)]
-    pub(super) fn rearm(&self, now: Time) {
+    pub(super) fn rearm(&mut self, now: Time) {
         let client = self.settings.timeouts.body;
         let member = self.trip.settings().timeouts.idle;
         let idle = match () {
@@ -21,15 +25,48 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             () => member,
         };
         let answer = if self.headless() { self.per_try } else { Time(u64::MAX) };
-        let watch = if self.watching { Time(u64::MAX) } else { self.watch_at };
-        self.session.timer.set(self.deadline.min(answer).min(now + idle).min(watch));
+        let watch = if self.watching { self.look_at(now) } else { self.watch_at };
+        self.due = self.deadline.min(answer).min(now + idle);
+        self.session.timer.set(self.due.min(watch));
     }
 
     /// The same once more, some time later. Out of line: most answers come at once and whole.
     #[cold]
     #[inline(never)]
-    pub(super) fn extend(&self) {
+    pub(super) fn extend(&mut self) {
         self.rearm(self.session.core.tick());
+    }
+
+    /// The timer fired: somebody's patience is at its end, or it is time to look how client and member do.
+    ///
+    /// # Errors
+    /// The exchange ends.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look(&mut self) -> Result<(), Failure> {
+        let now = self.session.core.tick();
+        // The first time it says that this is no quick answer: a client that leaves is worth noticing.
+        if std::mem::replace(&mut self.watching, true) && now >= self.due {
+            return Err(self.late());
+        }
+        let down = self.could_go_elsewhere() && self.trip.upstream.record.vitals.is_down();
+        if down && self.session.listener.pool().withdraw(now) {
+            return Err(Failure::Down);
+        }
+        self.session.timer.set(self.due.min(self.look_at(now)));
+        Ok(())
+    }
+
+    /// Returns when to look next whether the member was declared down; never where nothing would follow from it.
+    #[inline(always)]
+    fn look_at(&self, now: Time) -> Time {
+        if self.could_go_elsewhere() { now + LOOK } else { Time(u64::MAX) }
+    }
+
+    /// Returns whether nothing of an answer has come, and another member may be asked for one.
+    #[inline(always)]
+    fn could_go_elsewhere(&self) -> bool {
+        self.asked.spare && self.headless() && !self.heard && !self.asked.once()
     }
 
     /// Is the head of the final answer still to come?
@@ -121,7 +158,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     return Ok(());
                 }
                 Poll::Ready(Ok(0)) => return Err(Failure::Client(false)),
-                Poll::Ready(Ok(came)) => session.unread.extend_from_slice(&buffer[..came]),
+                Poll::Ready(Ok(came)) => {
+                    session.unread.extend_from_slice(&buffer[..came]);
+                    if !session.kept.set(&session.core.census.memory, session.unread.capacity()) {
+                        return Err(Failure::Client(self.answered));
+                    }
+                }
                 Poll::Ready(Err(_)) => return Err(Failure::Client(self.answered)),
                 Poll::Pending => return Ok(()),
             }
