@@ -45,6 +45,7 @@ mod memory;
 mod metered;
 mod moves;
 mod neighbours;
+mod network;
 mod pool;
 mod preface;
 mod probe;

@@ -12,12 +12,12 @@
 //! Once the listener is closed flows end when they are quiet for a moment, or busy for a few; at once if somebody wants the
 //! address (`Service::vacate`).
 //!
-//! A full table refuses new flows, and counts them: clients that are served are not disturbed by newcomers,
-//! who may well be a flood of forged addresses. Datagrams for which there is no member are dropped and counted
-//! as rejected. Where a socket's buffer is full, datagrams are lost, as they are in any queue on their way.
+//! A flow that its member has never answered ends after two quiet seconds. In a full table a new flow takes the place of one that is
+//! worth less (`table`): clients that are served are not disturbed by newcomers, who may well be a flood of forged addresses, and such
+//! a flood keeps no client out. Where none makes room the new flow is refused, and counted. Datagrams for which there is no member are
+//! dropped and counted as rejected. Where a socket's buffer is full, datagrams are lost, as they are in any queue on their way.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -31,16 +31,22 @@ use crate::core::Core;
 use crate::listener::{Listener, Visit};
 use flow::Flow;
 pub(crate) use socket::{Socket, prepare};
+use table::{FlowTable, Standing};
 
 mod flow;
 mod lent;
 mod socket;
+mod table;
 
 pub(crate) use lent::Lent;
 pub use lent::{FlowAbout, LentFlow};
 
 /// Datagrams that are passed on before other tasks get their turn.
 const TURN: usize = 64;
+/// Flows that make room in one turn, whose sockets are closed after it: no more files are open than there are flows, and these.
+const EVICTIONS: usize = 8;
+/// How long a flow that was never answered may be quiet: a forged client sends once.
+const UNANSWERED: Duration = Duration::from_secs(2);
 /// How long flows may be quiet once their listener is closed: long enough for an answer that is awaited.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long they may go on then if they are never quiet: the address is to come free, and the process to end.
@@ -54,7 +60,9 @@ pub(crate) struct Service {
     core: Rc<Core>,
     listener: Rc<Listener>,
     socket: Socket,
-    flows: RefCell<HashMap<Key, Rc<Flow>>>,
+    flows: RefCell<FlowTable<Rc<Flow>>>,
+    /// Flows that have made room in this turn.
+    evicted: Cell<usize>,
     /// Told when a flow ends.
     ended: Notify,
     /// Do the flows go on in another process?
@@ -73,8 +81,19 @@ pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSoc
     let flows = RefCell::default();
     let (ended, turn) = (Notify::new(), Notify::new());
     let (lent_here, last, heirs) = (Cell::new(false), Cell::default(), RefCell::default());
-    let service =
-        Rc::new(Service { core, listener, socket, flows, ended, lent: lent_here, turn, last, heirs });
+    let evicted = Cell::default();
+    let service = Rc::new(Service {
+        core,
+        listener,
+        socket,
+        flows,
+        evicted,
+        ended,
+        lent: lent_here,
+        turn,
+        last,
+        heirs,
+    });
     service.listener.services.borrow_mut().push(Rc::downgrade(&service));
     lent.into_iter().for_each(|lent| service.take_over(lent));
     let mut closed = false;
@@ -103,8 +122,12 @@ impl Service {
     fn take_in(self: &Rc<Self>) -> usize {
         let now = self.core.tick();
         let core = Rc::clone(&self.core);
+        self.evicted.set(0);
         core.lend(|buffer, _| {
             for taken in 0..TURN {
+                if self.evicted.get() == EVICTIONS {
+                    return TURN;
+                }
                 // Anything but "nothing more" concerns one datagram only.
                 match self.socket.receive(buffer) {
                     Ok((len, client, local)) => {
@@ -130,11 +153,18 @@ impl Service {
             return None;
         }
         let open: u64 = self.listener.door.counts.iter().map(|count| count.open.value()).sum();
-        if open >= self.listener.settings().max_flows as u64 {
+        let full = open >= self.listener.settings().max_flows as u64;
+        let gives_way = if full { self.flows.borrow().gives_way(&key) } else { None };
+        if full && gives_way.is_none() {
             self.listener.count().refused.add(1);
             return None;
         }
         let flow = Flow::begin(self, key, now)?;
+        let evicted = gives_way.and_then(|gives_way| self.flows.borrow_mut().remove(&gives_way));
+        if let Some(evicted) = evicted {
+            evicted.evict();
+            self.evicted.set(self.evicted.get() + 1);
+        }
         self.keep(key, &flow);
         Some(flow)
     }
@@ -142,20 +172,24 @@ impl Service {
     /// Passes on what comes back until the flow ends.
     fn keep(self: &Rc<Self>, key: Key, flow: &Rc<Flow>) {
         let visit = Visit::flow(&self.core, &self.listener);
-        self.flows.borrow_mut().insert(key, Rc::clone(flow));
+        self.flows.borrow_mut().insert(key, Rc::clone(flow), flow.standing());
         let (service, own) = (Rc::clone(self), Rc::clone(flow));
         tokio::task::spawn_local(async move {
             let _visit = visit;
             own.answers(&service).await;
-            service.flows.borrow_mut().remove(&key);
+            // One that made room is in the table no more, and its client may have another.
+            if !own.evicted() {
+                service.flows.borrow_mut().remove(&key);
+            }
             own.end(&service);
             service.ended.notify_one();
         });
     }
 
-    /// When a flow ends in which a datagram last went at `last`, if none goes until then.
-    fn until(&self, last: Time, now: Time) -> Time {
+    /// Returns when a flow ends in which a datagram last went at `last`, if none goes until then.
+    fn until(&self, last: Time, standing: Standing, now: Time) -> Time {
         let idle = self.listener.settings().timeouts.idle;
+        let idle = if standing == Standing::Unanswered { idle.min(UNANSWERED) } else { idle };
         if !self.listener.closed() {
             return last + idle;
         }

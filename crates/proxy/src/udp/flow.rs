@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use super::{Key, Lent, Service, TURN};
+use super::{Key, Lent, Service, Standing, TURN};
 use crate::blame::Blame;
 use crate::bond::{Bond, Luggage};
 use crate::pool::{Admission, Pool, Work};
@@ -28,6 +28,8 @@ use crate::{Binding, Rebind};
 const QUIET: Duration = Duration::from_secs(1);
 /// Members that are tried for one datagram.
 const TRIES: usize = 3;
+/// How long the table may take a flow for quiet that is not.
+const STALE: Duration = Duration::from_secs(1);
 
 pub(super) struct Flow {
     client: SocketAddr,
@@ -35,6 +37,11 @@ pub(super) struct Flow {
     begun: Time,
     /// When a datagram last went either way.
     last: Cell<Time>,
+    standing: Cell<Standing>,
+    /// When the table was last told that it is used.
+    noted: Cell<Time>,
+    /// Has it made room for another?
+    evicted: Cell<bool>,
     bound: RefCell<Option<Bound>>,
     /// How it is counted with its member, and when it moved.
     bond: RefCell<Bond>,
@@ -68,6 +75,9 @@ impl Flow {
             local,
             begun: now,
             last: Cell::new(now),
+            standing: Cell::new(Standing::Unanswered),
+            noted: Cell::new(now),
+            evicted: Cell::new(false),
             bound: RefCell::default(),
             bond: RefCell::default(),
             failed: RefCell::default(),
@@ -91,6 +101,8 @@ impl Flow {
             socket.peer_addr().ok().filter(|peer| *peer == view.published.plan.members()[place].address)?;
         let trip = pool.admit_to(&view, place, now)?;
         let flow = Self::unbound(key, now);
+        // What it had shown there is not known.
+        flow.standing.set(Standing::Answered);
         flow.hold(service, trip, Rc::new(socket), address, pool);
         Some(Rc::new(flow))
     }
@@ -125,12 +137,40 @@ impl Flow {
         self.waker.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
+    /// Returns what its client has shown.
+    pub(super) fn standing(&self) -> Standing {
+        self.standing.get()
+    }
+
+    /// Returns whether it has made room for another.
+    pub(super) fn evicted(&self) -> bool {
+        self.evicted.get()
+    }
+
+    /// Ends it, as it is in the table no more.
+    pub(super) fn evict(&self) {
+        self.evicted.set(true);
+        self.waker.borrow().iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// Tells the table that it is used, where that would not know.
+    fn note(&self, service: &Service, standing: Standing, now: Time) {
+        let stale = now.since(self.noted.get()) >= STALE;
+        if (stale || standing != self.standing.get()) && !self.evicted.get() {
+            self.noted.set(now);
+            self.standing.set(standing);
+            service.flows.borrow_mut().touch(&(self.client, self.local), standing);
+        }
+    }
+
     /// Sends a datagram of the client to the member, to another one if that fails.
     pub(super) fn send(&self, service: &Service, bytes: &[u8], now: Time) {
         let quiet = now.since(self.last.replace(now)) >= QUIET;
         if quiet {
             self.move_on(service, now);
         }
+        let unanswered = self.standing.get() == Standing::Unanswered;
+        self.note(service, if unanswered { Standing::Unanswered } else { Standing::Proved }, now);
         for _ in 0..TRIES {
             let kept = self.bound.borrow().as_ref().is_some_and(|bound| bound.holds(service));
             if !kept {
@@ -189,9 +229,9 @@ impl Flow {
     /// Ready when the flow has another socket, with `false`, or none for too long, with `true`.
     fn poll_changed(&self, socket: Option<&Rc<UdpSocket>>, timer: &Timer, service: &Service) -> Poll<bool> {
         let now = service.core.tick();
-        let due = service.until(self.last.get(), now);
+        let due = service.until(self.last.get(), self.standing.get(), now);
         // By the timer, not by the clock: a timer fires only after what has arrived was seen to.
-        if timer.fired() && due <= now || service.listener.left() {
+        if timer.fired() && due <= now || self.evicted.get() || service.listener.left() {
             return Poll::Ready(true);
         }
         timer.set(due);
@@ -235,6 +275,7 @@ impl Flow {
                     self.last.set(now);
                     self.failed.borrow_mut().clear();
                     bound.hear(len);
+                    self.note(service, self.standing.get().max(Standing::Answered), now);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return answers,
                 Err(_) => break,

@@ -212,6 +212,91 @@ async fn a_full_table_refuses_newcomers_only() {
     .await;
 }
 
+/// A member that answers questions alone, with the address that it is asked from: that of the flow's own socket.
+async fn choosy() -> SocketAddr {
+    let socket = UdpSocket::bind(place()).await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 100];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer).await {
+            if buffer[..len].starts_with(b"question") {
+                // A client that is gone does not matter.
+                let _ = socket.send_to(format!("{from} question").as_bytes(), from).await;
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_flood_of_flows_that_are_not_answered_keeps_nobody_out() {
+    within(async {
+        let most = 60;
+        let udp = ListenerSettings { max_flows: 60, ..udp() };
+        let (engine, address) = start(udp, group(&[choosy().await]));
+        let mut served = Vec::new();
+        for _ in 0..5 {
+            let client = client(address).await;
+            let flow = ask(&client, "question").await;
+            assert_eq!(ask(&client, "question").await, flow);
+            served.push((client, flow));
+        }
+        let mut flood = Vec::new();
+        for host in 1..=120 {
+            let one = UdpSocket::bind((IpAddr::from([127, 77, 0, host]), 0)).await.unwrap();
+            one.send_to(b"noise", address).await.unwrap();
+            flood.push(one);
+        }
+        let accepted = || engine.status().listeners[0].accepted;
+        until("the table is full", || accepted() >= most).await;
+        for host in 1..=20 {
+            let newcomer = UdpSocket::bind((IpAddr::from([127, 78, 0, host]), 0)).await.unwrap();
+            newcomer.connect(address).await.unwrap();
+            ask(&newcomer, "question").await;
+        }
+        for (client, flow) in &served {
+            assert_eq!(ask(client, "question").await, *flow, "those who were served keep their flows");
+        }
+        until("what made room is gone", || engine.status().listeners[0].connections <= most).await;
+        assert_eq!(engine.status().listeners[0].refused, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_never_answered_goes_on_with_the_same_member() {
+    within(async {
+        let members = [UdpSocket::bind(place()).await.unwrap(), UdpSocket::bind(place()).await.unwrap()];
+        let addresses = members.each_ref().map(|member| member.local_addr().unwrap());
+        let (engine, address) = start(udp(), by(group(&addresses), "rendezvous"));
+        let client = client(address).await;
+        let mut buffer = [0; 100];
+        let mut heard = async |text: &str| {
+            client.send(text.as_bytes()).await.unwrap();
+            let [one, other] = &members;
+            let mut other_buffer = [0; 100];
+            let (place, len) = tokio::select! {
+                len = one.recv(&mut buffer) => (0, len.unwrap()),
+                len = other.recv(&mut other_buffer) => {
+                    let len = len.unwrap();
+                    buffer[..len].copy_from_slice(&other_buffer[..len]);
+                    (1, len)
+                }
+            };
+            assert_eq!(&buffer[..len], text.as_bytes());
+            place
+        };
+        let first = heard("first line").await;
+        let begun = Instant::now();
+        until("the flow has ended", || engine.status().listeners[0].connections == 0).await;
+        // bound: far from the minute that an answered flow lives
+        assert!(begun.elapsed() < MINUTE, "{:?}", begun.elapsed());
+        assert_eq!(heard("second line").await, first);
+        assert_eq!(engine.status().listeners[0].accepted, 2);
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn without_a_member_datagrams_are_dropped_and_counted() {
     within(async {
