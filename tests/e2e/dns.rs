@@ -1,7 +1,7 @@
 //! A group behind a domain: asked with dig, as anybody would.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 
 use crate::stage::{Balancer, Folder, Member, Run, free_port, members_list, part, until};
@@ -15,9 +15,15 @@ struct Zone {
 impl Zone {
     #[track_caller]
     fn start(members: &str, rest: &str) -> Self {
+        // dig waits for what is not sent.
+        Self::limited(0, members, rest)
+    }
+
+    #[track_caller]
+    fn limited(rate: u32, members: &str, rest: &str) -> Self {
         let port = free_port();
         let text = format!(
-            "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"web.example.\"\nttl = \"1s\"\ngroup = \"web\"\n\
+            "[[listener]]\naddress = \"127.0.0.1:{port}\"\nprotocol = \"dns\"\ndomain = \"web.example.\"\nttl = \"1s\"\nanswer_rate = {rate}\ngroup = \"web\"\n\
              [[group]]\nname = \"web\"\nslow_start = \"0s\"\nmembers = {members}\n{rest}"
         );
         Self { balancer: Balancer::start(&text), text, port }
@@ -75,6 +81,40 @@ fn a_long_answer_is_asked_for_again_over_tcp() {
     assert!(cut.contains("flags: qr aa tc rd;"), "{cut}");
     // dig does by itself what clients do.
     assert_eq!(zone.short(&["+noedns", "_http._tcp.web.example", "SRV"]).len(), 60);
+}
+
+#[test]
+fn a_network_above_its_rate_is_answered_over_tcp_or_with_a_cookie() {
+    let zone = Zone::limited(1, "[\"127.0.0.1:8080\"]", "");
+    zone.dig(&["+nocookie", "web.example", "A"]);
+    // One in two is truncated, so that dig comes over TCP; the other is not sent, and dig asks again.
+    let again = |args: &[&str]| {
+        let mut lines = zone.short(&[&["+tries=20", "+time=1"], args].concat());
+        lines.retain(|line| !line.starts_with(";;"));
+        lines
+    };
+    for _ in 0..3 {
+        assert_eq!(again(&["+nocookie", "web.example", "A"]), ["127.0.0.1"]);
+    }
+    let told = zone.dig(&["+tries=20", "+time=1", "web.example", "A"]);
+    assert!(told.contains("127.0.0.1") && told.contains("(good)"), "{told}");
+    let refused = || zone.balancer.status()["listeners"][0]["refused"].as_u64().unwrap();
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let question = [b"\x00\x07\0\0\0\x01\0\0\0\0\0\0\x03web\x07example\0", &[0, 1, 0, 1][..]].concat();
+    until("answers are refused", || {
+        client.send_to(&question, ("127.0.0.1", zone.port)).unwrap();
+        refused() >= 10
+    });
+    assert!(zone.dig(&["+tcp", "web.example", "A"]).contains("127.0.0.1"));
+}
+
+#[test]
+fn what_is_no_question_for_data_is_refused() {
+    let zone = Zone::start("[\"127.0.0.1:8080\"]", "");
+    assert!(zone.dig(&["web.example", "AXFR"]).contains("Transfer failed"));
+    assert!(zone.dig(&["+tcp", "web.example", "IXFR=1"]).contains("Transfer failed"));
+    assert!(zone.dig(&["web.example", "TYPE253"]).contains("status: NOTIMP"));
+    assert!(zone.dig(&["+dnssec", "web.example", "A"]).contains("flags: do;"));
 }
 
 #[test]

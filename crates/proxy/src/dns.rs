@@ -4,18 +4,23 @@
 //!
 //! A question is not counted as work of the member it is sent to, as nobody says when that ends: strategies that go by requests in
 //! flight go by what other listeners of the group carry and what members report. Over UDP each core answers what the kernel gives
-//! it; over TCP a client may ask many questions on a connection, each behind its length, and is let go when it is quiet.
+//! it, and no more to a network of clients than its share (`rate`), unless they show a cookie (`cookie`); over TCP a client may ask many questions on a connection, each behind its length, and is let go when it is quiet.
 
+mod cookie;
 #[cfg(test)]
 mod law;
+mod rate;
 mod zone;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use plimsoll_brain::{MemberId, Time};
+use plimsoll_brain::{MemberId, Time, lottery};
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 
@@ -25,7 +30,9 @@ use crate::listener::Listener;
 use crate::pool::Pool;
 use crate::socket::Socket;
 use crate::udp;
-use zone::{Chosen, Family, Members, Transport, Zone};
+use cookie::ServerCookie;
+pub(crate) use rate::AnswerRates;
+use zone::{AnswerRoom, Asker, Chosen, Family, Members, Transport, Zone};
 
 /// Questions that are answered before other tasks get their turn.
 const TURN: usize = 64;
@@ -131,7 +138,47 @@ fn answer(
     let view = pool.view();
     let key = if view.published.plan.strategy().reads_key { crate::key::of_client(client) } else { 0 };
     let zone = Zone::new(&zone.domain, zone.ttl, pool.group.version() as u32).ok()?;
-    zone.answer(question, transport, &mut Group { core, pool: &pool, key, now })
+    let mut asker = Client { core, listener, ip: client, now };
+    zone.answer(question, transport, &mut asker, &mut Group { core, pool: &pool, key, now })
+}
+
+/// By which cookies are made.
+static SECRET: LazyLock<Option<lottery::Key>> = LazyLock::new(random_key);
+
+/// Draws a key; `None` if the system has no random numbers to give.
+fn random_key() -> Option<lottery::Key> {
+    let mut bytes = [0; 16];
+    let filled = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).ok()?;
+    (filled == bytes.len()).then(|| lottery::Key::new(bytes))
+}
+
+struct Client<'a> {
+    core: &'a Core,
+    listener: &'a Listener,
+    ip: IpAddr,
+    now: Time,
+}
+
+impl Asker for Client<'_> {
+    fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)> {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // The number begins anew in 2106, which cookies allow for.
+        Some(cookie::judge((*SECRET).as_ref()?, self.ip, client, shown, unix as u32))
+    }
+
+    fn room(&mut self) -> AnswerRoom {
+        let settings = self.listener.settings();
+        let Some(zone) = settings.zone.as_ref().filter(|zone| zone.rate > 0) else {
+            return AnswerRoom::Whole;
+        };
+        let rates = self.listener.door.answer_rates.get_or_init(|| AnswerRates::new(random_key()));
+        if rates.admits(self.ip, zone.rate, self.now) {
+            return AnswerRoom::Whole;
+        }
+        self.listener.count().refused.add(1);
+        let slips = zone.slip > 0 && self.core.chance().is_multiple_of(u64::from(zone.slip));
+        if slips { AnswerRoom::Notice } else { AnswerRoom::None }
+    }
 }
 
 struct Group<'a> {

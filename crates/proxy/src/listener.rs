@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Notify;
 
@@ -15,7 +15,7 @@ use crate::core::{Core, FlowGuest, Guest};
 use crate::group::Record;
 use crate::pool::{Pool, View};
 use crate::stats::Count;
-use crate::{udp, xds};
+use crate::{dns, udp, xds};
 
 /// What cores count of a listener, and where it really listens.
 pub(crate) struct Door {
@@ -26,12 +26,15 @@ pub(crate) struct Door {
     pub(crate) before: DoorCount,
     /// Which members its sessions are bound to.
     pub(crate) ties: Ties,
+    /// If it answers for a domain: what the networks of its clients have had.
+    pub(crate) answer_rates: OnceLock<dns::AnswerRates>,
 }
 
 impl Door {
     pub(crate) fn new(address: SocketAddr, cores: usize) -> Arc<Self> {
         let counts = (0..cores).map(|_| DoorCount::default()).collect();
-        Arc::new(Self { address, counts, before: DoorCount::default(), ties: Ties::default() })
+        let (before, ties) = (DoorCount::default(), Ties::default());
+        Arc::new(Self { address, counts, before, ties, answer_rates: OnceLock::new() })
     }
 
     /// All that is counted of it.

@@ -102,6 +102,10 @@ pub struct ZoneSettings {
     pub domain: Box<str>,
     /// For how many seconds an answer is good.
     pub ttl: u32,
+    /// Answers over UDP a second to each network of clients (/24, /56) that shows no cookie; 0 for as many as are asked for.
+    pub rate: u32,
+    /// One of so many that are above the rate is answered in short (truncated); 0 for none.
+    pub slip: u32,
 }
 
 /// One address to accept clients on.

@@ -185,7 +185,9 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
     idle(spot, "backlog", &streams);
     idle(spot, "groups", &[Protocol::Xds]);
     idle(spot, "domain", &[Protocol::Dns]);
-    idle(spot, "ttl", &[Protocol::Dns]);
+    for key in ["ttl", "answer_rate", "answer_slip"] {
+        idle(spot, key, &[Protocol::Dns]);
+    }
     idle(spot, "public", &[Protocol::Iiop]);
     idle(spot, "max_flows", &[Protocol::Udp]);
     idle(spot, "move_idle", &[Protocol::Tcp]);

@@ -35,6 +35,18 @@ pub(crate) struct Listener {
     #[serde(default = "millis::<1000>")]
     pub(crate) ttl: TimeSpan,
 
+    /// Most answers over UDP in a second to one network of clients, /24 or /56 (dns); `0` for any number. Whoever shows a DNS
+    /// cookie or asks over TCP has no limit.
+    #[schemars(range(max = 1_000_000))]
+    #[serde(default = "count::<200>")]
+    pub(crate) answer_rate: usize,
+
+    /// Of the answers above `answer_rate` one in so many is sent truncated, so that a client asks again over TCP (dns); the others
+    /// are not sent. `0` for none.
+    #[schemars(range(max = 100))]
+    #[serde(default = "count::<2>")]
+    pub(crate) answer_slip: usize,
+
     /// How long a client stays with a member. Default: `per_request` for http and xds, `per_session` for tcp, udp and iiop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) binding: Option<Binding>,
@@ -94,7 +106,8 @@ pub(crate) struct Listener {
     #[serde(default = "count::<32768>")]
     pub(crate) max_head: usize,
 
-    /// Most flows at once (udp). When it is reached new flows are refused until others have expired.
+    /// Most flows at once (udp). When it is reached a new flow takes the place of one that is worth less, such as one that its member
+    /// has never answered; where there is none, it is refused.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(default = "count::<16384>")]
     pub(crate) max_flows: usize,

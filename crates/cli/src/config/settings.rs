@@ -353,6 +353,8 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         }),
         tls: None,
     }
+            rate: u32::try_from(listener.answer_rate).unwrap_or(u32::MAX),
+            slip: u32::try_from(listener.answer_slip).unwrap_or(u32::MAX),
 }
 
 /// `None` only for a strategy that does not exist, which a checked file does not name.

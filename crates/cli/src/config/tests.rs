@@ -250,7 +250,7 @@ fn every_key_reaches_the_settings() {
     let [(plimsoll_proxy::Protocol::Dns, udp), (plimsoll_proxy::Protocol::DnsStream, tcp)] = zones[..] else {
         panic!("{zones:?}")
     };
-    assert_eq!((udp, &*udp.domain, udp.ttl), (tcp, "web.example.", 2));
+    assert_eq!((udp, &*udp.domain, udp.ttl, udp.rate, udp.slip), (tcp, "web.example.", 2, 78, 79));
     let mut shown = format!(
         "{} {} {:?} {:?}\n{:#?}\n",
         settings.threads,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use plimsoll_brain::{GroupSpec, MemberSpec};
 
 use crate::explain::described;
-use crate::{Binding, GroupSettings, IiopSettings, ListenerSettings, Object, Settings};
+use crate::{Binding, GroupSettings, IiopSettings, ListenerSettings, Object, Settings, ZoneSettings};
 
 /// What changes from one configuration to another, one line each, in the order of the new one.
 pub(super) fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> Vec<String> {
@@ -249,10 +249,19 @@ fn listener_keys(before: &ListenerSettings, after: &ListenerSettings) -> Vec<&'s
         ("trusted", *trusted == after.trusted),
         ("max_flows", *max_flows == after.max_flows),
         // What it answers to questions for the name.
-        ("domain or ttl", *zone == after.zone),
+        ("domain or ttl", named(zone) == named(&after.zone)),
+        ("answer_rate or answer_slip", rates(zone) == rates(&after.zone)),
         ("tls", *tls == after.tls),
     ];
     differing(&keys)
+}
+
+fn named(zone: &Option<ZoneSettings>) -> Option<(&str, u32)> {
+    zone.as_ref().map(|zone| (&*zone.domain, zone.ttl))
+}
+
+fn rates(zone: &Option<ZoneSettings>) -> Option<(u32, u32)> {
+    zone.as_ref().map(|zone| (zone.rate, zone.slip))
 }
 
 fn differing(keys: &[(&'static str, bool)]) -> Vec<&'static str> {

@@ -11,10 +11,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use hickory_proto::rr::rdata::svcb::{IpHint, SvcParamKey, SvcParamValue};
 use hickory_proto::rr::rdata::{A, AAAA, HTTPS, SOA, SRV, SVCB};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinEncodable as _, BinEncoder};
+
+use super::cookie::{ServerCookie, Shown};
 
 /// What is known of a group.
 pub(super) trait Members {
@@ -23,6 +26,26 @@ pub(super) trait Members {
 
     /// All that are in use.
     fn all(&self) -> Vec<SocketAddr>;
+}
+
+/// Who asks, as far as an answer depends on it.
+pub(super) trait Asker {
+    /// Returns the server cookie for the client, and whether the one that it has shown is good; `None` where none are given.
+    fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)>;
+
+    /// Counts an answer to a client that may be somebody else; what it may have.
+    fn room(&mut self) -> AnswerRoom;
+}
+
+/// What a client may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerRoom {
+    /// The answer.
+    Whole,
+    /// That there is one, which is no longer than the question: a client that is what it seems asks again with a cookie, or over TCP.
+    Notice,
+    /// Nothing.
+    None,
 }
 
 /// Of which addresses are.
@@ -89,14 +112,15 @@ impl Zone {
         &self,
         bytes: &[u8],
         transport: Transport,
+        asker: &mut dyn Asker,
         members: &mut dyn Members,
     ) -> Option<Vec<u8>> {
         // A question is one. What asks thousands in one message is not even read: that takes time from whoever is on
         // this core, and to repeat the questions in the answer would send a forged sender more than was sent to us.
         if bytes.len() > LONGEST || bytes.get(4..6).is_some_and(|count| count != [0, 1]) {
-            return unread(bytes);
+            return unread(bytes, transport, asker);
         }
-        let Ok(asked) = Message::from_vec(bytes) else { return unread(bytes) };
+        let Ok(asked) = Message::from_vec(bytes) else { return unread(bytes, transport, asker) };
         if asked.metadata.message_type == MessageType::Response {
             return None;
         }
@@ -109,9 +133,27 @@ impl Zone {
             Transport::Tcp => u16::MAX,
         };
         let mut code = None;
+        let mut known = transport == Transport::Tcp;
+        let mut given = None;
         if let Some(edns) = &asked.edns {
             let mut ours = Edns::new();
             ours.set_max_payload(LARGEST).set_version(0);
+            // RFC 3225: as it was asked.
+            ours.set_dnssec_ok(edns.flags().dnssec_ok);
+            // Of several options the first counts (RFC 7873 section 5.2).
+            if let Some(EdnsOption::Unknown(_, option)) = edns.option(EdnsCode::Cookie) {
+                match Shown::read(option) {
+                    Shown::Cookie(client, shown) => {
+                        if let Some((server, good)) = asker.cookie(client, shown) {
+                            let both = [&client[..], &server].concat();
+                            ours.options_mut().insert(EdnsOption::Unknown(EdnsCode::Cookie.into(), both));
+                            given = Some(server);
+                            known |= good;
+                        }
+                    }
+                    Shown::Malformed => code = Some(ResponseCode::FormErr),
+                }
+            }
             reply.set_edns(ours);
             if transport == Transport::Udp {
                 most = edns.max_payload().clamp(PLAIN, LARGEST);
@@ -119,6 +161,14 @@ impl Zone {
             if edns.version() > 0 {
                 code = Some(ResponseCode::BADVERS);
             }
+        }
+        let room = if known { AnswerRoom::Whole } else { asker.room() };
+        match room {
+            AnswerRoom::Whole => {}
+            // A client that understands cookies comes again with the one that it is given.
+            AnswerRoom::Notice if given.is_some() => code = Some(ResponseCode::BADCOOKIE),
+            AnswerRoom::Notice => return reply.truncate().to_vec().ok(),
+            AnswerRoom::None => return None,
         }
         let code = code.unwrap_or_else(|| match asked.queries.as_slice() {
             _ if asked.metadata.op_code != OpCode::Query => ResponseCode::NotImp,
@@ -130,6 +180,9 @@ impl Zone {
     }
 
     fn look_up(&self, query: &Query, reply: &mut Message, members: &mut dyn Members) -> ResponseCode {
+        if let Some(error) = not_a_type(query.query_type()) {
+            return error;
+        }
         let name = query.name().to_lowercase();
         if query.query_class() != DNSClass::IN || !self.domain.zone_of(&name) {
             return ResponseCode::Refused;
@@ -274,6 +327,20 @@ fn address(label: &[u8]) -> Option<IpAddr> {
     Some(ip)
 }
 
+/// Returns the error that a question gets whose type is that of no data: transfers are for nobody, and what else is asked for of
+/// the numbers 128 to 254 and by OPT is not to be had by a question (RFC 6895 section 3.1).
+fn not_a_type(kind: RecordType) -> Option<ResponseCode> {
+    match u16::from(kind) {
+        // IXFR and AXFR.
+        251 | 252 => Some(ResponseCode::Refused),
+        // MAILB and MAILA.
+        253 | 254 => Some(ResponseCode::NotImp),
+        // OPT; TKEY, TSIG and those that are not assigned.
+        41 | 128..=250 => Some(ResponseCode::FormErr),
+        _ => None,
+    }
+}
+
 fn record_type(ip: IpAddr) -> RecordType {
     if ip.is_ipv4() { RecordType::A } else { RecordType::AAAA }
 }
@@ -286,8 +353,11 @@ fn data(ip: IpAddr) -> RData {
 }
 
 /// To what cannot be read, if it has a number and is not itself an answer.
-fn unread(bytes: &[u8]) -> Option<Vec<u8>> {
+fn unread(bytes: &[u8], transport: Transport, asker: &mut dyn Asker) -> Option<Vec<u8>> {
     let [a, b, flags, ..] = *bytes.get(..12)? else { return None };
+    if flags & 0x80 == 0 && transport == Transport::Udp && asker.room() == AnswerRoom::None {
+        return None;
+    }
     let message = Message::error_msg(u16::from_be_bytes([a, b]), OpCode::Query, ResponseCode::FormErr);
     if flags & 0x80 == 0 { encoded(&message, PLAIN) } else { None }
 }

@@ -226,6 +226,8 @@ protocol = "dns"
 domain = "Web.example"
 ttl = "2s"
 group = "drawn"
+answer_rate = 78
+answer_slip = 79
 
 [[listener]]
 address = "127.0.0.1:0"

@@ -1,3 +1,4 @@
+use super::super::law::Anybody;
 use super::*;
 
 /// Members, the first of which is always chosen.
@@ -15,6 +16,10 @@ impl Members for Fixed {
     fn all(&self) -> Vec<SocketAddr> {
         self.0.clone()
     }
+}
+
+fn anybody() -> Anybody {
+    Anybody(AnswerRoom::Whole)
 }
 
 fn zone() -> Zone {
@@ -40,7 +45,7 @@ fn question(name: &str, kind: RecordType) -> Message {
 }
 
 fn ask_of(message: &Message, transport: Transport, members: &mut Fixed) -> Message {
-    let bytes = zone().answer(&message.to_vec().unwrap(), transport, members).unwrap();
+    let bytes = zone().answer(&message.to_vec().unwrap(), transport, &mut anybody(), members).unwrap();
     let reply = Message::from_vec(&bytes).unwrap();
     assert_eq!((reply.metadata.id, reply.metadata.message_type), (77, MessageType::Response));
     assert!(!reply.metadata.recursion_available && reply.metadata.recursion_desired);
@@ -139,7 +144,8 @@ fn what_is_not_ours_is_refused_and_what_fails_is_a_failure() {
     assert_eq!(ask_of(&notify, Transport::Udp, &mut members()).metadata.response_code, ResponseCode::NotImp);
     let mut two = question("web.example.", RecordType::A);
     two.add_query(two.queries[0].clone());
-    let bytes = zone().answer(&two.to_vec().unwrap(), Transport::Udp, &mut members()).unwrap();
+    let bytes =
+        zone().answer(&two.to_vec().unwrap(), Transport::Udp, &mut anybody(), &mut members()).unwrap();
     let reply = Message::from_vec(&bytes).unwrap();
     assert_eq!((reply.metadata.response_code, reply.queries.len()), (ResponseCode::FormErr, 0));
     assert_eq!(ask("*.web.example.", RecordType::A).metadata.response_code, ResponseCode::NXDomain);
@@ -154,13 +160,13 @@ fn many_questions_in_one_message_get_no_more_than_a_header() {
         bytes.extend([0xC0, 12, 0, 1, 0, 1]);
     }
     for transport in [Transport::Udp, Transport::Tcp] {
-        let answer = zone().answer(&bytes, transport, &mut members()).unwrap();
+        let answer = zone().answer(&bytes, transport, &mut anybody(), &mut members()).unwrap();
         assert_eq!((answer.len(), answer[3] & 15), (12, 1), "FORMERR and nothing else");
     }
     // One question, and thousands of records beside it.
     let mut long = question("web.example.", RecordType::A).to_vec().unwrap();
     long.resize(5000, 0);
-    assert_eq!(zone().answer(&long, Transport::Tcp, &mut members()).unwrap().len(), 12);
+    assert_eq!(zone().answer(&long, Transport::Tcp, &mut anybody(), &mut members()).unwrap().len(), 12);
 }
 
 #[test]
@@ -168,7 +174,7 @@ fn answers_are_as_long_as_the_client_can_take() {
     let mut many = Fixed((0..64_u8).map(|host| ([10, 0, 0, host], 80).into()).collect(), false);
     let mut asked = question("_http._tcp.web.example.", RecordType::SRV);
     let bytes = |asked: &Message, transport, many: &mut Fixed| {
-        zone().answer(&asked.to_vec().unwrap(), transport, many).unwrap()
+        zone().answer(&asked.to_vec().unwrap(), transport, &mut anybody(), many).unwrap()
     };
     let plain = bytes(&asked, Transport::Udp, &mut many);
     let reply = Message::from_vec(&plain).unwrap();
@@ -199,7 +205,7 @@ fn answers_are_as_long_as_the_client_can_take() {
 
 #[test]
 fn what_is_no_question_is_not_answered_or_refused() {
-    let answer = |bytes: &[u8]| zone().answer(bytes, Transport::Udp, &mut members());
+    let answer = |bytes: &[u8]| zone().answer(bytes, Transport::Udp, &mut anybody(), &mut members());
     let mut said = question("web.example.", RecordType::A);
     said.metadata.message_type = MessageType::Response;
     assert_eq!(answer(&said.to_vec().unwrap()), None, "or two servers would answer one another for ever");
@@ -222,5 +228,88 @@ fn what_is_no_question_is_not_answered_or_refused() {
             .map(|at| (plimsoll_brain::mix(seed << 8 | at) >> if at < 12 { 60 } else { 56 }) as u8)
             .collect();
         let _ = answer(&bytes);
+    }
+}
+
+/// What a question gets from a client that may have this, and how long it was; `cookie` is the option.
+fn limited(room: AnswerRoom, transport: Transport, cookie: Option<&[u8]>) -> Option<(Message, usize, usize)> {
+    let mut asked = question("_http._tcp.web.example.", RecordType::SRV);
+    if let Some(cookie) = cookie {
+        let mut edns = Edns::new();
+        edns.set_max_payload(1232);
+        edns.options_mut().insert(EdnsOption::Unknown(10, cookie.to_vec()));
+        asked.set_edns(edns);
+    }
+    let bytes = asked.to_vec().unwrap();
+    let answer = zone().answer(&bytes, transport, &mut Anybody(room), &mut members())?;
+    Some((Message::from_vec(&answer).unwrap(), answer.len(), bytes.len()))
+}
+
+#[test]
+fn a_client_above_its_rate_is_told_to_come_again() {
+    assert_eq!(limited(AnswerRoom::None, Transport::Udp, None), None);
+    let (notice, len, asked) = limited(AnswerRoom::Notice, Transport::Udp, None).unwrap();
+    assert!(notice.metadata.truncation && notice.answers.is_empty() && len <= asked, "{notice:?}");
+    for room in [AnswerRoom::None, AnswerRoom::Notice] {
+        let (whole, ..) = limited(room, Transport::Tcp, None).unwrap();
+        assert_eq!((whole.metadata.truncation, whole.answers.len()), (false, 3), "over TCP");
+    }
+}
+
+#[test]
+fn a_client_with_a_cookie_of_ours_has_no_rate() {
+    let cookie = |reply: &Message| reply.edns.as_ref().unwrap().option(EdnsCode::Cookie).cloned();
+    // The client of the tests whose part is zeros has a good one.
+    let (good, bad) = ([0; 24], [1; 24]);
+    for room in [AnswerRoom::None, AnswerRoom::Notice] {
+        let (reply, ..) = limited(room, Transport::Udp, Some(&good)).unwrap();
+        assert_eq!((reply.metadata.response_code, reply.answers.len()), (ResponseCode::NoError, 3));
+        let ours = [&[0; 8][..], &[7; 16]].concat();
+        assert_eq!(cookie(&reply), Some(EdnsOption::Unknown(10, ours)));
+    }
+    for shown in [&bad[..], &bad[..8]] {
+        assert_eq!(limited(AnswerRoom::None, Transport::Udp, Some(shown)), None);
+        let (reply, len, asked) = limited(AnswerRoom::Notice, Transport::Udp, Some(shown)).unwrap();
+        assert_eq!((u16::from(reply.metadata.response_code), reply.answers.len()), (23, 0), "BADCOOKIE");
+        assert!(cookie(&reply).is_some() && len <= asked + 16);
+        let (reply, ..) = limited(AnswerRoom::Whole, Transport::Udp, Some(shown)).unwrap();
+        assert_eq!((reply.metadata.response_code, reply.answers.len()), (ResponseCode::NoError, 3));
+        assert!(cookie(&reply).is_some(), "for the next time");
+    }
+    let (reply, ..) = limited(AnswerRoom::Whole, Transport::Udp, Some(&bad[..9])).unwrap();
+    assert_eq!((reply.metadata.response_code, cookie(&reply)), (ResponseCode::FormErr, None));
+}
+
+#[test]
+fn the_do_bit_is_in_the_answer_as_in_the_question() {
+    for wanted in [false, true] {
+        let mut asked = question("web.example.", RecordType::A);
+        let mut edns = Edns::new();
+        edns.set_dnssec_ok(wanted);
+        asked.set_edns(edns);
+        let reply = ask_of(&asked, Transport::Udp, &mut members());
+        assert_eq!(reply.edns.map(|edns| edns.flags().dnssec_ok), Some(wanted));
+    }
+}
+
+#[test]
+fn what_is_no_type_of_data_is_an_error() {
+    for (kind, code) in [
+        (RecordType::AXFR, ResponseCode::Refused),
+        (RecordType::IXFR, ResponseCode::Refused),
+        (RecordType::OPT, ResponseCode::FormErr),
+        (RecordType::TSIG, ResponseCode::FormErr),
+        (RecordType::from(249), ResponseCode::FormErr),
+        (RecordType::from(128), ResponseCode::FormErr),
+        (RecordType::from(253), ResponseCode::NotImp),
+        (RecordType::from(254), ResponseCode::NotImp),
+    ] {
+        for transport in [Transport::Udp, Transport::Tcp] {
+            for name in ["web.example.", "no.web.example."] {
+                let reply = ask_of(&question(name, kind), transport, &mut members());
+                assert_eq!(reply.metadata.response_code, code, "{name} {kind}");
+                assert!(reply.answers.is_empty() && reply.authorities.is_empty(), "{name} {kind}");
+            }
+        }
     }
 }

@@ -1,0 +1,86 @@
+//! How many answers over UDP a network of clients may have: response rate limiting, as BIND and Knot DNS have it.
+//!
+//! Whoever forges a client's address has the answers sent to that client. An answer is longer than its question, so a name server
+//! without a limit multiplies what a forger can send. Forged addresses of one victim are many and near each other, so a network
+//! (/24, /56) is counted as one.
+//!
+//! The generic cell rate algorithm (ITU-T I.371) keeps one number for each network: when all of its answers would have gone at the
+//! permitted rate. The networks share a table of fixed size by a keyed hash, which all cores use without a lock. Two networks with the
+//! same place share a rate; which ones do nobody outside can know.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use plimsoll_brain::{Time, lottery};
+
+use crate::network::network;
+
+/// Places for networks; 256 KiB for each listener.
+const PLACES: usize = 1 << 15;
+/// Answers that may go at once are those of so many nanoseconds.
+const BURST: u64 = 1_000_000_000;
+
+/// What the networks of clients have had of one listener.
+#[derive(Debug)]
+pub(crate) struct AnswerRates {
+    key: Option<lottery::Key>,
+    /// For each place when its answers would have gone, nanoseconds.
+    due: Box<[AtomicU64]>,
+}
+
+impl AnswerRates {
+    /// `key` is secret; without one it is known outside which networks share a place.
+    pub(crate) fn new(key: Option<lottery::Key>) -> Self {
+        Self { key, due: (0..PLACES).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Counts an answer to a client, if its network may have one more at `per_second`, and returns whether it may.
+    pub(super) fn admits(&self, client: IpAddr, per_second: u32, now: Time) -> bool {
+        let step = BURST / u64::from(per_second.max(1));
+        let place = self.due.get(self.place(client));
+        place.is_none_or(|due| {
+            let next = |due: u64| {
+                let after = due.max(now.0).saturating_add(step);
+                (after <= now.0.saturating_add(BURST)).then_some(after)
+            };
+            due.fetch_update(Relaxed, Relaxed, next).is_ok()
+        })
+    }
+
+    fn place(&self, client: IpAddr) -> usize {
+        let hash = |bytes: &[u8]| match &self.key {
+            Some(key) => key.hash(bytes),
+            None => plimsoll_brain::hash(bytes),
+        };
+        let hash = match network(client, 24, 56) {
+            IpAddr::V4(network) => hash(&network.octets()),
+            IpAddr::V6(network) => hash(&network.octets()),
+        };
+        hash as usize % PLACES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time(millis * 1_000_000)
+    }
+
+    fn client(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_network_has_its_rate_and_others_have_theirs() {
+        let rates = AnswerRates::new(Some(lottery::Key::new([7; 16])));
+        let had = |text: &str, now| (0..30).filter(|_| rates.admits(client(text), 10, now)).count();
+        assert_eq!(had("192.0.2.1", at(1000)), 10, "those of a second at once");
+        assert_eq!(had("192.0.2.250", at(1000)), 0, "of the same network");
+        assert_eq!(had("2001:db8::1", at(1000)), 10);
+        assert_eq!(had("2001:db8:0:ff::1", at(1000)), 0, "of the same /56");
+        assert_eq!(had("192.0.2.9", at(1500)), 5, "in proportion to the time");
+        assert_eq!(had("192.0.2.9", at(60_000)), 10, "and no more for a long rest");
+    }
+}
