@@ -71,7 +71,12 @@ fn to(place: &'static str) -> Response<Body> {
     answer
 }
 
-/// Before it is known who asks: is the request for us, and is it for what everybody may have (the style, the form to sign in)? The request
+/// To a browser that asks by a name that is not ours.
+pub(crate) fn misdirected(why: &str) -> Response<Body> {
+    render::guarded(text(StatusCode::MISDIRECTED_REQUEST, format!("{why}\n")))
+}
+
+/// Before it is known who asks: is the request for what everybody may have (the style, the form to sign in)? The request
 /// if there is more to be done, or the answer.
 pub(crate) async fn open(
     plane: &Plane,
@@ -79,12 +84,6 @@ pub(crate) async fn open(
     path: &str,
     request: Request<Incoming>,
 ) -> Result<Request<Incoming>, Response<Body>> {
-    if !plane.secure()
-        && let Err(why) = door::host(request.headers())
-    {
-        let _ = whole(request).await;
-        return Err(render::guarded(text(StatusCode::MISDIRECTED_REQUEST, format!("{why}\n"))));
-    }
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
     match Place::find(path) {
         Some(Place::Asset(name)) if reads => {

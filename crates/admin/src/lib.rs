@@ -25,6 +25,7 @@ mod bind;
 mod dashboard;
 mod events;
 mod files;
+mod host;
 mod jwt;
 mod lease;
 mod lobby;
@@ -100,6 +101,8 @@ pub struct Config {
     pub opening: Option<Arc<Notify>>,
     /// Read-only listener; none if `None`. Port 0 takes a free one.
     pub listen: Option<SocketAddr>,
+    /// Names, in lower case, by which the read-only listener may be asked beside its addresses, `localhost` and the machine's name.
+    pub names: Vec<Box<str>>,
     /// Control socket; none if `None`.
     pub control: Option<PathBuf>,
     /// Door for reports of members and leases of them, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.

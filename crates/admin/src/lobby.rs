@@ -7,11 +7,13 @@
 //!
 //! At the other doors nobody proves anything, and whoever has a place keeps it, unless others need it more: one source that takes all
 //! places, and has nothing to say, must not silence the members of others. So when none is free one goes who comes from the source that
-//! has most of them, for somebody whose source has at least two fewer. Sources that have as many keep what they have.
+//! has most of them, for somebody whose source has at least two fewer. Sources that have as many keep what they have, but for those
+//! for whom nothing is being done: who has sent no request, or half of one, or does not read its answer. Of those whose source has as
+//! many as the newcomer's goes who has been so for longest: a crowd that is silent keeps nobody waiting, also from the same address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -37,9 +39,24 @@ pub(crate) struct Guest {
     proved: AtomicBool,
     place: Mutex<Option<OwnedSemaphorePermit>>,
     visit: OnceLock<AbortHandle>,
+    /// Since which turn we wait for him; 0 while he waits for us.
+    waits: AtomicU64,
 }
 
+/// The turns in which guests began to be waited for.
+static TURNS: AtomicU64 = AtomicU64::new(1);
+
 impl Guest {
+    /// Notes that nothing is being done for him: we wait for a request, or for him to read.
+    pub(crate) fn waits(&self) {
+        self.waits.store(TURNS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Notes that a request of his is under way.
+    pub(crate) fn works(&self) {
+        self.waits.store(0, Ordering::Relaxed);
+    }
+
     /// It is known who it is.
     pub(crate) fn prove(&self) {
         self.proved.store(true, Ordering::Relaxed);
@@ -82,14 +99,24 @@ impl Lobby {
             None => {
                 let (most, count) = crowd(&strangers)?;
                 let fewer = || strangers.iter().filter(|guest| is_from(guest, source)).count() + 2 <= count;
-                if self.open && !fewer() {
-                    return None;
-                }
-                take(&mut strangers, most, 1)?
+                let place = if self.open && !fewer() {
+                    // Of a source with as many at least: the newcomer's own, or a larger one.
+                    let counts = counts(&strangers);
+                    let of = |source: Option<IpAddr>| counts.get(&source).map_or(0, |(count, _)| *count);
+                    longest(&strangers, |guest| of(guest.source) >= of(source))
+                } else if self.open {
+                    // Of that source, too, rather one who has nothing to say.
+                    longest(&strangers, |guest| guest.source == most)
+                        .or_else(|| strangers.iter().position(|guest| is_from(guest, most)))
+                } else {
+                    strangers.iter().position(|guest| is_from(guest, most))
+                };
+                strangers.remove(place?)?.upgrade()?.leave()?
             }
         };
         let (proved, place) = (AtomicBool::new(false), Mutex::new(Some(place)));
-        let guest = Arc::new(Guest { source, proved, place, visit: OnceLock::new() });
+        let (visit, waits) = (OnceLock::new(), AtomicU64::new(0));
+        let guest = Arc::new(Guest { source, proved, place, visit, waits });
         strangers.push_back(Arc::downgrade(&guest));
         Some(guest)
     }
@@ -108,20 +135,36 @@ fn take(
     strangers.remove(first)?.upgrade()?.leave()
 }
 
+/// The place of who has been waited for for longest, of those that count; `None` if none is waited for.
+fn longest(strangers: &VecDeque<Weak<Guest>>, counts: impl Fn(&Guest) -> bool) -> Option<usize> {
+    let since = |guest: &Weak<Guest>| {
+        let guest = guest.upgrade().filter(|guest| counts(guest))?;
+        Some(guest.waits.load(Ordering::Relaxed)).filter(|since| *since > 0)
+    };
+    let waiting = strangers.iter().enumerate().filter_map(|(place, guest)| Some((since(guest)?, place)));
+    waiting.min().map(|(_, place)| place)
+}
+
 fn is_from(guest: &Weak<Guest>, source: Option<IpAddr>) -> bool {
     guest.upgrade().is_some_and(|guest| guest.source == source)
 }
 
 /// The source of most strangers, and how many they are; of several sources the one that was there first.
 fn crowd(strangers: &VecDeque<Weak<Guest>>) -> Option<(Option<IpAddr>, usize)> {
+    let most =
+        counts(strangers).into_iter().max_by_key(|(_, (count, first))| (*count, std::cmp::Reverse(*first)));
+    most.map(|(source, (count, _))| (source, count))
+}
+
+/// How many strangers there are of each source, and the place of the first of them.
+fn counts(strangers: &VecDeque<Weak<Guest>>) -> HashMap<Option<IpAddr>, (usize, usize)> {
     let mut counts: HashMap<Option<IpAddr>, (usize, usize)> = HashMap::new();
     for (place, guest) in strangers.iter().enumerate() {
         if let Some(guest) = guest.upgrade() {
             counts.entry(guest.source).or_insert((0, place)).0 += 1;
         }
     }
-    let most = counts.into_iter().max_by_key(|(_, (count, first))| (*count, std::cmp::Reverse(*first)));
-    most.map(|(source, (count, _))| (source, count))
+    counts
 }
 
 /// What counts as one source: whoever has an address of IPv6 has a network of them.
@@ -199,6 +242,44 @@ mod tests {
         assert!(again.is_none() && inside(&guests[2]), "both would have two");
         drop(one);
         assert!(flood(7).is_some(), "what is free is for everybody");
+    }
+
+    #[test]
+    fn whoever_is_waited_for_longest_goes_first_whoever_comes() {
+        for from in ["10.0.0.9:9", "unix"] {
+            let lobby = Lobby::new(3, true);
+            let [served, first, second] = [1, 2, 3].map(|_| lobby.enter(from).unwrap());
+            first.waits();
+            served.waits();
+            second.waits();
+            served.works();
+            let scrape = lobby.enter(from).unwrap();
+            assert!(inside(&served) && !inside(&first) && inside(&second) && inside(&scrape));
+            first.waits();
+            let next = lobby.enter(from).unwrap();
+            assert!(inside(&served) && !inside(&second) && inside(&scrape) && inside(&next));
+            assert!(lobby.enter(from).is_none(), "something is being done for all of them");
+        }
+    }
+
+    #[test]
+    fn a_crowd_takes_no_place_of_those_who_are_fewer() {
+        let lobby = Lobby::new(3, true);
+        let [other, first, second] =
+            ["10.0.0.1:1", "10.0.0.9:1", "10.0.0.9:2"].map(|from| lobby.enter(from).unwrap());
+        [&other, &first, &second].map(|guest| guest.waits());
+        let third = lobby.enter("10.0.0.9:3").unwrap();
+        assert!(inside(&other) && !inside(&first) && inside(&second) && inside(&third));
+    }
+
+    #[test]
+    fn of_a_crowd_goes_who_has_nothing_to_say() {
+        let lobby = Lobby::new(3, true);
+        let [follows, silent, other] =
+            [1, 2, 3].map(|port| lobby.enter(&format!("10.0.0.9:{port}")).unwrap());
+        silent.waits();
+        let newcomer = lobby.enter("10.0.0.1:1").unwrap();
+        assert!(inside(&follows) && !inside(&silent) && inside(&other) && inside(&newcomer));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Request};
 use plimsoll_kerberos::Channel;
 use serde_json::Value;
 use tokio::sync::{Semaphore, watch};
@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::Subject;
 use crate::access::{Caller, Kind, Permit};
 use crate::audit::{Audit, Deed};
+use crate::host;
 use crate::jwt::Tokens;
 use crate::lobby::Guest;
 use crate::lottery::Daemon;
@@ -111,6 +112,8 @@ impl Shown {
 pub(crate) struct Plane {
     pub(crate) behind: Behind,
     pub(crate) powers: Powers,
+    /// Names by which it may be asked without TLS, beside those that every door has.
+    names: Arc<[Box<str>]>,
     /// Does the door for reports lend members, too?
     lends: bool,
     /// Does it register members?
@@ -136,7 +139,41 @@ impl Plane {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let streams = Arc::new(Semaphore::new(streams));
-        Self { behind, powers, lends: true, registers: false, guard: None, audit, turns, streams, ended }
+        let names = Arc::default();
+        Self {
+            behind,
+            powers,
+            names,
+            lends: true,
+            registers: false,
+            guard: None,
+            audit,
+            turns,
+            streams,
+            ended,
+        }
+    }
+
+    /// Answers to these names, too.
+    pub(crate) fn named(self, names: Arc<[Box<str>]>) -> Self {
+        Self { names, ..self }
+    }
+
+    /// Checks that a request is for us, where a page of somebody else could have sent it. `verb` is what it asks for.
+    ///
+    /// # Errors
+    /// Why it is not, and what to do.
+    pub(crate) fn check_host<B>(&self, request: &Request<B>, verb: Option<Verb>) -> Result<(), String> {
+        let checked = match self.powers {
+            _ if self.secure() => false,
+            // Checks of health come by any name, and learn that somebody is there.
+            Powers::Show => verb != Some(Verb::Health),
+            // No browser opens a unix socket by itself; pages are for what somebody put before it.
+            Powers::Act => verb == Some(Verb::Dashboard),
+            // It shows what members are told, and does nothing for web pages (`Origin`).
+            Powers::Report => false,
+        };
+        if checked { host::check(request, &self.names) } else { Ok(()) }
     }
 
     /// Lends members, where it takes reports, or does not.

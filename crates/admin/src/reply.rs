@@ -1,5 +1,6 @@
 //! The forms that answers have, and bodies of requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::channel::Channel;
@@ -10,6 +11,8 @@ use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::lobby::Guest;
+
 /// Longest body of a request, bytes.
 const BODY: usize = 16 * 1024;
 /// For a body to arrive.
@@ -19,6 +22,15 @@ pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
 /// All of a request's body, or the answer to one that cannot be had.
 pub(crate) async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
+    let guest = request.extensions().get::<Arc<Guest>>().cloned();
+    // Until it has come, it is we who wait.
+    guest.iter().for_each(|guest| guest.waits());
+    let whole = arrived(request).await;
+    guest.iter().for_each(|guest| guest.works());
+    whole
+}
+
+async fn arrived(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
     let announced = request.body().size_hint().lower();
     let too_long = || error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
     let come = tokio::time::timeout(BODY_TIME, body(request.into_body()));

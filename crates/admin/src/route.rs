@@ -49,11 +49,19 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
     let found = ROUTES.iter().filter(|route| plane.has(route) && route.method == method).find_map(fits);
     let found = found.or_else(|| ROUTES.iter().filter(|route| plane.has(route)).find_map(fits));
     let reads = request.method() == Method::GET || request.method() == Method::HEAD;
+    let pages = dashboard::has(&path) && plane.has(Verb::Dashboard.route());
+    let found = if pages { Some((Verb::Dashboard.route(), Named::default())) } else { found };
+    if let Err(why) = plane.check_host(&request, found.as_ref().map(|(route, _)| route.verb)) {
+        let _ = whole(request).await;
+        return if pages {
+            dashboard::misdirected(&why)
+        } else {
+            error(StatusCode::MISDIRECTED_REQUEST, why)
+        };
+    }
     if path == "/" && reads && dashboard::wanted(plane, request.headers()) {
         return dashboard::there();
     }
-    let pages = dashboard::has(&path) && plane.has(Verb::Dashboard.route());
-    let found = if pages { Some((Verb::Dashboard.route(), Named::default())) } else { found };
     let mut ask = Ask { plane, caller: arrival.caller.clone(), from: &arrival.from, verb: "unknown" };
     if let Some((route, _)) = found {
         ask.verb = route.name;

@@ -4,10 +4,14 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,6 +28,7 @@ use crate::jwt::Tokens;
 use crate::lobby::{Guest, Lobby};
 use crate::patience::Patience;
 use crate::plane::{Arrival, Behind, Guard, Plane, Powers};
+use crate::reply::Body;
 use crate::ticket::Tickets;
 use crate::tls::{Met, Welcome};
 use crate::turn::Turns;
@@ -59,6 +64,7 @@ const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
 /// What was bound.
 pub(crate) struct Doors {
     listener: Option<TcpListener>,
+    names: Arc<[Box<str>]>,
     control: Option<Control>,
     reports: Option<TcpListener>,
     reports_only: bool,
@@ -95,6 +101,7 @@ impl Doors {
         };
         Ok(Self {
             listener,
+            names: config.names.into(),
             control,
             reports,
             reports_only: config.reports_only,
@@ -141,6 +148,7 @@ impl Doors {
         let room = |powers, guard: Option<Guard>| {
             let plane =
                 Plane::new(behind.clone(), powers, self.audit.clone(), turns.clone(), STREAMS, ended.clone())
+                    .named(self.names.clone())
                     .lending(!self.reports_only)
                     .registering(self.register);
             Arc::new(match guard {
@@ -154,9 +162,10 @@ impl Doors {
             Some((door, guard)) => (Some(door), room(Powers::Act, Some(guard))),
             None => (None, room(Powers::Act, None)),
         };
+        let shows = room(Powers::Show, None);
         tokio::select! {
             _ = stopped => {}
-            () = keep(self.listener, room(Powers::Show, None), &lobbies[0]) => {}
+            () = keep(self.listener, shows, &lobbies[0]) => {}
             () = keep(self.control, room(Powers::Act, None), &lobbies[1]) => {}
             () = keep(self.reports, room(Powers::Report, None), &lobbies[2]) => {}
             () = keep(secured, guarded, &lobbies[3]) => {}
@@ -264,6 +273,8 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
         match door.accept().await {
             Ok((stream, from)) => match lobby.enter(&from) {
                 Some(guest) => {
+                    // Whoever comes next may come before this one has been read from.
+                    guest.waits();
                     let visit = tokio::spawn(visit(door.clone(), stream, from, plane.clone(), guest.clone()));
                     guest.visits(visit.abort_handle());
                 }
@@ -300,7 +311,16 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let arrival = Arc::new(arrival);
-    let service = service_fn(|request| route::answer(plane.clone(), arrival.clone(), request));
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let (plane, arrival) = (plane.clone(), arrival.clone());
+        async move {
+            let guest = arrival.guest.clone();
+            guest.works();
+            request.extensions_mut().insert(guest.clone());
+            let answer = route::answer(plane, arrival, request).await;
+            answer.map(|answer| answer.map(|body| Underway { body, guest }))
+        }
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
@@ -313,6 +333,38 @@ where
         () = plane.end() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
+}
+
+/// The body of an answer that its guest is waiting for until the last of it has been taken to be written.
+struct Underway {
+    body: Body,
+    guest: Arc<Guest>,
+}
+
+impl hyper::body::Body for Underway {
+    type Data = Bytes;
+    type Error = <Body as hyper::body::Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.guest.waits();
+    }
 }
 
 /// Says that there is no slot. What the client sends is read away: a socket closed over unread bytes resets

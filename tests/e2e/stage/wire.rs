@@ -24,7 +24,7 @@ pub(crate) struct Answer {
 #[track_caller]
 pub(crate) fn get(address: SocketAddr, path: &str) -> Answer {
     let mut client = Wire::connect(address);
-    client.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"));
+    client.send(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"));
     client.answer().unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use plimsoll_brain::State;
 use serde_json::json;
 
-use crate::script::{Answer, Open, open, tcp, unix, until};
+use crate::script::{Answer, Open, open, open_as, tcp, unix, until};
 use crate::stage::{Shows, Stage, bearer, certificate};
 
 fn raw(mut stream: impl Read + Write, method: &str, target: &str, headers: &str, body: &str) -> Answer {
@@ -78,6 +78,35 @@ fn a_name_that_somebody_else_leads_here_gets_nothing() {
         assert!(matches!(act.status, 400 | 421), "{host} {}", act.status);
     }
     assert!(open.script.calls.lock().unwrap().is_empty());
+}
+
+#[test]
+fn nor_does_it_get_anything_of_what_programs_read() {
+    let open = open_as(&["lb1.example.org"]);
+    let paths = [
+        "/",
+        "/status",
+        "/metrics",
+        "/events?follow=0",
+        "/v1/openapi.json",
+        "/v1/groups/web/explain",
+        "/nothing",
+    ];
+    for path in paths {
+        for host in ["Host: evil.example\r\n", "Host: lb1.example.org.evil.example\r\n", ""] {
+            let answer = show(&open, path, host);
+            assert!(matches!(answer.status, 400 | 421), "{path} {host} {}", answer.status);
+            assert!(!answer.body.contains("web"), "{}", answer.body);
+        }
+        for host in [LOCAL, "Host: localhost\r\n", "Host: LB1.example.org:9900\r\n"] {
+            assert_ne!(show(&open, path, host).status, 421, "{path} {host}");
+        }
+    }
+    // Checks of health come by any name; no browser gets to a unix socket, or changes anything at the door for reports.
+    assert_eq!(show(&open, "/healthz", "Host: evil.example\r\n").status, 200);
+    let control = raw(unix(&open.control), "GET", "/status", "Host: plimsoll\r\n", "");
+    let reports = raw(tcp(open.admin.reports().unwrap()), "GET", "/nothing", "Host: lb\r\n", "");
+    assert_eq!((control.status, reports.status), (200, 404));
 }
 
 /// The fields of the form of a page.

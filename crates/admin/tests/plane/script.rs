@@ -381,11 +381,17 @@ pub(crate) struct Open {
 }
 
 pub(crate) fn open() -> Open {
+    open_as(&[])
+}
+
+/// With a listener that may be asked by these names, too.
+pub(crate) fn open_as(names: &[&str]) -> Open {
     let scratch = Scratch::new();
     let control = scratch.path("control.sock");
     let script = Script::new();
     let config = Config {
         listen: Some(([127, 0, 0, 1], 0).into()),
+        names: names.iter().map(|name| Box::from(*name)).collect(),
         control: Some(control.clone()),
         reports: Some(([127, 0, 0, 1], 0).into()),
         ..Config::default()

@@ -75,6 +75,7 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let own = &file.supervise.supervise;
     let (mut doors, rules) = doors::open(own.doors(), own.audit.as_ref())?;
     (doors.listen, doors.control) = (own.listen.0, Some(file.control()));
+    doors.names = own.names.iter().map(config::Domain::host).collect();
     let audit = doors.audit.clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

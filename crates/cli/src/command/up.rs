@@ -247,7 +247,8 @@ fn seated(
 /// Where the admin plane is to be reached. A control socket that nobody asked for is no reason not to start
 /// where its folder belongs to root.
 fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Failure> {
-    let AdminConfig { listen, mut control, reports, lend, register, written, tls, audit, .. } = file.admin();
+    let AdminConfig { listen, names, mut control, reports, lend, register, written, tls, audit, .. } =
+        file.admin();
     if let Some(path) = control.clone().filter(|_| !written) {
         config::make_room(&path);
         if !config::room(&path) {
@@ -264,6 +265,7 @@ fn doors(file: &File, rules: &Arc<Rules>) -> Result<plimsoll_admin::Config, Fail
     let reports_only = !lend;
     Ok(plimsoll_admin::Config {
         listen,
+        names,
         control,
         reports,
         reports_only,

@@ -411,6 +411,13 @@ impl FromStr for Domain {
     }
 }
 
+impl Domain {
+    /// Returns it as a host has it in a URL.
+    pub(crate) fn host(&self) -> Box<str> {
+        self.0.trim_end_matches('.').into()
+    }
+}
+
 impl fmt::Display for Domain {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(out)

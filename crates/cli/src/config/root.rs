@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AccessTable, AdminListen, Control, Controls, Doors, EtcdTable, Fleet, Group, JwtTable, KerberosTable,
-    Listener, LogPath, StoreTable, TimeSpan, TlsTable, Tracing,
+    AccessTable, AdminListen, Control, Controls, Domain, Doors, EtcdTable, Fleet, Group, JwtTable,
+    KerberosTable, Listener, LogPath, StoreTable, TimeSpan, TlsTable, Tracing,
 };
 
 /// Configuration of a Plimsoll load balancer.
@@ -114,6 +114,11 @@ pub(crate) struct Admin {
     /// Address of status, metrics and events: read-only. `off` for none.
     pub(crate) listen: AdminListen,
 
+    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and the name of this machine.
+    /// Requests for any other `Host` are refused, but for checks of health (`/healthz`): a page of somebody else could send them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<Domain>,
+
     /// Where commands are taken: a unix socket, mode 0600; an address behind TLS (`tls://0.0.0.0:9905`), whose clients
     /// prove who they are; or a list of both. `off` for none. Whoever may not write to `/run` has it, unless it is said here,
     /// at `$XDG_RUNTIME_DIR/plimsoll.sock`, or without a login at `/tmp/plimsoll-UID/control.sock`; commands look there, too.
@@ -179,6 +184,7 @@ impl Default for Admin {
     fn default() -> Self {
         Self {
             listen: AdminListen(Some(([127, 0, 0, 1], 9900).into())),
+            names: Vec::new(),
             control: Controls::One(Control::Unix("/run/plimsoll.sock".into())),
             reports: AdminListen(None),
             lend: true,

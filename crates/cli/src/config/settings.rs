@@ -17,8 +17,8 @@ use plimsoll_wire::rfs::{Keys, service_id};
 use super::check::LOTTERY;
 use super::problem::{Problem, Problems};
 use super::{
-    Binding, Config, Discover, DrainedSessions, File, Forwarded, Group, HandOver, Health, Listener, Member,
-    MemberAddress, MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind,
+    Binding, Config, Discover, Domain, DrainedSessions, File, Forwarded, Group, HandOver, Health, Listener,
+    Member, MemberAddress, MemberProtocol, MemberTable, Monitor, Outlier, Protocol, ProxyVersion, Rebind,
     ReportHeader, Strategy, WhenAllDown, affinity, tls, trace, usual_control,
 };
 
@@ -27,6 +27,8 @@ use super::{
 pub(crate) struct AdminConfig {
     /// Status, metrics, events: read-only. `None` for off.
     pub(crate) listen: Option<SocketAddr>,
+    /// Names by which that may be asked.
+    pub(crate) names: Vec<Box<str>>,
     /// Path of the unix socket for commands. `None` for off.
     pub(crate) control: Option<PathBuf>,
     /// Reports of members, and nothing else. `None` for off.
@@ -242,8 +244,9 @@ impl File {
         let control = if written { admin.control.unix().cloned() } else { Some(usual_control()) };
         let load_manager = admin.load_manager.0.map(|address| (address, admin.load_interval.0));
         let audit = admin.audit.as_ref().map(|path| path.0.clone());
+        let names = admin.names.iter().map(Domain::host).collect();
         let (lend, register, tls) = (admin.lend, admin.register, admin.doors().secured());
-        AdminConfig { listen, control, reports, lend, register, load_manager, written, tls, audit }
+        AdminConfig { listen, names, control, reports, lend, register, load_manager, written, tls, audit }
     }
 
     /// Who may do what over TLS.
@@ -350,11 +353,11 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
         zone: listener.domain.as_ref().map(|domain| proxy::ZoneSettings {
             domain: domain.0.as_str().into(),
             ttl: u32::try_from(listener.ttl.0.as_secs()).unwrap_or(u32::MAX),
+            rate: u32::try_from(listener.answer_rate).unwrap_or(u32::MAX),
+            slip: u32::try_from(listener.answer_slip).unwrap_or(u32::MAX),
         }),
         tls: None,
     }
-            rate: u32::try_from(listener.answer_rate).unwrap_or(u32::MAX),
-            slip: u32::try_from(listener.answer_slip).unwrap_or(u32::MAX),
 }
 
 /// `None` only for a strategy that does not exist, which a checked file does not name.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::place::Spot;
 use super::text::{Text, text};
 use super::{
-    AccessTable, AdminListen, Control, Controls, Doors, Held, JwtTable, KerberosTable, LogPath, Name,
+    AccessTable, AdminListen, Control, Controls, Domain, Doors, Held, JwtTable, KerberosTable, LogPath, Name,
     Problem, Problems, ReadError, TimeSpan, TlsTable, bytes_of, door, hold, suggest, titled,
 };
 
@@ -49,6 +49,11 @@ pub(crate) struct Own {
 
     /// Address of metrics and states: read-only. `off` for none, which is the default.
     pub(crate) listen: AdminListen,
+
+    /// Names by which `listen` may be asked, such as `lb1.example.org`, beside IP addresses, `localhost` and the name of this machine.
+    /// Requests for any other `Host` are refused, but for checks of health (`/healthz`): a page of somebody else could send them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<Domain>,
 
     /// File to which each change and each refused attempt is appended, a line of JSON each. If it cannot be written,
     /// changes over the control addresses are refused. Off unless given.
@@ -113,6 +118,7 @@ impl Default for Own {
         Self {
             control: Controls::One(Control::Unix(DEFAULT_SUPERVISE_CONTROL.into())),
             listen: AdminListen(None),
+            names: Vec::new(),
             audit: None,
             tls: None,
             jwt: None,

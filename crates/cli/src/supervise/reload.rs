@@ -89,13 +89,13 @@ impl Supervisor {
     fn fixed(&self, file: &SuperviseFile) -> Result<(), String> {
         let (before, after) = (&self.file.supervise.supervise, &file.supervise.supervise);
         let same = self.file.state() == file.state()
-            && (&before.control, before.listen, &before.audit)
-                == (&after.control, after.listen, &after.audit)
+            && (&before.control, before.listen, &before.names, &before.audit)
+                == (&after.control, after.listen, &after.names, &after.audit)
             && (&before.tls, &before.jwt, &before.kerberos) == (&after.tls, &after.jwt, &after.kerberos);
         if same {
             return Ok(());
         }
-        Err("control, listen, state, audit, tls, jwt and kerberos of [supervise] are fixed at start: put them back, or \
+        Err("control, listen, names, state, audit, tls, jwt and kerberos of [supervise] are fixed at start: put them back, or \
              start the Supervisor again (plimsoll supervise shutdown --children leave)"
             .into())
     }

@@ -54,6 +54,7 @@ timeout = "42s"
 
 [admin]
 listen = "off"
+names = ["LB1.example.org"]
 control = ["unix:/tmp/x.sock", "tls://127.0.0.1:9905"]
 reports = "127.0.0.1:9901"
 lend = false
@@ -225,9 +226,9 @@ address = "127.0.0.1:53"
 protocol = "dns"
 domain = "Web.example"
 ttl = "2s"
-group = "drawn"
 answer_rate = 78
 answer_slip = 79
+group = "drawn"
 
 [[listener]]
 address = "127.0.0.1:0"

@@ -1,0 +1,104 @@
+//! Whom a request is for, by its `Host`.
+//!
+//! A page of somebody else can have its own name lead to our address (DNS rebinding): the browser then takes what is here for a part of
+//! that site, and lets the page read it. Such a request has the name of the site in `Host`. So doors without TLS answer to addresses,
+//! `localhost`, the name of this machine and the names in `[admin] names`, and to nothing else. Over TLS the certificate sees to it.
+
+use std::net::IpAddr;
+
+use hyper::header::HOST;
+use hyper::{Request, Version};
+
+/// Checks that a request is for us. One of HTTP/1.0 without `Host` is: browsers send none.
+///
+/// # Errors
+/// Why it is not, and what to do.
+pub(crate) fn check<B>(request: &Request<B>, names: &[Box<str>]) -> Result<(), String> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = match (hosts.next(), hosts.next()) {
+        (None, _) if request.version() == Version::HTTP_10 => return Ok(()),
+        (None, _) => return Err("the request has no Host".into()),
+        (Some(host), None) => host.to_str().map_err(|_| "the Host has bytes that no name has")?,
+        (Some(_), Some(_)) => return Err("the request has several Hosts".into()),
+    };
+    let name = without_port(host).to_ascii_lowercase();
+    let name = name.strip_suffix('.').unwrap_or(&name);
+    let own = || {
+        let system = rustix::system::uname();
+        system.nodename().to_str().is_ok_and(|own| name.eq_ignore_ascii_case(own))
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+    let named = || names.iter().any(|known| **known == *name);
+    if address || name == "localhost" || name.ends_with(".localhost") || named() || own() {
+        return Ok(());
+    }
+    let name: String = name.chars().take(100).collect();
+    Err(format!(
+        "not the host {name}: ask by the address of this host, by localhost or by the name of the machine, or add the name to names \
+         in [admin]; a page of somebody else could read this otherwise"
+    ))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(colon)
+            if !host[colon..].contains(']')
+                && host[colon + 1..].bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            &host[..colon]
+        }
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(hosts: &[&str], names: &[&str]) -> Result<(), String> {
+        let request = hosts.iter().fold(Request::builder(), |request, host| request.header(HOST, *host));
+        let names: Vec<Box<str>> = names.iter().map(|name| Box::from(*name)).collect();
+        check(&request.body(()).unwrap(), &names)
+    }
+
+    #[test]
+    fn names_of_others_are_not_ours() {
+        for good in [
+            "127.0.0.1:9900",
+            "10.0.0.1",
+            "[::1]:9900",
+            "[fd00::1]",
+            "localhost",
+            "LOCALHOST:9900",
+            "localhost.",
+            "a.localhost:1",
+        ] {
+            assert_eq!(asked(&[good], &[]), Ok(()), "{good}");
+        }
+        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        assert_eq!(asked(&[&format!("{own}:9900")], &[]), Ok(()));
+        for bad in [
+            "evil.example",
+            "evil.example:9900",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            "127.0.0.1:x",
+        ] {
+            assert!(asked(&[bad], &["lb1.example.org"]).is_err(), "{bad}");
+        }
+        assert!(asked(&[], &[]).is_err());
+        assert_eq!(check(&Request::builder().version(Version::HTTP_10).body(()).unwrap(), &[]), Ok(()));
+        assert!(asked(&["127.0.0.1", "evil.example"], &[]).is_err());
+    }
+
+    #[test]
+    fn names_that_are_configured_are_ours() {
+        for good in ["lb1.example.org", "LB1.example.org:9900", "lb1.example.org."] {
+            assert_eq!(asked(&[good], &["other.example.org", "lb1.example.org"]), Ok(()), "{good}");
+        }
+        for bad in ["example.org", "a.lb1.example.org", "lb2.example.org"] {
+            assert!(asked(&[bad], &["lb1.example.org"]).unwrap_err().contains("names in [admin]"), "{bad}");
+        }
+    }
+}
