@@ -56,6 +56,21 @@ fn a_balancer_becomes_a_model() {
     assert!(solve(&model).1.converged);
 }
 
+#[test]
+fn who_only_asks_whom_to_go_to_goes_there_alone_and_members_may_share_a_processor() {
+    let text = "[balancer]\ndemand = 0.001\n[[group]]\nname = \"web\"\nasks = 0.5\ndemand = 0.01\n[[group.member]]\nname = \"one\"\n\
+                [[group]]\nname = \"api\"\ndemand = 0.02\n[[group.member]]\nname = \"two\"\nprocessor = \"one\"\n\
+                [[clients]]\nname = \"people\"\ngroup = \"web\"\nrate = 10\n[[clients]]\nname = \"robots\"\ngroup = \"api\"\nrate = 5\n";
+    let model = model(text);
+    let (found, end) = solve(&model);
+    assert!(end.converged);
+    let busy = |name: &str| found.processors.iter().find(|own| own.name == name).unwrap().busy.mean;
+    // One in two of ten, and all five of the others, pass the balancer.
+    assert!((busy("balancer_cpu") - 0.01).abs() < 1e-6, "{}", busy("balancer_cpu"));
+    assert!((busy("one_cpu") - 0.2).abs() < 1e-6, "{}", busy("one_cpu"));
+    assert!(model.processors.iter().all(|own| own.name != "two_cpu"));
+}
+
 /// What is said of a model has its author's words: groups, members by their number, clients.
 #[test]
 fn what_formulas_leave_out_is_said_without_names_that_nobody_wrote() {
@@ -102,6 +117,9 @@ fn what_is_wrong_is_said_with_its_place() {
         ("members = 2\n", "", "has either `members`"),
         ("demand = \"1ms\"\n", "", "`static_1` needs a demand"),
         ("weight = 3", "weight = 0", "24:10: a weight is above 0"),
+        ("weight = 3", "processor = \"three\"", "no member `three` before this one"),
+        ("weight = 3", "processor = \"one\"\nspeed = 2", "`cores` and `speed` are those of the member"),
+        ("retries = 1\n", "retries = 1\nasks = 0.1\n", "waits for no member"),
     ] {
         assert!(WEB.contains(from), "{from}");
         let text = WEB.replacen(from, to, 1);

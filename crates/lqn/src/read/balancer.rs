@@ -3,7 +3,8 @@
 //! Each becomes what it is in a layered queueing network: clients a reference task, or requests from outside; the balancer
 //! a task with as many threads as are needed and an entry for each group, which forwards by the group's policy; a member
 //! a task on a processor of its own, which is shared. Where a group has a timeout or retries, the balancer calls a task
-//! that does nothing but choose, so that each try chooses anew.
+//! that does nothing but choose, so that each try chooses anew. Where a group `asks` (handle-driven), its clients do the same, and only so many
+//! requests go to the balancer, which forwards none.
 
 use std::fmt;
 
@@ -66,6 +67,7 @@ struct Group {
     timeout: Option<Spanned<Time>>,
     retries: Option<Spanned<f64>>,
     backoff: Option<Spanned<Time>>,
+    asks: Option<Spanned<f64>>,
     members: Option<Spanned<f64>>,
     #[serde(default)]
     member: Vec<Member>,
@@ -88,6 +90,7 @@ struct Member {
     threads: Option<Spanned<f64>>,
     queue: Option<Spanned<f64>>,
     speed: Option<Spanned<f64>>,
+    processor: Option<Spanned<String>>,
 }
 
 /// Seconds: a number, or a text with a unit.
@@ -207,24 +210,39 @@ impl Maker<'_> {
                 self.patience(group.timeout.as_ref(), group.retries.as_ref(), group.backoff.as_ref())?;
             let mut entry = work(group_name.clone(), demand, 1.0);
             balancer.entries.push(group_name.clone());
-            let forwards = match patience {
-                None => &mut entry.forwards,
-                Some(_) => {
-                    let chosen = Name { text: format!("{}_choice", group_name.text), at: group_name.at };
+            let chosen = choice(&group_name);
+            let router = match (patience, &group.asks) {
+                (Some(_), Some(asks)) => {
+                    return Err(self.places.of(asks).says(
+                        "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and `backoff` are those of the \
+                         clients",
+                    ));
+                }
+                (None, None) => {
+                    entry.forwards.extend(targets);
+                    group_name.clone()
+                }
+                (_, asks) => {
                     self.made(&chosen, format!("`{}`", group_name.text));
                     chooser.entries.push(chosen.clone());
-                    let call = Call { patience, ..Call::new(chosen.clone(), 1.0, true) };
-                    entry.phases[0].calls.push(call);
-                    entry.phases[0].order = Order::Deterministic;
-                    rest.push(work(chosen, 0.0, 1.0));
-                    let last = rest.len() - 1;
-                    &mut rest[last].forwards
+                    let mut choosing = work(chosen.clone(), 0.0, 1.0);
+                    choosing.forwards.extend(targets);
+                    match asks {
+                        Some(asks) => {
+                            let asks = self.above(asks, "a number of asks")?;
+                            choosing.phases[0].calls.push(Call::new(group_name.clone(), asks, true));
+                        }
+                        None => {
+                            let call = Call { patience, ..Call::new(chosen.clone(), 1.0, true) };
+                            entry.phases[0].calls.push(call);
+                            entry.phases[0].order = Order::Deterministic;
+                        }
+                    }
+                    rest.push(choosing);
+                    chosen
                 }
             };
-            forwards.extend(targets);
-            let who =
-                patience.map_or_else(|| group_name.text.clone(), |_| format!("{}_choice", group_name.text));
-            self.draft.routes.push((Name { text: who, at: group_name.at }, routing));
+            self.draft.routes.push((router, routing));
             self.draft.entries.push(entry);
         }
         self.draft.tasks.push(balancer);
@@ -239,11 +257,11 @@ impl Maker<'_> {
     fn clients(&mut self, own: &Clients, groups: &[Group]) -> Result<(), Trouble> {
         let name = self.word(&own.name)?;
         let group = own.group.get_ref();
-        if !groups.iter().any(|other| other.name.get_ref() == group) {
+        let Some(asked) = groups.iter().find(|other| other.name.get_ref() == group) else {
             let known: Vec<&str> = groups.iter().map(|group| group.name.get_ref().as_str()).collect();
             let at = self.places.of(&own.group);
             return Err(at.says(format!("no group `{group}`; there are {}", known.join(", "))));
-        }
+        };
         let users = Name { text: format!("{}_users", name.text), at: name.at };
         self.processor(users.clone(), Scheduling::Fcfs, Copies::Infinite, 1.0);
         let mut who = task(name.clone(), users, Copies::Infinite);
@@ -273,6 +291,7 @@ impl Maker<'_> {
         }
         let patience = self.patience(own.timeout.as_ref(), own.retries.as_ref(), own.backoff.as_ref())?;
         let to = Name { text: group.clone(), at: self.places.of(&own.group) };
+        let to = if asked.asks.is_some() { choice(&to) } else { to };
         entry.phases[0].calls.push(Call { patience, ..Call::new(to, 1.0, true) });
         // Exactly one request each time.
         entry.phases[0].order = Order::Deterministic;
@@ -332,8 +351,14 @@ impl Maker<'_> {
             let threads = self.count(threads, "threads")?.unwrap_or(Copies::Infinite);
             let speed = own.speed.as_ref().or(group.speed.as_ref());
             let speed = speed.map_or(Ok(1.0), |own| self.above(own, "a speed"))?;
-            let cpu = Name { text: format!("{}_cpu", one.text), at: one.at };
-            self.processor(cpu.clone(), Scheduling::Sharing, cores, speed);
+            let cpu = match &own.processor {
+                Some(other) => self.shared(own, other)?,
+                None => {
+                    let cpu = Name { text: format!("{}_cpu", one.text), at: one.at };
+                    self.processor(cpu.clone(), Scheduling::Sharing, cores, speed);
+                    cpu
+                }
+            };
             let mut server = task(one.clone(), cpu, threads);
             if let Some(queue) = own.queue.as_ref().or(group.queue.as_ref()) {
                 let at = self.places.of(queue);
@@ -351,6 +376,25 @@ impl Maker<'_> {
             targets.push((one, weight / all));
         }
         Ok(targets)
+    }
+
+    /// The processor of another member, which this one runs on, too.
+    fn shared(&self, own: &Member, other: &Spanned<String>) -> Result<Name, Trouble> {
+        let at = self.places.of(other);
+        if let Some(twice) = own.cores.as_ref().or(own.speed.as_ref()) {
+            return Err(self
+                .places
+                .of(twice)
+                .says("`cores` and `speed` are those of the member whose `processor` it is"));
+        }
+        let known = self.draft.tasks.iter().find(|task| task.name.text == *other.get_ref());
+        let known = known.ok_or_else(|| {
+            at.says(format!(
+                "no member `{}` before this one, whose processor it could run on",
+                other.get_ref()
+            ))
+        })?;
+        Ok(Name { text: known.processor.text.clone(), at })
     }
 
     fn routing(&self, group: &Group) -> Result<Routing, Trouble> {
@@ -446,6 +490,11 @@ impl Maker<'_> {
 
 fn task(name: Name, processor: Name, copies: Copies) -> Task {
     Task { copies, ..Task::new(name, processor) }
+}
+
+/// The entry that chooses a member of a group.
+fn choice(group: &Name) -> Name {
+    Name { text: format!("{}_choice", group.text), at: group.at }
 }
 
 /// An entry with a first phase.

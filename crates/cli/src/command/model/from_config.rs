@@ -42,20 +42,94 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     if groups.is_empty() {
         return Err(Failure::failed(format_args!("{name}: no group has members and a listener")));
     }
-    for group in &groups {
-        for note in notes(group, &file.config) {
+    let groups: Vec<_> = groups.into_iter().map(|group| Modelled::new(group, &file.config)).collect();
+    for (group, shared) in groups.iter().map(|own| own.group).zip(capacities(&groups)) {
+        for note in notes(group, &file.config).into_iter().chain(shared) {
             globals.say(&format!("group {}: {note}\n", group.name));
         }
     }
     let threads = file.config.threads;
     let make = if globals.output == Output::Toml { toml } else { model };
-    let groups: Vec<_> = groups.into_iter().map(|group| (group, routing(group, &file.config).0)).collect();
     let text = make(&name, threads.unwrap_or(1), &groups);
     // Names of groups may be such that what is made of them is the same.
     plimsoll_lqn::read(&text, &BTreeMap::new())
         .map_err(|why| Failure::failed(format_args!("{name}: no model can be made of its names: {why}")))?;
     write(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A group as its model has it.
+struct Modelled<'c> {
+    group: &'c Group,
+    routing: Routing,
+    /// Do clients only ask which member to go to, and go there themselves (handle-driven)?
+    told: bool,
+}
+
+impl<'c> Modelled<'c> {
+    fn new(group: &'c Group, config: &Config) -> Self {
+        let mut listeners = led_to(group, config).peekable();
+        let told = listeners.peek().is_some() && listeners.all(tells);
+        Self { group, routing: routing(group, config).0, told }
+    }
+
+    /// Returns how long the balancer waits for a member, and how often it tries again; none if it waits for as long as it takes, or
+    /// for none.
+    fn patience(&self) -> Option<(f64, u32)> {
+        if self.told { None } else { patience(self.group) }
+    }
+}
+
+fn led_to<'c>(group: &Group, config: &'c Config) -> impl Iterator<Item = &'c Listener> {
+    let name = group.name.clone();
+    config.listeners.iter().filter(move |listener| listener.leads_to(&name))
+}
+
+/// Do clients of a listener go to members by themselves, once they were told to whom?
+fn tells(listener: &Listener) -> bool {
+    let binding = listener.binding.unwrap_or_else(|| listener.protocol.binding());
+    match listener.protocol {
+        Protocol::Xds | Protocol::Dns => true,
+        Protocol::Iiop => binding != Binding::PerRequest,
+        Protocol::Http | Protocol::Https | Protocol::Tcp | Protocol::Udp => false,
+    }
+}
+
+/// For each member of each group, the first group with a member at its address and which one that is: one processor does the work
+/// of all of them.
+fn processors(groups: &[Modelled<'_>]) -> Vec<Vec<(usize, usize)>> {
+    let mut known: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let place = |(at, own): (usize, &Modelled<'_>)| {
+        let members = own.group.members.iter().enumerate();
+        members.map(|(number, member)| *known.entry(address(member)).or_insert((at, number))).collect()
+    };
+    groups.iter().enumerate().map(place).collect()
+}
+
+/// The address of a member, or what it is called where an object reference has that.
+fn address(member: &Member) -> String {
+    member.table().address.map_or_else(|| member.name().to_string(), |address| address.to_string())
+}
+
+/// What is to be said for each group of members that others have with another capacity.
+fn capacities(groups: &[Modelled<'_>]) -> Vec<Vec<String>> {
+    let note = |own: &Member, (at, number): (usize, usize)| {
+        let first = groups[at].group.members[number].table().capacity;
+        let differs = own.table().capacity != first;
+        differs.then(|| {
+            format!(
+                "{} is also a member of group {}; its processor has the capacity {first} that it has there",
+                own.name(),
+                groups[at].group.name
+            )
+        })
+    };
+    let pairs = groups.iter().zip(processors(groups));
+    pairs
+        .map(|(own, firsts)| {
+            own.group.members.iter().zip(firsts).filter_map(|(one, first)| note(one, first)).collect()
+        })
+        .collect()
 }
 
 /// The policy of a model that is nearest to a group's strategy, and what it is taken for if that is another. Where all who come
@@ -116,7 +190,7 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
             "admission is left out: in the model nothing is refused because members have more than they can work on".to_owned(),
         );
     }
-    if group.retry.attempts > 0 {
+    if group.retry.attempts > 0 && !Modelled::new(group, config).told {
         all.push(match patience(group) {
             Some(_) => "the retry budget (retry.budget, retry.min_per_second) is left out: in the model every try that retry.attempts \
                         allows is made"
@@ -124,11 +198,13 @@ fn notes(group: &Group, config: &Config) -> Vec<String> {
             None => "retry is left out: without per_try nothing fails in the model".to_owned(),
         });
     }
-    let listeners = config.listeners.iter().filter(|listener| listener.leads_to(&group.name));
-    for listener in listeners {
-        if listener.protocol == Protocol::Xds {
+    let told = Modelled::new(group, config).told;
+    for listener in led_to(group, config) {
+        if tells(listener) && !told {
             all.push(format!(
-                "clients of the xds listener at {} go to members by themselves; in the model they pass the balancer",
+                "clients of the {} listener at {} go to members by themselves; in the model they pass the balancer, as those of other \
+                 listeners do",
+                listener.protocol.name(),
                 listener.address
             ));
         }
@@ -178,10 +254,10 @@ fn word(name: &str) -> String {
 }
 
 /// A name of the grammar for each group.
-fn words(groups: &[(&Group, Routing)]) -> Vec<String> {
+fn words(groups: &[Modelled<'_>]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    for (group, _) in groups {
-        let mut own = word(&group.name.to_string());
+    for known in groups {
+        let mut own = word(&known.group.name.to_string());
         while words.contains(&own) {
             own.push('_');
         }
@@ -198,7 +274,7 @@ fn patience(group: &Group) -> Option<(f64, u32)> {
 
 /// The model in the short TOML of models. What waits at the balancer when members have as many connections as they may, waits
 /// at the members there.
-fn toml(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
+fn toml(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
     let mut out = format!(
         "# The model of {}. Times are in seconds, or have a unit.\n",
         file.replace(['\n', '\r'], " ")
@@ -208,19 +284,30 @@ fn toml(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
         out,
         "[balancer]\nworkers = {threads}\ndemand = \"50us\"   # work of one request at the balancer"
     );
-    for ((group, routing), own) in groups.iter().zip(words(groups)) {
+    let (words, processors) = (words(groups), processors(groups));
+    for (at, (modelled, own)) in groups.iter().zip(&words).enumerate() {
+        let Modelled { group, routing, .. } = modelled;
         let _ = writeln!(out, "\n[[clients]]\nname = \"{own}_clients\"\ngroup = \"{own}\"");
         out += "number = 100   # clients; or rate = 100, requests per second\nthink = \"1s\"   # time for which one waits before its next request\n";
         let _ = writeln!(out, "\n[[group]]\nname = \"{own}\"\npolicy = \"{routing}\"");
         out += "demand = \"10ms\"   # work of one request at a member of capacity 1\ncores = 1   # cores of a member\n";
-        if let Some((timeout, retries)) = patience(group) {
+        if modelled.told {
+            out += "asks = 0.01   # how often the balancer is asked for a member, for each request\n";
+        }
+        if let Some((timeout, retries)) = modelled.patience() {
             let _ = writeln!(out, "timeout = {timeout}\nretries = {retries}");
         }
         for (number, known) in group.members.iter().enumerate() {
             let member = known.table();
             let _ = writeln!(out, "\n[[group.member]]   # {}", known.name());
             let _ = writeln!(out, "name = \"{own}_{}\"", number + 1);
-            let _ = writeln!(out, "speed = {0}\nweight = {0}", member.capacity);
+            let first = processors[at][number];
+            if first == (at, number) {
+                let _ = writeln!(out, "speed = {}", member.capacity);
+            } else {
+                let _ = writeln!(out, "processor = \"{}_{}\"", words[first.0], first.1 + 1);
+            }
+            let _ = writeln!(out, "weight = {}", member.capacity);
             if let Some(most) = member.max_connections.or(group.max_connections) {
                 let _ = writeln!(out, "threads = {most}");
             }
@@ -230,8 +317,8 @@ fn toml(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
 }
 
 /// The same model in the grammar of other tools, with a parameter for each guess.
-fn model(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
-    let words = words(groups);
+fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
+    let (words, shared) = (words(groups), processors(groups));
     let mut head = format!("# The model of {}. Times are in seconds.\n", file.replace(['\n', '\r'], " "));
     head += "# What the file does not say stands here: give what you measured.\n";
     head += "$balancer_demand = 0.00005   # work of one request at the balancer\n";
@@ -241,20 +328,30 @@ fn model(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
     let mut choices: Vec<String> = Vec::new();
     let _ = writeln!(processors, "  p plimsoll_cores f m {threads}");
     let _ = writeln!(tasks, "  t plimsoll i {balancer} -1 plimsoll_cores");
-    for ((group, routing), own) in groups.iter().zip(&words) {
+    for (at, (modelled, own)) in groups.iter().zip(&words).enumerate() {
+        let Modelled { group, routing, told } = modelled;
         let _ = writeln!(head, "${own}_clients = 100   # clients of group {}", group.name);
         let _ = writeln!(head, "${own}_think = 1   # time for which one waits before its next request");
         let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
         let _ = writeln!(head, "${own}_cores = 1   # cores of a member");
-        // Where it tries again, each try chooses anew.
-        let from = match patience(group) {
-            None => own.clone(),
+        // Where it tries again, each try chooses anew; where clients are told whom to ask, they choose.
+        let choice = format!("{own}_choice");
+        let (from, asked) = match modelled.patience() {
+            None if *told => {
+                let _ = writeln!(
+                    head,
+                    "${own}_asks = 0.01   # how often the balancer is asked for a member, for each request"
+                );
+                let _ = writeln!(entries, "  s {choice} 0 -1\n  y {choice} {own} ${own}_asks -1");
+                choices.push(choice.clone());
+                (choice.clone(), choice)
+            }
+            None => (own.clone(), own.clone()),
             Some((timeout, retries)) => {
-                let choice = format!("{own}_choice");
                 let _ = writeln!(routes, "#pragma call.{own}.{choice}=timeout({timeout}) retries({retries})");
                 let _ = writeln!(entries, "  f {own} 1 -1\n  y {own} {choice} 1 -1\n  s {choice} 0 -1");
                 choices.push(choice.clone());
-                choice
+                (choice, own.clone())
             }
         };
         let _ = writeln!(routes, "#pragma route.{from}={routing}");
@@ -263,21 +360,25 @@ fn model(file: &str, threads: usize, groups: &[(&Group, Routing)]) -> String {
             writeln!(tasks, "  t {own}_client r {own}_client -1 {own}_users z ${own}_think m ${own}_clients");
         // Exactly one request each time.
         let _ =
-            writeln!(entries, "  s {own}_client 0 -1\n  f {own}_client 1 -1\n  y {own}_client {own} 1 -1");
+            writeln!(entries, "  s {own}_client 0 -1\n  f {own}_client 1 -1\n  y {own}_client {asked} 1 -1");
         let _ = writeln!(entries, "  s {own} $balancer_demand -1");
         let members: Vec<_> = group.members.iter().map(Member::table).collect();
         let all: f64 = members.iter().map(|member| member.capacity).sum();
         for (number, (member, known)) in members.iter().zip(&group.members).enumerate() {
             let one = format!("{own}_{}", number + 1);
-            let _ = writeln!(
-                processors,
-                "  p {one}_cpu s 0 m ${own}_cores R {}   # {}",
-                member.capacity,
-                known.name()
-            );
+            let first = shared[at][number];
+            let cpu = format!("{}_{}_cpu", words[first.0], first.1 + 1);
+            if first == (at, number) {
+                let _ = writeln!(
+                    processors,
+                    "  p {cpu} s 0 m ${own}_cores R {}   # {}",
+                    member.capacity,
+                    known.name()
+                );
+            }
             let most = member.max_connections.or(group.max_connections);
             let many = most.map_or_else(|| "i".to_owned(), |most| format!("m {most}"));
-            let _ = writeln!(tasks, "  t {one} n {one} -1 {one}_cpu {many}");
+            let _ = writeln!(tasks, "  t {one} n {one} -1 {cpu} {many}");
             let _ = writeln!(
                 entries,
                 "  F {from} {one} {} -1\n  s {one} ${own}_demand -1",
@@ -337,8 +438,7 @@ mod tests {
         };
         for rest in ["", "[group.timeouts]\nper_try = \"250ms\"\n[group.retry]\nattempts = 3\n"] {
             let config = config(rest);
-            let groups: Vec<_> =
-                config.groups.iter().map(|group| (group, routing(group, &config).0)).collect();
+            let groups: Vec<_> = config.groups.iter().map(|group| Modelled::new(group, &config)).collect();
             let [lqn, toml] = [model, toml].map(|make| meaning(&make("x.toml", 2, &groups)));
             assert_eq!(lqn, toml, "{rest}");
             assert_eq!(
@@ -347,6 +447,52 @@ mod tests {
                 "{lqn:?}"
             );
         }
+    }
+
+    /// Two groups with a member at the same address, the first of which has its clients told where to go.
+    fn handle_driven() -> Config {
+        let text = "[[listener]]\naddress = \"127.0.0.1:2809\"\nprotocol = \"xds\"\ngroup = \"calls\"\n\
+                    [[listener]]\naddress = \"127.0.0.1:8082\"\ngroup = \"web\"\n\
+                    [[group]]\nname = \"calls\"\nstrategy = \"round_robin\"\nmembers = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
+                    [group.timeouts]\nper_try = \"250ms\"\n\
+                    [[group]]\nname = \"web\"\nmembers = [{ address = \"127.0.0.1:2\", capacity = 3 }]\n";
+        config::parse("x.toml", text.into()).unwrap_or_else(|why| panic!("{why}")).config
+    }
+
+    #[test]
+    fn clients_that_are_told_where_to_go_do_not_pass_the_balancer() {
+        let config = handle_driven();
+        let groups: Vec<_> = config.groups.iter().map(|group| Modelled::new(group, &config)).collect();
+        let [lqn, toml] = [model, toml].map(|make| make("x.toml", 2, &groups));
+        assert_eq!(meaning(&lqn), meaning(&toml), "{lqn}\n{toml}");
+        let read =
+            plimsoll_lqn::read(&lqn, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{lqn}")).model;
+        let (found, end) = plimsoll_lqn::solve(&read);
+        assert!(end.converged);
+        let through = |name: &str| found.tasks.iter().find(|own| own.name == name).unwrap().throughput.mean;
+        // One in a hundred requests of those who are told, and all of the others.
+        let expected = through("calls_client") / 100.0 + through("web_client");
+        assert!((through("plimsoll") / expected - 1.0).abs() < 0.01, "{} {expected}", through("plimsoll"));
+        assert!(!notes(&config.groups[0], &config).join("").contains("retr"), "nothing is tried again here");
+    }
+
+    #[test]
+    fn an_address_that_several_groups_have_is_one_processor() {
+        let config = handle_driven();
+        let groups: Vec<_> = config.groups.iter().map(|group| Modelled::new(group, &config)).collect();
+        assert_eq!(processors(&groups), [vec![(0, 0), (0, 1)], vec![(0, 1)]]);
+        let [lqn, toml] = [model, toml].map(|make| make("x.toml", 2, &groups));
+        let on = |text: &str, name: &str| {
+            let read =
+                plimsoll_lqn::read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}"));
+            read.model.tasks.iter().find(|own| own.name == name).unwrap().processor
+        };
+        for text in [lqn, toml] {
+            assert_eq!(on(&text, "web_1"), on(&text, "calls_2"), "{text}");
+            assert_ne!(on(&text, "web_1"), on(&text, "calls_1"), "{text}");
+        }
+        let said = capacities(&groups);
+        assert!(said[0].is_empty() && said[1][0].contains("also a member of group calls"), "{said:?}");
     }
 
     #[test]
