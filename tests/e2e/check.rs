@@ -144,7 +144,8 @@ fn scripts_ask_status_for_what_they_need() {
     let few = balancer.run(&["status", "--fail-below", "51%"]);
     assert_eq!(few.code, Some(1));
     assert!(few.err.contains("web: 1 of 2 members can be used"), "{}", few.err);
-    assert_eq!(balancer.run(&["status"]).code, Some(0), "without being asked for, one member is enough");
+    let down = balancer.run(&["status"]);
+    assert_eq!((down.code, down.err.contains("web: 1 of 2 members down")), (Some(1), true), "{}", down.err);
     assert_eq!(balancer.run(&["status", "mail"]).code, Some(2));
     assert_eq!(balancer.run(&["status", "--fail-below", "many"]).code, Some(2));
     let nobody = balancer.run(&["status", "--control", "unix:/nowhere.sock", "--fail-below", "1"]);

@@ -237,6 +237,10 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// Requests answered by the balancer itself, by reason (`no_member`, `connect_failed`, `timeout`, …).
     pub rejected: BTreeMap<String, u64>,
+    /// Seconds since requests began to be refused because all members have as many as they can work on; none where none was for ten
+    /// seconds.
+    #[serde(default)]
+    pub shedding_seconds: Option<f64>,
     /// Requests tried again on another connection or member.
     pub retries: u64,
     /// Retries not done because the budget was spent.

@@ -240,6 +240,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
         load: ruled.analyzer.load(now),
         members,
         rejected,
+        shedding_seconds: ruled.refusals.since().map(|since| now.since(since).as_secs_f64()),
         retries: sum(&|tally| tally.retries.value()),
         retries_denied: sum(&|tally| tally.retries_denied.value()),
         hand_overs: ruled.hand_overs.done,

@@ -83,7 +83,10 @@ fn examined(
     let there = seen.is_some();
     parts.push(part);
     if let Some(file) = &file {
-        parts.push(machine::limits(&file.config));
+        // Over the control socket it is one on this machine.
+        let here = matches!(balancer, Ok(Balancer::Unix(_)));
+        let running = seen.as_ref().filter(|_| here).map(|status| status.pid);
+        parts.push(machine::limits(&file.config, running));
         parts.push(access::permissions(file, seen.as_ref()));
         parts.push(access::control(file));
     }

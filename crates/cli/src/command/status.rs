@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use plimsoll_brain::State;
 use plimsoll_brain::status::{
     CertificateStatus, FleetStatus, GroupStatus, ListenerStatus, Standing, Status, StoreStatus,
 };
@@ -15,15 +16,17 @@ use crate::control::{self, Said, Where};
 
 /// Say in a line for each group how it is; exit code 1 if not all is well
 ///
-/// Not well is a group without a usable member, a last reload that was refused, or a certificate that is over or is not there
-/// yet. Certificates that end soon are named. --fail-below and --fail-headroom ask for more than that. Exit code 3 if the balancer
-/// cannot be reached.
+/// Not well is a group without a usable member, with one whose health checks fail, or that has refused requests for want of room within
+/// ten seconds; a store that cannot be used; a last reload that was refused; or a certificate that is over or is not there yet.
+/// Certificates that end soon are named. --fail-below says how many members are enough instead, and --fail-headroom asks for more.
+/// Exit code 3 if the balancer cannot be reached.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Only this group
     group: Option<String>,
 
-    /// Not well is a group with fewer members that can be used than this: a number, or a share of its members (80%)
+    /// Not well is a group with fewer members that can be used than this: a number, or a share of its members (80%). Of others some may
+    /// be down
     #[arg(long, value_name = "N|N%")]
     fail_below: Option<Least>,
 
@@ -67,7 +70,8 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     control::each(&args.at, globals, |balancer, _| {
         let (json, mut status) = balancer.status()?;
         let json = only(args.group.as_deref(), json, &mut status)?;
-        let short = missed(args, &status);
+        let mut short = amiss(args, &status);
+        short.extend(missed(args, &status));
         let talk = short.iter().map(|line| format!("{line}\n")).collect();
         let table = render(&status, globals.color());
         Ok(Said { well: well(&status) && short.is_empty(), talk, ..Said::shown(json, table) })
@@ -121,9 +125,26 @@ fn missed(args: &Args, status: &Status) -> Vec<String> {
     lines
 }
 
+/// What is not as it is to be in each group, a line each, also where nothing more was asked for.
+fn amiss(args: &Args, status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    for group in &status.groups {
+        let down = group.members.iter().filter(|member| member.state == State::Down).count();
+        if down > 0 && args.fail_below.is_none() {
+            let all = count(group.members.len(), "member");
+            lines.push(format!("{}: {down} of {all} down", group.name));
+        }
+        if let Some(since) = group.shedding_seconds {
+            lines.push(format!("{}: requests are refused for want of room, for {}", group.name, ago(since)));
+        }
+    }
+    lines
+}
+
 fn well(status: &Status) -> bool {
     let good = |one: &CertificateStatus| one.expires_seconds.is_some_and(|left| left > 0.0);
     status.last_reload_successful
+        && status.store.as_ref().is_none_or(|store| store.error.is_none())
         && status.groups.iter().all(|group| group.healthy)
         && status.certificates.iter().all(good)
 }
@@ -273,22 +294,38 @@ mod tests {
     use super::*;
     use crate::control::sample;
 
+    fn args(line: &[&str]) -> Args {
+        let words: Vec<String> = line.iter().map(|word| (*word).to_owned()).collect();
+        let Some(super::super::Command::Verb(super::super::ctl::Verb::Status(args))) =
+            super::super::Command::of(&words)
+        else {
+            panic!("{words:?}")
+        };
+        args
+    }
+
     fn asked(below: Option<&str>, headroom: Option<f64>) -> Vec<String> {
         let mut line = vec!["plimsoll", "status"];
         line.extend(below.map(|_| "--fail-below"));
         line.extend(below);
         let headroom = headroom.map(|share| format!("--fail-headroom={}%", share * 100.0));
         line.extend(headroom.as_deref());
-        let words: Vec<String> = line[1..].iter().map(|word| (*word).to_owned()).collect();
-        let Some(super::super::Command::Verb(super::super::ctl::Verb::Status(args))) =
-            super::super::Command::of(&words)
-        else {
-            panic!("{words:?}")
-        };
+        let args = args(&line[1..]);
         let mut status = sample();
         let load_line = LoadLine { headroom: Some(0.15), ..LoadLine::default() };
         status.groups[0].load_line = Some(load_line);
         missed(&args, &status)
+    }
+
+    #[test]
+    fn a_member_that_is_down_and_requests_that_are_refused_are_not_well() {
+        let args = args(&["status"]);
+        let mut status = sample();
+        assert_eq!(amiss(&args, &status), ["web: 1 of 5 members down"]);
+        let args = self::args(&["status", "--fail-below", "1"]);
+        assert!(amiss(&args, &status).is_empty(), "as many as were asked for are enough");
+        status.groups[0].shedding_seconds = Some(3.0);
+        assert_eq!(amiss(&args, &status), ["web: requests are refused for want of room, for 3s"]);
     }
 
     #[test]
@@ -365,6 +402,10 @@ mod tests {
         status.groups[1].healthy = false;
         assert!(!well(&status));
         status.groups[1].healthy = true;
+        let store = StoreStatus { error: Some("No space left on device".into()), ..StoreStatus::default() };
+        status.store = Some(store);
+        assert!(!well(&status));
+        status.store = None;
         status.last_reload_successful = false;
         assert!(!well(&status));
         status.groups[1].healthy = false;
@@ -399,8 +440,7 @@ mod tests {
         let wanted = "‼ the store in etcd http://10.0.0.1:2379 /plimsoll/ cannot be used for 1m 15s: no leader; what is known \
                       stays in force, and what operators do is refused";
         assert!(said.lines().any(|line| line == wanted), "{said}");
-        // It serves all the same.
-        assert!(well(&status));
+        assert!(!well(&status), "it serves, and operators are refused");
         let lost = StoreStatus {
             kind: "etcd".into(),
             place: "/plimsoll/".into(),

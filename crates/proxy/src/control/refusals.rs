@@ -40,6 +40,11 @@ impl Refusals {
         }
     }
 
+    /// Returns when the refusals began that go on.
+    pub(crate) fn since(&self) -> Option<Time> {
+        self.spell.as_ref().map(|spell| spell.since)
+    }
+
     /// So many were refused so far; what there is to be told of it. `in_flight`: requests that the members work on.
     pub(crate) fn look(&mut self, refused: u64, in_flight: u32, group: &str, now: Time) -> Option<Event> {
         let new = refused.saturating_sub(std::mem::replace(&mut self.seen, refused));
@@ -101,6 +106,8 @@ mod tests {
             };
             let now = Time(0) + Duration::from_secs(second);
             said.extend(refusals.look(refused, 12, "web", now).map(|event| (second, event.kind, event.why)));
+            let goes_on = (3..19).contains(&second).then_some(Time(0) + Duration::from_secs(3));
+            assert_eq!(refusals.since(), goes_on, "at {second} s");
         }
         let why = |text: &str| text.to_owned();
         assert_eq!(

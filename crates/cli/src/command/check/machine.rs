@@ -27,17 +27,54 @@ fn number(path: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// Open files, queues, buffers, ports, threads.
-pub(super) fn limits(config: &Config) -> Part {
+/// The limits on open files of a process, soft and hard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OpenFiles {
+    pub(super) soft: u64,
+    pub(super) hard: u64,
+}
+
+impl OpenFiles {
+    /// Returns those of a process on this machine; `None` where they cannot be read.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        Self::read(&std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+    }
+
+    /// Reads them in what the kernel shows of a process.
+    fn read(limits: &str) -> Option<Self> {
+        let mut numbers =
+            limits.lines().find_map(|line| line.strip_prefix("Max open files"))?.split_whitespace();
+        let mut number = || match numbers.next()? {
+            "unlimited" => Some(u64::MAX),
+            number => number.parse().ok(),
+        };
+        Some(Self { soft: number()?, hard: number()? })
+    }
+}
+
+/// Checks open files, queues, buffers, ports and threads. The limit on files is that of the process `running`, else that of this one,
+/// which a balancer that is started from here would have.
+pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
     let mut part = Part::new("limits");
-    let files = limits::hard();
+    let process = running.and_then(|pid| Some((pid, OpenFiles::of(pid)?.hard)));
+    let (files, whose) = match process {
+        Some((pid, hard)) => (hard, format!("pid {pid}")),
+        None => (limits::hard(), "this shell".to_owned()),
+    };
     match limits::check_files(config, files) {
         Ok(()) => {
             let most = config.max_connections.unwrap_or_else(|| limits::max_connections(config, files));
             let most = grouped(most as u64);
-            part.ok(format!("open files: {} allow {most} client connections (nofile)", grouped(files)));
+            part.ok(format!(
+                "open files: {} allow {most} client connections (nofile of {whose})",
+                grouped(files)
+            ));
         }
-        Err(why) => part.fail(why, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", See::Limits),
+        Err(why) => part.fail(
+            format!("{whose}: {why}"),
+            "LimitNOFILE= of the unit, or ulimit -Hn of the shell",
+            See::Limits,
+        ),
     }
     let cut = limits::check_backlog(config);
     for line in &cut {
@@ -131,4 +168,40 @@ pub(super) fn clock(file: Option<&Path>) -> Part {
         Err(_) => part.skip("the kernel does not say where it has the time from"),
     }
     part
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_the_kernel_writes_them() {
+        let read = |line: &str| OpenFiles::read(&format!("Max processes 1 2 processes\n{line}\n"));
+        let line = "Max open files            1024                 524288               files";
+        assert_eq!(read(line), Some(OpenFiles { soft: 1024, hard: 524_288 }));
+        let line = "Max open files            unlimited            unlimited            files";
+        assert_eq!(read(line), Some(OpenFiles { soft: u64::MAX, hard: u64::MAX }));
+        assert_eq!((read("Max open files"), read("")), (None, None));
+    }
+
+    #[test]
+    fn the_limit_that_counts_is_that_of_the_process_that_runs() {
+        let script = ["-c", "ulimit -n 40; echo; exec cat"];
+        let mut other =
+            Command::new("sh").args(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        other.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let text =
+            "[[listener]]\naddress='127.0.0.1:80'\ngroup='g'\n[[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
+        let config = crate::config::parse("x", text.into()).unwrap().config;
+        let said = |running| format!("{:?}", limits(&config, running));
+        let of_other = said(Some(other.id()));
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        assert!(of_other.contains(&format!("pid {}: ", other.id())), "{of_other}");
+        assert!(of_other.contains("may open 40"), "{of_other}");
+        assert!(!said(None).contains("may open 40"));
+    }
 }

@@ -4,6 +4,7 @@ use plimsoll_brain::State;
 use plimsoll_brain::status::{GroupExplanation, Status};
 
 use super::finding::{Part, See};
+use super::machine::OpenFiles;
 use crate::config::{File, count};
 use crate::control::text::{ago, latency, state};
 use crate::control::{Balancer, Trouble};
@@ -60,13 +61,9 @@ pub(super) fn reached(balancer: &Result<Balancer, Trouble>, named: bool) -> (Par
 /// How near it is to its limit on open files; its files can be counted by its own user and root.
 fn files(part: &mut Part, pid: u32) {
     let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count) else { return };
-    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    let Some(most) = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok()) else {
-        return;
-    };
+    let Some(OpenFiles { soft: most, .. }) = OpenFiles::of(pid) else { return };
     let what = format!("{open} of {most} files are open");
-    if open as f64 > most * NEAR {
+    if open as f64 > most as f64 * NEAR {
         part.warn(what, "raise LimitNOFILE=, or lower max_connections", See::Limits);
     } else {
         part.ok(what);
