@@ -436,7 +436,7 @@ async fn busy_flows_of_a_closed_listener_end_too_and_at_once_for_the_next() {
             if took >= 3 * SECOND {
                 break took;
             }
-            // The balancer or the client stood still for a second, and the flow was taken for a quiet one (issue 37).
+            // The client stood still for a second, and its flow was taken for a quiet one.
             assert!(engine.open_listener(&name).unwrap());
             until("the busy one is back", || open() == 1).await;
         };
