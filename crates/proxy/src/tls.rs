@@ -18,6 +18,7 @@ use crate::stream::Stream as _;
 mod client;
 mod hello;
 mod issued;
+mod odd_name;
 mod origin;
 mod server;
 mod shown;
@@ -103,7 +104,7 @@ async fn shake(
     }
     let unread = if came.is_empty() { unread } else { &came };
     let session = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
-    let mut stream = Secure::new(socket, session.into());
+    let mut stream = Secure::new(socket, session.into()).opening(Arc::clone(config));
     stream.feed(unread)?;
     in_time(core, patience, |cx| stream.poll_meet(cx)).await?;
     Ok(stream)

@@ -12,6 +12,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use super::issued::Issued;
+use super::odd_name;
 use super::shown::{Shown, ShownCertificate, named};
 use super::tickets::tickets;
 
@@ -61,7 +62,7 @@ impl ListenerTls {
         protocols: &[&[u8]],
         groups: BTreeMap<Box<str>, Arc<str>>,
     ) -> Result<Self, (Option<usize>, String)> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = odd_name::provider();
         let mut shown = Shown::default();
         for (place, certificate) in certificates.iter().enumerate() {
             shown.add(certificate, &provider).map_err(|why| (Some(place), why))?;
@@ -102,7 +103,7 @@ impl ListenerTls {
     }
 
     /// Is `host` served elsewhere than where a client comes to who asks for `name`: has it another certificate, or is it another
-    /// group's? Both in lower case. What is nobody's is served wherever it is asked for.
+    /// group's? What is nobody's is served wherever it is asked for.
     pub(crate) fn elsewhere(&self, name: &str, host: &str) -> bool {
         let (another, group) = (self.shown.another(name, host), self.group(host));
         if another.is_none() && group.is_none() {

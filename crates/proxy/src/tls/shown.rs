@@ -78,7 +78,7 @@ impl Shown {
         let source = Arc::new(source);
         for name in names {
             // The first that has a name has it.
-            self.names.entry(name.to_ascii_lowercase().into()).or_insert_with(|| Arc::clone(&source));
+            self.names.entry(normal(name).into()).or_insert_with(|| Arc::clone(&source));
         }
         self.first.get_or_insert_with(|| Arc::clone(&source));
         self.all.push(source);
@@ -107,13 +107,42 @@ impl Shown {
 
 impl ResolvesServerCert for Shown {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let asked = hello.server_name().and_then(|name| named(&self.names, &name.to_ascii_lowercase()));
+        let asked = hello.server_name().and_then(|name| named(&self.names, name));
         asked.or(self.first.as_ref())?.key()
     }
 }
 
-/// What there is for a name, or for all that are where it is. Names are in lower case.
+/// A server's name as all of them are compared, from wherever it comes (SNI, `:authority`, Host, a certificate): in lower case, without the
+/// dot that says that nothing follows.
+pub(super) fn normal(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// What there is for a name, or for all that are where it is. The names of the table are [`normal`].
 pub(super) fn named<'a, T>(names: &'a BTreeMap<Box<str>, T>, name: &str) -> Option<&'a T> {
+    let name = &*normal(name);
     let above = || names.get(format!("*.{}", name.split_once('.')?.1).as_str());
     names.get(name).or_else(above)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_in_one_form() {
+        let names = ["a.example", "*.b.example"].map(|name| (Box::from(name), name));
+        let names = BTreeMap::from(names);
+        for (name, found) in [
+            ("A.Example", Some("a.example")),
+            ("a.example.", Some("a.example")),
+            ("x.B.example.", Some("*.b.example")),
+            ("a.example..", None),
+            ("b.example", None),
+            (".", None),
+            ("", None),
+        ] {
+            assert_eq!(named(&names, name).copied(), found, "{name}");
+        }
+    }
 }

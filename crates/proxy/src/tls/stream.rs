@@ -5,11 +5,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rustls::Connection;
+use rustls::{Connection, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::wire::Wire;
-use super::{ListenerTls, Origin};
+use super::{ListenerTls, Origin, odd_name};
 use crate::socket::Socket;
 use crate::stream::Stream;
 
@@ -27,11 +27,25 @@ pub(crate) struct Secure<W = Socket> {
     /// Has the other side been told that nothing more will come?
     parted: bool,
     origin: Option<Arc<Origin>>,
+    /// What a client has said, until it is answered.
+    opening: Option<Box<Opening>>,
+}
+
+/// A client's first words, in case that they are to be read once more ([`odd_name`]).
+struct Opening {
+    came: Vec<u8>,
+    config: Arc<ServerConfig>,
 }
 
 impl<W: Wire> Secure<W> {
     pub(crate) fn new(socket: W, session: Connection) -> Self {
-        Self { socket, session, watched: false, owed: 0, parted: false, origin: None }
+        Self { socket, session, watched: false, owed: 0, parted: false, origin: None, opening: None }
+    }
+
+    /// Keeps what the client says until it is answered. `config`: what the session was made by.
+    pub(super) fn opening(mut self, config: Arc<ServerConfig>) -> Self {
+        self.opening = Some(Box::new(Opening { came: Vec::new(), config }));
+        self
     }
 
     /// Notes whom a client came for, once that is known.
@@ -39,7 +53,7 @@ impl<W: Wire> Secure<W> {
         self.origin = self.server_name().map(|name| Arc::new(Origin::new(tls, name)));
     }
 
-    /// The name that the client asked for, in lower case.
+    /// The name that the client asked for.
     pub(crate) fn server_name(&self) -> Option<&str> {
         match &self.session {
             Connection::Server(session) => session.server_name(),
@@ -53,8 +67,13 @@ impl<W: Wire> Secure<W> {
     /// They are not of TLS.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            if self.session.read_tls(&mut bytes)? == 0 {
+            let before = bytes;
+            let taken = self.session.read_tls(&mut bytes)?;
+            if taken == 0 {
                 break;
+            }
+            if let Some(opening) = &mut self.opening {
+                opening.came.extend_from_slice(&before[..taken]);
             }
             self.digest()?;
         }
@@ -84,7 +103,8 @@ impl<W: Wire> Secure<W> {
 
     /// Takes in what has come; false at the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, watched: &mut bool) -> Poll<io::Result<bool>> {
-        let mut source = Source { socket: &mut self.socket, cx, watched };
+        let came = self.opening.as_mut().map(|opening| &mut opening.came);
+        let mut source = Source { socket: &mut self.socket, cx, watched, came };
         match self.session.read_tls(&mut source) {
             Ok(0) => Poll::Ready(Ok(false)),
             Ok(_) => Poll::Ready(self.digest().map(|()| true)),
@@ -95,12 +115,32 @@ impl<W: Wire> Secure<W> {
 
     /// Makes of records what they say; what TLS answers by itself goes out as far as the socket takes it.
     fn digest(&mut self) -> io::Result<()> {
-        let digested = self.session.process_new_packets();
+        let mut digested = self.session.process_new_packets().map(|_| ());
+        if self.opening.is_some() {
+            digested = self.opened(digested);
+        }
         if self.session.wants_write() {
             // What is left goes before what is sent next; an error shows then.
             let _ = self.session.write_tls(&mut Sink(&self.socket));
         }
-        digested.map(|_| ()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+        digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// Looks at what became of a client's first words, once that is known.
+    #[cold]
+    fn opened(&mut self, digested: Result<(), rustls::Error>) -> Result<(), rustls::Error> {
+        let odd = digested.as_ref().is_err_and(odd_name::refused);
+        if !odd && digested.is_ok() && !self.session.wants_write() {
+            return digested;
+        }
+        let Some(opening) = self.opening.take().filter(|_| odd) else { return digested };
+        match odd_name::without_name(opening.came, opening.config) {
+            Some(session) => {
+                self.session = session.into();
+                Ok(())
+            }
+            None => digested,
+        }
     }
 
     /// Sends all that is sealed.
@@ -254,12 +294,19 @@ struct Source<'a, 'b, 'c, W> {
     socket: &'a mut W,
     cx: &'a mut Context<'b>,
     watched: &'c mut bool,
+    /// Where what is read is kept, too.
+    came: Option<&'a mut Vec<u8>>,
 }
 
 impl<W: Wire> Read for Source<'_, '_, '_, W> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.socket.poll_recv(self.cx, buffer, self.watched) {
-            Poll::Ready(came) => came,
+            Poll::Ready(read) => {
+                if let (Some(came), Ok(read)) = (&mut self.came, &read) {
+                    came.extend_from_slice(&buffer[..*read]);
+                }
+                read
+            }
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
         }
     }

@@ -1,0 +1,285 @@
+//! Clients that ask for a server name that is no DNS name: `host:port`, `a..b`, `[::1]`, UTF-8.
+//!
+//! RFC 6066 section 3 does not ask a server to end such a handshake, and others serve these clients. rustls ends it, and has no setting for
+//! that. So the ClientHello is given to it once more with the extension that has the name under a number that nobody reads, as if the client
+//! had asked for no name. Both sides hash what was sent for their Finished messages: the hash functions here put the number back into the
+//! transcript, so that it is the one that the client has. Everything else of the handshake is as it was.
+//!
+//! Two such clients are still refused: those that are asked for another ClientHello because they sent no key share for a group that is
+//! spoken here, and those that show a certificate in TLS 1.2, who sign the bytes themselves.
+
+use std::cell::Cell;
+use std::sync::{Arc, LazyLock};
+
+use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::{
+    CipherSuiteCommon, Error, PeerMisbehaved, ServerConfig, ServerConnection, SupportedCipherSuite,
+    Tls12CipherSuite, Tls13CipherSuite,
+};
+
+/// The number of the extension that has the name (RFC 6066).
+const SERVER_NAME: [u8; 2] = [0, 0];
+/// A number for private use, in its place.
+const NOBODY_READS: [u8; 2] = [0xff, 0x5a];
+
+/// Returns whether a handshake ended because the name is no DNS name.
+pub(super) fn refused(error: &Error) -> bool {
+    *error == Error::PeerMisbehaved(PeerMisbehaved::ServerNameMustContainOneHostName)
+}
+
+/// Begins a session anew with the records of a ClientHello, of which `came` are all bytes, without its name. `None` if that comes to
+/// nothing.
+pub(super) fn without_name(mut came: Vec<u8>, config: Arc<ServerConfig>) -> Option<ServerConnection> {
+    let place = hide(&mut came)?;
+    let mut session = ServerConnection::new(config).ok()?;
+    HIDDEN.set(Some((place, SERVER_NAME)));
+    let mut bytes = &came[..];
+    let mut heard = Ok(());
+    while heard.is_ok() && !bytes.is_empty() {
+        heard = match session.read_tls(&mut bytes) {
+            Ok(1..) => session.process_new_packets().map(|_| ()).map_err(|_| ()),
+            Ok(0) | Err(_) => Err(()),
+        };
+    }
+    HIDDEN.set(None);
+    heard.is_ok().then_some(session)
+}
+
+/// Gives the extension with the name another number; its place in the handshake message.
+fn hide(records: &mut [u8]) -> Option<usize> {
+    const HANDSHAKE: u8 = 22;
+    const CLIENT_HELLO: u8 = 1;
+    // Where the bytes of the message are in the records.
+    let (mut places, mut at) = (Vec::new(), 0);
+    while let Some([HANDSHAKE, _, _, high, low]) = records.get(at..at + 5) {
+        let begin = at + 5;
+        at = begin + usize::from(u16::from_be_bytes([*high, *low]));
+        places.extend(begin..at.min(records.len()));
+    }
+    let message: Vec<u8> = places.iter().map(|place| records[*place]).collect();
+    let length = |at: usize| Some(usize::from(u16::from_be_bytes(*message.get(at..)?.first_chunk()?)));
+    if message.first() != Some(&CLIENT_HELLO) {
+        return None;
+    }
+    // Kind and length of the message, version, random; then the session, the cipher suites and the compression methods.
+    let mut next = 4 + 2 + 32;
+    next += 1 + usize::from(*message.get(next)?);
+    next += 2 + length(next)?;
+    next += 1 + usize::from(*message.get(next)?);
+    next += 2;
+    while length(next)? != 0 {
+        next += 4 + length(next + 2)?;
+    }
+    for (byte, place) in NOBODY_READS.iter().zip(places.get(next..next + 2)?) {
+        *records.get_mut(*place)? = *byte;
+    }
+    Some(next)
+}
+
+thread_local! {
+    /// Where two bytes were changed in the message that is taken in now, and what was there.
+    static HIDDEN: Cell<Option<(usize, [u8; 2])>> = const { Cell::new(None) };
+}
+
+/// What handshakes with clients are made by.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+        let mut provider = aws_lc_rs::default_provider();
+        for suite in &mut provider.cipher_suites {
+            *suite = with_transcript(*suite);
+        }
+        Arc::new(provider)
+    });
+    Arc::clone(&PROVIDER)
+}
+
+/// The same suite with a hash function of ours. rustls wants them to last as long as the process.
+fn with_transcript(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+    let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
+        suite: common.suite,
+        hash_provider: Box::leak(Box::new(Transcript(common.hash_provider))),
+        confidentiality_limit: common.confidentiality_limit,
+    };
+    match suite {
+        SupportedCipherSuite::Tls12(suite) => {
+            SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
+                common: common(&suite.common),
+                prf_provider: suite.prf_provider,
+                kx: suite.kx,
+                sign: suite.sign,
+                aead_alg: suite.aead_alg,
+            })))
+        }
+        SupportedCipherSuite::Tls13(suite) => {
+            SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+                common: common(&suite.common),
+                hkdf_provider: suite.hkdf_provider,
+                aead_alg: suite.aead_alg,
+                quic: suite.quic,
+            })))
+        }
+    }
+}
+
+/// A hash function that puts the number back.
+struct Transcript(&'static dyn Hash);
+
+impl Hash for Transcript {
+    fn start(&self) -> Box<dyn Context> {
+        let inner = self.0.start();
+        match HIDDEN.get() {
+            None => inner,
+            Some((place, sent)) => Box::new(Restoring { inner, place, sent, at: 0 }),
+        }
+    }
+
+    fn hash(&self, data: &[u8]) -> Output {
+        self.0.hash(data)
+    }
+
+    fn output_len(&self) -> usize {
+        self.0.output_len()
+    }
+
+    fn algorithm(&self) -> HashAlgorithm {
+        self.0.algorithm()
+    }
+
+    fn fips(&self) -> bool {
+        self.0.fips()
+    }
+}
+
+struct Restoring {
+    inner: Box<dyn Context>,
+    /// Where bytes were changed, and what was there.
+    place: usize,
+    sent: [u8; 2],
+    /// Bytes that were hashed.
+    at: usize,
+}
+
+impl Context for Restoring {
+    fn fork_finish(&self) -> Output {
+        self.inner.fork_finish()
+    }
+
+    fn fork(&self) -> Box<dyn Context> {
+        Box::new(Self { inner: self.inner.fork(), ..*self })
+    }
+
+    fn finish(self: Box<Self>) -> Output {
+        self.inner.finish()
+    }
+
+    fn update(&mut self, data: &[u8]) {
+        let mut data = data.to_vec();
+        for (nth, byte) in self.sent.iter().enumerate() {
+            if let Some(place) = (self.place + nth).checked_sub(self.at)
+                && let Some(hidden) = data.get_mut(place)
+            {
+                *hidden = *byte;
+            }
+        }
+        self.at += data.len();
+        self.inner.update(&data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+    use super::*;
+
+    #[test]
+    fn transcripts_are_those_of_the_client_however_they_are_cut() {
+        let hash = Transcript(
+            aws_lc_rs::default_provider().cipher_suites[0].tls13().expect("1.3").common.hash_provider,
+        );
+        let sent = [7, 7, 7, 0, 0, 7, 7];
+        let read = [7, 7, 7, 0xff, 0x5a, 7, 7];
+        let expected = hash.hash(&sent);
+        for cut in 0..=read.len() {
+            HIDDEN.set(Some((3, SERVER_NAME)));
+            let mut begun = hash.start();
+            HIDDEN.set(None);
+            begun.update(&read[..cut]);
+            let mut forked = begun.fork();
+            forked.update(&read[cut..]);
+            assert_eq!(forked.fork_finish().as_ref(), expected.as_ref(), "{cut}");
+            assert_eq!(forked.finish().as_ref(), expected.as_ref(), "{cut}");
+        }
+        let mut plain = hash.start();
+        plain.update(&read);
+        assert_eq!(plain.finish().as_ref(), hash.hash(&read).as_ref());
+    }
+
+    /// Shakes hands by this version with a client that asks for `localhost`, of which two bytes become others on the way: those that the
+    /// client says it sent. Returns the name that the server has.
+    fn shake(
+        version: &'static rustls::SupportedProtocolVersion,
+        sent: [u8; 2],
+    ) -> Result<Option<String>, Error> {
+        let names = vec!["localhost".to_owned()];
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[version])?;
+        let chain = vec![cert.der().clone()];
+        let config = Arc::new(config.with_no_client_auth().with_single_cert(chain, key)?);
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone())?;
+        let client = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[version])?;
+        let client = Arc::new(client.with_root_certificates(roots).with_no_client_auth());
+        let mut client = ClientConnection::new(client, "localhost".try_into().expect("a name"))?;
+
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).expect("memory");
+        let name = hello.windows(9).position(|nine| nine == b"localhost").expect("its name");
+        hello[name..name + 2].copy_from_slice(&sent);
+        let mut server = ServerConnection::new(Arc::clone(&config))?;
+        server.read_tls(&mut &hello[..]).expect("memory");
+        if let Err(error) = server.process_new_packets() {
+            assert!(refused(&error), "{error}");
+            server = without_name(hello, config).ok_or(error)?;
+        }
+        // The record's head goes before the message.
+        HIDDEN.set(Some((name - 5, sent)));
+        for _ in 0..4 {
+            let mut bytes = Vec::new();
+            server.write_tls(&mut bytes).expect("memory");
+            client.read_tls(&mut &bytes[..]).expect("memory");
+            client.process_new_packets()?;
+            HIDDEN.set(None);
+            bytes.clear();
+            client.write_tls(&mut bytes).expect("memory");
+            server.read_tls(&mut &bytes[..]).expect("memory");
+            server.process_new_packets()?;
+        }
+        assert!(!client.is_handshaking() && !server.is_handshaking());
+        Ok(server.server_name().map(str::to_owned))
+    }
+
+    #[test]
+    fn a_name_that_is_none_counts_as_no_name() {
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            assert_eq!(shake(version, *b"lo"), Ok(Some("localhost".to_owned())));
+            for odd in [*b"l:", *b"..", *b"-:", *b"[:", [0xc3, 0xa9]] {
+                assert_eq!(shake(version, odd), Ok(None), "{}", odd.escape_ascii());
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_may_come(mut bytes: Vec<u8>, lengths in 0u16..80) {
+            let _ = hide(&mut bytes);
+            let [high, low] = lengths.to_be_bytes();
+            let mut hello = [&[22, 3, 1, high, low, 1, 0, 0, low, 3, 3][..], &bytes].concat();
+            let _ = hide(&mut hello);
+        }
+    }
+}
