@@ -29,6 +29,7 @@ const FORMATS: &[(&str, Check)] = &[
     format::<super::Domain>(),
     format::<super::HostName>(),
     format::<super::HeaderName>(),
+    format::<super::UpgradeName>(),
     format::<super::CookieName>(),
     format::<super::Key>(),
     format::<super::ListenAddress>(),
