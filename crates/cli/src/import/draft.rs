@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::From;
+use super::loss::{self, Class, Rule};
+
 /// Something that was not carried over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
@@ -12,10 +15,13 @@ pub(crate) struct Note {
     /// As it stands there, in short.
     pub(crate) what: String,
     pub(crate) why: String,
+    pub(crate) class: Class,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Draft {
+    /// Whose text it is.
+    pub(super) from: From,
     pub(super) threads: Option<u64>,
     pub(super) max_connections: Option<u64>,
     pub(super) listeners: Vec<Listener>,
@@ -25,13 +31,32 @@ pub(super) struct Draft {
     pub(super) broken: Option<Note>,
     /// Places where clients had to prove who they are, and what could not be carried over as it was.
     pub(super) shut: Vec<Listener>,
+    /// Listeners that are left out because of rules, with these, and groups that only those send to: comments of the result.
+    pub(super) left: Vec<(Listener, Vec<Rule>)>,
+    pub(super) left_groups: Vec<Group>,
     noted: BTreeSet<(usize, String, String)>,
 }
 
 impl Draft {
-    /// Notes something, once.
+    pub(super) fn new(from: From) -> Self {
+        Self { from, ..Self::default() }
+    }
+
+    /// Notes something, once, with the class that the table of losses has for it.
     pub(super) fn note(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
-        let note = Note { line, what: short(&what.into()), why: why.into() };
+        let what = what.into();
+        self.note_as(loss::class(self.from, &what), line, what, why);
+    }
+
+    /// Notes something, once, of which the caller knows the class.
+    pub(super) fn note_as(
+        &mut self,
+        class: Class,
+        line: usize,
+        what: impl Into<String>,
+        why: impl Into<String>,
+    ) {
+        let note = Note { line, what: short(&what.into()), why: why.into(), class };
         if self.noted.insert((line, note.what.clone(), note.why.clone())) {
             self.notes.push(note);
         }
@@ -39,8 +64,14 @@ impl Draft {
 
     /// Notes why the text is not whole.
     pub(super) fn breaks(&mut self, line: usize, what: impl Into<String>, why: impl Into<String>) {
-        let note = Note { line, what: short(&what.into()), why: why.into() };
+        let note = Note { line, what: short(&what.into()), why: why.into(), class: Class::Changed };
         self.broken.get_or_insert(note);
+    }
+
+    /// Tells whether there is a note on this, with whatever reason.
+    pub(super) fn lists(&self, line: usize, what: &str) -> bool {
+        let key = (line, short(what), String::new());
+        self.noted.range(&key..).next().is_some_and(|one| (one.0, &one.1) == (key.0, &key.1))
     }
 
     /// Is there a note on this line?
@@ -84,6 +115,8 @@ pub(super) struct Listener {
     pub(super) idle: Option<Duration>,
     pub(super) body: Option<Duration>,
     pub(super) tunnel: Option<Duration>,
+    /// Access rules that stood at its place and could not be carried over.
+    pub(super) barred: Vec<Rule>,
 }
 
 impl Listener {
@@ -102,6 +135,7 @@ impl Listener {
             idle: None,
             body: None,
             tunnel: None,
+            barred: Vec::new(),
         }
     }
 
@@ -113,6 +147,12 @@ impl Listener {
     /// Do they differ by their place alone?
     pub(super) fn is_like(&self, other: &Self) -> bool {
         *self == Self { line: self.line, address: self.address, ..other.clone() }
+    }
+
+    /// Returns the groups that it sends clients to.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &str> {
+        let named = self.tls.iter().flat_map(|tls| tls.names.iter().map(|(_, group)| group.as_str()));
+        named.chain([self.group.as_str()])
     }
 
     /// What clients have to prove to come in: the authority, and whether they may do without.
@@ -206,4 +246,6 @@ pub(super) struct Group {
     pub(super) attempts: Option<u64>,
     /// Failures in a row that eject, and for how long.
     pub(super) eject: Option<(u64, Option<Duration>)>,
+    /// Access rules that stood before its members and could not be carried over.
+    pub(super) barred: Vec<Rule>,
 }

@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::draft::{Draft, Group, Kind, Listener, MemberTls, Protocol, Strategy, Tls};
+use super::loss::{Class, Rule};
 use crate::config::{CookieName, HostName, Key, LogPath, MemberAddress, ProbeHost, ProbePath, TimeSpan};
 
-/// In order.
-pub(super) fn fit(mut draft: Draft) -> Draft {
+/// In order. Listeners of which access rules could not be carried over are left out, unless `open`.
+pub(super) fn fit(mut draft: Draft, open: bool) -> Draft {
     let mut taken = BTreeSet::new();
     let groups = std::mem::take(&mut draft.groups);
     for mut group in groups {
@@ -31,7 +32,10 @@ pub(super) fn fit(mut draft: Draft) -> Draft {
     for listener in listeners {
         place(&mut draft, listener);
     }
-    shut(&mut draft);
+    if !open {
+        close(&mut draft);
+    }
+    shut(&mut draft, open);
     // Their readers note what is out of bounds.
     draft.threads = draft.threads.filter(|threads| (1..=1024).contains(threads));
     draft.max_connections = draft.max_connections.map(|most| most.clamp(16, 10_000_000));
@@ -41,17 +45,16 @@ pub(super) fn fit(mut draft: Draft) -> Draft {
 
 /// Who is sent nowhere and is there for nobody is left out.
 fn unused(draft: &mut Draft) {
-    let used: BTreeSet<String> = draft
-        .listeners
-        .iter()
-        .flat_map(|one| {
-            let names = one.tls.iter().flat_map(|tls| tls.names.iter().map(|(_, group)| group.clone()));
-            names.chain([one.group.clone()])
-        })
-        .collect();
+    let used: BTreeSet<String> =
+        draft.listeners.iter().flat_map(Listener::groups).map(str::to_owned).collect();
+    let commented: BTreeSet<String> =
+        draft.left.iter().flat_map(|(one, _)| one.groups()).map(str::to_owned).collect();
     let (kept, left): (Vec<Group>, Vec<Group>) =
         std::mem::take(&mut draft.groups).into_iter().partition(|group| used.contains(&group.name));
     draft.groups = kept;
+    let (commented, left): (Vec<Group>, Vec<Group>) =
+        left.into_iter().partition(|group| commented.contains(&group.name));
+    draft.left_groups = commented;
     for group in left {
         draft.note(group.line, &group.name, "no listener that was carried over sends clients there");
     }
@@ -298,32 +301,77 @@ fn shown(draft: &mut Draft, listener: &Listener, tls: &mut Tls) -> Option<&'stat
 /// Notes that a listener is not one, and that its place is shut if not everybody might come.
 fn leave(draft: &mut Draft, listener: Listener, why: impl Into<String>) {
     draft.note(listener.line, listener.address.to_string(), why);
-    if listener.asks().is_some() {
+    if listener.asks().is_some() || !listener.barred.is_empty() {
         draft.shut.push(listener);
     }
 }
 
-/// Takes out listeners that would get clients of a place where they had to prove who they are, and ask for less.
-fn shut(draft: &mut Draft) {
+/// Leaves out listeners of which access rules could not be carried over: they would serve everybody.
+fn close(draft: &mut Draft) {
+    for listener in std::mem::take(&mut draft.listeners) {
+        let rules = rules(draft, &listener);
+        let Some(first) = rules.first() else {
+            draft.listeners.push(listener);
+            continue;
+        };
+        let more = match rules.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let why = format!(
+            "the listener is left out: without the access rule in line {}{more} it would let in clients that were refused. \
+             Put the rule elsewhere (a firewall, the members) and give --open",
+            first.line
+        );
+        draft.note_as(Class::Security, listener.line, listener.address.to_string(), why);
+        draft.shut.push(Listener { barred: rules.clone(), ..listener.clone() });
+        draft.left.push((listener, rules));
+    }
+}
+
+/// Returns the access rules that a listener would go without: its own, and those of its groups.
+fn rules(draft: &Draft, listener: &Listener) -> Vec<Rule> {
+    let mut rules = listener.barred.clone();
+    for group in listener.groups() {
+        rules.extend(draft.groups.iter().filter(|one| one.name == group).flat_map(|one| one.barred.clone()));
+    }
+    rules.retain(|rule| !(rule.plain && listener.tls.is_some()));
+    rules.sort_by_key(|rule| rule.line);
+    rules.dedup();
+    rules
+}
+
+/// Takes out listeners that would get clients of a place where they had to prove who they are, and ask for less; and those that would
+/// get clients of a place with access rules, and have its members.
+fn shut(draft: &mut Draft, open: bool) {
     for place in std::mem::take(&mut draft.shut) {
         let (to, from) = (place.address, place.line);
         let gets = |one: &Listener| {
             let own = one.address.ip();
             let reached = own == to.ip() || (own.is_unspecified() && (own.is_ipv6() || to.is_ipv4()));
-            let enough = match (one.asks(), place.asks()) {
+            let proved = match (one.asks(), place.asks()) {
                 (Some((ca, optional)), Some((asked, may))) => ca == asked && (!optional || may),
-                _ => false,
+                (None, Some(_)) => false,
+                (_, None) => true,
             };
+            let shares = one.groups().any(|group| place.groups().any(|other| group == other));
+            let enough = proved && (open || place.barred.is_empty() || !shares);
             one.transport() == place.transport() && one.address.port() == to.port() && reached && !enough
         };
         let (left, kept): (Vec<Listener>, Vec<Listener>) =
             std::mem::take(&mut draft.listeners).into_iter().partition(gets);
         draft.listeners = kept;
         for one in left {
-            let why = format!(
-                "it would let clients in who have shown nothing, at what line {from} asks certificates for: give each an address of its own"
-            );
-            draft.note(one.line, one.address.to_string(), why);
+            let why = if place.asks().is_some() {
+                format!(
+                    "it would let clients in who have shown nothing, at what line {from} asks certificates for: give each an address of its own"
+                )
+            } else {
+                format!(
+                    "it would let clients in at what the access rules of line {from} are for: give each an address of its own"
+                )
+            };
+            draft.note_as(Class::Security, one.line, one.address.to_string(), why);
         }
     }
 }

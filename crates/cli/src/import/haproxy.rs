@@ -13,7 +13,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::draft::{Draft, Protocol};
+use super::From;
+use super::draft::{Draft, Group, Protocol};
 use super::value;
 use section::{Section, Sections};
 
@@ -33,17 +34,24 @@ struct OfListeners {
 
 /// Reads a text.
 pub(super) fn read(text: &str) -> Draft {
-    let mut draft = Draft::default();
+    let mut draft = Draft::new(From::Haproxy);
     let sections = section::read(text, &mut draft);
     let groups = names(&sections);
     let mut of_listeners = OfListeners::default();
     for section in sections.list.iter().filter(|section| section.kind.serves()) {
         if let Some(group) = server::group(section, &sections, &groups, &mut draft, &mut of_listeners) {
-            draft.groups.push(group);
+            draft.groups.push(Group { barred: section.barred.clone(), ..group });
         }
     }
+    // Backends that refuse some clients, or all: who is not sent there any more may get more than before.
+    let refusing: BTreeSet<&str> = sections
+        .list
+        .iter()
+        .filter(|section| section.kind.serves() && (section.servers.is_empty() || !section.barred.is_empty()))
+        .map(|section| section.name.as_str())
+        .collect();
     for section in sections.list.iter().filter(|section| section.kind.accepts()) {
-        bind::listeners(section, &groups, &of_listeners, &mut draft);
+        bind::listeners(section, &groups, &of_listeners, &refusing, &mut draft);
     }
     in_folders(&sections, &mut draft);
     sections.rest(&mut draft);

@@ -6,6 +6,7 @@
 
 mod files;
 mod pass;
+mod rules;
 mod scope;
 mod server;
 mod site;
@@ -16,6 +17,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::From;
 use super::draft::{Draft, Group};
 use words::Directive;
 
@@ -32,7 +34,7 @@ struct Upstreams {
 
 /// Reads a text.
 pub(super) fn read(text: &str) -> Draft {
-    let mut draft = Draft::default();
+    let mut draft = Draft::new(From::Nginx);
     let tree = files::read(text, &mut draft);
     let mut http = Upstreams::default();
     let mut stream = Upstreams::default();
@@ -119,7 +121,7 @@ fn rest(block: &[Directive], streams: bool, draft: &mut Draft) {
         if one.is_taken() {
             rest(one.block.as_deref().unwrap_or_default(), streams, draft);
         } else if !why::is_harmless(one) {
-            draft.note(one.line, one.said(), why::unused(&one.name, streams));
+            draft.note_as(rules::class(one), one.line, one.said(), why::unused(&one.name, streams));
         }
     }
 }

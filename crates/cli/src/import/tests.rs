@@ -3,10 +3,12 @@ use proptest::prelude::*;
 use super::*;
 
 mod lost;
+mod shut;
 mod words;
 
 fn made(from: From, text: &str) -> (String, Vec<String>) {
-    let imported = import(from, "x.cfg", text).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}"));
+    let imported =
+        import(from, "x.cfg", text, false).unwrap_or_else(|(why, notes)| panic!("{why} {notes:?}"));
     let notes =
         imported.notes.iter().map(|note| format!("{}: {}: {}", note.line, note.what, note.why)).collect();
     (imported.text, notes)
@@ -47,7 +49,7 @@ fn nothing_to_carry_over_is_an_error() {
         ),
         (From::Nginx, "http { server { listen 80; location / { root /srv; } } }"),
     ] {
-        let (why, notes) = import(from, "x", text).unwrap_err();
+        let (why, notes) = import(from, "x", text, false).unwrap_err();
         assert!(why.contains("no listener"), "{why}");
         assert!(text.is_empty() || !notes.is_empty());
     }
@@ -179,7 +181,7 @@ proptest! {
     #[test]
     fn any_text(text in soup()) {
         for from in [From::Haproxy, From::Nginx] {
-            if let Err((why, _)) = import(from, "x", &text) {
+            if let Err((why, _)) = import(from, "x", &text, false) {
                 prop_assert!(!why.contains("would be refused"), "{why}\n{text}");
             }
         }

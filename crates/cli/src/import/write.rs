@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::draft::{Draft, Group, Health, Kind, Listener, Member, Protocol, Strategy};
+use super::loss::Rule;
 use crate::config::TimeSpan;
 
 /// The text. `name` is the file that it is from, `program` whose.
@@ -18,10 +19,40 @@ pub(super) fn toml(draft: &Draft, name: &str, program: &str) -> String {
     for listener in &draft.listeners {
         write_listener(&mut out, listener);
     }
+    for (listener, rules) in &draft.left {
+        out.push_str(&left(listener, rules));
+    }
     for group in &draft.groups {
         write_group(&mut out, group);
     }
+    for group in &draft.left_groups {
+        let mut inside = String::new();
+        write_group(&mut inside, group);
+        out.push_str(&commented(&inside));
+    }
     out
+}
+
+/// A listener that is left out, as a comment with the reason.
+fn left(listener: &Listener, rules: &[Rule]) -> String {
+    let mut out = format!(
+        "\n# Left out: these access rules of {} are not carried over, and without them it lets in clients that were\n\
+         # refused. To have it all the same: plimsoll config import --open\n",
+        listener.address
+    );
+    for rule in rules {
+        let said: String = rule.said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let _ = writeln!(out, "#   line {}: {said}", rule.line);
+    }
+    let mut inside = String::new();
+    write_listener(&mut inside, listener);
+    out + commented(&inside).trim_start_matches('\n')
+}
+
+/// Lines of TOML as lines of a comment.
+fn commented(text: &str) -> String {
+    let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("# {line}\n") };
+    text.lines().map(line).collect()
 }
 
 /// Text as TOML has it.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::{Exit, Failure, Globals};
 use crate::config::{count, name_of};
-use crate::import::{self, From, Note};
+use crate::import::{self, Class, From, Note};
 use crate::talk;
 
 /// Larger files are taken for mistakes.
@@ -18,7 +18,11 @@ const LARGEST: u64 = 16 << 20;
 /// TOML goes to standard output; what was not carried over, and why, to standard error, a line each with the line of FILE that it is
 /// about. Other files that FILE includes are not read, and nothing is looked up: for NGINX give the output of nginx -T, which has them.
 ///
-/// Exit code 0 if a configuration could be made; with --strict 1 if something was not carried over; 2 if nothing could be.
+/// Access rules (deny, auth, rate limits, redirects to https) come first, marked `security`: they are not carried over. A listener that had
+/// some is left out, as a comment with the reason, unless --open is given.
+///
+/// Exit code 0 if nothing was lost that changes what clients get; 1 if something was, or with --strict anything; 2 if nothing could be
+/// carried over.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Whose it is
@@ -28,16 +32,20 @@ pub(super) struct Args {
     /// The file, - for standard input
     file: PathBuf,
 
-    /// Exit with 1 if anything was not carried over
+    /// Exit with 1 if anything was not carried over, also what clients do not notice
     #[arg(long)]
     strict: bool,
+
+    /// Serve also where access rules are lost: to everybody
+    #[arg(long)]
+    open: bool,
 }
 
 pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
     let name = name_of(&args.file);
     let text =
         read(args).map_err(|why| Failure::new(Exit::Usage, format_args!("cannot read {name}: {why}")))?;
-    let (imported, notes) = match import::import(args.from, &name, &text) {
+    let (imported, notes) = match import::import(args.from, &name, &text, args.open) {
         Ok(imported) => (imported.text, imported.notes),
         Err((why, notes)) => {
             told(&name, &notes, globals);
@@ -45,22 +53,26 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         }
     };
     if globals.json() {
-        let all: Vec<Value> =
-            notes.iter().map(|note| json!({"line": note.line, "what": note.what, "why": note.why})).collect();
+        let one = |note: &Note| json!({"line": note.line, "class": note.class.name(), "what": note.what, "why": note.why});
+        let all: Vec<Value> = notes.iter().map(one).collect();
         globals.show(&json!({"schema": 1, "file": name, "toml": imported, "notes": all}), String::new)?;
     } else {
         told(&name, &notes, globals);
         talk::write(&imported)?;
     }
-    Ok(if args.strict && !notes.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let lost = notes.iter().any(|note| args.strict || note.class != Class::Harmless);
+    Ok(if lost { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn told(name: &str, notes: &[Note], globals: &Globals) {
-    let lines: String =
-        notes.iter().map(|note| format!("{name}:{}: {}: {}\n", note.line, note.what, note.why)).collect();
+    let one =
+        |note: &Note| format!("{name}:{}: {}: {}: {}\n", note.line, note.class.name(), note.what, note.why);
+    let lines: String = notes.iter().map(one).collect();
     globals.say(&lines);
     if !notes.is_empty() {
-        globals.say(&format!("not carried over, or otherwise: {}\n", count(notes.len(), "place")));
+        let security = notes.iter().filter(|note| note.class == Class::Security).count();
+        let security = if security > 0 { format!(", {security} of security") } else { String::new() };
+        globals.say(&format!("not carried over, or otherwise: {}{security}\n", count(notes.len(), "place")));
     }
 }
 

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use super::super::From;
 use super::super::draft::{Draft, Listener, Tls};
 use super::super::fit::SYSTEM;
+use super::super::loss::{Class, Rule};
 use super::super::value;
 use super::section::{Line, Section};
 use super::{OfListeners, protocol, why};
@@ -17,6 +19,7 @@ pub(super) fn listeners(
     section: &Section,
     groups: &BTreeMap<String, String>,
     of_listeners: &OfListeners,
+    refusing: &BTreeSet<&str>,
     draft: &mut Draft,
 ) {
     if section.disabled() {
@@ -31,6 +34,12 @@ pub(super) fn listeners(
         let why = "max_connections is of the whole process";
         draft.note(section.line_of("maxconn"), format!("maxconn {most}"), why);
     }
+    let mut barred = section.barred.clone();
+    barred.extend(section.uses.iter().filter(|line| refuses(section, line, refusing)).map(|line| Rule {
+        line: line.line,
+        said: line.said.clone(),
+        plain: false,
+    }));
     if section.binds.is_empty() {
         draft.note(section.line, &section.name, "it does not say where to listen");
     }
@@ -47,6 +56,7 @@ pub(super) fn listeners(
             }
             for address in addresses {
                 let mut listener = Listener::new(bind.line, address, protocol(section), &target);
+                listener.barred.clone_from(&barred);
                 timeouts(&mut listener, section);
                 listener.forwarded = section.http()
                     && (section.option("forwardfor") || of_listeners.forwarded.contains(&target));
@@ -58,7 +68,7 @@ pub(super) fn listeners(
             }
         }
     }
-    rules(section, groups, draft);
+    rules(section, groups, refusing, draft);
 }
 
 /// A section is left out: what clients had to prove at its places is not forgotten.
@@ -135,7 +145,12 @@ fn parameters(listener: &mut Listener, params: &[String], line: usize, draft: &m
     let (mut secure, mut verified, mut ca) = (false, None, None);
     let mut words = params.iter().map(String::as_str).peekable();
     while let Some(word) = words.next() {
-        let mut otherwise = |what: String, why: &str| draft.note(line, format!("bind … {what}"), why);
+        let barred = &mut listener.barred;
+        let mut otherwise = |what: String, why: &str| {
+            let what = format!("bind … {what}");
+            barred.extend(Rule::of(From::Haproxy, line, &what));
+            draft.note(line, what, why);
+        };
         match word {
             "ssl" => secure = true,
             "crt" => {
@@ -276,8 +291,14 @@ fn names_of(test: &[String]) -> Option<Vec<String>> {
     (!values.is_empty() && values.iter().all(plain)).then_some(values)
 }
 
+/// Tells whether a line sends clients, by a condition that is not carried over, to a backend that refuses some of them.
+fn refuses(section: &Section, line: &Line, refusing: &BTreeSet<&str>) -> bool {
+    let words = line.look();
+    words.len() > 2 && refusing.contains(&*words[1]) && by_name(section, line).is_none()
+}
+
 /// Rules that were not carried over, each once.
-fn rules(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draft) {
+fn rules(section: &Section, groups: &BTreeMap<String, String>, refusing: &BTreeSet<&str>, draft: &mut Draft) {
     let secure = section.binds.iter().any(|bind| bind.look().iter().any(|word| word == "ssl"));
     let mut always = false;
     let mut used: BTreeSet<&str> = BTreeSet::new();
@@ -302,7 +323,8 @@ fn rules(section: &Section, groups: &BTreeMap<String, String>, draft: &mut Draft
                 "clients are not sent to groups by what they ask for: give each group a listener, or a name of its own (tls names)"
             }
         };
-        draft.note(line.line, words.join(" "), why);
+        let class = if refuses(section, line, refusing) { Class::Security } else { Class::Changed };
+        draft.note_as(class, line.line, words.join(" "), why);
     }
     if always && let Some(name) = section.first("default_backend") {
         let why = "a line before it sends everything elsewhere";

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::super::From;
 use super::super::draft::Draft;
 use super::super::fit::YEAR;
+use super::super::loss::Rule;
 use super::super::value;
 use super::UNIT;
 use super::why;
@@ -79,6 +81,8 @@ pub(super) struct Section {
     pub(super) acls: BTreeMap<String, Vec<Line>>,
     pub(super) checks: Vec<Line>,
     pub(super) sticks: Vec<Line>,
+    /// Access rules, none of which is carried over.
+    pub(super) barred: Vec<Rule>,
     /// All that it says itself.
     own: Vec<Line>,
 }
@@ -97,6 +101,7 @@ impl Section {
             acls: BTreeMap::new(),
             checks: Vec::new(),
             sticks: Vec::new(),
+            barred: Vec::new(),
             own: Vec::new(),
         }
     }
@@ -360,6 +365,7 @@ fn proxy(section: &mut Section, number: usize, words: &[String], said: &str, dra
         }
     };
     let first = &*words[0];
+    section.barred.extend(Rule::of(From::Haproxy, number, said));
     match (first, words.get(1).map(String::as_str)) {
         ("bind", _) => {
             let line = keep(section);

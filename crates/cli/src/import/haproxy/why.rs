@@ -219,7 +219,7 @@ pub(super) const OF_SERVER: [(&str, &str); 48] = [
     ("resolve-prefer", "the first IPv4 address is taken"),
     ("resolve-net", FOLLOW),
     ("resolve-opts", FOLLOW),
-    ("init-addr", "a name that cannot be looked up is an error at start"),
+    ("init-addr", "a member whose name cannot be looked up is down until it can be"),
     ("observe", FAILURES),
     ("on-error", FAILURES),
     ("error-limit", FAILURES),
@@ -282,7 +282,7 @@ const FAILURES: &str = "failures of traffic always count ([group.outlier])";
 const REPORT: &str = "members report their load by plimsoll agent, or in answers";
 const OPTIONS_OF_TLS: &str = "ciphers and options of TLS are not set one by one here";
 const FOLLOW: &str =
-    "names are looked up at start and reload; write discover = [{ dns = \"name:port\" }] to follow one";
+    "names are looked up every 30 s; write discover = [{ dns = \"name:port\" }] for a member at each address";
 
 /// Parameters of `bind` without effect on traffic by themselves.
 pub(in super::super) const HARMLESS_OF_BIND: [&str; 6] =

@@ -112,7 +112,12 @@ impl Places<'_> {
                             all.extend(self.included(&name, &one, draft));
                         }
                     }
-                    None => draft.note(one.line, one.said(), "there is no file of this name in the text"),
+                    None => {
+                        draft.note(one.line, one.said(), "there is no file of this name in the text");
+                        // What is in it may be a rule of the block.
+                        one.leave();
+                        all.push(one);
+                    }
                 }
                 continue;
             }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::super::draft::{Draft, MemberTls};
+use super::super::loss::Class;
 use super::super::value;
 use super::scope::Scope;
 use super::words::Directive;
-use super::{Upstreams, upstream};
+use super::{Upstreams, rules, upstream};
 
 /// Of a listener: head, idle, body, tunnel.
 pub(super) type Timeouts = (Option<Duration>, Option<Duration>, Option<Duration>, Option<Duration>);
@@ -39,17 +40,23 @@ pub(super) fn of_http(
     upstreams: &mut Upstreams,
     draft: &mut Draft,
 ) -> Option<Target> {
+    if let Some(pass) = block.iter().find(|one| one.name == "proxy_pass") {
+        let why = "it is a server of stream: put this text into stream { … }";
+        draft.note_as(Class::Changed, pass.line, server.said(), why);
+        return None;
+    }
     let mut all = None;
     for one in block.iter().filter(|one| one.name == "location") {
         let whole = one.args == ["/"] || one.args == ["^~", "/"];
         if whole && all.is_none() {
             all = Some(*one);
         } else {
-            draft.note(
-                one.line,
-                one.said(),
-                "everything that a listener gets goes to one group: paths are not told apart",
-            );
+            let why = "everything that a listener gets goes to one group: paths are not told apart";
+            draft.note_as(rules::class(one), one.line, one.said(), why);
+            for rule in rules::within(one) {
+                let why = "an access rule for a path: paths are not told apart";
+                draft.note_as(Class::Security, rule.line, rule.said, why);
+            }
             one.leave();
         }
     }

@@ -9,7 +9,7 @@ use super::pass::{self, Target};
 use super::scope::Scope;
 use super::site::{self, Site};
 use super::words::Directive;
-use super::{Upstreams, why};
+use super::{Upstreams, rules, why};
 
 /// An address, and whether it is of datagrams.
 type Place = (SocketAddr, bool);
@@ -84,6 +84,7 @@ fn sites_of(
     } else {
         pass::of_http(server, block, around, upstreams, draft)
     };
+    let barred = rules::of_server(block, around);
     let mut sites = Vec::new();
     let listens: Vec<&Directive> = block.iter().filter(|one| one.name == "listen").copied().collect();
     let usual = Directive::new(server.line, "listen".to_owned(), vec!["80".to_owned()], None);
@@ -113,6 +114,7 @@ fn sites_of(
         };
         let group = target.as_ref().map_or("", |target| &target.group);
         let mut listener = Listener::new(one.line, place.0, protocol, group);
+        listener.barred.clone_from(&barred);
         let socket = sockets.get(&place).copied().unwrap_or_default();
         listener.accept_proxy = socket.accept_proxy;
         let mut usual = false;

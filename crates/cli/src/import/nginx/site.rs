@@ -7,6 +7,7 @@
 //! behind a certificate is never served without. If they ask for certificates of different authorities the listener is left out.
 
 use super::super::draft::{Draft, Listener};
+use super::super::loss::Class;
 
 /// A server at one of its addresses.
 pub(super) struct Site {
@@ -40,6 +41,18 @@ pub(super) fn together(mut sites: Vec<Site>, draft: &mut Draft) -> Option<Listen
         return None;
     }
     let Site { mut listener, names, .. } = sites.remove(at);
+    // What one server of the address refused would be asked of the others.
+    for site in &sites {
+        for rule in &site.listener.barred {
+            if !site.carried && !draft.lists(rule.line, &rule.said) {
+                let why = "an access rule of a server that could not be carried over: its clients come to the others of its address";
+                draft.note_as(Class::Security, rule.line, rule.said.clone(), why);
+            }
+            if !listener.barred.contains(rule) {
+                listener.barred.push(rule.clone());
+            }
+        }
+    }
     if let Some(tls) = &mut listener.tls
         && !sites.is_empty()
     {

@@ -1,6 +1,7 @@
 //! `upstream` blocks as groups.
 
 use super::super::draft::{Draft, Group, Member, Strategy};
+use super::super::loss::Class;
 use super::super::value;
 use super::words::Directive;
 use super::{UNIT, Upstreams, why};
@@ -74,7 +75,7 @@ fn group(line: usize, name: String, block: &[Directive], streams: bool, draft: &
             },
             "keepalive" if one.first().parse::<u64>().is_ok() => group.pool = one.first().parse().ok(),
             "zone" => {}
-            "include" => draft.note(one.line, one.said(), why::unused("include", streams)),
+            "include" => draft.note_as(Class::Changed, one.line, one.said(), why::unused("include", streams)),
             "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {
                 draft.note(one.line, one.said(), "idle connections are kept for pool_idle");
             }

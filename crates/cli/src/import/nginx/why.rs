@@ -101,7 +101,7 @@ const WHY: [(&str, &str); 30] = [
     ("brotli", "answers are passed on as they are"),
     (
         "resolver",
-        "names are looked up at start and reload; write discover = [{ dns = \"name:port\" }] to follow one",
+        "names are looked up every 30 s; write discover = [{ dns = \"name:port\" }] for a member at each address",
     ),
     ("limit_conn", "groups shed what they cannot carry; clients have no limits of their own"),
     ("limit_req", "groups shed what they cannot carry; clients have no limits of their own"),

@@ -64,7 +64,7 @@ fn nobody_comes_in_without_what_was_asked_for() {
     // HAProxy's, and one of [::], which takes IPv4 here.
     let text = "listen a\n bind [::]:443 ssl crt /a.pem\n server s 10.0.0.1:80\n\
                 listen b\n bind :443 ssl crt /a.pem verify required ca-file /ca\n server s 10.0.0.2:80\n";
-    let (why, notes) = import(From::Haproxy, "x", text).unwrap_err();
+    let (why, notes) = import(From::Haproxy, "x", text, false).unwrap_err();
     assert!(why.contains("no listener") && notes.iter().any(|note| note.line == 2), "{notes:?}");
 }
 
@@ -210,7 +210,7 @@ fn a_text_that_is_not_whole_is_an_error() {
         ),
         (From::Haproxy, "listen l\n bind :80\n server a 10.0.0.1:80\n description \"x\n", "line 4: "),
     ] {
-        let (why, _) = import(from, "x", text).unwrap_err();
+        let (why, _) = import(from, "x", text, false).unwrap_err();
         assert!(why.contains(what) && why.ends_with("the text is not whole"), "{why}");
     }
 }

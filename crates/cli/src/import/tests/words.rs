@@ -11,7 +11,7 @@ fn lines(text: &str) -> impl Iterator<Item = &str> {
 
 /// What is made of a text, and the lines that have notes.
 fn made(from: From, text: &str) -> (Option<String>, Vec<usize>) {
-    match import(from, "x", text) {
+    match import(from, "x", text, false) {
         Ok(imported) => (Some(imported.text), imported.notes.iter().map(|note| note.line).collect()),
         Err((_, notes)) => (None, notes.iter().map(|note| note.line).collect()),
     }

@@ -1,0 +1,535 @@
+//! The weight of a loss, by the words of the line that is lost: one table for each language.
+//!
+//! A row is a pattern and a class; the first row that fits decides. `*` in a pattern stands for any word, or for the rest of one. A line that
+//! fits no row may change what clients get, and counts as such. Words whose arguments decide are in [`of_haproxy`] and [`of_nginx`].
+
+use super::From;
+use Class::{Changed, Harmless, Security};
+
+/// The weight of a loss, the heaviest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// The line kept somebody out, or limited clients: without it a listener serves what it refused.
+    Security,
+    /// Clients may get something else than before.
+    Changed,
+    /// Logging, tuning, and lines that have no effect by themselves.
+    Harmless,
+}
+
+impl Class {
+    /// Returns the word that marks a line of the list.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Security => "security",
+            Changed => "changed",
+            Harmless => "harmless",
+        }
+    }
+}
+
+/// An access rule that could not be carried over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) line: usize,
+    /// As it stands there.
+    pub(super) said: String,
+    /// It sends clients to https: a listener with TLS can do without it.
+    pub(super) plain: bool,
+}
+
+impl Rule {
+    /// Returns the rule that a line is, if losing the line loses an access rule.
+    pub(super) fn of(from: From, line: usize, said: &str) -> Option<Self> {
+        let words: Vec<&str> = said.split_whitespace().collect();
+        (class(from, said) == Security).then(|| Self { line, said: said.to_owned(), plain: to_https(&words) })
+    }
+}
+
+/// Returns the class of a line that is lost.
+pub(super) fn class(from: From, said: &str) -> Class {
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let (special, table) = match from {
+        From::Haproxy => (of_haproxy(&words), HAPROXY),
+        From::Nginx => (of_nginx(&words), NGINX),
+    };
+    let row = || table.iter().find(|(patterns, _)| patterns.iter().any(|pattern| fits(pattern, &words)));
+    special.or_else(|| row().map(|(_, class)| *class)).unwrap_or(Changed)
+}
+
+fn fits(pattern: &str, words: &[&str]) -> bool {
+    // `NAME … word` is of a parameter: the name is the user's, and no word of the language.
+    let of_parameter = words.get(1) == Some(&"…");
+    if of_parameter != (pattern.split(' ').nth(1) == Some("…")) {
+        return false;
+    }
+    pattern.split(' ').enumerate().all(|(at, wanted)| {
+        words.get(at).is_some_and(|word| match wanted.strip_suffix('*') {
+            Some(begin) => word.starts_with(begin),
+            None => *word == wanted,
+        })
+    })
+}
+
+/// Tells whether a line redirects clients to https.
+fn to_https(words: &[&str]) -> bool {
+    let redirects = words.iter().take(2).any(|word| ["redirect", "return", "rewrite"].contains(word));
+    let scheme = words.windows(2).any(|pair| pair == ["scheme", "https"]);
+    redirects && (scheme || words.iter().any(|word| word.trim_matches(['"', '\'']).starts_with("https://")))
+}
+
+/// Tells whether a field, by its name, says to members who a client is.
+fn names_somebody(field: &str) -> bool {
+    let field = field.to_ascii_lowercase();
+    ["auth", "user", "cert", "client", "ssl", "identity", "role", "token", "subject"]
+        .iter()
+        .any(|part| field.contains(part))
+}
+
+/// Tells whether a value is what the balancer found out of who a client is.
+fn proves_somebody(value: &str) -> bool {
+    ["ssl_c_", "ssl_client", "remote_user", "http_auth", "$auth", "$jwt", "$oidc"]
+        .iter()
+        .any(|part| value.contains(part))
+}
+
+fn of_haproxy(words: &[&str]) -> Option<Class> {
+    let status = || words.iter().skip_while(|word| **word != "status").nth(1)?.parse::<u16>().ok();
+    match words {
+        _ if to_https(words) => Some(Security),
+        ["http-request", "return", ..] => Some(refusal(status())),
+        ["http-request", "set-header" | "add-header" | "replace-header", _, value @ ..]
+            if value.iter().any(|word| proves_somebody(word)) =>
+        {
+            Some(Security)
+        }
+        ["http-request", "del-header", field, ..] if names_somebody(field) => Some(Security),
+        _ => None,
+    }
+}
+
+fn of_nginx(words: &[&str]) -> Option<Class> {
+    match words {
+        _ if to_https(words) => Some(Security),
+        ["return", status, ..] => Some(refusal(status.parse().ok())),
+        ["proxy_set_header" | "grpc_set_header", field, value @ ..] => {
+            let value = value.join(" ");
+            let emptied = value.is_empty() && names_somebody(field);
+            Some(if emptied || proves_somebody(&value) { Security } else { Changed })
+        }
+        // A file that is not read may hold rules of any kind, unless its name says what it holds.
+        ["include", file, ..] => {
+            let has = |parts: &[&str]| parts.iter().any(|part| file.contains(part));
+            Some(match file {
+                _ if has(&["mime.types", "modules", "_params", "ssl"]) => Harmless,
+                _ if has(&["conf.d/", "sites-"]) => Changed,
+                _ => Security,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn refusal(status: Option<u16>) -> Class {
+    if status.is_some_and(|status| status >= 400) { Security } else { Changed }
+}
+
+type Table = &'static [(&'static [&'static str], Class)];
+
+const HAPROXY: Table = &[
+    // Rules that refuse, ask for a password, or limit.
+    (
+        &[
+            "http-request deny",
+            "http-request tarpit",
+            "http-request reject",
+            "http-request silent-drop",
+            "http-request auth",
+            "http-request lua.*",
+            "http-response deny",
+            "http-response silent-drop",
+            "http-response lua.*",
+            "tcp-request * reject",
+            "tcp-request * silent-drop",
+            "tcp-request * lua.*",
+            "tcp-response * close",
+            "tcp-response * reject",
+            "tcp-response * silent-drop",
+            "block",
+            "reqdeny",
+            "reqideny",
+            "reqtarpit",
+            "reqitarpit",
+            "rspdeny",
+            "rspideny",
+            "rate-limit",
+            "filter spoe",
+            "bind … interface",
+            "bind … namespace",
+            "bind … crl-file",
+            "bind … strict-sni",
+        ],
+        Security,
+    ),
+    // Logging.
+    (
+        &[
+            "log*",
+            "error-log-format",
+            "unique-id-format",
+            "capture",
+            "http-request capture",
+            "http-response capture",
+            "tcp-request * capture",
+            "option httplog",
+            "option tcplog",
+            "option httpslog",
+            "option logasap",
+            "option log-*",
+            "option dontlog-normal",
+            "option socket-stats",
+            "stats socket",
+            "stats timeout",
+            "stats maxconn",
+            "stats refresh",
+            "stats show-*",
+            "stats hide-version",
+            "stats realm",
+            "stats auth",
+            "stats admin",
+            "email-alert",
+        ],
+        Harmless,
+    ),
+    // Without effect by themselves: lines that use them have a class of their own.
+    (
+        &[
+            "acl",
+            "stick-table",
+            "http-request allow",
+            "http-request set-var*",
+            "http-request unset-var*",
+            "http-request track-sc*",
+            "http-request sc-*",
+            "http-request set-log-level",
+            "http-request set-mark",
+            "http-request set-tos",
+            "http-request set-nice",
+            "http-request wait-for-handshake",
+            "http-request do-resolve*",
+            "http-request add-acl*",
+            "http-request del-acl*",
+            "http-request set-map*",
+            "http-request del-map*",
+            "http-response allow",
+            "http-response set-var*",
+            "http-response sc-*",
+            "http-response track-sc*",
+            "http-response set-log-level",
+            "tcp-request inspect-delay",
+            "tcp-request * accept",
+            "tcp-request * set-var*",
+            "tcp-request * unset-var*",
+            "tcp-request * track-sc*",
+            "tcp-request * sc-*",
+            "tcp-response inspect-delay",
+            "tcp-response * accept",
+            "tcp-response * set-var*",
+            "tcp-response * sc-*",
+            "userlist",
+            "resolvers",
+            "peers",
+            "mailers",
+            "program",
+            "ring",
+            "traces",
+            "lua-load*",
+        ],
+        Harmless,
+    ),
+    // How the process runs, and tuning.
+    (
+        &[
+            "user",
+            "group",
+            "uid",
+            "gid",
+            "chroot",
+            "daemon",
+            "master-worker",
+            "pidfile",
+            "nbproc",
+            "cpu-map",
+            "ulimit-n",
+            "hard-stop-after",
+            "tune.*",
+            "ssl-default-*",
+            "ssl-dh*",
+            "spread-checks",
+            "server-state-*",
+            "load-server-state-from-file",
+            "http-reuse",
+            "fullconn",
+            "timeout server-fin",
+            "timeout client-fin",
+            "timeout check",
+            "timeout tarpit",
+            "option abortonclose",
+            "option prefer-last-server",
+            "option splice-*",
+            "option http-no-delay",
+            "option http-use-htx",
+            "option nolinger",
+            "option tcpka",
+            "bind … ciphers*",
+            "bind … curves",
+            "bind … ecdhe",
+            "bind … sigalgs",
+            "bind … client-sigalgs",
+            "bind … prefer-client-ciphers",
+            "bind … tls-tickets",
+            "bind … no-tls-tickets",
+            "bind … tls-ticket-keys",
+            "bind … allow-0rtt",
+            "bind … no-ca-names",
+            "bind … force-*",
+            "bind … no-tlsv13",
+            "bind … process",
+            "bind … thread",
+            "bind … nice",
+            "bind … mss",
+            "bind … tcp-ut",
+            "* … ciphers*",
+            "* … curves",
+            "* … sigalgs",
+            "* … client-sigalgs",
+            "* … npn",
+            "* … ssl-min-ver",
+            "* … ssl-max-ver",
+            "* … force-*",
+            "* … no-ssl-reuse",
+            "* … fastinter",
+            "* … downinter",
+            "* … observe",
+            "* … on-error",
+            "* … error-limit",
+            "* … pool-*",
+            "* … max-reuse",
+            "* … minconn",
+            "* … maxqueue",
+            "* … init-addr",
+            "* … resolvers",
+            "* … resolve-*",
+            "* … check-*",
+            "* … tcp-ut",
+        ],
+        Harmless,
+    ),
+];
+
+const NGINX: Table = &[
+    // What is switched off keeps nobody out.
+    (
+        &[
+            "allow all",
+            "auth_basic off",
+            "auth_request off",
+            "auth_jwt off",
+            "auth_request_set",
+            "auth_delay",
+            "ssl_reject_handshake off",
+            "ssl_ocsp off",
+            "modsecurity off",
+            "app_protect_enable off",
+        ],
+        Harmless,
+    ),
+    (
+        &[
+            "limit_req_zone",
+            "limit_req_status",
+            "limit_req_log_level",
+            "limit_req_dry_run",
+            "limit_conn_zone",
+            "limit_conn_status",
+            "limit_conn_log_level",
+            "limit_conn_dry_run",
+        ],
+        Harmless,
+    ),
+    // Rules that refuse, ask for a proof, or limit.
+    (
+        &[
+            "allow",
+            "deny",
+            "auth_*",
+            "satisfy",
+            "limit_req",
+            "limit_conn",
+            "limit_except",
+            "internal",
+            "valid_referers",
+            "secure_link*",
+            "ssl_crl",
+            "ssl_ocsp",
+            "ssl_reject_handshake",
+            "access_by_lua*",
+            "rewrite_by_lua*",
+            "preread_by_lua*",
+            "js_access",
+            "modsecurity*",
+            "app_protect*",
+            "SecRulesEnabled",
+        ],
+        Security,
+    ),
+    // Logging.
+    (&["access_log", "log_*", "error_log", "server_tokens"], Harmless),
+    // Without effect by themselves: directives that use them have a class of their own.
+    (&["map", "map_hash*", "geo", "geoip*", "split_clients", "set", "referer_hash*"], Harmless),
+    // How the process runs, and tuning.
+    (
+        &[
+            "user",
+            "pid",
+            "daemon",
+            "master_process",
+            "load_module",
+            "worker_*",
+            "pcre_jit",
+            "events",
+            "thread_pool",
+            "env",
+            "lock_file",
+            "timer_resolution",
+            "multi_accept",
+            "use",
+            "accept_mutex*",
+            "debug_*",
+            "ssl_session*",
+            "ssl_ciphers",
+            "ssl_prefer*",
+            "ssl_dhparam",
+            "ssl_ecdh*",
+            "ssl_stapling*",
+            "ssl_buffer*",
+            "ssl_early*",
+            "ssl_conf*",
+            "proxy_ssl_session*",
+            "proxy_ssl_ciphers",
+            "proxy_ssl_protocols",
+            "proxy_buffer*",
+            "proxy_busy*",
+            "proxy_request_buffering",
+            "proxy_max_temp*",
+            "proxy_temp*",
+            "proxy_send_timeout",
+            "proxy_http_version",
+            "proxy_headers_hash*",
+            "proxy_socket_keepalive",
+            "grpc_send_timeout",
+            "grpc_buffer*",
+            "client_body_buffer*",
+            "client_body_temp*",
+            "client_body_in*",
+            "client_header_buffer*",
+            "large_client*",
+            "connection_pool*",
+            "request_pool*",
+            "output_buffers",
+            "postpone_output",
+            "open_file*",
+            "aio*",
+            "directio*",
+            "reset_timedout*",
+            "lingering*",
+            "keepalive_*",
+            "resolver*",
+            "variables_hash*",
+        ],
+        Harmless,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_the_class_of_their_effect() {
+        for (from, class_wanted, lines) in [
+            (
+                From::Haproxy,
+                Security,
+                &[
+                    "http-request deny if !internal",
+                    "http-request auth unless ok",
+                    "http-request return status 403 if x",
+                    "http-request redirect scheme https unless { ssl_fc }",
+                    "redirect location https://x/",
+                    "http-request set-header X-CN %{+Q}[ssl_c_s_dn(cn)]",
+                    "http-request del-header X-Auth-User",
+                    "tcp-request connection reject if { src_conn_rate gt 9 }",
+                    "tcp-request content silent-drop if x",
+                    "block if x",
+                    "rate-limit sessions 9",
+                    "bind … interface eth1",
+                ][..],
+            ),
+            (
+                From::Haproxy,
+                Changed,
+                &[
+                    "http-request return status 200",
+                    "http-request set-header A b",
+                    "redirect prefix http://x",
+                    "use_backend b if x",
+                    "http-request del-header Proxy",
+                    "block … weight 0",
+                    "of-a-later-version 7",
+                ],
+            ),
+            (
+                From::Haproxy,
+                Harmless,
+                &["log global", "acl x src 10.0.0.0/8", "tune.bufsize 7", "a … observe layer7"],
+            ),
+            (
+                From::Nginx,
+                Security,
+                &[
+                    "deny all",
+                    "allow 10.0.0.0/8",
+                    "auth_basic closed",
+                    "auth_request /auth",
+                    "limit_req zone=a",
+                    "return 444",
+                    "return 301 https://$host$request_uri",
+                    "rewrite ^ https://$host$uri permanent",
+                    "include snippets/internal.conf",
+                    "proxy_set_header X-User $remote_user",
+                    "proxy_set_header X-Auth ",
+                    "internal",
+                    "limit_except GET { … }",
+                ],
+            ),
+            (
+                From::Nginx,
+                Changed,
+                &["return 204", "gzip on", "proxy_set_header A $b", "of_a_later_version 7"],
+            ),
+            (
+                From::Nginx,
+                Harmless,
+                &["allow all", "auth_basic off", "access_log off", "limit_req_zone $a zone=b:1m"],
+            ),
+        ] {
+            for line in lines {
+                assert_eq!(class(from, line), class_wanted, "{line}");
+            }
+        }
+        let plain = |line| Rule::of(From::Haproxy, 1, line).map(|rule| rule.plain);
+        assert_eq!(plain("redirect scheme https if !{ ssl_fc }"), Some(true));
+        assert_eq!((plain("block if x"), plain("acl a src ::1")), (Some(false), None));
+    }
+}

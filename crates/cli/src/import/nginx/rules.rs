@@ -1,0 +1,42 @@
+//! Access rules of a server: none of them is carried over.
+
+use super::super::From;
+use super::super::loss::{self, Class, Rule};
+use super::words::Directive;
+
+/// Blocks whose directives are in force for some requests of a server.
+const INNER: [&str; 3] = ["location", "if", "limit_except"];
+
+/// Returns the rules of a server with all of its places, and those around it that it does not replace by its own.
+pub(super) fn of_server(block: &[&Directive], around: &[&Directive]) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for one in around {
+        let replaced = block.iter().any(|own| own.name == one.name);
+        if !replaced && one.block.is_none() {
+            gather(one, &mut rules);
+        }
+    }
+    block.iter().for_each(|one| gather(one, &mut rules));
+    rules
+}
+
+/// Returns the rules in the block of a directive.
+pub(super) fn within(one: &Directive) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    one.block.iter().flatten().for_each(|inside| gather(inside, &mut rules));
+    rules
+}
+
+/// Returns the class of a directive that is lost with its block.
+pub(super) fn class(one: &Directive) -> Class {
+    let mut rules = Vec::new();
+    gather(one, &mut rules);
+    if rules.is_empty() { loss::class(From::Nginx, &one.said()) } else { Class::Security }
+}
+
+fn gather(one: &Directive, rules: &mut Vec<Rule>) {
+    rules.extend(Rule::of(From::Nginx, one.line, &one.said()));
+    if INNER.contains(&&*one.name) {
+        one.block.iter().flatten().for_each(|inside| gather(inside, rules));
+    }
+}
