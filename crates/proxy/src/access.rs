@@ -218,10 +218,11 @@ impl AccessLog {
     }
 }
 
-/// Opens without waiting: a pipe that nobody reads is an error rather than the end of all orders.
+/// Opens without waiting: a pipe that nobody reads is an error rather than the end of all orders. A file that is made is read by its owner
+/// and group alone: it names clients, and what they asked for.
 fn open(path: &Path) -> io::Result<File> {
     let wait_not = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new().create(true).append(true).custom_flags(wait_not).open(path)?;
+    let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(wait_not).open(path)?;
     // Writing may wait, so that lines stay whole.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)

@@ -132,7 +132,8 @@ fn contents(file: &File, found: usize, more: usize) -> String {
 fn show(path: &Path, globals: &Globals) -> Result<(), Failure> {
     let file = config::read(path).map_err(|error| Failure::rendered(Exit::Usage, error))?;
     globals.say(&file.warnings.to_string());
-    let filled = file.config.filled(Machine::here(&file.config, limits::hard()));
+    let mut filled = file.config.filled(Machine::here(&file.config, limits::hard()));
+    filled.tracing = filled.tracing.as_ref().map(config::Tracing::hidden);
     let text = toml::to_string_pretty(&filled)
         .map_err(|error| Failure::failed(format_args!("cannot write TOML: {error}")))?;
     globals.show(&filled, || text)

@@ -213,7 +213,7 @@ impl Problems {
     /// The line of `at` with carets under it, and a label behind them.
     fn excerpt(&self, out: &mut fmt::Formatter<'_>, at: &Range<usize>, label: &str) -> fmt::Result {
         let place = self.source.place(at.start);
-        let line: Vec<char> = self.source.line(place.line).chars().map(shown).collect();
+        let line: Vec<char> = hidden(&self.source, place.line).chars().map(shown).collect();
         let last = self.source.place(at.end.max(at.start));
         let end = if last.line == place.line { last.column - 1 } else { line.len() };
         let start = (place.column - 1).min(line.len());
@@ -227,6 +227,45 @@ impl Problems {
         let line = format!("      | {:indent$}{} {label}", "", "^".repeat(carets));
         writeln!(out, "{}", line.trim_end())
     }
+}
+
+/// A line as it may be shown: values of `headers` in `[tracing]` are secrets, and stars stand for them. The text may be anything, so it is
+/// looked at line by line.
+fn hidden(source: &Source, number: usize) -> String {
+    let line = source.line(number);
+    let table = |number: &usize| {
+        let inside = source.line(*number).trim_start().strip_prefix('[');
+        inside.is_some_and(|inside| inside.starts_with(|c: char| c == '[' || c.is_ascii_alphabetic()))
+    };
+    let header = (1..=number).rev().find(table).map(|at| source.line(at).trim().to_owned());
+    // The list may go over several lines.
+    let list = line.contains("headers") || line.trim_start().starts_with(['"', '\'', '[', ']']);
+    let of_tracing = header.is_some_and(|header| header.starts_with("[tracing"));
+    // `tracing = { … }`, and `tracing.headers`, stand before any table.
+    let named = line.trim_start().starts_with("tracing");
+    if (list && of_tracing) || named { starred(line) } else { line.to_owned() }
+}
+
+/// A line with stars for what stands in quotes; the name of a field before its colon stays.
+fn starred(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(open) = rest.find(['"', '\'']) {
+        let quote = &rest[open..=open];
+        let inside = &rest[open + 1..];
+        let end = inside.find(quote).unwrap_or(inside.len());
+        let name = inside[..end].find(':').map_or(0, |colon| colon + 1);
+        out.push_str(&rest[..=open]);
+        out.push_str(&inside[..name]);
+        out.extend(inside[name..end].chars().map(|letter| if letter.is_whitespace() { letter } else { '*' }));
+        rest = &inside[end..];
+        // The quote that closes.
+        if !rest.is_empty() {
+            out.push_str(quote);
+            rest = &rest[1..];
+        }
+    }
+    out + rest
 }
 
 /// One problem, for programs. Field names are a contract.
@@ -318,6 +357,21 @@ mod tests {
         assert!(lines[1].chars().count() < 120, "{shown}");
         let caret = lines[2].chars().position(|char| char == '^').unwrap();
         assert_eq!(lines[1].chars().nth(caret), Some('='), "{shown}");
+    }
+
+    #[test]
+    fn values_of_header_fields_are_not_shown() {
+        let text = "[tracing]\nheaders = [\n  \"authorization: Bearer SECRET\", 'x:SECRET' oops\n]\n[a]\nb = \"c:SHOWN\" oops\n";
+        let source = Arc::new(Source::new("x.toml", text));
+        let at = |word: &str| text.find(word).map(|at| at..at + 4).unwrap();
+        let last = text.rfind("oops").map(|at| at..at + 4).unwrap();
+        let list = vec![Problem::error(at("oops"), "no"), Problem::error(last, "no")];
+        let shown = Problems::new(source, list).to_string();
+        assert!(!shown.contains("SECRET") && shown.contains("c:SHOWN"), "{shown}");
+        assert!(shown.contains("\"authorization: ****** ******\", 'x:******' oops"), "{shown}");
+        // The caret still stands where it should.
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines[1].find("oops"), lines[2].find('^'), "{shown}");
     }
 
     #[test]

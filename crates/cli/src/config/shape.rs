@@ -337,7 +337,8 @@ fn wrong_text(fitting: &[&Value], key: &str, text: &str, span: &std::ops::Range<
     };
     let format = free.get("format").and_then(Value::as_str).unwrap_or_default();
     if let Err(why) = text::check(format, text) {
-        let problem = Problem::error(span.clone(), format!("{}: {} {why}", quoted(key), quoted(text)));
+        let shown = if text::secret(format) { "the value".to_owned() } else { quoted(text).to_string() };
+        let problem = Problem::error(span.clone(), format!("{}: {shown} {why}", quoted(key)));
         let hint = match (free.get("title").and_then(Value::as_str), first_example(free)) {
             (Some(title), Some(example)) => format!("{title}, such as {example}"),
             _ => String::new(),

@@ -7,23 +7,30 @@
 pub(crate) trait Text: std::str::FromStr<Err = String> + std::fmt::Display {
     /// Its name in the schema, by which [`check`] finds it.
     const FORMAT: &'static str;
+    /// It may hold a secret, so that messages do not quote it.
+    const SECRET: bool = false;
 }
 
 /// Is `text` what `format` asks for? True if there is no such format: then the schema's type is all there is.
 pub(super) fn check(format: &str, text: &str) -> Result<(), String> {
-    match FORMATS.iter().find(|(name, _)| *name == format) {
-        Some((_, check)) => check(text),
+    match FORMATS.iter().find(|(name, ..)| *name == format) {
+        Some((_, check, _)) => check(text),
         None => Ok(()),
     }
 }
 
-type Check = fn(&str) -> Result<(), String>;
-
-const fn format<T: Text>() -> (&'static str, Check) {
-    (T::FORMAT, |text| text.parse::<T>().map(drop))
+/// Tells whether texts of a format may hold secrets.
+pub(super) fn secret(format: &str) -> bool {
+    FORMATS.iter().any(|(name, _, secret)| *name == format && *secret)
 }
 
-const FORMATS: &[(&str, Check)] = &[
+type Check = fn(&str) -> Result<(), String>;
+
+const fn format<T: Text>() -> (&'static str, Check, bool) {
+    (T::FORMAT, |text| text.parse::<T>().map(drop), T::SECRET)
+}
+
+const FORMATS: &[(&str, Check, bool)] = &[
     format::<super::TimeSpan>(),
     format::<super::Name>(),
     format::<super::Domain>(),
@@ -72,9 +79,11 @@ const FORMATS: &[(&str, Check)] = &[
 
 /// Derives the serde and schema sides of a [`Text`] type from its `FromStr` and `Display`.
 macro_rules! text {
-    ($type:ty, format: $format:literal, what: $what:literal, example: $example:literal $(, pattern: $pattern:literal)? $(,)?) => {
+    ($type:ty, format: $format:literal, what: $what:literal, example: $example:literal
+     $(, pattern: $pattern:literal)? $(, secret: $secret:literal)? $(,)?) => {
         impl Text for $type {
             const FORMAT: &'static str = $format;
+            $(const SECRET: bool = $secret;)?
         }
 
         impl serde::Serialize for $type {
@@ -86,7 +95,11 @@ macro_rules! text {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let text = <String as serde::Deserialize>::deserialize(from)?;
-                text.parse().map_err(|why| serde::de::Error::custom(format_args!("`{text}` {why}")))
+                text.parse().map_err(|why| match <Self as Text>::SECRET {
+                    // It may stand in a log.
+                    true => serde::de::Error::custom(format_args!("the value {why}")),
+                    false => serde::de::Error::custom(format_args!("`{text}` {why}")),
+                })
             }
         }
 
@@ -126,7 +139,7 @@ mod tests {
                         && map.get("type").is_some_and(|kind| kind == "string")
                     {
                         *found += 1;
-                        assert!(super::FORMATS.iter().any(|(name, _)| name == format), "{format}");
+                        assert!(super::FORMATS.iter().any(|(name, ..)| name == format), "{format}");
                     }
                     map.values().for_each(|value| walk(value, found));
                 }

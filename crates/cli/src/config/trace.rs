@@ -58,6 +58,11 @@ fn service() -> String {
 }
 
 impl Tracing {
+    /// Returns the same without what others must not see.
+    pub(crate) fn hidden(&self) -> Self {
+        Self { headers: self.headers.iter().map(HeaderLine::hidden).collect(), ..self.clone() }
+    }
+
     /// Where spans go.
     pub(crate) fn collector(&self) -> admin::Collector {
         let header = |line: &HeaderLine| (line.name.0.clone(), line.value.clone());
@@ -118,6 +123,7 @@ text! {
     what: "NAME: VALUE",
     example: "authorization: Bearer 123",
     pattern: "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}:",
+    secret: true,
 }
 
 /// Fields that say how a request is sent, which is not for a file to say.
@@ -138,6 +144,13 @@ impl FromStr for HeaderLine {
             return Err("has a value with other characters than ASCII's printable ones".into());
         }
         Ok(Self { name, value: value.into() })
+    }
+}
+
+impl HeaderLine {
+    /// Returns the field with a value that tells nothing.
+    fn hidden(&self) -> Self {
+        Self { name: self.name.clone(), value: "***".into() }
     }
 }
 

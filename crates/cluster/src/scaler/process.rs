@@ -196,6 +196,7 @@ impl Processes {
         let text = json!({"schema": 1, "group": self.group, "processes": all}).to_string();
         let beside = path.with_added_extension("new");
         if let Err(error) = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path)) {
+            let _ = fs::remove_file(&beside);
             tracing::warn!(
                 "cannot write {}: {error}; a balancer after this one would not find the members of {}",
                 path.display(),

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -51,12 +51,18 @@ fn stamp_of(found: &fs::Metadata) -> Stamp {
 /// # Errors
 /// The system does not let it be read.
 pub(super) fn read(path: &Path) -> io::Result<Found> {
-    let file = match File::open(path) {
+    // What is no file could keep it waiting for ever.
+    let wait_not = OFlags::NONBLOCK.bits() as i32;
+    let file = match OpenOptions::new().read(true).custom_flags(wait_not).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) => return Err(error),
     };
-    let stamp = stamp_of(&file.metadata()?);
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let stamp = stamp_of(&found);
     let mut bytes = Vec::new();
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
     Ok(match parse(&bytes) {
@@ -83,19 +89,29 @@ pub(super) struct Unsaved {
 
 /// Writes a file beside, makes it safe, and puts it in the place of the one before.
 pub(super) fn save(path: &Path, view: &View) -> Result<Stamp, Unsaved> {
-    let before = |why| Unsaved { there: false, why };
     let beside = path.with_added_extension("new");
-    let mut options = OpenOptions::new();
-    // What is in it may say where everything is.
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&beside).map_err(before)?;
-    file.write_all(&text(view)).and_then(|()| file.sync_all()).map_err(before)?;
-    let stamp = stamp_of(&file.metadata().map_err(before)?);
-    fs::rename(&beside, path).map_err(before)?;
+    let stamp = put(&beside, path, &text(view)).map_err(|why| {
+        // A part of it takes room that there may be none of.
+        let _ = fs::remove_file(&beside);
+        Unsaved { there: false, why }
+    })?;
     // Without this the name may be that of the file before, after a loss of power.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let safe = File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
     safe.map_err(|why| Unsaved { there: true, why })?;
+    Ok(stamp)
+}
+
+/// Writes a file and renames it to `path`.
+fn put(beside: &Path, path: &Path, text: &[u8]) -> io::Result<Stamp> {
+    let mut options = OpenOptions::new();
+    // What is in it may say where everything is.
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(beside)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    let stamp = stamp_of(&file.metadata()?);
+    fs::rename(beside, path)?;
     Ok(stamp)
 }
 

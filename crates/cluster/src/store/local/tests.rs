@@ -233,3 +233,20 @@ fn a_disk_that_hangs_is_waited_for_by_nobody_but_who_changes_something() {
     asking.join().unwrap();
     assert_eq!(committing.join().unwrap(), Ok(()));
 }
+
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let folder = Folder::new();
+    rustix::fs::mknodat(rustix::fs::CWD, folder.file(), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let why = Local::open(Some(&folder.file())).err().unwrap();
+    assert!(why.contains("state.json") && why.contains("it is no regular file"), "{why}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_nothing_beside() {
+    let folder = Folder::new();
+    // A folder in its place: all but the last step succeeds.
+    std::fs::create_dir(folder.file()).unwrap();
+    assert!(file::save(&folder.file(), &View::default()).is_err());
+    assert!(!folder.file().with_added_extension("new").exists());
+}
