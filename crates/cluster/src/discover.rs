@@ -90,6 +90,11 @@ impl Kind {
         }
     }
 
+    /// Tells whether it is a name of DNS, whose answers say nothing of whether anybody is there.
+    fn named(&self) -> bool {
+        matches!(self, Self::Dns(_) | Self::Srv(_))
+    }
+
     /// As it is called in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `kubernetes`, `registered`, `scaler`.
     pub fn name(&self) -> &'static str {
         self.way().kind()

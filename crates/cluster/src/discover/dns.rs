@@ -59,19 +59,23 @@ impl Way for DnsSettings {
     }
 
     fn open(&self) -> Box<dyn Source> {
-        Box::new(Named(Arc::new(self.clone())))
+        Box::new(Named { settings: Arc::new(self.clone()), known: Families::default() })
     }
 }
 
-struct Named(Arc<DnsSettings>);
+struct Named {
+    settings: Arc<DnsSettings>,
+    /// What was said last.
+    known: Families,
+}
 
 impl Source for Named {
     fn ask(&mut self) -> Asking<'_> {
         Box::pin(async move {
-            let settings = &self.0;
+            let settings = &self.settings;
             let name = name(&settings.host)?;
             let resolver = Resolver::new(&settings.resolver, 1).await;
-            let found = addresses(&resolver, &name, settings.family).await?;
+            let found = addresses(&resolver, &name, settings.family, &mut self.known).await?;
             let listed = |ip| {
                 let address = SocketAddr::new(ip, settings.port);
                 Listed {
@@ -82,14 +86,16 @@ impl Source for Named {
                     leaving: false,
                 }
             };
+            let good_for = found.good_for(settings.min, settings.max);
             let members = found.addresses.into_iter().map(listed).collect();
-            Ok(Answer {
-                told: Told { members: Some(members), note: Some(found.note) },
-                good_for: seconds(found.ttl).clamp(settings.min, settings.max.max(settings.min)),
-            })
+            Ok(Answer { told: Told { members: Some(members), note: Some(found.note) }, good_for })
         })
     }
 }
+
+/// The addresses that a name had when each family was last told: IPv4, IPv6.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Families([Vec<IpAddr>; 2]);
 
 /// What addresses a name has.
 pub(super) struct Found {
@@ -99,10 +105,28 @@ pub(super) struct Found {
     pub(super) ttl: u32,
     /// Why there is none, if there is none.
     pub(super) note: &'static str,
+    /// One family could not be told: it is asked for again soon.
+    part: bool,
 }
 
-/// Asks for both families at once. One that cannot be had makes the whole one that cannot be: its members would be lost.
-pub(super) async fn addresses(resolver: &Resolver, name: &Name, family: Family) -> Result<Found, String> {
+impl Found {
+    /// Returns for how long it is good, within bounds.
+    pub(super) fn good_for(&self, min: Duration, max: Duration) -> Duration {
+        if self.part { back_off(min, max, 4) } else { seconds(self.ttl).clamp(min, max.max(min)) }
+    }
+}
+
+/// Asks for both families at once. Where one cannot be told (servers that fail on AAAA: RFC 4074) the other one counts, beside what was
+/// `known` of that one: no member is lost by it, and none is missing for it.
+///
+/// # Errors
+/// Neither can be told, or none but one that has no address.
+pub(super) async fn addresses(
+    resolver: &Resolver,
+    name: &Name,
+    family: Family,
+    known: &mut Families,
+) -> Result<Found, String> {
     let four = async {
         if family == Family::V6 { Ok(None) } else { resolver.ask(name, RecordType::A).await.map(Some) }
     };
@@ -110,22 +134,41 @@ pub(super) async fn addresses(resolver: &Resolver, name: &Name, family: Family) 
         if family == Family::V4 { Ok(None) } else { resolver.ask(name, RecordType::AAAA).await.map(Some) }
     };
     let (four, six) = tokio::join!(four, six);
-    Ok(found(&[four?, six?]))
+    together([four, six], known)
 }
 
-fn found(replies: &[Option<Reply>; 2]) -> Found {
-    let mut addresses: Vec<IpAddr> =
-        replies.iter().flatten().flat_map(|reply| &reply.data).filter_map(ip).collect();
+fn together(asked: [Result<Option<Reply>, String>; 2], known: &mut Families) -> Result<Found, String> {
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    let (mut replies, mut failed) = (Vec::new(), None);
+    for (asked, known) in asked.into_iter().zip(&mut known.0) {
+        match asked {
+            Ok(reply) => {
+                *known = reply.iter().flat_map(|reply| &reply.data).filter_map(ip).collect();
+                replies.extend(reply);
+            }
+            Err(why) => failed = failed.or(Some(why)),
+        }
+        addresses.extend(known.iter());
+    }
+    // That there is no name is so for both families.
+    let no_name = replies.iter().any(|reply| reply.no_name);
+    match failed {
+        Some(why) if !no_name && (replies.is_empty() || addresses.is_empty()) => Err(why),
+        failed => Ok(found(addresses, &replies, failed.is_some() && !no_name)),
+    }
+}
+
+fn found(mut addresses: Vec<IpAddr>, replies: &[Reply], part: bool) -> Found {
     addresses.sort_unstable();
     addresses.dedup();
-    let note = match replies.iter().flatten().any(|reply| reply.no_name) {
+    let note = match replies.iter().any(|reply| reply.no_name) {
         true => "there is no such name (NXDOMAIN)",
         false => "the name has no address",
     };
     // Of what is there: an answer that there is nothing of one family says how long that is true, which may be long.
-    let told = replies.iter().flatten().filter(|reply| addresses.is_empty() || !reply.data.is_empty());
+    let told = replies.iter().filter(|reply| addresses.is_empty() || !reply.data.is_empty());
     let ttl = told.map(|reply| reply.ttl).min().unwrap_or(0);
-    Found { addresses, ttl, note }
+    Found { addresses, ttl, note, part }
 }
 
 /// The address in a record, unless it stands for none (as filters of names have it).
@@ -170,15 +213,45 @@ mod tests {
     fn both_families_are_one_list() {
         let four = vec![RData::A(A([10, 0, 0, 2].into())), RData::A(A([10, 0, 0, 1].into()))];
         let six = vec![RData::AAAA(AAAA("fd00::1".parse().unwrap()))];
-        let all = found(&[reply(four.clone(), 9, false), reply(six, 7, false)]);
+        let all = both(reply(four.clone(), 9, false), reply(six, 7, false));
         let shown: Vec<String> = all.addresses.iter().map(ToString::to_string).collect();
         assert_eq!((shown.join(" "), all.ttl), ("10.0.0.1 10.0.0.2 fd00::1".into(), 7));
         // That there is no AAAA does not say how long the A are good.
-        let some = found(&[reply(four, 9, false), reply(Vec::new(), 1, false)]);
+        let some = both(reply(four, 9, false), reply(Vec::new(), 1, false));
         assert_eq!((some.addresses.len(), some.ttl), (2, 9));
-        let none = found(&[reply(Vec::new(), 30, true), reply(Vec::new(), 20, true)]);
+        let none = both(reply(Vec::new(), 30, true), reply(Vec::new(), 20, true));
         assert_eq!((none.addresses.len(), none.ttl, none.note), (0, 20, "there is no such name (NXDOMAIN)"));
-        assert_eq!(found(&[reply(Vec::new(), 3, false), None]).note, "the name has no address");
+        assert_eq!(both(reply(Vec::new(), 3, false), None).note, "the name has no address");
+    }
+
+    fn both(four: Option<Reply>, six: Option<Reply>) -> Found {
+        together([Ok(four), Ok(six)], &mut Families::default()).unwrap()
+    }
+
+    #[test]
+    fn a_family_that_fails_costs_no_member_of_the_other() {
+        let a = |last: u8| reply(vec![RData::A(A([10, 0, 0, last].into()))], 60, false);
+        let aaaa = || reply(vec![RData::AAAA(AAAA("fd00::1".parse().unwrap()))], 60, false);
+        let fails = || Err("it failed (SERVFAIL)".to_owned());
+        let shown =
+            |found: &Found| -> Vec<String> { found.addresses.iter().map(ToString::to_string).collect() };
+        let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
+        // From the first answer on, and asked again before the other family's time is over.
+        let mut known = Families::default();
+        let found = together([Ok(a(1)), fails()], &mut known).unwrap();
+        assert_eq!(shown(&found), ["10.0.0.1"]);
+        assert!(found.good_for(min, max) < Duration::from_secs(60));
+        // What was known of the family stays.
+        together([Ok(a(1)), Ok(aaaa())], &mut known).unwrap();
+        let found = together([Ok(a(2)), fails()], &mut known).unwrap();
+        assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
+        let found = together([fails(), Ok(aaaa())], &mut known).unwrap();
+        assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
+        // Nothing is known where both fail, or where one has none and the other fails.
+        assert!(together([fails(), fails()], &mut known).is_err());
+        assert!(together([Ok(reply(Vec::new(), 5, false)), fails()], &mut Families::default()).is_err());
+        // A name that does not exist has no address of the other family either.
+        assert!(together([Ok(reply(Vec::new(), 5, true)), fails()], &mut Families::default()).is_ok());
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! told that this may be: more often than a service without servers there is a list that somebody broke. One that leaves somebody out
 //! may be told to keep them for a while (`hold`).
 //!
+//! Names are believed less than other sources: an address that a name has instead of another one may be wrong. Where members are checked
+//! ([`Roll::check`]) one whose address a name does not have any more stays until one that came for it has passed its check.
+//!
 //! When the configuration changes, sources that stay keep their members. Those of sources that went stay, too, until the new ones have
 //! answered: a name that is corrected empties no group.
 //!
@@ -26,6 +29,9 @@ pub use carry::Last;
 /// Members of sources that went stay at least so long while a new one has not answered.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Between two looks at whether members that came have passed their checks.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// The sources of one group and what they said.
 #[derive(Clone, Debug, Default)]
 pub struct Roll {
@@ -34,12 +40,18 @@ pub struct Roll {
     fixed: BTreeSet<Arc<str>>,
     /// What is in force.
     accepted: Vec<Listed>,
+    /// Members have to pass checks.
+    checked: bool,
+    /// When it was looked last whether they have.
+    looked: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     source: Arc<SourceSettings>,
     members: Vec<Kept>,
+    /// Members that others came for, which have not passed their checks yet.
+    replaced: Vec<Listed>,
     /// When it said who is there.
     heard: Option<Instant>,
     trouble: Option<Trouble>,
@@ -129,7 +141,29 @@ impl Roll {
             let gone = self.entries.into_iter().filter(|entry| !entry.members.is_empty());
             entries.extend(gone.map(|entry| Entry { former: entry.former.or(Some(now)), ..entry }));
         }
-        Self { entries, fixed, accepted: self.accepted }
+        Self { entries, fixed, ..self }
+    }
+
+    /// Says whether members of the group have to pass checks.
+    #[must_use]
+    pub fn check(self, checked: bool) -> Self {
+        Self { checked, ..self }
+    }
+
+    /// Tells whether members stay that others came for.
+    pub fn replacing(&self) -> bool {
+        self.entries.iter().any(|entry| !entry.replaced.is_empty())
+    }
+
+    /// Lets members go for which others came that have passed their checks, and those that do not pass themselves. `passed` are the names
+    /// of all that do.
+    pub fn replace(&mut self, passed: &BTreeSet<String>, now: Instant) {
+        self.looked = Some(now);
+        for entry in &mut self.entries {
+            let pending = entry.members.iter().filter(|kept| !passed.contains(&*kept.member.name)).count();
+            entry.replaced.retain(|one| passed.contains(&*one.name));
+            entry.replaced.truncate(pending);
+        }
     }
 
     /// Takes what a source said; what there is to be told of that.
@@ -139,6 +173,7 @@ impl Roll {
         said: Result<Told, String>,
         now: Instant,
     ) -> Option<News> {
+        let checked = self.checked;
         let current = |entry: &&mut Entry| entry.former.is_none() && *entry.source == *source;
         let entry = self.entries.iter_mut().find(current)?;
         match said {
@@ -155,7 +190,7 @@ impl Roll {
                 }
                 None => {
                     entry.refused = None;
-                    entry.take(members, now);
+                    entry.take(members, checked, now);
                     entry.recover(now)
                 }
             },
@@ -208,7 +243,8 @@ impl Roll {
         // Who is there for want of others is not let go by time.
         let graces = self.entries.iter().filter_map(|entry| Some(entry.former? + GRACE));
         let graces = graces.filter(|_| self.others());
-        holds.chain(graces).min()
+        let looks = self.looked.filter(|_| self.replacing()).map(|looked| looked + LOOK);
+        holds.chain(graces).chain(looks).min()
     }
 
     /// What there is to be seen, in the order of the configuration.
@@ -217,9 +253,14 @@ impl Roll {
     }
 
     fn members(&self) -> Vec<Listed> {
-        let mut seen: BTreeSet<&str> = self.fixed.iter().map(|name| &**name).collect();
-        let all = self.entries.iter().flat_map(|entry| &entry.members);
-        all.filter(|kept| seen.insert(&kept.member.name)).map(|kept| kept.member.clone()).collect()
+        let mut seen = self.fixed.clone();
+        let of = |entry: &'_ Entry| -> Vec<Listed> {
+            let listed = entry.members.iter().map(|kept| &kept.member);
+            listed.chain(&entry.replaced).cloned().collect()
+        };
+        let mut all: Vec<Listed> = self.entries.iter().flat_map(of).collect();
+        all.retain(|member| seen.insert(Arc::clone(&member.name)));
+        all
     }
 
     /// Has the group anybody but those of sources that left the configuration?
@@ -244,7 +285,7 @@ impl Roll {
 impl Entry {
     fn new(source: Arc<SourceSettings>) -> Self {
         let (members, heard, trouble, refused) = (Vec::new(), None, None, None);
-        Self { source, members, heard, trouble, refused, failures: 0, former: None }
+        Self { source, members, replaced: Vec::new(), heard, trouble, refused, failures: 0, former: None }
     }
 
     /// Why an answer is not believed, if it is not.
@@ -259,15 +300,21 @@ impl Entry {
         None
     }
 
-    fn take(&mut self, members: Vec<Listed>, now: Instant) {
+    fn take(&mut self, members: Vec<Listed>, checked: bool, now: Instant) {
         let mut names = BTreeSet::new();
         let listed = members.into_iter().filter(|member| names.insert(Arc::clone(&member.name)));
         let listed: Vec<Kept> = listed.map(|member| Kept { member, until: None }).collect();
         let missing = self.members.drain(..).filter(|kept| !names.contains(&kept.member.name));
         let hold = self.source.hold;
         let missing = missing.map(|kept| Kept { until: kept.until.or(Some(now + hold)), ..kept });
-        let held: Vec<Kept> = missing.filter(|kept| kept.until.is_some_and(|until| until > now)).collect();
+        let (held, gone): (Vec<Kept>, Vec<Kept>) =
+            missing.partition(|kept| kept.until.is_some_and(|until| until > now));
         self.members = listed;
+        self.replaced.retain(|one| !names.contains(&one.name));
+        if checked && self.source.kind.named() {
+            self.replaced.extend(gone.into_iter().map(|kept| kept.member));
+            self.replaced.truncate(MOST);
+        }
         self.members.extend(held);
         // By name where some are held, or each that is missing for a moment would change the order of the others.
         if !hold.is_zero() {

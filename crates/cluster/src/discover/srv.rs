@@ -11,7 +11,7 @@ use hickory_proto::rr::rdata::SRV;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::task::JoinSet;
 
-use super::dns::{Family, addresses, back_off, ip, name, seconds};
+use super::dns::{Families, Family, addresses, back_off, ip, name, seconds};
 use super::look_up::too_many;
 use super::resolver::{Resolver, ResolverSettings};
 use super::{Answer, Asking, Listed, MOST, Source, Told, Way};
@@ -55,16 +55,20 @@ impl Way for SrvSettings {
     }
 
     fn open(&self) -> Box<dyn Source> {
-        Box::new(Service(Arc::new(self.clone())))
+        Box::new(Service { settings: Arc::new(self.clone()), families: BTreeMap::new() })
     }
 }
 
-struct Service(Arc<SrvSettings>);
+struct Service {
+    settings: Arc<SrvSettings>,
+    /// What was said last of each target.
+    families: BTreeMap<Name, Families>,
+}
 
 impl Source for Service {
     fn ask(&mut self) -> Asking<'_> {
         Box::pin(async move {
-            let settings = &self.0;
+            let settings = &self.settings;
             let resolver = Arc::new(Resolver::new(&settings.resolver, 2).await);
             let reply = resolver.ask(&name(&settings.name)?, RecordType::SRV).await?;
             let servers = chosen(&reply.data);
@@ -81,18 +85,24 @@ impl Source for Service {
                 let mut tasks = JoinSet::new();
                 for target in some.iter().cloned() {
                     let (resolver, family) = (Arc::clone(&resolver), settings.family);
+                    let mut families = self.families.get(&target).cloned().unwrap_or_default();
                     tasks.spawn(async move {
-                        let found = addresses(&resolver, &target, family).await;
-                        (target, found)
+                        let found = addresses(&resolver, &target, family, &mut families).await;
+                        (target, families, found)
                     });
                 }
                 while let Some(ended) = tasks.join_next().await {
-                    let (target, found) = ended.map_err(|error| error.to_string())?;
+                    let (target, families, found) = ended.map_err(|error| error.to_string())?;
+                    self.families.insert(target.clone(), families);
                     let found = found?;
-                    ttl = ttl.min(found.ttl);
+                    // One of which a family could not be told is asked about again soon.
+                    let good_for = found.good_for(settings.min, settings.max).as_secs();
+                    ttl = ttl.min(found.ttl).min(u32::try_from(good_for).unwrap_or(u32::MAX));
                     known.insert(target, found.addresses);
                 }
             }
+            // Targets that are not named any more are forgotten.
+            self.families.retain(|target, _| targets.contains(target));
             let note = match (reply.no_name, servers.is_empty()) {
                 (true, _) => "there is no such name (NXDOMAIN)",
                 (false, true) => "the name has no server",

@@ -144,6 +144,38 @@ fn those_that_are_left_out_are_held() {
 }
 
 #[test]
+fn a_member_that_has_passed_stays_until_one_that_came_for_it_has() {
+    let now = Instant::now();
+    let sources = [source("a", false, 0)];
+    let passed = |lasts: &[u8]| -> BTreeSet<String> {
+        lasts.iter().map(|last| listed(*last, 1.0).name.to_string()).collect()
+    };
+    let mut roll = Roll::default().follow(BTreeSet::new(), &sources, now).check(true);
+    roll.hear(&sources[0], told(&[1, 2]), now);
+    assert_eq!(settled(&mut roll, now), [1, 2]);
+    let mut after = |answer: &[u8], up: &[u8]| {
+        roll.hear(&sources[0], told(answer), now);
+        roll.replace(&passed(up), now);
+        let shown = settled(&mut roll, now);
+        assert_eq!(roll.due().is_some(), roll.replacing(), "it is looked at again");
+        shown
+    };
+    assert_eq!(after(&[3, 2], &[1, 2]), [3, 2, 1], "3 has not passed");
+    assert_eq!(after(&[3, 2], &[1, 2, 3]), [3, 2]);
+    assert_eq!(after(&[4, 5], &[2, 3]), [4, 5, 3, 2]);
+    assert_eq!(after(&[4, 5], &[2, 3, 4]), [4, 5, 3], "one has passed, for one of them");
+    assert_eq!(after(&[4, 5], &[4]), [4, 5], "3 does not pass itself any more");
+    assert_eq!(after(&[4], &[4, 5]), [4], "nobody came for 5");
+    assert_eq!(after(&[6], &[4]), [6, 4]);
+    assert_eq!(after(&[4, 6], &[4]), [4, 6], "it is listed again");
+    // Where nothing is checked a name is believed.
+    let mut roll = Roll::default().follow(BTreeSet::new(), &sources, now);
+    roll.hear(&sources[0], told(&[1]), now);
+    roll.hear(&sources[0], told(&[2]), now);
+    assert_eq!(settled(&mut roll, now), [2]);
+}
+
+#[test]
 fn another_configuration_keeps_those_of_sources_that_stay() {
     let begun = Instant::now();
     let at = |seconds| begun + Duration::from_secs(seconds);
