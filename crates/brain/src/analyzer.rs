@@ -226,6 +226,9 @@ impl Analyzer {
     pub fn handle_probe(&mut self, member: MemberId, outcome: Result<(), &str>, now: Time) {
         self.advance(now);
         let (Some(&place), Some(spec)) = (self.places.get(&member), &self.spec.health) else { return };
+        if !self.spec.members[place].placed() {
+            return;
+        }
         let health = &mut self.entries[place].health;
         let Some(row) = health.record(outcome, spec) else { return };
         let (kind, why) = match health.verdict {
@@ -444,7 +447,11 @@ impl Analyzer {
             leaving: false,
             drainer: Drainer::default(),
             disabled: false,
-            health: if self.spec.health.is_some() { Health::unchecked() } else { Health::assumed() },
+            health: match &self.spec.health {
+                _ if !self.spec.members[place].placed() => Health::nowhere(),
+                Some(_) => Health::unchecked(),
+                None => Health::assumed(),
+            },
             ejection: Ejection::default(),
             blame: String::new(),
             ramp: None,
@@ -485,6 +492,9 @@ impl Analyzer {
     /// After a new configuration without checks: nobody is down.
     fn assume_health(&mut self) {
         for place in 0..self.entries.len() {
+            if !self.spec.members[place].placed() {
+                continue;
+            }
             let checked = mem::replace(&mut self.entries[place].health, Health::assumed());
             if checked.verdict != Verdict::Up {
                 self.tell_of(place, EventKind::Up, "its health checks were switched off".to_string(), &[]);

@@ -43,6 +43,7 @@
 //!     capacity: 1.0,
 //!     limit: u32::MAX,
 //!     leaving: false,
+//!     checked: false,
 //! };
 //! let strategy = strategy::find("least_connections").unwrap();
 //! let spec = GroupSpec {

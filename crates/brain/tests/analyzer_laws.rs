@@ -67,6 +67,7 @@ fn any_spec() -> impl Strategy<Value = GroupSpec> {
                 capacity: 1.0,
                 limit: u32::MAX,
                 leaving: false,
+                checked: false,
             })
             .collect(),
         health,

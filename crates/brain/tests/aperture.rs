@@ -18,6 +18,7 @@ fn group(strategy: &'static Strategy, seed: u64) -> Analyzer {
         capacity: 1.0,
         limit: u32::MAX,
         leaving: false,
+        checked: false,
     };
     let spec = GroupSpec {
         name: "web".into(),

@@ -162,6 +162,7 @@ fn group(first: usize) -> Group {
             capacity: 1.0,
             limit: u32::MAX,
             leaving: false,
+            checked: false,
         }
     };
     let spec = GroupSpec {

@@ -24,6 +24,7 @@ fn spec(strategy: &str, capacities: &[f64]) -> GroupSpec {
         capacity: *capacity,
         limit: u32::MAX,
         leaving: false,
+        checked: false,
     };
     GroupSpec {
         name: Arc::from("web"),

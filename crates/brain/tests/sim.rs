@@ -290,6 +290,7 @@ fn ejection_closes_the_black_hole_for_all_others() {
                     capacity: 1.0,
                     limit: u32::MAX,
                     leaving: false,
+                    checked: false,
                 })
                 .collect(),
             health: None,

@@ -34,6 +34,7 @@ impl Group {
             capacity: 1.0,
             limit: u32::MAX,
             leaving: false,
+            checked: false,
         };
         let spec = GroupSpec {
             name: Arc::from("web"),

@@ -88,7 +88,7 @@ pub(crate) use problem::{Problem, Problems, Severity, Source};
 pub(crate) use root::{Admin, Config};
 pub(crate) use scaler::{Scaler, Scaling};
 pub(crate) use sense::{CgroupName, MetricText, PageUrl};
-pub(crate) use settings::{AdminConfig, Lottery, Machine, drawn_object, look_up};
+pub(crate) use settings::{AdminConfig, Lottery, Machine, NamedMember, drawn_object, look_up, look_up_all};
 pub(crate) use store::{EtcdTable, StoreTable, state_folder};
 pub(crate) use strategy::Strategy;
 pub(crate) use supervise::{

@@ -131,6 +131,17 @@ impl Base {
         force
     }
 
+    /// Members that are watched are where the settings have them.
+    pub(crate) fn follow_addresses(&mut self) {
+        for group in &self.settings.groups {
+            let watched = self.watched.iter_mut().filter(|watched| watched.name == group.spec.name);
+            for member in watched.flat_map(|watched| &mut Arc::make_mut(watched).members) {
+                let spec = group.spec.members.iter().find(|spec| spec.name == member.name);
+                member.address = spec.map_or(member.address, |spec| spec.address);
+            }
+        }
+    }
+
     /// What is in force with these changes.
     pub(crate) fn with(&self, made: &Made) -> Force {
         let mut force = Force {
@@ -392,7 +403,14 @@ impl Made {
             ior.type_id = settings.iiop.as_ref().map(|iiop| iiop.type_id.clone()).unwrap_or_default();
         }
         let object = proxy::Object::new(ior).ok_or_else(nowhere)?;
-        let spec = MemberSpec { name, address: resolved, capacity: 1.0, limit: u32::MAX, leaving: false };
+        let spec = MemberSpec {
+            name,
+            address: resolved,
+            capacity: 1.0,
+            limit: u32::MAX,
+            leaving: false,
+            checked: false,
+        };
         // One that the file lists, and that was taken out, stays out: this one takes its place.
         self.added.push((Arc::clone(group), Member { spec, object, location: location.clone() }));
         Ok(())

@@ -28,6 +28,7 @@ use discovered::Discovered;
 use document::Document;
 use joint::Joint;
 use kept::{Again, Deeds};
+use names::Names;
 use scaled::Scaled;
 
 mod balancing;
@@ -38,6 +39,7 @@ mod fleet;
 mod joint;
 pub(crate) mod kept;
 mod lend;
+pub(crate) mod names;
 pub(crate) mod owner;
 pub(crate) mod registered;
 pub(crate) mod scaled;
@@ -74,6 +76,8 @@ pub(crate) struct Running {
     predecessor: watch::Sender<Option<Instant>>,
     /// What the sources of members said.
     discovered: Discovered,
+    /// What members' names come to.
+    names: Names,
     /// The other balancers, if it acts together with any.
     fleet: Mutex<Option<Fleet>>,
     /// Where it is kept what outlives the process.
@@ -100,7 +104,7 @@ impl Running {
     /// The system gives no thread for the monitors, or for the certificates.
     pub(crate) fn new(
         engine: Engine,
-        (base, discovered): (Base, Discovered),
+        (base, discovered, names): (Base, Discovered, Names),
         (store, document): (Arc<dyn Store>, Option<Document>),
         file: &Path,
         machine: Machine,
@@ -131,6 +135,7 @@ impl Running {
             rules,
             reloading,
             discovered,
+            names,
             fleet: Mutex::default(),
             store,
             document: Mutex::new(document),
@@ -178,6 +183,7 @@ impl Running {
             let beside = path.0.with_added_extension("new");
             let written = std::fs::write(&beside, format!("{ior}\n"));
             if let Err(error) = written.and_then(|()| std::fs::rename(&beside, &path.0)) {
+                let _ = std::fs::remove_file(&beside);
                 tracing::warn!("cannot write the reference of group {} to {path}: {error}", group.name);
             }
         }
@@ -191,8 +197,8 @@ impl Running {
         let file = self.read_file().map_err(|error| refuse(error.headline()))?;
         warn(&file);
         limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
-        let settings =
-            file.settings(self.machine, look_up).map_err(|problems| refuse(problems.headline()))?;
+        let (settings, told) = names::settings(&self.names, &file, self.machine)
+            .map_err(|problems| refuse(problems.headline()))?;
         let rules = file.rules().map_err(refuse)?;
         let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
         let certificates = file.authorities().map_err(|problems| refuse(problems.headline()))?;
@@ -204,6 +210,7 @@ impl Running {
         made.find(found.found.clone());
         let force = base.with(&made);
         let mut beside = differences(&self.force().watched, &force.watched);
+        beside.extend(sources(&lock(&self.base).discoveries, &base.discoveries));
         if file.admin() != self.admin {
             let note = "[admin] differs: it takes effect with `plimsoll upgrade` or a restart (its access rules do now)";
             tracing::warn!("{note}");
@@ -226,7 +233,7 @@ impl Running {
         });
         *lock(&self.base) = base;
         let events = self.discovered.accept(found, Some(&lock(&self.base)));
-        events.into_iter().for_each(|event| self.engine.tell(event));
+        told.into_iter().chain(events).for_each(|event| self.engine.tell(event));
         self.rules.replace(rules);
         // The file says by what there is balancing.
         lock(&self.off).clear();
@@ -342,6 +349,19 @@ fn differences(before: &[Arc<cluster::GroupSettings>], after: &[Arc<cluster::Gro
         }
     }
     changes
+}
+
+/// Which groups have other sources of members, one line each.
+fn sources(before: &[config::Discovery], after: &[config::Discovery]) -> Vec<String> {
+    let of = |all: &[config::Discovery], name: &Arc<str>| {
+        let one = all.iter().find(|one| one.group == *name);
+        one.map_or_else(Vec::new, |one| one.sources.clone())
+    };
+    let mut names: Vec<&Arc<str>> = before.iter().chain(after).map(|one| &one.group).collect();
+    names.sort_unstable();
+    names.dedup();
+    let other = names.into_iter().filter(|name| of(before, name) != of(after, name));
+    other.map(|name| format!("~ group {name}: discover")).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

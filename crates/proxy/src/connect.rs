@@ -43,7 +43,7 @@ pub(crate) async fn link(
     let settings = trip.settings();
     // On the heap: it is needed seldom, and would make every connection's task larger.
     let reached = Box::pin(async {
-        let stream = reach(core, trip.upstream.address.get(), settings.send_proxy, peer).await?;
+        let stream = reach(core, trip, peer).await?;
         let Some(tls) = &settings.tls else { return Ok(Link::Plain(stream)) };
         let secure = tls::reach(tls, trip.name(), stream).await.and_then(|secure| match secure.protocol() {
             Some(http2::ALPN) => Ok(secure),
@@ -69,7 +69,7 @@ pub(crate) async fn connect(
     deadline: Time,
     peer: &Peer,
 ) -> Result<Socket, Reason> {
-    let reached = Box::pin(reach(core, trip.upstream.address.get(), trip.settings().send_proxy, peer));
+    let reached = Box::pin(reach(core, trip, peer));
     trip.stripe().connects.add(1);
     patiently(core, trip, timer, deadline, reached).await
 }
@@ -126,11 +126,19 @@ pub(crate) fn is_own(error: &io::Error, address: SocketAddr) -> bool {
     }
 }
 
-async fn reach(core: &Core, address: SocketAddr, send_proxy: Option<u8>, peer: &Peer) -> io::Result<Socket> {
-    let mut stream = Socket::connect(&core.sessions.readiness, address, Some(core.descriptor()?)).await?;
+async fn reach(core: &Core, trip: &Trip, peer: &Peer) -> io::Result<Socket> {
+    let settings = trip.settings();
+    let open = async |address: SocketAddr| match address.port() {
+        0 => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+        _ => Socket::connect(&core.sessions.readiness, address, Some(core.descriptor()?)).await,
+    };
+    let mut stream = match settings.addresses.get(trip.name()) {
+        Some(addresses) => addresses.reach(open).await?,
+        None => open(trip.upstream.address.get()).await?,
+    };
     // Without it answers would only come later.
     stream.hurry();
-    if let Some(version) = send_proxy {
+    if let Some(version) = settings.send_proxy {
         let addresses = Addresses { source: peer.client, destination: peer.local };
         let mut header = Vec::new();
         proxy_protocol::write(preface::version(version), Some(&addresses), &mut header);

@@ -38,8 +38,14 @@ pub(crate) fn ruled(
     strategy: &str,
 ) -> (Rc<Pool>, mpsc::Receiver<Said>) {
     let strategy: &'static Strategy = strategy::find(strategy).expect("there is one");
-    let member =
-        MemberSpec { name: "m:80".into(), address: LOOPBACK, capacity: 1.0, limit: u32::MAX, leaving: false };
+    let member = MemberSpec {
+        name: "m:80".into(),
+        address: LOOPBACK,
+        capacity: 1.0,
+        limit: u32::MAX,
+        leaving: false,
+        checked: false,
+    };
     let spec = GroupSpec {
         name: "g".into(),
         strategy,
@@ -60,6 +66,7 @@ pub(crate) fn ruled(
         sample_reports: sample,
         public: Default::default(),
         hosts: Default::default(),
+        addresses: Default::default(),
         side_car: None,
         hand_over: None,
         keeps_drained: false,

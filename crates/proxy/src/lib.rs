@@ -7,6 +7,7 @@
 mod accept;
 mod access;
 mod account;
+mod addresses;
 mod admit;
 mod affinity;
 mod alarm;
@@ -73,6 +74,7 @@ mod wheel;
 mod worker;
 mod xds;
 
+pub use addresses::{Addresses, NOWHERE};
 pub use bind::Bound;
 pub use challenge::Challenge;
 pub use control::Stamped;

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::control::{Control, Finding};
 use crate::iiop::question;
 use crate::inner::{Inner, lock};
-use crate::{GroupSettings, MemberTls, Object, ProbeKind, ProbeSettings};
+use crate::{Addresses, GroupSettings, MemberTls, Object, ProbeKind, ProbeSettings};
 
 mod ask;
 mod duty;
@@ -70,6 +70,8 @@ struct Running {
 #[derive(PartialEq)]
 struct Target {
     address: SocketAddr,
+    /// All of them, if it has several.
+    addresses: Option<Arc<Addresses>>,
     settings: ProbeSettings,
     /// By TLS, and as what.
     tls: Option<(MemberTls, Box<str>)>,
@@ -112,7 +114,9 @@ impl Probes {
                 known => known.map_or_else(BTreeMap::new, |known| known.members),
             };
             let mut members = BTreeMap::new();
-            for (member, spec, _) in ruled.analyzer.members() {
+            // Where nobody is there is nobody to be asked.
+            let placed = ruled.analyzer.members().filter(|(_, spec, _)| spec.address.port() != 0);
+            for (member, spec, _) in placed {
                 let target = Target::new(probe, &ruled.settings, &spec.name, spec.address);
                 match group.remove(&member) {
                     Some(running) if *running.target == target => {
@@ -236,7 +240,7 @@ fn unable(error: &io::Error) {
 pub async fn ask_once(probe: &ProbeSettings, name: &str, address: SocketAddr) -> Result<(), String> {
     let (request, http2) = (asked(&probe.kind, name), matches!(probe.kind, ProbeKind::Grpc { .. }));
     let (settings, name) = (probe.clone(), name.into());
-    let target = Target { address, settings, tls: None, http2, name, preface: Vec::new(), request };
+    let target = Target { address, addresses: None, settings, tls: None, http2, name, preface: Vec::new(), request };
     target.ask().await.unwrap_or_else(|error| Err(format!("this process cannot ask: {error}")))
 }
 
@@ -266,17 +270,31 @@ impl Target {
             ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
         };
         let http2 = group.http2 || matches!(probe.kind, ProbeKind::Grpc { .. });
-        Self { address, settings: probe.clone(), tls, http2, name: name.into(), preface, request }
+        let addresses = group.addresses.get(name).cloned();
+        Self { address, addresses, settings: probe.clone(), tls, http2, name: name.into(), preface, request }
     }
 
-    /// Once, for as long as it may take; why the member failed, for people.
+    /// Once, for as long as it may take at each of its addresses; why the member failed, for people.
     ///
     /// # Errors
     /// This process has no file, memory or port left for a probe.
     async fn ask(&self) -> io::Result<Result<(), String>> {
         let patience = self.settings.timeout;
         let late = |_| Ok(Err(format!("no answer within {} s", patience.as_secs_f64())));
-        timeout(patience, ask::ask(self)).await.unwrap_or_else(late)
+        let Some(addresses) = &self.addresses else {
+            return timeout(patience, ask::ask(self, self.address)).await.unwrap_or_else(late);
+        };
+        let mut first = None;
+        for place in addresses.turns() {
+            match timeout(patience, ask::ask(self, addresses.at(place))).await.unwrap_or_else(late)? {
+                Ok(()) => {
+                    addresses.passed(place);
+                    return Ok(Ok(()));
+                }
+                Err(why) => drop(first.get_or_insert(why)),
+            }
+        }
+        Ok(Err(first.unwrap_or_else(|| "its name has no address".to_owned())))
     }
 }
 

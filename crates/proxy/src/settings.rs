@@ -11,6 +11,7 @@ use plimsoll_brain::GroupSpec;
 use plimsoll_wire::affinity::Signer;
 use plimsoll_wire::giop::Ior;
 
+use crate::addresses::Addresses;
 use crate::tls::{ListenerTls, MemberTls};
 
 /// The whole data plane.
@@ -283,6 +284,8 @@ pub struct GroupSettings {
     pub public: BTreeMap<Arc<str>, Box<str>>,
     /// Labels of members' hosts, by member; the IP address where there is none. Groups whose members are on one host are told apart.
     pub hosts: BTreeMap<Arc<str>, Arc<str>>,
+    /// All addresses of members that are known by a host name which has several, by member.
+    pub addresses: BTreeMap<Arc<str>, Arc<Addresses>>,
     /// How to probe members; `None` if the group has no health checks.
     pub probe: Option<ProbeSettings>,
     /// What clients of iiop listeners ask for; `None` where none is.

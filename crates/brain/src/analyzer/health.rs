@@ -43,6 +43,11 @@ impl Health {
         Self { verdict: Verdict::Unchecked, why: "not checked yet".to_owned(), against: 0, passed: false }
     }
 
+    /// Of a member whose name has no address.
+    pub fn nowhere() -> Self {
+        Self { verdict: Verdict::Down, why: "its name has no address".to_owned(), against: 0, passed: false }
+    }
+
     /// Without checks.
     pub fn assumed() -> Self {
         Self { verdict: Verdict::Up, why: "no health checks".to_owned(), against: 0, passed: true }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EventKind, Time};
 
+use super::health::Verdict;
 use super::{Analyzer, Entry};
 
 /// Why a member is draining that nobody drains.
@@ -100,8 +101,15 @@ impl Analyzer {
                     rebind.forget(before.id);
                 }
                 let why = format!("{name} is at another address now");
-                let Entry { draining, drainer, disabled, .. } = before;
-                (why, Entry { draining, drainer, disabled, ..fresh })
+                let Entry { draining, drainer, disabled, health, .. } = before;
+                let stays = self.spec.members[place].checked
+                    && self.spec.health.is_some()
+                    && health.verdict == Verdict::Up;
+                let (health, original) = match stays {
+                    true => (health, true),
+                    false => (fresh.health, fresh.original),
+                };
+                (why, Entry { draining, drainer, disabled, health, original, ..fresh })
             }
             None => (format!("{name} joined the group"), fresh),
         };

@@ -31,11 +31,13 @@ impl Analyzer {
     /// Derives a member's state from its facts.
     pub(super) fn settle(&mut self, place: usize) {
         let slow = self.spec.slow_start;
+        let placed = self.spec.members[place].placed();
         let entry = &mut self.entries[place];
         let before = entry.state;
         let barred = match entry.health.verdict {
             _ if entry.disabled => Some(State::Disabled),
             _ if entry.drained() => Some(State::Draining),
+            _ if !placed => Some(State::Down),
             Verdict::Unchecked => Some(State::Unchecked),
             Verdict::Down => Some(State::Down),
             Verdict::Up => entry.ejection.until.map(|_| State::Ejected),

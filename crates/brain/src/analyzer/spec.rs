@@ -49,7 +49,7 @@ impl GroupSpec {
 pub struct MemberSpec {
     /// As configured: `host:port`.
     pub name: Arc<str>,
-    /// Resolved.
+    /// Resolved; port 0 stands for a name that has no address: the member is down.
     pub address: SocketAddr,
     /// Relative to the others; finite, above 0.
     pub capacity: f64,
@@ -57,6 +57,15 @@ pub struct MemberSpec {
     pub limit: u32,
     /// Whoever knows of it says that it is about to end: it gets nothing new, as if an operator drained it.
     pub leaving: bool,
+    /// Somebody has found it to work at this address: one that was up by its health checks at another one stays so.
+    pub checked: bool,
+}
+
+impl MemberSpec {
+    /// Tells whether it is anywhere.
+    pub fn placed(&self) -> bool {
+        self.address.port() != 0
+    }
 }
 
 /// When active checks change a member's state.

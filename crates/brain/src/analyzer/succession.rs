@@ -147,6 +147,7 @@ mod tests {
             capacity: 1.0,
             limit: u32::MAX,
             leaving: false,
+            checked: false,
         };
         let least = strategy::find("least_connections").unwrap();
         GroupSpec {

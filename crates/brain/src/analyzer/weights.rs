@@ -77,6 +77,7 @@ mod tests {
             capacity: f64::from(number),
             limit: u32::MAX,
             leaving: false,
+            checked: false,
         };
         GroupSpec {
             name: "web".into(),

@@ -35,6 +35,7 @@ fn spec(names: &str) -> GroupSpec {
         capacity: 1.0,
         limit: u32::MAX,
         leaving: false,
+        checked: false,
     };
     GroupSpec {
         name: Arc::from("web"),
@@ -397,6 +398,40 @@ fn another_server_by_the_same_name_is_another_member() {
     assert_eq!(group.state("a").0, State::Unchecked);
     group.probe(3.0, "b", Ok(()));
     assert_eq!(group.state("b").0, State::Draining, "that was said of the name");
+}
+
+#[test]
+fn a_member_goes_to_an_address_that_was_checked_without_a_break() {
+    let old = GroupSpec { health: Some(HEALTH), slow_start: Duration::from_secs(10), ..spec("a b") };
+    let mut group = Group::new(old.clone());
+    group.probe(0.0, "a", Ok(()));
+    group.probe(0.0, "b", Err("refused"));
+    let mut new = old;
+    for member in &mut new.members {
+        (member.address, member.checked) = ("10.0.0.2:80".parse().unwrap(), true);
+    }
+    assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(new, now)), "Joined a, Joined b");
+    assert_eq!(group.state("a").0, State::Up, "it has its whole share at once");
+    assert_eq!(group.state("b").0, State::Unchecked, "it was not up before");
+}
+
+#[test]
+fn a_member_whose_name_has_no_address_is_down() {
+    let nowhere = |health| {
+        let mut spec = GroupSpec { health, ..spec("a b") };
+        spec.members[0].address = "0.0.0.0:0".parse().unwrap();
+        spec
+    };
+    for health in [None, Some(HEALTH)] {
+        let mut group = Group::new(nowhere(health.clone()));
+        group.probe(0.0, "a", Ok(()));
+        assert_eq!(group.state("a").0, State::Down, "what a check says is of another place");
+        // Switching checks off does not bring it up.
+        group.then(1.0, |analyzer, now| analyzer.update(nowhere(None), now));
+        assert_eq!(group.state("a").0, State::Down);
+        group.then(2.0, |analyzer, now| analyzer.update(spec("a b"), now));
+        assert_eq!(group.state("a").0, State::Up);
+    }
 }
 
 #[test]

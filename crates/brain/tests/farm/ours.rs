@@ -120,6 +120,7 @@ impl Balancer {
                 capacity: 1.0,
                 limit: u32::MAX,
                 leaving: false,
+                checked: false,
             }
         };
         let spec = GroupSpec {

@@ -18,6 +18,7 @@ pub(crate) fn group(
             capacity,
             limit: u32::MAX,
             leaving: false,
+            checked: false,
         }
     };
     GroupSpec {

@@ -36,6 +36,7 @@ use crate::running::certificates::preload;
 use crate::running::discovered::Discovered;
 use crate::running::document::with_document;
 use crate::running::kept::Again;
+use crate::running::names::{self, Names};
 use crate::running::{Running, notify, warn};
 use crate::succession::{Elder, Heir, Program};
 use crate::{limits, log};
@@ -154,8 +155,9 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     let files = limits::raise();
     limits::check_files(&file.config, files).map_err(Failure::failed)?;
     let machine = Machine::here(&file.config, files);
-    let settings =
-        file.settings(machine, look_up).map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
+    let names = Names::default();
+    let (settings, told) = names::settings(&names, &file, machine)
+        .map_err(|problems| Failure::rendered(Exit::Failed, problems))?;
     let fleet = file.fleet(look_up).map_err(|problems| Failure::rendered(Exit::Usage, problems))?;
     heir.assign(&file.admin(), &settings.listeners, fleet.as_ref().map(|fleet| fleet.listen))?;
 
@@ -182,11 +184,12 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     runtime.block_on(followers.first(&base.discoveries, &discovered, &store.view()));
     let estate = Estate { begin: heir.begin, sockets: std::mem::take(&mut heir.sockets.listeners) };
     let engine = Engine::prepare(discovered.settings(&base), estate).map_err(Failure::failed)?;
-    let given = (base, discovered);
+    let given = (base, discovered, names);
     let running = Running::new(engine, given, (store, document), &args.config, machine, file.admin(), rules)
         .map_err(|error| {
             Failure::failed(format_args!("cannot start the threads of monitors and certificates: {error}"))
         })?;
+    told.into_iter().for_each(|event| running.engine().tell(event));
     // What operators did is in force before anybody is served.
     running.keep(Again::All);
     let opening = Arc::new(Notify::new());

@@ -1,7 +1,7 @@
 //! From a checked file to what the shells take: the last step, and the only one that asks the resolver.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -87,14 +87,44 @@ impl Machine {
     }
 }
 
+/// Most addresses of a name that are used.
+const MOST_ADDRESSES: usize = 16;
+
 /// Looks a member's address up with the system's resolver: of several the first of IPv4, or else the first.
 ///
 /// # Errors
 /// What the resolver says.
 pub(crate) fn look_up(address: &MemberAddress) -> std::io::Result<SocketAddr> {
-    let found: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
-    let best = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
-    best.copied().ok_or_else(|| std::io::Error::other("the name has no address"))
+    let found = look_up_all(address)?;
+    found.first().copied().ok_or_else(|| std::io::Error::other("the name has no address"))
+}
+
+/// Looks up all addresses of a member with the system's resolver, those of IPv4 first.
+///
+/// # Errors
+/// What the resolver says, or that there is none.
+pub(crate) fn look_up_all(address: &MemberAddress) -> std::io::Result<Vec<SocketAddr>> {
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for one in (address.host.as_str(), address.port).to_socket_addrs()? {
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    found.sort_by_key(SocketAddr::is_ipv6);
+    found.truncate(MOST_ADDRESSES);
+    if found.is_empty() { Err(std::io::Error::other("the name has no address")) } else { Ok(found) }
+}
+
+/// A member whose host is a name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct NamedMember {
+    pub(crate) group: String,
+    /// Its name in commands, metrics and events.
+    pub(crate) member: String,
+    /// What is looked up.
+    pub(crate) address: MemberAddress,
+    /// Its group has health checks.
+    pub(crate) checked: bool,
 }
 
 impl File {
@@ -167,6 +197,23 @@ impl File {
             drain_deadline: config.drain_deadline.0,
             upgrade_deadline: config.upgrade_deadline.0,
         })
+    }
+
+    /// Returns the members whose hosts are names.
+    pub(crate) fn named(&self) -> Vec<NamedMember> {
+        let of = |group: &Group| {
+            let named =
+                group.members.iter().filter_map(|member| Some((member.name(), member.address()?.clone())));
+            let named = named.filter(|(_, address)| address.host.parse::<IpAddr>().is_err());
+            let one = |(member, address)| NamedMember {
+                group: group.name.0.clone(),
+                member,
+                address,
+                checked: group.health.is_some(),
+            };
+            named.map(one).collect::<Vec<_>>()
+        };
+        self.config.groups.iter().flat_map(of).collect()
     }
 
     /// The groups whose members are a lottery's, with the keys as they are now.
@@ -392,6 +439,7 @@ fn group_settings(group: &Group, members: Vec<MemberSpec>) -> Option<proxy::Grou
         session_load: group.monitor.as_ref().map_or(proxy::SessionLoad::Unknown, Monitor::session_load),
         public: public(group),
         hosts: hosts(group),
+        addresses: BTreeMap::new(),
         iiop: Some(iiop_settings(group)),
         side_car: None,
         hand_over: group.hand_over.as_ref().map(HandOver::settings),
@@ -499,5 +547,6 @@ fn member_spec(group: &Group, member: &Member, address: SocketAddr) -> MemberSpe
         capacity: table.capacity,
         limit: table.max_connections.or(group.max_connections).unwrap_or(u32::MAX),
         leaving: false,
+        checked: false,
     }
 }

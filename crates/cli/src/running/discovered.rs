@@ -58,6 +58,7 @@ impl Known {
             capacity: one.capacity,
             limit: one.limit.unwrap_or(self.limit),
             leaving: one.leaving,
+            checked: false,
         };
         members.iter().map(spec).collect()
     }
@@ -143,12 +144,16 @@ impl Discovered {
     }
 
     /// Whom the sources have now in those groups of which something was heard, or of which some are to go.
-    fn news(&self) -> Proposal {
+    /// `passed` tells which members of a group are up.
+    fn news(&self, passed: impl Fn(&str) -> BTreeSet<String>) -> Proposal {
         let now = Instant::now();
         let (mut found, mut changes) = (BTreeMap::new(), Vec::new());
         for (group, known) in lock(&self.rolls).iter_mut() {
             if !std::mem::take(&mut known.news) && known.roll.due().is_none_or(|due| due > now) {
                 continue;
+            }
+            if known.roll.replacing() {
+                known.roll.replace(&passed(group), now);
             }
             if let Some(change) = known.roll.propose(now) {
                 found.insert(Arc::clone(group), known.specs(&change.members));
@@ -209,7 +214,7 @@ fn follow(rolls: &mut BTreeMap<Arc<str>, Known>, base: &Base) {
     let mut before = std::mem::take(rolls);
     for Discovery { group, limit, sources } in &base.discoveries {
         let roll = before.remove(group).unwrap_or_default().roll;
-        let roll = roll.follow(fixed(base, group), sources, now);
+        let roll = roll.follow(fixed(base, group), sources, now).check(checked(base, group));
         rolls.insert(Arc::clone(group), Known { limit: *limit, roll, news: true });
     }
 }
@@ -218,6 +223,12 @@ fn follow(rolls: &mut BTreeMap<Arc<str>, Known>, base: &Base) {
 fn fixed(base: &Base, group: &str) -> BTreeSet<Arc<str>> {
     let settings = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
     settings.flat_map(|settings| &settings.spec.members).map(|one| Arc::clone(&one.name)).collect()
+}
+
+/// Tells whether the members of a group have health checks.
+fn checked(base: &Base, group: &str) -> bool {
+    let mut groups = base.settings.groups.iter().filter(|settings| *settings.spec.name == *group);
+    groups.any(|settings| settings.probe.is_some())
 }
 
 fn event(group: &Arc<str>, change: &Change) -> Event {
@@ -258,7 +269,11 @@ impl Running {
     pub(crate) fn find(&self) -> Result<(), String> {
         let mut kept = lock(&self.kept);
         let one = lock(&self.reloading);
-        let proposal = self.discovered.news();
+        let passed = |group: &str| {
+            let look = self.engine.look(group).into_iter().flat_map(|look| look.status.members);
+            look.filter(|member| member.state.eligible()).map(|member| member.name).collect()
+        };
+        let proposal = self.discovered.news(passed);
         if proposal.changes.is_empty() {
             return Ok(());
         }

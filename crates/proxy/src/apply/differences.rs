@@ -62,6 +62,14 @@ pub(super) fn differences(before: &Settings, after: &Settings, same: &[Option<us
         let said = after.tracing.as_ref().map(|tracing| format!("on, {} of new traces", tracing.sample));
         changes.push(format!("~ tracing: {}", said.unwrap_or_else(|| "off".into())));
     }
+    for (key, old, new) in [
+        ("drain_deadline", before.drain_deadline, after.drain_deadline),
+        ("upgrade_deadline", before.upgrade_deadline, after.upgrade_deadline),
+    ] {
+        if old != new {
+            changes.push(format!("~ {key}: {old:?} -> {new:?}"));
+        }
+    }
     if before.max_connections != after.max_connections {
         changes.push(format!("~ max_connections: {} -> {}", before.max_connections, after.max_connections));
     }
@@ -145,6 +153,8 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
         spec,
         public: _,
         hosts: _,
+        // What a name comes to is told when it changes.
+        addresses: _,
         probe,
         iiop,
         key,

@@ -1,6 +1,7 @@
 //! One probe: a connection, and for http and iiop one request and (the head of) its answer.
 
 use std::io;
+use std::net::SocketAddr;
 
 use plimsoll_wire::http1::{self, Marks};
 use plimsoll_wire::proxy_protocol;
@@ -38,10 +39,10 @@ pub(super) fn request(path: &str, host: &str) -> Vec<u8> {
 ///
 /// # Errors
 /// This process has no file, memory or port left for a probe, which says nothing of the member.
-pub(super) async fn ask(target: &Target) -> io::Result<Result<(), String>> {
-    match TcpStream::connect(target.address).await {
+pub(super) async fn ask(target: &Target, address: SocketAddr) -> io::Result<Result<(), String>> {
+    match TcpStream::connect(address).await {
         Ok(stream) => Ok(ask_on(stream, target).await),
-        Err(error) if is_own(&error, target.address) => Err(error),
+        Err(error) if is_own(&error, address) => Err(error),
         Err(error) => Ok(Err(told(&error))),
     }
 }

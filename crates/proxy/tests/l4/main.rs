@@ -2,6 +2,7 @@
 //! the loopback.
 #![expect(clippy::unwrap_used, reason = "helpers of tests end the test, as tests do")]
 
+mod addresses;
 mod affinity;
 mod bindings;
 mod budgets;

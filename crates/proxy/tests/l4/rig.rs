@@ -26,7 +26,14 @@ pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) fn member(address: SocketAddr) -> MemberSpec {
-    MemberSpec { name: address.to_string().into(), address, capacity: 1.0, limit: u32::MAX, leaving: false }
+    MemberSpec {
+        name: address.to_string().into(),
+        address,
+        capacity: 1.0,
+        limit: u32::MAX,
+        leaving: false,
+        checked: false,
+    }
 }
 
 /// A group without health checks, by `least_connections`.
@@ -38,6 +45,7 @@ pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
         sample_reports: None,
         public: Default::default(),
         hosts: Default::default(),
+        addresses: Default::default(),
         side_car: None,
         hand_over: None,
         keeps_drained: false,

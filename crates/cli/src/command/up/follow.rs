@@ -110,6 +110,7 @@ fn members(followed: &[Followed], limit: u32) -> (Vec<MemberSpec>, Weights) {
         capacity: *capacity,
         limit,
         leaving: false,
+        checked: false,
     };
     let weights = places.iter().map(|(endpoint, (_, weight))| (name(endpoint), Some(*weight))).collect();
     (places.iter().map(member).collect(), weights)

@@ -15,6 +15,7 @@ use super::scale::Scalers;
 use super::{Exit, Failure, discover, follow, spans};
 use crate::config::count;
 use crate::doors::note;
+use crate::running::names;
 use crate::running::{Running, notify};
 
 /// How long the last spans may take to be sent.
@@ -51,6 +52,7 @@ pub(super) async fn serve(
     let ears = Arc::clone(running);
     let ears = tokio::spawn(async move { ears.listen().await });
     let followers = tokio::spawn(follow::all(Arc::clone(running)));
+    let names = tokio::spawn(names::all(Arc::clone(running)));
     let scalers = Scalers::start(Arc::clone(running));
     let no_more = Arc::new(Notify::new());
     let exporter = tokio::spawn(spans::export(Arc::clone(running), Arc::clone(&no_more)));
@@ -93,6 +95,7 @@ pub(super) async fn serve(
     }
     ears.abort();
     followers.abort();
+    names.abort();
     sources.abort();
     running.store().close();
     if !handed_over {

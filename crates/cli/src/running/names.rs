@@ -1,0 +1,366 @@
+//! Members of the file whose hosts are names: what each name comes to, which is looked up again and again.
+//!
+//! A name that cannot be looked up stops neither a start nor a reload: its member is down, or stays where it was. The system's resolver
+//! does not tell for how long an answer is good, so names are looked up every [`AGAIN`], and with a back-off while they fail. Where a
+//! group has health checks a member stays at its address until another one has passed; which of several works is for the data plane to
+//! find ([`proxy::Addresses`]).
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use plimsoll_brain::{Event, EventKind};
+use plimsoll_proxy as proxy;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{Running, lock};
+use crate::config::{self, MemberAddress, NamedMember, look_up_all};
+use crate::made::Base;
+
+/// Between two looks at a name that was found.
+const AGAIN: Duration = Duration::from_secs(30);
+/// After the first failure; twice as long after each more, up to [`AGAIN`].
+const SOON: Duration = Duration::from_secs(1);
+/// Between two looks at which names are due, and which address of each works.
+const TICK: Duration = Duration::from_millis(500);
+/// For all names of a file; those that take longer count as not found, and are looked up again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Names that are looked up at once.
+const AT_ONCE: usize = 32;
+
+type Found = Result<Vec<SocketAddr>, String>;
+
+/// What the names come to.
+#[derive(Debug, Default)]
+pub(crate) struct Names(Mutex<Known>);
+
+/// By group and member.
+type Known = BTreeMap<(String, String), Named>;
+
+/// What one member's name comes to.
+#[derive(Clone, Debug)]
+struct Named {
+    host: MemberAddress,
+    /// Its group has health checks.
+    checked: bool,
+    /// `None` before the name was found for the first time.
+    addresses: Option<Arc<proxy::Addresses>>,
+    /// The one in force.
+    address: SocketAddr,
+    /// It was found to work.
+    worked: bool,
+    failures: u32,
+    due: Instant,
+}
+
+impl Named {
+    fn new(one: &NamedMember, now: Instant) -> Self {
+        Self {
+            host: one.address.clone(),
+            checked: one.checked,
+            addresses: None,
+            address: proxy::NOWHERE,
+            worked: false,
+            failures: 0,
+            due: now,
+        }
+    }
+
+    /// Takes what a look-up came to; what there is to be told.
+    fn take(&mut self, found: Found, now: Instant) -> Option<(EventKind, String)> {
+        let host = self.host.host.clone();
+        let named = match found {
+            Ok(named) => named,
+            Err(why) => {
+                self.failures = self.failures.saturating_add(1);
+                self.due = now + (SOON * (1 << (self.failures - 1).min(8))).min(AGAIN);
+                let then = match self.addresses {
+                    Some(_) => format!("it stays at {}", self.address),
+                    None => "it is down until the name has an address".to_owned(),
+                };
+                let why = format!("cannot look up `{host}`: {why}; {then}");
+                return (self.failures == 1).then_some((EventKind::DiscoveryFailed, why));
+            }
+        };
+        self.due = now + AGAIN;
+        let failed = std::mem::take(&mut self.failures) > 0;
+        let before = self.address;
+        let works = self.addresses.as_ref().map(|addresses| addresses.best());
+        // An address that works, and that others have not replaced by one that passed its check.
+        let stays = works.filter(|works| named.contains(works) || self.checked);
+        let after = proxy::Addresses::new(&named, stays).map(Arc::new);
+        if after != self.addresses {
+            self.addresses = after;
+        }
+        self.follow();
+        let at = self.address;
+        if failed {
+            return Some((
+                EventKind::DiscoveryRecovered,
+                format!("`{host}` is looked up again: it is at {at}"),
+            ));
+        }
+        let moved = before != at && before != proxy::NOWHERE;
+        moved.then(|| (EventKind::MembersDiscovered, format!("`{host}` is at {at} now, and was at {before}")))
+    }
+
+    /// Goes to the address that works, if it is another one than that in force. True if it is.
+    fn follow(&mut self) -> bool {
+        let Some(works) = self.addresses.as_ref().map(|addresses| addresses.best()) else { return false };
+        if works == self.address {
+            return false;
+        }
+        // The first of all, or one that was connected to or checked.
+        self.worked = self.address != proxy::NOWHERE;
+        self.address = works;
+        true
+    }
+}
+
+/// Looks names up at once, each by the system's resolver, and takes what is known within [`PATIENCE`].
+fn look_up(hosts: Vec<MemberAddress>) -> BTreeMap<MemberAddress, Found> {
+    let late = || Err(format!("no answer within {} s", PATIENCE.as_secs()));
+    let mut found: BTreeMap<MemberAddress, Found> = hosts.into_iter().map(|host| (host, late())).collect();
+    let left = Arc::new(Mutex::new(found.keys().cloned().collect::<Vec<_>>()));
+    let (tell, told) = channel();
+    for _ in 0..found.len().min(AT_ONCE) {
+        let (left, tell) = (Arc::clone(&left), tell.clone());
+        // A resolver that hangs keeps its thread, and nobody else.
+        let work = move || {
+            while let Some(host) = { lock(&left).pop() } {
+                let answer = look_up_all(&host).map_err(|error| error.to_string());
+                if tell.send((host, answer)).is_err() {
+                    return;
+                }
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("names".into()).spawn(work) {
+            tracing::warn!("no thread to look names up: {error}");
+        }
+    }
+    drop(tell);
+    let end = Instant::now() + PATIENCE;
+    while let Ok((host, answer)) = told.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        found.insert(host, answer);
+    }
+    found
+}
+
+impl Names {
+    /// Looks up the names of a file, and forgets those that it does not have. What there is to be told.
+    pub(crate) fn read(&self, members: &[NamedMember]) -> Vec<Event> {
+        let now = Instant::now();
+        {
+            let mut known = lock(&self.0);
+            let mut before = std::mem::take(&mut *known);
+            for one in members {
+                let key = (one.group.clone(), one.member.clone());
+                let fresh = || Named::new(one, now);
+                let kept = before.remove(&key).filter(|kept| kept.host == one.address);
+                let named = kept.map_or_else(fresh, |kept| Named { checked: one.checked, due: now, ..kept });
+                known.insert(key, named);
+            }
+        }
+        self.look(now)
+    }
+
+    /// Looks up those that are due. What there is to be told.
+    fn look(&self, now: Instant) -> Vec<Event> {
+        let due = |named: &&Named| named.due <= now;
+        let mut hosts: Vec<MemberAddress> =
+            lock(&self.0).values().filter(due).map(|named| named.host.clone()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if hosts.is_empty() {
+            return Vec::new();
+        }
+        let found = look_up(hosts);
+        let mut events = Vec::new();
+        for ((group, member), named) in lock(&self.0).iter_mut() {
+            let Some(found) = found.get(&named.host) else { continue };
+            let told = named.take(found.clone(), Instant::now());
+            let event = |(kind, why): (EventKind, String)| {
+                if kind == EventKind::DiscoveryFailed {
+                    tracing::warn!("group {group}: member {member}: {why}");
+                }
+                let (group, member) = (group.as_str().into(), Some(member.as_str().into()));
+                Event { kind, group, member, why, inputs: Vec::new() }
+            };
+            events.extend(told.map(event));
+        }
+        events
+    }
+
+    /// Is one due to be looked up?
+    fn due(&self, now: Instant) -> bool {
+        lock(&self.0).values().any(|named| named.due <= now)
+    }
+
+    /// Goes to the addresses that work.
+    fn follow(&self) {
+        lock(&self.0).values_mut().for_each(|named| _ = named.follow());
+    }
+
+    /// The address of a member until [`place`](Self::place) tells where each is: that which is written, or none.
+    pub(crate) fn literal(address: &MemberAddress) -> SocketAddr {
+        address.host.parse::<IpAddr>().map_or(proxy::NOWHERE, |ip| (ip, address.port).into())
+    }
+
+    /// Puts the addresses in force into settings. True if they are others than there were.
+    pub(crate) fn place(&self, settings: &mut proxy::Settings) -> bool {
+        let known = lock(&self.0);
+        let mut changed = false;
+        for group in &mut settings.groups {
+            let other =
+                known.iter().filter(|((of, _), _)| *of == *group.spec.name).any(|((_, name), named)| {
+                    let member = group.spec.members.iter().find(|member| *member.name == **name);
+                    member.is_some_and(|member| !named.is_in(group, member))
+                });
+            if !other {
+                continue;
+            }
+            changed = true;
+            let group = Arc::make_mut(group);
+            for member in &mut group.spec.members {
+                let key = (group.spec.name.to_string(), member.name.to_string());
+                let Some(named) = known.get(&key) else { continue };
+                (member.address, member.checked) = (named.address, named.worked);
+                match named.several() {
+                    Some(addresses) => drop(group.addresses.insert(Arc::clone(&member.name), addresses)),
+                    None => drop(group.addresses.remove(&member.name)),
+                }
+            }
+        }
+        changed
+    }
+}
+
+impl Named {
+    /// All addresses, if there are several.
+    fn several(&self) -> Option<Arc<proxy::Addresses>> {
+        let addresses = self.addresses.as_ref()?;
+        (addresses.named() != [self.address]).then(|| Arc::clone(addresses))
+    }
+
+    fn is_in(&self, group: &proxy::GroupSettings, member: &plimsoll_brain::MemberSpec) -> bool {
+        member.address == self.address
+            && member.checked == self.worked
+            && group.addresses.get(&member.name).map(Arc::as_ptr) == self.several().as_ref().map(Arc::as_ptr)
+    }
+}
+
+impl Running {
+    /// Puts in force where the names are now.
+    fn place_names(&self, events: Vec<Event>) {
+        let one = lock(&self.reloading);
+        let mut base: Base = lock(&self.base).clone();
+        if self.names.place(&mut base.settings) {
+            base.follow_addresses();
+            let force = base.with(&lock(&self.made));
+            match self.engine.found(force.settings.clone()) {
+                Ok(()) => {
+                    self.cluster.update(force.watched.clone());
+                    *lock(&self.force) = Arc::new(force);
+                    *lock(&self.base) = base;
+                }
+                Err(error) => tracing::warn!("other addresses of members cannot be put in force: {error}"),
+            }
+        }
+        drop(one);
+        events.into_iter().for_each(|event| self.engine.tell(event));
+    }
+}
+
+/// Looks names up again, and goes to the addresses that work, for ever.
+pub(crate) async fn all(running: Arc<Running>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let own = Arc::clone(&running);
+        let step = move || {
+            let now = Instant::now();
+            let events = if own.names.due(now) { own.names.look(now) } else { Vec::new() };
+            own.names.follow();
+            own.place_names(events);
+        };
+        // It waits for resolvers and for a lock.
+        drop(spawn_blocking(step).await);
+    }
+}
+
+/// Looks up the names of a file and makes settings of it; what there is to be told of the names.
+///
+/// # Errors
+/// What is wrong with the file.
+pub(crate) fn settings(
+    names: &Names,
+    file: &config::File,
+    machine: config::Machine,
+) -> Result<(proxy::Settings, Vec<Event>), config::Problems> {
+    let events = names.read(&file.named());
+    let mut settings = file.settings(machine, |address| Ok(Names::literal(address)))?;
+    names.place(&mut settings);
+    Ok((settings, events))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(checked: bool) -> Named {
+        let address = "web.example:80".parse().unwrap();
+        let one = NamedMember { group: "web".into(), member: "web.example:80".into(), address, checked };
+        Named::new(&one, Instant::now())
+    }
+
+    fn at(last: u8) -> SocketAddr {
+        ([10, 0, 0, last], 80).into()
+    }
+
+    #[test]
+    fn a_name_that_is_not_found_is_nowhere_and_looked_up_ever_later() {
+        let mut named = named(false);
+        let now = Instant::now();
+        let told = named.take(Err("not known".into()), now).expect("the first failure");
+        assert_eq!(told.0, EventKind::DiscoveryFailed);
+        assert!(told.1.contains("cannot look up `web.example`: not known; it is down"), "{}", told.1);
+        assert_eq!((named.address, named.due), (proxy::NOWHERE, now + SOON));
+        let waits: Vec<u64> = (0..7)
+            .map(|_| {
+                assert_eq!(named.take(Err("not known".into()), now), None, "it is told once");
+                (named.due - now).as_secs()
+            })
+            .collect();
+        assert_eq!(waits, [2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(named.take(Ok(vec![at(1)]), now).unwrap().0, EventKind::DiscoveryRecovered);
+        assert_eq!((named.address, named.worked), (at(1), false));
+        // It stays where it is while nobody says where it is.
+        assert!(named.take(Err("no answer".into()), now).unwrap().1.contains("it stays at 10.0.0.1:80"));
+        assert_eq!(named.address, at(1));
+    }
+
+    #[test]
+    fn another_address_is_believed_at_once_only_where_nothing_is_checked() {
+        let now = Instant::now();
+        let mut free = named(false);
+        free.take(Ok(vec![at(1)]), now);
+        let told = free.take(Ok(vec![at(2)]), now).unwrap();
+        assert_eq!((free.address, told.0), (at(2), EventKind::MembersDiscovered));
+        let mut checked = named(true);
+        checked.take(Ok(vec![at(1)]), now);
+        assert_eq!(checked.take(Ok(vec![at(2)]), now), None);
+        assert_eq!(checked.address, at(1));
+        let addresses = checked.several().expect("both are tried");
+        assert_eq!((addresses.named(), addresses.best()), (&[at(2)][..], at(1)));
+        // The same answer is no other list: what the data plane has found stays known.
+        checked.take(Ok(vec![at(2)]), now);
+        assert!(Arc::ptr_eq(&addresses, &checked.several().unwrap()));
+        // An address that is still there stays, whatever stands first.
+        free.take(Ok(vec![at(3), at(2)]), now);
+        assert_eq!(free.address, at(2));
+    }
+}

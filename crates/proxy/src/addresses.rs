@@ -1,0 +1,207 @@
+//! The addresses of a member that is known by a host name, and which of them works.
+//!
+//! Connections begin with the one that worked last; where it does not answer the next one is tried (RFC 8305 without racing). A check
+//! prefers the addresses that the name has now: one that the name had before is used until one of these has passed.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::connect::exhausted;
+
+/// The address of a member whose name has none: nothing is there.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// The addresses of one member.
+#[derive(Debug)]
+pub struct Addresses {
+    /// Those that the name has, and behind them one that it had.
+    list: Box<[SocketAddr]>,
+    /// Number of those that the name has.
+    named: usize,
+    /// Place of the one that worked last.
+    best: AtomicUsize,
+}
+
+impl PartialEq for Addresses {
+    /// The one that works is no setting.
+    fn eq(&self, other: &Self) -> bool {
+        (&self.list, self.named) == (&other.list, other.named)
+    }
+}
+
+impl Addresses {
+    /// Those of a name, `first` being used before others as long as it works, even where the name does not have it any more. `None`
+    /// if there is no address at all.
+    pub fn new(named: &[SocketAddr], first: Option<SocketAddr>) -> Option<Self> {
+        let mut list = named.to_vec();
+        let best = first.map_or(0, |first| {
+            list.iter().position(|one| *one == first).unwrap_or_else(|| {
+                list.push(first);
+                list.len() - 1
+            })
+        });
+        let (named, best) = (named.len(), AtomicUsize::new(best));
+        (!list.is_empty()).then(|| Self { list: list.into(), named, best })
+    }
+
+    /// Those that the name has.
+    pub fn named(&self) -> &[SocketAddr] {
+        &self.list[..self.named]
+    }
+
+    /// The one that worked last.
+    pub fn best(&self) -> SocketAddr {
+        self.list[self.place()]
+    }
+
+    fn place(&self) -> usize {
+        self.best.load(Relaxed).min(self.list.len() - 1)
+    }
+
+    /// Connects to the first that answers, beginning with the one that worked last, which this is from now on. One that takes until the
+    /// caller gives up is not the first to be tried next time.
+    ///
+    /// # Errors
+    /// None can be connected to: what the first said. Or the process has no room, which says nothing of addresses.
+    pub(crate) async fn reach<T>(
+        &self,
+        mut connect: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (begin, count) = (self.place(), self.list.len());
+        let mut first = None;
+        for place in (begin..begin + count).map(|place| place % count) {
+            let attempt = Attempt { of: self, place };
+            let made = connect(self.list[place]).await;
+            std::mem::forget(attempt);
+            match made {
+                Ok(made) => {
+                    self.best.store(place, Relaxed);
+                    return Ok(made);
+                }
+                Err(error) if exhausted(&error) => return Err(error),
+                Err(error) => drop(first.get_or_insert(error)),
+            }
+        }
+        Err(first.unwrap_or_else(|| io::Error::other("the name has no address")))
+    }
+
+    /// Returns the order in which they are checked, as places: those that the name has, beginning with the one that worked last, then
+    /// the one that it had.
+    pub(crate) fn turns(&self) -> impl Iterator<Item = usize> + Send + use<> {
+        let (best, named, all) = (self.place(), self.named, self.list.len());
+        let begin = if best < named { best } else { 0 };
+        (begin..begin + named).map(move |place| place % named).chain(named..all)
+    }
+
+    /// The address at a place.
+    pub(crate) fn at(&self, place: usize) -> SocketAddr {
+        self.list[place]
+    }
+
+    /// The address at this place has passed a check: it is the one that works.
+    pub(crate) fn passed(&self, place: usize) {
+        self.best.store(place, Relaxed);
+    }
+}
+
+/// A connection that is being made.
+struct Attempt<'a> {
+    of: &'a Addresses,
+    place: usize,
+}
+
+impl Drop for Attempt<'_> {
+    /// It was given up.
+    fn drop(&mut self) {
+        let next = (self.place + 1) % self.of.list.len();
+        // Unless somebody has found one that works meanwhile.
+        let _ = self.of.best.compare_exchange(self.place, next, Relaxed, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(last: u8) -> SocketAddr {
+        ([10, 0, 0, last], 80).into()
+    }
+
+    fn run<F: Future>(future: F) -> F::Output {
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+    }
+
+    /// Which addresses are connected to where only `works` answers, and what comes of it.
+    fn reached(addresses: &Addresses, works: &[u8]) -> (Vec<SocketAddr>, bool) {
+        let mut asked = Vec::new();
+        let made = run(addresses.reach(async |address| {
+            asked.push(address);
+            match works.iter().any(|one| at(*one) == address) {
+                true => Ok(()),
+                false => Err(io::ErrorKind::ConnectionRefused.into()),
+            }
+        }));
+        (asked, made.is_ok())
+    }
+
+    #[test]
+    fn the_next_is_tried_and_the_one_that_works_is_remembered() {
+        let addresses = Addresses::new(&[at(1), at(2), at(3)], None).unwrap();
+        assert_eq!(reached(&addresses, &[2]), (vec![at(1), at(2)], true));
+        assert_eq!(addresses.best(), at(2));
+        assert_eq!(reached(&addresses, &[1]), (vec![at(2), at(3), at(1)], true));
+        assert_eq!(reached(&addresses, &[]), (vec![at(1), at(2), at(3)], false));
+        assert_eq!(addresses.best(), at(1), "that none works says nothing of one");
+    }
+
+    #[test]
+    fn what_the_process_lacks_is_no_reason_to_try_another() {
+        let addresses = Addresses::new(&[at(1), at(2)], None).unwrap();
+        let mut asked = 0;
+        let lacks = || io::Error::from(rustix::io::Errno::MFILE);
+        let made = run(addresses.reach(async |_| {
+            asked += 1;
+            Err::<(), _>(lacks())
+        }));
+        assert!(made.is_err() && asked == 1);
+    }
+
+    #[test]
+    fn one_that_is_given_up_is_not_the_first_next_time() {
+        let addresses = Addresses::new(&[at(1), at(2)], None).unwrap();
+        drop(std::pin::pin!(addresses.reach(async |_| Ok(()))));
+        assert_eq!(addresses.best(), at(1), "nothing was begun");
+        run(async {
+            let mut silent =
+                Box::pin(addresses.reach(async |_| std::future::pending::<io::Result<()>>().await));
+            assert!(
+                std::future::poll_fn(|cx| std::task::Poll::Ready(silent.as_mut().poll(cx)))
+                    .await
+                    .is_pending()
+            );
+        });
+        assert_eq!(addresses.best(), at(2));
+    }
+
+    #[test]
+    fn one_that_has_passed_stays_until_another_has() {
+        let addresses = Addresses::new(&[at(2), at(3)], Some(at(1))).unwrap();
+        let check = |passes: &[u8]| {
+            let passes = |place: &usize| passes.iter().any(|one| at(*one) == addresses.at(*place));
+            let place = addresses.turns().find(passes)?;
+            addresses.passed(place);
+            Some(addresses.at(place))
+        };
+        assert_eq!((addresses.best(), addresses.named()), (at(1), &[at(2), at(3)][..]));
+        assert_eq!((check(&[1]), addresses.best()), (Some(at(1)), at(1)));
+        assert_eq!((check(&[]), addresses.best()), (None, at(1)));
+        assert_eq!((check(&[1, 3]), addresses.best()), (Some(at(3)), at(3)));
+        assert_eq!(
+            addresses.turns().map(|place| addresses.at(place)).collect::<Vec<_>>(),
+            [at(3), at(2), at(1)]
+        );
+        assert!(Addresses::new(&[], None).is_none());
+    }
+}
