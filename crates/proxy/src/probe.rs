@@ -240,7 +240,8 @@ fn unable(error: &io::Error) {
 pub async fn ask_once(probe: &ProbeSettings, name: &str, address: SocketAddr) -> Result<(), String> {
     let (request, http2) = (asked(&probe.kind, name), matches!(probe.kind, ProbeKind::Grpc { .. }));
     let (settings, name) = (probe.clone(), name.into());
-    let target = Target { address, addresses: None, settings, tls: None, http2, name, preface: Vec::new(), request };
+    let target =
+        Target { address, addresses: None, settings, tls: None, http2, name, preface: Vec::new(), request };
     target.ask().await.unwrap_or_else(|error| Err(format!("this process cannot ask: {error}")))
 }
 
