@@ -267,7 +267,7 @@ mod tests {
         let lobby = Lobby::new(3, true);
         let [other, first, second] =
             ["10.0.0.1:1", "10.0.0.9:1", "10.0.0.9:2"].map(|from| lobby.enter(from).unwrap());
-        [&other, &first, &second].map(|guest| guest.waits());
+        [&other, &first, &second].iter().for_each(|guest| guest.waits());
         let third = lobby.enter("10.0.0.9:3").unwrap();
         assert!(inside(&other) && !inside(&first) && inside(&second) && inside(&third));
     }
