@@ -2,7 +2,7 @@
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::stage::{Folder, Run, binary, part, refusing, web};
+use crate::stage::{Balancer, Folder, Member, Run, binary, curl_status, part, refusing, until, web};
 
 /// Runs `up` where it cannot run: its exit code, and the one line that it says.
 #[track_caller]
@@ -77,4 +77,33 @@ fn a_file_that_is_not_there() {
     let run = Run::plimsoll(&["up", "-c", "missing.toml"], folder.path());
     assert_eq!(run.code, Some(2), "{}", run.err);
     assert!(run.err.contains("missing.toml") && run.err.lines().count() == 1, "{}", run.err);
+}
+
+#[test]
+fn a_name_without_an_address_stops_neither_start_nor_reload() {
+    let member = Member::start(&["--echo", "http"]);
+    // `.invalid` is never given to anybody (RFC 6761).
+    let text = |name: &str| {
+        let listed = format!("[\"{name}.invalid:80\", \"{}\"]", member.address);
+        format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\ngroup = \"web\"\n[[group]]\nname = \"web\"\nmembers = {listed}\n"
+        )
+    };
+    let balancer = Balancer::start(&text("first"));
+    let down = |name: &str| {
+        until("the member is down", || {
+            let group = balancer.group("web");
+            let members = group["members"].as_array().unwrap().clone();
+            let found = members.iter().find(|member| member["name"] == format!("{name}.invalid:80"));
+            found
+                .is_some_and(|member| member["state"] == "down" && member["why"] == "its name has no address")
+        });
+    };
+    down("first");
+    for _ in 0..4 {
+        assert_eq!(curl_status(&[&balancer.url("/")], b""), 200);
+    }
+    balancer.reload(&text("second"));
+    down("second");
+    assert_eq!(curl_status(&[&balancer.url("/")], b""), 200);
 }
