@@ -86,8 +86,6 @@ struct Asked {
     out: Vec<u8>,
     /// What of the body is still to come from the client.
     body: Body,
-    /// The trailers of that body.
-    trailers: http1::Trailers,
     /// Has any of the body come?
     came: bool,
     /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
@@ -290,11 +288,7 @@ impl<S: Stream> Session<S> {
         settings: &ListenerSettings,
     ) -> Result<Option<Asked>, Refusal> {
         let mut marks = core.marks.borrow_mut();
-        let Some(mut request) = http1::request(input, settings.max_head, &mut marks)? else {
-            return Ok(None);
-        };
-        // One that is not allowed goes on as an ordinary request: a member that switched would not be followed.
-        request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
+        let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
         let begun = core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
@@ -314,25 +308,21 @@ impl<S: Stream> Session<S> {
             &mut out,
         );
         let account = Account::begin(core, &request, &mut out);
-        let (mut body, mut trailers) = (request.body, request.trailers());
+        let mut body = request.body;
         let rest = &input[request.len..];
         let mut ahead = rest;
         let mut came = false;
         if !rest.is_empty() {
-            let passed = trailers.pass(&mut body, rest, &mut out, |_, _| true);
-            let passed = passed.map_err(|bad| Refusal::Malformed(bad.0))?;
-            if passed.as_is {
-                out.extend_from_slice(&rest[..passed.taken]);
-            }
-            ahead = &rest[passed.taken..];
-            came = passed.taken > 0;
+            let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
+            out.extend_from_slice(&rest[..taken]);
+            ahead = &rest[taken..];
+            came = taken > 0;
         }
         let view = self.listener.view();
         let asked = Asked {
             method: request.method,
             out,
             body,
-            trailers,
             came,
             streamed: false,
             spare: false,
@@ -397,43 +387,26 @@ impl<S: Stream> Session<S> {
     }
 
     /// Closes so that the client can read what was sent, even if it is still sending (RFC 9112 section 9.6):
-    /// says that nothing more will come, and reads on until the client has closed, too, or sends nothing for [`SILENCE`], for at most
-    /// [`LINGER`]. Closed with bytes unread, the connection would be reset, and the answer might be lost.
+    /// says that nothing more will come, and reads on for a while.
     async fn linger(&mut self) {
-        let begun = self.core.now();
-        // A stream of HTTP/2 can be ended without a loss: its client is only spared an upload that nobody reads.
-        let mut last = begun + if self.stream.shared() { http2::LINGER } else { LINGER };
-        self.timer.set(last.min(begun + SILENCE));
-        let (mut shut, mut parting) = (false, false);
+        self.timer.set(self.core.now() + LINGER);
+        let mut shut = false;
+        let mut left = LINGER_BYTES;
         poll_fn(|cx| {
             if !shut {
                 shut = true;
                 // A shutdown of a socket does not wait; one that fails changes nothing.
                 let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
             }
-            let core = Rc::clone(&self.core);
-            if self.ending() && !std::mem::replace(&mut parting, true) {
-                // A process that stops waits for this no longer than for others.
-                last = last.min(core.parting());
-                self.timer.set(last.min(core.now() + SILENCE));
-            }
-            core.lend(|buffer, _| {
-                for _ in 0..STREAK {
+            self.core.lend(|buffer, _| {
+                loop {
                     match self.stream.poll_recv(cx, buffer, &mut self.watched) {
-                        Poll::Ready(Ok(came)) if came > 0 => {}
+                        Poll::Ready(Ok(came)) if came > 0 && left > 0 => left = left.saturating_sub(came),
                         Poll::Ready(_) => return Poll::Ready(()),
                         Poll::Pending if self.timer.fired() => return Poll::Ready(()),
                         Poll::Pending => return Poll::Pending,
                     }
-                    let now = core.tick();
-                    if now >= last {
-                        return Poll::Ready(());
-                    }
-                    self.timer.set(last.min(now + SILENCE));
                 }
-                // One that sends without end leaves others their turn.
-                cx.waker().wake_by_ref();
-                Poll::Pending
             })
         })
         .await;
@@ -450,16 +423,13 @@ pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
 
 /// Requests of one connection before others get their turn.
 const STREAK: u32 = 16;
-/// How long a client may go on sending after its connection was closed for it.
-const LINGER: Duration = Duration::from_secs(30);
-/// How long it may say nothing meanwhile.
-const SILENCE: Duration = Duration::from_secs(5);
+/// How long and how much a client may go on sending after its connection was closed for it.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 1 << 20;
 
 fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::Malformed(_) => Reason::BadRequest,
-        Refusal::TargetTooLong => Reason::TargetTooLong,
-        Refusal::Expectation => Reason::Expectation,
         Refusal::HeadTooLarge => Reason::HeadTooLarge,
         Refusal::NotImplemented(_) => Reason::NotImplemented,
         Refusal::Version => Reason::Version,

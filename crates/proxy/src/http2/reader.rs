@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use http::HeaderMap;
-use plimsoll_wire::http1::may_trail;
 
 use super::pieces::Piece;
 use super::{STREAM_WINDOW, fields, straight};
@@ -172,8 +171,7 @@ impl Reader {
         if let Some(strip) = self.strip {
             self.report = fields::report(&mut trailers, strip);
         }
-        straight::remove(&mut trailers, |name| !may_trail(name.as_bytes()));
-        fields::trim(&mut trailers);
+        straight::remove(&mut trailers, |name| !fields::stands_in_trailers(name));
         trailers
     }
 
