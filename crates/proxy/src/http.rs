@@ -69,7 +69,7 @@ struct Session<S> {
     client: Rc<Client>,
     /// Bytes that came after the request being worked on, or the beginning of a head.
     unread: Vec<u8>,
-    /// Of `unread`.
+    /// Of `unread`, and of what an exchange keeps for a side that does not accept it.
     kept: Kept,
     timer: Timer,
     /// Was the last request answered without a member?
@@ -387,26 +387,43 @@ impl<S: Stream> Session<S> {
     }
 
     /// Closes so that the client can read what was sent, even if it is still sending (RFC 9112 section 9.6):
-    /// says that nothing more will come, and reads on for a while.
+    /// says that nothing more will come, and reads on until the client has closed, too, or sends nothing for [`SILENCE`], for at most
+    /// [`LINGER`]. Closed with bytes unread, the connection would be reset, and the answer might be lost.
     async fn linger(&mut self) {
-        self.timer.set(self.core.now() + LINGER);
-        let mut shut = false;
-        let mut left = LINGER_BYTES;
+        let begun = self.core.now();
+        // A stream of HTTP/2 can be ended without a loss: its client is only spared an upload that nobody reads.
+        let mut last = begun + if self.stream.shared() { http2::LINGER } else { LINGER };
+        self.timer.set(last.min(begun + SILENCE));
+        let (mut shut, mut parting) = (false, false);
         poll_fn(|cx| {
             if !shut {
                 shut = true;
                 // A shutdown of a socket does not wait; one that fails changes nothing.
                 let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
             }
-            self.core.lend(|buffer, _| {
-                loop {
+            let core = Rc::clone(&self.core);
+            if self.ending() && !std::mem::replace(&mut parting, true) {
+                // A process that stops waits for this no longer than for others.
+                last = last.min(core.parting());
+                self.timer.set(last.min(core.now() + SILENCE));
+            }
+            core.lend(|buffer, _| {
+                for _ in 0..STREAK {
                     match self.stream.poll_recv(cx, buffer, &mut self.watched) {
-                        Poll::Ready(Ok(came)) if came > 0 && left > 0 => left = left.saturating_sub(came),
+                        Poll::Ready(Ok(came)) if came > 0 => {}
                         Poll::Ready(_) => return Poll::Ready(()),
                         Poll::Pending if self.timer.fired() => return Poll::Ready(()),
                         Poll::Pending => return Poll::Pending,
                     }
+                    let now = core.tick();
+                    if now >= last {
+                        return Poll::Ready(());
+                    }
+                    self.timer.set(last.min(now + SILENCE));
                 }
+                // One that sends without end leaves others their turn.
+                cx.waker().wake_by_ref();
+                Poll::Pending
             })
         })
         .await;
@@ -423,13 +440,16 @@ pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
 
 /// Requests of one connection before others get their turn.
 const STREAK: u32 = 16;
-/// How long and how much a client may go on sending after its connection was closed for it.
-const LINGER: Duration = Duration::from_secs(2);
-const LINGER_BYTES: usize = 1 << 20;
+/// How long a client may go on sending after its connection was closed for it.
+const LINGER: Duration = Duration::from_secs(30);
+/// How long it may say nothing meanwhile.
+const SILENCE: Duration = Duration::from_secs(5);
 
 fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::Malformed(_) => Reason::BadRequest,
+        Refusal::TargetTooLong => Reason::TargetTooLong,
+        Refusal::Expectation => Reason::Expectation,
         Refusal::HeadTooLarge => Reason::HeadTooLarge,
         Refusal::NotImplemented(_) => Reason::NotImplemented,
         Refusal::Version => Reason::Version,

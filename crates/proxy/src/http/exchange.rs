@@ -17,7 +17,6 @@ use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
 use crate::ListenerSettings;
 use crate::core::Core;
-use crate::memory::Kept;
 use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
@@ -78,8 +77,6 @@ struct Exchange<'a, S, M> {
     interim: u32,
     /// When somebody's patience ends; the timer may fire before that.
     due: Time,
-    /// Of what one side has not accepted yet.
-    kept: Kept,
     /// When to begin to look after the client.
     watch_at: Time,
     /// Is the client looked after while the answer is awaited?
@@ -124,7 +121,6 @@ impl<S: Stream> Session<S> {
             refused: false,
             interim: 0,
             due: Time(u64::MAX),
-            kept: Kept::default(),
             watch_at: now + UNWATCHED,
             watching: self.stream.shared(),
             session: self,
@@ -134,7 +130,9 @@ impl<S: Stream> Session<S> {
             trip,
         };
         exchange.rearm(now);
-        match poll_fn(|cx| exchange.poll(cx)).await {
+        let outcome = poll_fn(|cx| exchange.poll(cx)).await;
+        exchange.session.kept.clear();
+        match outcome {
             Ok(()) => {}
             Err(Failure::Member(Reason::Reset, _)) if exchange.member.declined() && !exchange.heard => {
                 return Err(Failure::Declined);
@@ -292,8 +290,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Draws on the memory budget for what was not accepted at once.
     #[cold]
     fn keep(&mut self) -> Result<bool, Failure> {
-        let bytes = self.to_member.len() + self.to_client.len();
-        match self.kept.grow(&self.session.core.census.memory, bytes) {
+        let session = &mut *self.session;
+        let bytes = self.to_member.len() + self.to_client.len() + session.unread.capacity();
+        match session.kept.grow(&session.core.census.memory, bytes) {
             true => Ok(true),
             false if self.answered => Err(Failure::Client(true)),
             false => Err(Failure::Refused(Reason::Memory)),

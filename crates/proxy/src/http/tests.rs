@@ -313,6 +313,17 @@ fn an_early_answer_ends_an_unfinished_upload() {
 }
 
 #[test]
+fn a_client_may_send_for_as_long_as_it_does_after_an_early_answer() {
+    let rest = vec![b'x'; 4 << 20];
+    let cuts: Vec<usize> = (1..=64).map(|nth| nth << 16).collect();
+    let mut session = session(Script::new(&rest, &cuts, Then::Eof, usize::MAX));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    runtime.block_on(session.linger());
+    let script = &session.stream;
+    assert_eq!(script.next, script.pieces.len(), "closed with bytes unread the connection is reset");
+}
+
+#[test]
 fn a_client_that_ends_its_side_has_left() {
     let client = Script::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[], Then::Eof, usize::MAX);
     let mut member = Script::new(b"HTTP/1.1 200 OK\r\n\r\n", &[], Then::Silence, usize::MAX);

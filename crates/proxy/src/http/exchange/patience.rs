@@ -160,7 +160,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 Poll::Ready(Ok(0)) => return Err(Failure::Client(false)),
                 Poll::Ready(Ok(came)) => {
                     session.unread.extend_from_slice(&buffer[..came]);
-                    if !session.kept.set(&session.core.census.memory, session.unread.capacity()) {
+                    if !session.kept.grow(&session.core.census.memory, session.unread.capacity()) {
                         return Err(Failure::Client(self.answered));
                     }
                 }
