@@ -448,8 +448,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::Malformed(_) => Reason::BadRequest,
-        Refusal::TargetTooLong => Reason::TargetTooLong,
-        Refusal::Expectation => Reason::Expectation,
         Refusal::HeadTooLarge => Reason::HeadTooLarge,
         Refusal::NotImplemented(_) => Reason::NotImplemented,
         Refusal::Version => Reason::Version,
