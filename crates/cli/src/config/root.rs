@@ -30,7 +30,7 @@ pub(crate) struct Config {
     /// Most bytes kept at once of what peers sent and did not finish (heads, messages of IIOP, streams of HTTP/2) or asked for and do
     /// not read, over all connections. More is refused: 503 `memory`, and `NO_RESOURCES` or a closed connection where there is no
     /// status. Default: half of what the control group or the machine has.
-    #[schemars(range(min = 1_048_576))]
+    #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_memory: Option<usize>,
 

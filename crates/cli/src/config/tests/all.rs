@@ -12,6 +12,7 @@ kubernetes = { service = "web", port = 83, kubeconfig = "/tmp/kubeconfig", conte
 /// Every key there is, none at its default; but for [`ENDPOINTS`] and `[admin.kerberos]`, which not every build takes.
 pub(super) const ALL: &str = r#"threads = 3
 max_connections = 5000
+max_memory = 123_456_789
 drain_deadline = "1m30s"
 upgrade_deadline = "17m"
 
