@@ -296,7 +296,7 @@ fn a_configuration_becomes_a_model_with_its_policy() {
     for note in [
         "group web: least_request draws 3 members, the model's power_of_two draws 2\n",
         "group web: 1024 requests wait for room at the balancer, each for at most 1s; ",
-        "group web: clients of the xds listener at 127.0.0.1:0 go to members by themselves; ",
+        "group front: clients of the xds listener at 127.0.0.1:0 go to members by themselves; ",
         "group front: load_average is taken for random, of which nothing is shed\n",
         "group front: clients of the listener at 127.0.0.1:0 keep their member; ",
     ] {
