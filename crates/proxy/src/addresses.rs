@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn one_that_is_given_up_is_not_the_first_next_time() {
         let addresses = Addresses::new(&[at(1), at(2)], None).unwrap();
-        drop(std::pin::pin!(addresses.reach(async |_| Ok(()))));
+        drop(Box::pin(addresses.reach(async |_| Ok(()))));
         assert_eq!(addresses.best(), at(1), "nothing was begun");
         run(async {
             let mut silent =
