@@ -302,7 +302,7 @@ fn a_configuration_becomes_a_model_with_its_policy() {
     ] {
         assert!(run.err.contains(note), "{note}: {}", run.err);
     }
-    assert!(run.out.contains("#pragma route.web=power_of_two\n"), "{}", run.out);
+    assert!(run.out.contains("#pragma route.web_choice=power_of_two\n"), "{}", run.out);
     folder.write("plimsoll.toml", config.replace("group = \"web\"", "group = \"wob\""));
     let run = Run::plimsoll(&["model", "from-config"], folder.path());
     assert!(run.code == Some(2) && run.err.contains("wob"), "{}", run.err);

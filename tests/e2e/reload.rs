@@ -188,7 +188,7 @@ fn a_bad_file_changes_nothing_and_says_so() {
             .filter(|line| line.contains("WARN reload refused, the configuration before stays"))
             .count()
     };
-    until("every refusal in the log", || refusals() == 8);
+    until("every refusal in the log", || refusals() == 7);
     // By signal as well.
     balancer.write("nonsense");
     balancer.process.signal(Signal::HUP);
