@@ -192,7 +192,7 @@ fn a_bad_file_changes_nothing_and_says_so() {
     // By signal as well.
     balancer.write("nonsense");
     balancer.process.signal(Signal::HUP);
-    until("it is said", || refusals() == 9);
+    until("it is said", || refusals() == 8);
     assert_eq!(balancer.reload(&text), "", "nothing is different from what is in force");
     assert_eq!(successful(), 1.0);
     assert_eq!(balancer.run(&["status"]).code, Some(0));
