@@ -1,4 +1,4 @@
-//! Whom a request is for, by its `Host`.
+//! The name in a request's `Host`, and whether it is one of this process.
 //!
 //! A page of somebody else can have its own name lead to our address (DNS rebinding): the browser then takes what is here for a part of
 //! that site, and lets the page read it. Such a request has the name of the site in `Host`. So doors without TLS answer to addresses,
@@ -12,7 +12,7 @@ use hyper::{Request, Version};
 /// Checks that a request is for us. One of HTTP/1.0 without `Host` is: browsers send none.
 ///
 /// # Errors
-/// Why it is not, and what to do.
+/// The reason for which the name is refused, and what to do.
 pub(crate) fn check<B>(request: &Request<B>, names: &[Box<str>]) -> Result<(), String> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {

@@ -156,7 +156,7 @@ fn crowd(strangers: &VecDeque<Weak<Guest>>) -> Option<(Option<IpAddr>, usize)> {
     most.map(|(source, (count, _))| (source, count))
 }
 
-/// How many strangers there are of each source, and the place of the first of them.
+/// The number of strangers of each source, and the place of the first of them.
 fn counts(strangers: &VecDeque<Weak<Guest>>) -> HashMap<Option<IpAddr>, (usize, usize)> {
     let mut counts: HashMap<Option<IpAddr>, (usize, usize)> = HashMap::new();
     for (place, guest) in strangers.iter().enumerate() {

@@ -162,7 +162,7 @@ impl Plane {
     /// Checks that a request is for us, where a page of somebody else could have sent it. `verb` is what it asks for.
     ///
     /// # Errors
-    /// Why it is not, and what to do.
+    /// The reason for which the request is refused, and what to do.
     pub(crate) fn check_host<B>(&self, request: &Request<B>, verb: Option<Verb>) -> Result<(), String> {
         let checked = match self.powers {
             _ if self.secure() => false,
@@ -170,7 +170,7 @@ impl Plane {
             Powers::Show => verb != Some(Verb::Health),
             // No browser opens a unix socket by itself; pages are for what somebody put before it.
             Powers::Act => verb == Some(Verb::Dashboard),
-            // It shows what members are told, and does nothing for web pages (`Origin`).
+            // The listener for reports refuses requests that a web page makes by their `Origin`.
             Powers::Report => false,
         };
         if checked { host::check(request, &self.names) } else { Ok(()) }

@@ -273,7 +273,7 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
         match door.accept().await {
             Ok((stream, from)) => match lobby.enter(&from) {
                 Some(guest) => {
-                    // Whoever comes next may come before this one has been read from.
+                    // The next connection may arrive before the first read of this one.
                     guest.waits();
                     let visit = tokio::spawn(visit(door.clone(), stream, from, plane.clone(), guest.clone()));
                     guest.visits(visit.abort_handle());

@@ -127,7 +127,9 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
             timer.set(last + wait);
         }
         let bytes = up.residue.len() + down.residue.len();
-        if bytes > 0 && !kept.grow(&core.census.memory, bytes) {
+        if bytes == 0 {
+            kept.clear();
+        } else if !kept.grow(&core.census.memory, bytes) {
             // The memory budget is used up: the session ends, through no fault of the member.
             (end.broken, end.reset) = (Some(Side::Client), true);
             return Poll::Ready(end);

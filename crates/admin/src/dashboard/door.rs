@@ -1,4 +1,4 @@
-//! Whom pages are shown to and forms are taken from: what a browser does on its own must change and tell nothing. That the name is ours by which it
+//! Rules for requests of browsers, for pages and for forms: what a browser does on its own must change and tell nothing. That the name is ours by which it
 //! asks is checked before (`host`).
 //!
 //! - *Origin*: forms are taken from pages of this very door.

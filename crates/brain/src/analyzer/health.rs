@@ -43,7 +43,7 @@ impl Health {
         Self { verdict: Verdict::Unchecked, why: "not checked yet".to_owned(), against: 0, passed: false }
     }
 
-    /// Of a member whose name has no address.
+    /// The health of a member whose name has no address: it is down.
     pub fn nowhere() -> Self {
         Self { verdict: Verdict::Down, why: "its name has no address".to_owned(), against: 0, passed: false }
     }

@@ -73,6 +73,9 @@ pub(super) fn differences(before: &Settings, after: &Settings, same: &[Option<us
     if before.max_connections != after.max_connections {
         changes.push(format!("~ max_connections: {} -> {}", before.max_connections, after.max_connections));
     }
+    if before.max_memory != after.max_memory {
+        changes.push(format!("~ max_memory: {} -> {}", before.max_memory, after.max_memory));
+    }
     changes
 }
 

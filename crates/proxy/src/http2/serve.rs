@@ -291,6 +291,11 @@ impl<S: Stream> Serving<S> {
         let busy = self.hub.streams.get() > 0 || watch.stuck.get().is_some();
         if busy {
             (self.idle_from, self.parted) = (now, None);
+            let needs = CONNECTION + self.hub.streams.get() * STREAM;
+            if self.kept.bytes() >= 2 * needs {
+                // One stream that stays does not hold what a burst beside it has drawn. Less never fails.
+                let _ = self.kept.set(&self.core.census.memory, needs);
+            }
         } else if now >= self.idle_from + CALM {
             // Less never fails.
             let _ = self.kept.set(&self.core.census.memory, CONNECTION);

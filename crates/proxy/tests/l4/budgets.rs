@@ -137,6 +137,34 @@ async fn streams_of_http2_draw_on_the_budget() {
     .await;
 }
 
+#[tokio::test]
+async fn a_stream_that_stays_does_not_hold_what_a_burst_beside_it_drew() {
+    within(async {
+        let (member, _) = second(100, echo).await;
+        let (engine, address) = start_with(settings(listener(Protocol::Http), to_second(&[member])));
+        let (sender, _end) = client(address).await;
+        let mut begun: Vec<_> = (0..10)
+            .map(|_| {
+                let request = Request::post("http://h/").body(()).unwrap();
+                sender.clone().send_request(request, false).unwrap()
+            })
+            .collect();
+        let stays = begun.pop();
+        until("all have drawn", || kept(&engine) >= 10 * 128 * 1024).await;
+        drop(begun);
+        let mut sender = sender;
+        until("the burst is over", || status(&engine).members[0].in_flight <= 1).await;
+        for _ in 0..3 {
+            // The connection looks when something comes.
+            sender = sender.ready().await.unwrap();
+            assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
+        }
+        until("only what stays is drawn", || kept(&engine) <= 4 * 128 * 1024).await;
+        drop(stays);
+    })
+    .await;
+}
+
 /// A member that accepts connections and says nothing, with how many it had.
 async fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

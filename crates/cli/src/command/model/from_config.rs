@@ -334,7 +334,7 @@ fn model(file: &str, threads: usize, groups: &[Modelled<'_>]) -> String {
         let _ = writeln!(head, "${own}_think = 1   # time for which one waits before its next request");
         let _ = writeln!(head, "${own}_demand = 0.01   # work of one request at a member of capacity 1");
         let _ = writeln!(head, "${own}_cores = 1   # cores of a member");
-        // Where it tries again, each try chooses anew; where clients are told whom to ask, they choose.
+        // Each retry chooses a member anew. Clients that are redirected choose for themselves.
         let choice = format!("{own}_choice");
         let (from, asked) = match modelled.patience() {
             None if *told => {
@@ -470,7 +470,7 @@ mod tests {
         let (found, end) = plimsoll_lqn::solve(&read);
         assert!(end.converged);
         let through = |name: &str| found.tasks.iter().find(|own| own.name == name).unwrap().throughput.mean;
-        // One in a hundred requests of those who are told, and all of the others.
+        // One in a hundred requests of redirected clients asks the balancer; all other requests pass it.
         let expected = through("calls_client") / 100.0 + through("web_client");
         assert!((through("plimsoll") / expected - 1.0).abs() < 0.01, "{} {expected}", through("plimsoll"));
         assert!(!notes(&config.groups[0], &config).join("").contains("retr"), "nothing is tried again here");
