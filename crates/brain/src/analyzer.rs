@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::mem;
 
 use crate::fleet::Company;
-use crate::member::ceiling::Ceiling;
+use crate::member::concurrency::{ConcurrencyLimit, Traffic};
 use crate::member::rate::Bucket;
 use crate::neighbours::Apart;
 use crate::rebind::Rebind;
@@ -51,6 +51,7 @@ pub use health::{Health, Verdict};
 pub use operators::Drainer;
 pub use spec::{GroupSpec, HealthSpec, MemberSpec, OutlierSpec, Totals, WhenAllDown};
 pub use succession::Past;
+pub(crate) use watch::PATIENCE;
 
 /// The slow path of one group.
 #[derive(Debug)]
@@ -100,7 +101,8 @@ struct Entry {
     id: MemberId,
     seed: u64,
     vitals: Arc<Vitals>,
-    ceiling: Ceiling,
+    traffic: Traffic,
+    limit: ConcurrencyLimit,
     bucket: Bucket,
     load: Option<Load>,
     /// What its loads come to; `None` without one that still counts.
@@ -436,7 +438,8 @@ impl Analyzer {
             id,
             seed: hash(self.spec.members[place].name.as_bytes()),
             vitals: Arc::default(),
-            ceiling: Ceiling::default(),
+            traffic: Traffic::default(),
+            limit: ConcurrencyLimit::default(),
             bucket: Bucket::default(),
             load: None,
             reports: None,

@@ -34,6 +34,8 @@ pub struct Hand {
     /// mean of their weights.
     pub(crate) usual: f64,
     pub(crate) weight: f64,
+    /// Mean of the streams and tunnels of the members looked at last.
+    pub(crate) streaming: f64,
     /// Has any member said anything of itself?
     pub(crate) heard: bool,
     /// What part of the requests comes from elsewhere that members have when they speak, 0 to 1.

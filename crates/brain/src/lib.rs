@@ -78,7 +78,6 @@ mod event;
 pub mod fleet;
 mod hand;
 mod hash;
-mod line;
 pub mod load_line;
 pub mod lottery;
 mod member;
@@ -91,8 +90,10 @@ pub mod scale;
 pub mod status;
 pub mod strategy;
 mod time;
+mod wait_queue;
 pub mod ward;
 
+pub(crate) use analyzer::PATIENCE;
 pub use analyzer::{
     Analyzer, Drainer, GroupSpec, Health, HealthSpec, MemberSpec, OutlierSpec, Past, Totals, Verdict,
     WhenAllDown,
@@ -101,7 +102,6 @@ pub use ask::Ask;
 pub use event::{Event, EventKind};
 pub use hand::Hand;
 pub use hash::{hash, mix};
-pub use line::{Line, Lines, Pace, Ticket, Turn, Urgency};
 pub(crate) use member::suspicion::MOST_WARNED;
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
 pub use plan::{Choice, Plan, Table};
@@ -111,3 +111,4 @@ pub use rebind::{
 pub use retry::RetryBudget;
 pub use strategy::{Clash, Knobs, Strategy};
 pub use time::Time;
+pub use wait_queue::{Pace, TARGET, Ticket, Turn, Urgency, WaitQueues};

@@ -13,8 +13,8 @@ use crate::{Flow, Shed, Time};
 use heard::Heard;
 use suspicion::Suspicion;
 
-pub(crate) mod ceiling;
 mod company;
+pub(crate) mod concurrency;
 pub(crate) mod heard;
 pub(crate) mod past;
 pub(crate) mod rate;
@@ -145,6 +145,12 @@ impl Member {
         f64::from(self.vitals.in_flight()) + self.vitals.others()
     }
 
+    /// Requests that await an answer's head, with what other balancers have there, as far as that is known.
+    #[inline]
+    pub(crate) fn awaiting_everywhere(&self) -> f64 {
+        f64::from(self.vitals.awaiting()) + self.vitals.others()
+    }
+
     /// Most requests at once from here: its limit, or this balancer's part of it.
     #[inline]
     pub fn allowed(&self) -> u32 {
@@ -175,8 +181,13 @@ pub struct Vitals {
     work: AtomicU64,
     /// The same of work among that which clients have with the member themselves: how much each of it is nobody here sees.
     afar: AtomicU64,
+    /// Requests in flight from here that do not await an answer's head: their own bodies are still being sent, or answers, streams and
+    /// tunnels follow the head.
+    streaming: AtomicU32,
+    /// Tick in which the oldest awaited answer was asked for, if no answer has come since.
+    asked: AtomicU32,
     streak: AtomicU32,
-    /// Requests in flight from here at which it gets no more, where admission is on; 0 for none (see `ceiling`).
+    /// Requests in flight from here at which it gets no more, where admission is on; 0 for none (see `concurrency`).
     ceiling: AtomicU32,
     /// Requests that were not served.
     lost: AtomicU32,
@@ -220,6 +231,8 @@ impl Vitals {
         Self {
             work: eight(&self.work),
             afar: eight(&self.afar),
+            streaming: four(&self.streaming),
+            asked: four(&self.asked),
             streak: four(&self.streak),
             ceiling: four(&self.ceiling),
             lost: four(&self.lost),
@@ -279,6 +292,61 @@ impl Vitals {
         (self.work.fetch_add(BEGUN | 1, Relaxed) as u32).wrapping_add(1)
     }
 
+    /// Counts a request in, as [`begin`](Self::begin) does, and records when the first awaited answer was asked for.
+    pub fn begin_at(&self, now: Time) -> u32 {
+        let level = self.begin();
+        if level == self.streaming.load(Relaxed).wrapping_add(1) {
+            self.asked.store(tick(now), Relaxed);
+        }
+        level
+    }
+
+    /// Counts a request in flight out of those that await an answer's head: its body is still being sent, or the head has come and more
+    /// follows it.
+    pub fn begin_streaming(&self) {
+        self.streaming.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a request back in among those that await an answer's head, or out with its [`end`](Self::end): once for each
+    /// [`begin_streaming`](Self::begin_streaming).
+    pub fn end_streaming(&self) {
+        self.streaming.fetch_sub(1, Relaxed);
+    }
+
+    /// Requests in flight that do not await an answer's head.
+    pub fn streaming(&self) -> u32 {
+        self.streaming.load(Relaxed)
+    }
+
+    /// Requests that await an answer's head: the load of the member, as far as it is known here.
+    pub fn awaiting(&self) -> u32 {
+        // What others count at the same moment may make it negative by a few.
+        self.in_flight().saturating_sub(self.streaming())
+    }
+
+    /// The same without those that clients have with the member themselves.
+    pub fn awaiting_here(&self) -> u32 {
+        self.in_flight_here().saturating_sub(self.streaming())
+    }
+
+    /// Returns for how long answers have been awaited and none has come, in nanoseconds: at most the age of the oldest request that
+    /// awaits one. 0 if none is awaited.
+    pub(crate) fn silence(&self, now: Time) -> u64 {
+        if self.awaiting() == 0 {
+            return 0;
+        }
+        let age = tick(now).wrapping_sub(self.asked.load(Relaxed));
+        let age = if age > u32::MAX - FUTURE { 0 } else { age };
+        self.blended_at(now).map_or(u64::from(age) << 20, |(_, since)| since.min(u64::from(age) << 20))
+    }
+
+    /// Returns the [`silence`](Self::silence) as far as it says that the member has become slow: one unanswered request may be a long one,
+    /// so each lets four times as much of it count, from four times what is `usual`. In nanoseconds.
+    pub(crate) fn unanswered(&self, usual: f64, now: Time) -> f64 {
+        let silence = self.silence(now) as i64 as f64;
+        silence.min(usual * (1_u64 << (2 * self.awaiting().min(16))) as i64 as f64)
+    }
+
     /// Counts a request out: once for each [`begin`](Self::begin).
     pub fn end(&self) {
         self.work.fetch_sub(1, Relaxed);
@@ -333,13 +401,12 @@ impl Vitals {
     /// Has it as many requests from here as were found to be too many for a member that says nothing of itself?
     pub(crate) fn crowded(&self) -> bool {
         let ceiling = self.ceiling.load(Relaxed);
-        ceiling != 0 && self.in_flight_here() >= ceiling
+        ceiling != 0 && self.awaiting_here() >= ceiling
     }
 
-    /// Has a request that took so long only failed because there are too many?
-    pub(crate) fn swamped(&self, latency: Duration) -> bool {
-        let usual = self.blended().unwrap_or(f32::INFINITY);
-        self.ceiling.load(Relaxed) != 0 && nanos(latency) > usual
+    /// Returns whether a request took longer than the latest ones.
+    pub(crate) fn is_longer(&self, latency: Duration) -> bool {
+        nanos(latency) > self.blended().unwrap_or(f32::INFINITY)
     }
 
     /// A request was not served, which [`end`](Self::end) cannot tell: it failed, or its client gave up.

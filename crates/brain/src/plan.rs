@@ -3,7 +3,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 
 use crate::fleet::Company;
@@ -170,7 +170,7 @@ impl Plan {
             member.full()
                 || tried.contains(&member.id)
                 || (ask.once && member.on_trial(ask.now))
-                || (self.guarded && self.barred(member, ask.now))
+                || (self.guarded && !ask.insist && self.barred(member, ask.now))
         };
         match self.members.get(first) {
             Some(member) if !out(member) => Choice::Member(first),
@@ -178,34 +178,20 @@ impl Plan {
         }
     }
 
-    /// How quickly places come free: for one that was told [`Choice::Shed`] and may wait in a [`Line`](crate::Line).
+    /// Returns how quickly places come free, for a request that was told [`Choice::Shed`] and may wait in [`WaitQueues`](crate::WaitQueues): by
+    /// what requests took from here, else by what they took with the members lately.
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {
-        match self.objective {
-            Some(_) => self.pace_seen(hand),
-            None => self.pace_said(hand),
-        }
-    }
-
-    /// By what members say of themselves.
-    fn pace_said(&self, hand: &Hand) -> Pace {
-        Pace::new(hand.sojourn(), self.sampled(Member::in_flight), self.objective)
-    }
-
-    /// The same where requests say how urgent they are, or are wanted within some time. Members that say nothing leave
-    /// [`Plan::pace`] without a time, and nobody waits; here what their requests took lately stands in for it, where that is kept, and
-    /// it says that it does ([`Pace::silent`]).
-    #[cold]
-    pub fn pace_seen(&self, hand: &Hand) -> Pace {
-        let pace = self.pace_said(hand);
-        if !pace.sojourn.is_zero() || !(self.guarded || self.strategy.reads_latency) {
-            return pace;
+        let in_flight = self.sampled(|member| member.vitals.awaiting());
+        let sojourn = hand.sojourn();
+        if !sojourn.is_zero() {
+            return Pace::new(sojourn, in_flight, self.objective);
         }
         let step = self.members.len().div_ceil(SAMPLE).max(1);
         let seen = self.members.iter().step_by(step).filter_map(|member| member.vitals.blended());
         let (sum, count) = seen.fold((0.0, 0.0), |(sum, count), nanos| (sum + nanos, count + 1.0));
         let sojourn = if count > 0.0 { Duration::from_nanos((sum / count) as u64) } else { Duration::ZERO };
-        Pace { silent: true, ..Pace::new(sojourn, pace.in_flight, self.objective) }
+        Pace::new(sojourn, in_flight, self.objective)
     }
 
     /// How long a request is likely to take at best, by what members say of the work that one is, else by what requests took with
@@ -239,7 +225,9 @@ impl Plan {
         failed: bool,
         now: Time,
     ) -> bool {
-        let swamped = failed && vitals.swamped(latency);
+        // A limit is in force: it may have failed only because there are too many.
+        let limited = vitals.ceiling().is_some() || self.most.load(Relaxed) != 0;
+        let swamped = failed && limited && vitals.is_longer(latency);
         self.learn(vitals, latency, failed, now);
         hand.took(latency);
         if failed {

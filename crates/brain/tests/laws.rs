@@ -352,6 +352,7 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
         session: key % 2 == 0,
         binds: key % 3 == 0,
         venture: chance % 2 == 0,
+        insist: false,
     })
 }
 

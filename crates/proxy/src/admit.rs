@@ -190,7 +190,7 @@ pub(crate) async fn line_up(
     if begun >= last {
         return Err(too_late(wish, begun));
     }
-    let pace = pool.pace(wish.urgency.is_some());
+    let pace = pool.pace();
     let lined = room.line(core, &waker, urgency, pace, wish.since).ok_or(Reason::Shed)?;
     let end = last.min(lined.until());
     // The seldomer the longer it waits: each look may be refused, and so many are the most.
@@ -208,6 +208,7 @@ pub(crate) async fn line_up(
         if timer.fired() && !late {
             // Where next to nothing of ours is with the members, hardly anything ends that could tell of room.
             look |= pool.view().published.plan.blind();
+            room.call_starved(now);
             timer.set(end.min(now + apart(now)));
         }
         loop {
@@ -220,7 +221,11 @@ pub(crate) async fn line_up(
                 }
                 Turn::Look | Turn::Wait => {}
             }
-            match pool.admit(wish.key, core.chance(), now, wish.tried, wish.work) {
+            let found = match room.starved(now) {
+                true => pool.insist(wish.key, core.chance(), now, wish.tried, wish.work),
+                false => pool.admit(wish.key, core.chance(), now, wish.tried, wish.work),
+            };
+            match found {
                 Admission::Trip(trip) => return Poll::Ready(Ok(trip)),
                 Admission::Nobody => return Poll::Ready(Err(Reason::NoMember)),
                 Admission::Full | Admission::Shed if late => {

@@ -14,6 +14,7 @@ use crate::explain::described;
 use crate::group::{Strike, Wires};
 use crate::hand_over;
 use crate::history::DRAWN;
+use crate::lag::LagMeter;
 use crate::lease::Desk;
 use crate::listener::Door;
 use crate::load_line::MIDDLES;
@@ -60,6 +61,9 @@ pub(crate) struct Control {
     /// In the order of the configuration.
     pub(crate) listeners: Vec<Opened>,
     pub(crate) workers: Vec<Worker>,
+    /// The delay of their event loops, and when the traffic is to be looked at next.
+    pub(crate) lag: Arc<LagMeter>,
+    pub(crate) look: Time,
     pub(crate) journal: Journal,
     pub(crate) wires: Wires,
     /// Who is to be told of an alert, and is not yet; one for each member at most.
@@ -178,8 +182,12 @@ impl Control {
         // Sessions last as long as they like; that many are open says nothing about how busy a member is.
         let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.tells());
         let of = of_groups(self.settings.listeners.iter().filter(sessions));
-        let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), now));
-        looks.min().unwrap_or(Duration::from_secs(1))
+        let due = if self.look == Time(0) { now } else { self.look };
+        let lag = self.lag.look(&self.workers, due, now);
+        let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), lag, now));
+        let rest = looks.min().unwrap_or(Duration::from_secs(1));
+        self.look = now + rest;
+        rest
     }
 
     /// Lets members be given more requests, where there is a limit on how many a second they are; for how long not again.

@@ -19,6 +19,7 @@ use crate::core::{Census, PARTING};
 use crate::counts::Elsewhere;
 use crate::group::{Said, Strike, Wires};
 use crate::inner::{Inner, lock};
+use crate::lag::LagMeter;
 use crate::lease::Desk;
 use crate::metered::HostMeter;
 use crate::neighbours::Sharing;
@@ -108,6 +109,8 @@ impl Engine {
             groups: Default::default(),
             listeners: Vec::new(),
             workers,
+            lag: LagMeter::new(cores),
+            look: Time(0),
             journal: Journal::new(),
             wires: Wires { strikes, said, notes },
             due_hand_overs: Vec::new(),

@@ -38,6 +38,7 @@ mod http2;
 mod iiop;
 mod inner;
 mod key;
+mod lag;
 mod lease;
 mod link;
 mod listener;

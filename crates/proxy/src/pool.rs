@@ -144,6 +144,19 @@ impl Pool {
         self.admit_by(self.view(), key, chance, now, tried, work)
     }
 
+    /// Chooses a member whatever limits say, for one that waits where none was served for a while; counts the request in.
+    #[cold]
+    pub(crate) fn insist(
+        &self,
+        key: u64,
+        chance: u64,
+        now: Time,
+        tried: &[MemberId],
+        work: Work,
+    ) -> Admission {
+        self.choose(self.view(), Ask { key, chance, now, insist: true, ..Ask::default() }, tried, work)
+    }
+
     /// Whom it would choose: a member that is told to a client, and counted by nobody.
     pub(crate) fn peek(
         &self,
@@ -173,7 +186,7 @@ impl Pool {
     /// When one that finds no room does well to come again: after what requests take lately, in whole seconds, as `Retry-After` has it.
     #[cold]
     pub(crate) fn again_in(&self) -> u64 {
-        whole_seconds(self.pace(true).sojourn)
+        whole_seconds(self.pace().sojourn)
     }
 
     /// What this core keeps between choices, as it is now.
@@ -196,6 +209,11 @@ impl Pool {
         tried: &[MemberId],
         work: Work,
     ) -> Admission {
+        self.choose(view, Ask { key, chance, now, ..Ask::default() }, tried, work)
+    }
+
+    #[inline]
+    fn choose(&self, view: Rc<View>, ask: Ask, tried: &[MemberId], work: Work) -> Admission {
         let plan = &view.published.plan;
         let (once, session, again, binds) = match work {
             Work::Session => (false, true, false, true),
@@ -204,18 +222,15 @@ impl Pool {
         // At its first try only: each member that refuses it takes some of its time. Nor is it for a session that looks elsewhere, which
         // has its own member among those tried, and had better stay.
         let venture = again && tried.is_empty() && self.group.room.calm();
+        let (ask, now) = (Ask { once, session, binds, venture, ..ask }, ask.now);
         loop {
             let turn = self.turn.replace(self.turn.get().wrapping_add(1));
-            let choice = plan.choose(
-                &mut self.hand.borrow_mut(),
-                &Ask { turn, chance, key, now, once, session, binds, venture },
-                tried,
-            );
+            let choice = plan.choose(&mut self.hand.borrow_mut(), &Ask { turn, ..ask }, tried);
             match choice {
                 Choice::Member(index) => {
                     let member = &plan.members()[index];
                     // Another core may have taken the last place in the meantime.
-                    let level = member.vitals.begin();
+                    let level = member.vitals.begin_at(now);
                     if level > member.allowed() {
                         member.vitals.end();
                         continue;
@@ -235,7 +250,7 @@ impl Pool {
     /// Counts the request in with the member at a place in the plan, if that has room.
     pub(crate) fn admit_to(&self, view: &Rc<View>, index: usize, now: Time) -> Option<Trip> {
         let member = view.published.plan.members().get(index).filter(|member| !member.full())?;
-        let level = member.vitals.begin();
+        let level = member.vitals.begin_at(now);
         if level > member.allowed() {
             member.vitals.end();
             return None;
@@ -251,11 +266,9 @@ impl Pool {
         self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
     }
 
-    /// How quickly places come free. `asked`: do requests say how urgent they are?
-    pub(crate) fn pace(&self, asked: bool) -> Pace {
-        let view = self.view();
-        let (plan, hand) = (&view.published.plan, self.hand.borrow());
-        if asked { plan.pace_seen(&hand) } else { plan.pace(&hand) }
+    /// Returns how quickly places come free.
+    pub(crate) fn pace(&self) -> Pace {
+        self.view().published.plan.pace(&self.hand.borrow())
     }
 
     /// Do requests wait for a member below its limit?

@@ -1,7 +1,7 @@
 //! Those that wait for a member of a group, over all cores.
 //!
 //! Two kinds wait. In the *queue* are those that found every member at its configured limit: in order, as many and as
-//! long as the configuration says. In the *line* are those that the strategy found no room for: [`Lines`] say for how
+//! long as the configuration says. In the *line* are those that the strategy found no room for: [`WaitQueues`] say for how
 //! long and who goes first. A piece of work that ends tells one of each, or the queue alone if a member refused it for want of room (`Trip::refused`);
 //! and who is told and finds a member tells the next: one wake-up for each place that comes free, and one in vain.
 //!
@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::Waker;
 
-use plimsoll_brain::{Lines, Pace, Ticket, Time, Turn, Urgency};
+use plimsoll_brain::{Pace, Ticket, Time, Turn, Urgency, WaitQueues};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
@@ -25,8 +25,8 @@ pub(crate) struct Room {
     waiting: AtomicU64,
     /// Told when a member may have come below its limit.
     freed: Notify,
-    line: Mutex<Lines<Waker>>,
-    /// The most urgent in the line, as [`Lines::first`] says it; [`NOBODY`] for none.
+    line: Mutex<WaitQueues<Waker>>,
+    /// The most urgent in the line, as [`WaitQueues::first`] says it; [`NOBODY`] for none.
     first: AtomicU8,
 }
 
@@ -113,7 +113,7 @@ impl Room {
     }
 
     /// A place in the line for one that found no room at `since` for the first time; `None` if it is not to wait
-    /// ([`Lines::enter`]). The waker is told to look or to go.
+    /// ([`WaitQueues::enter`]). The waker is told to look or to go.
     pub(crate) fn line<'a>(
         &'a self,
         core: &'a Core,
@@ -142,6 +142,19 @@ impl Room {
         }
     }
 
+    /// Returns whether some wait and none was served for a while, so that one is to go on without a look at limits.
+    pub(crate) fn starved(&self, now: Time) -> bool {
+        self.waiting.load(Relaxed) >= LINED && lock(&self.line).starved(now)
+    }
+
+    /// Wakes the one that is to go on, if that is so.
+    #[cold]
+    pub(crate) fn call_starved(&self, now: Time) {
+        if self.starved(now) {
+            self.call();
+        }
+    }
+
     /// Tells those of the line to go that have waited long enough.
     fn dismiss(&self, now: Time) {
         loop {
@@ -157,7 +170,7 @@ impl Room {
     }
 
     /// Others are in the line than before.
-    fn look(&self, line: &Lines<Waker>) {
+    fn look(&self, line: &WaitQueues<Waker>) {
         self.first.store(line.first().map_or(NOBODY, Urgency::value), Relaxed);
     }
 }

@@ -1,6 +1,7 @@
 //! One piece of work given to one member: counted in when the member is chosen, counted out when it is
 //! dropped, whatever happened in between.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,6 +12,7 @@ use plimsoll_wire::reading::{self, Said, Unseen};
 
 use crate::GroupSettings;
 use crate::blame::Blame;
+use crate::core::Core;
 use crate::group::{Group, Stripe};
 use crate::pool::{Upstream, View};
 use crate::reason::Reason;
@@ -23,10 +25,33 @@ pub(crate) struct Trip {
     index: u32,
     /// Requests that the member had when this one began, itself counted.
     level: u32,
-    /// Did the member refuse it, so that nobody in the line is to be told of its end?
+    /// Did the member refuse it, so that nobody in the wait queue is to be woken by its end?
     refused: bool,
+    phase: Cell<Phase>,
+    /// Since when the answer's head is awaited; once the head is there, how long that took, in nanoseconds.
+    awaited: Cell<u64>,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
+}
+
+/// The part of an exchange that goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The request's body is being sent: the member does not have to answer yet.
+    Sending,
+    /// The member has the request, and the answer's head is awaited.
+    Awaiting,
+    /// The head is there; counted as awaiting still, as most answers end with it.
+    Answered,
+    /// More follows the head: a body, a stream, a tunnel.
+    Streaming,
+}
+
+impl Phase {
+    /// Returns whether [`Vitals`](plimsoll_brain::Vitals) counts it among those that await no head.
+    fn streams(self) -> bool {
+        matches!(self, Self::Sending | Self::Streaming)
+    }
 }
 
 impl Trip {
@@ -40,12 +65,71 @@ impl Trip {
         begun: Time,
     ) -> Self {
         // A plan has fewer members than that.
-        Self { group, view, index: index as u32, level, refused: false, upstream, begun }
+        Self {
+            group,
+            view,
+            index: index as u32,
+            level,
+            refused: false,
+            phase: Cell::new(Phase::Awaiting),
+            awaited: Cell::new(begun.0),
+            upstream,
+            begun,
+        }
     }
 
     /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
     pub(crate) fn settle(&mut self) {
         self.view = self.view.rules();
+    }
+
+    /// Records that the exchange waits for an event, while so much of it has been done: was the request `sent` whole, and is the answer's
+    /// head there (`answered`)? Only requests whose head is awaited are load.
+    #[inline]
+    pub(crate) fn waits(&self, sent: bool, answered: bool, core: &Core) {
+        let phase = match (answered, sent) {
+            (true, _) => Phase::Streaming,
+            (false, true) => Phase::Awaiting,
+            (false, false) => Phase::Sending,
+        };
+        if phase != self.phase.get() {
+            self.change(phase, core);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change(&self, phase: Phase, core: &Core) {
+        let vitals = &self.upstream.record.vitals;
+        let now = core.tick();
+        if phase == Phase::Streaming {
+            self.head_came(now);
+        }
+        match (self.phase.replace(phase).streams(), phase.streams()) {
+            (false, true) => vitals.begin_streaming(),
+            (true, false) => {
+                vitals.end_streaming();
+                self.awaited.set(now.0);
+            }
+            _ => {}
+        }
+    }
+
+    /// Records that the answer's head is there, by `now` at the latest.
+    #[inline]
+    pub(crate) fn head_came(&self, now: Time) {
+        match self.phase.get() {
+            Phase::Awaiting => self.phase.set(Phase::Answered),
+            Phase::Sending => self.phase.set(Phase::Streaming),
+            Phase::Answered | Phase::Streaming => return,
+        }
+        self.awaited.set(now.0.saturating_sub(self.awaited.get()));
+    }
+
+    /// Returns how long the answer's head took, if it is there.
+    fn head(&self) -> Option<Duration> {
+        let there = matches!(self.phase.get(), Phase::Answered | Phase::Streaming);
+        there.then(|| Duration::from_nanos(self.awaited.get()))
     }
 
     pub(crate) fn member(&self) -> MemberId {
@@ -182,7 +266,9 @@ impl Trip {
 
     /// Nothing came of it, which is not the member's fault: the connection had gone stale, say.
     pub(crate) fn abandoned(self) {
-        self.upstream.record.vitals.lose();
+        if self.head().is_none() {
+            self.upstream.record.vitals.lose();
+        }
     }
 
     /// The member had no room: nothing came of it, and no room comes free by its end, unless it was the last that may be there by the
@@ -195,6 +281,9 @@ impl Trip {
 
     /// The client went away while the member worked.
     pub(crate) fn left(self, now: Time) {
+        if self.head().is_some() {
+            return;
+        }
         let hand = &mut self.upstream.hand.borrow_mut();
         self.view.published.plan.left(hand, &self.upstream.record.vitals, now.since(self.begun), now);
     }
@@ -209,7 +298,7 @@ impl Trip {
         } else {
             stripe.levels.record(self.level, latency);
         }
-        self.judge(latency, blame, now);
+        self.judge(self.head().unwrap_or(latency), blame, now);
     }
 
     /// What the brain makes of it.
@@ -238,6 +327,9 @@ impl Trip {
 impl Drop for Trip {
     fn drop(&mut self) {
         let vitals = &self.upstream.record.vitals;
+        if self.phase.get().streams() {
+            vitals.end_streaming();
+        }
         vitals.end();
         let room = &self.group.room;
         // Whoever is called in vain goes to the end of the queue.
@@ -277,7 +369,8 @@ mod tests {
             let pool = pool(&core);
             let [refused, other] = [(); 2].map(|()| trip_of(&pool));
             let room = &pool.group.room;
-            let pace = Pace { sojourn: Duration::from_secs(1), in_flight: 9, wait: None, silent: false };
+            let second = Duration::from_secs(1);
+            let pace = Pace { sojourn: second, in_flight: 9, wait: second };
             let lined =
                 room.line(&core, Waker::noop(), Urgency::default(), pace, core.now()).expect("a place");
             let queued = room.queue(1).expect("a place");

@@ -18,6 +18,7 @@ use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::Group;
+use crate::lag::LagMeter;
 use crate::listener::{Door, Listener};
 use crate::pool::Pool;
 use crate::readiness::Bell;
@@ -68,6 +69,8 @@ pub(crate) enum Order {
         /// Do the sockets go on in another process? Then who waits there is left to that.
         left: bool,
     },
+    /// Record when this was seen.
+    Answer(Arc<LagMeter>),
     /// End now.
     Exit,
 }
@@ -218,6 +221,7 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
                     .for_each(|listener| if left { listener.leave() } else { listener.close() });
                 core.wheel.wake_all();
             }
+            Order::Answer(meter) => meter.answer(index, clock.now()),
             Order::Exit => break,
         }
     }

@@ -14,7 +14,7 @@ use super::loads::Work;
 use super::operators::Drainer;
 use super::outlier::Ejection;
 use super::{Analyzer, Entry};
-use crate::member::ceiling::Limit;
+use crate::member::concurrency::ConcurrencyLimit;
 use crate::member::past::Past as Vital;
 use crate::{Load, State, Time};
 
@@ -34,7 +34,7 @@ pub struct Past {
     outside: Option<f64>,
     state: Option<State>,
     since: Time,
-    limit: Limit,
+    limit: ConcurrencyLimit,
     vitals: Vital,
 }
 
@@ -89,7 +89,7 @@ impl Entry {
             outside: self.outside,
             state: Some(self.state),
             since: self.since,
-            limit: self.ceiling.past(),
+            limit: self.limit.past(),
             vitals: self.vitals.past(),
         }
     }
@@ -97,7 +97,7 @@ impl Entry {
     /// `checks`: is its health checked now? `outside`: do weights come from outside?
     fn recall(&mut self, past: Past, checks: bool, outside: bool, now: Time) {
         self.vitals.recall(&past.vitals, now);
-        self.ceiling.recall(past.limit);
+        self.limit.recall(past.limit);
         self.totals = None;
         (self.draining, self.drainer, self.disabled) = (past.draining, past.drainer, past.disabled);
         // Checks that came before this have said nothing yet that counts for more.

@@ -40,7 +40,8 @@ impl Member {
     /// The same: what it `had`, and what was sent to it since.
     pub(crate) fn queue_of(&self, view: &View, had: f64) -> f64 {
         let (begun, in_flight) = self.vitals.work();
-        let (queue, here) = (had + f64::from(begun.wrapping_sub(view.begun)), f64::from(in_flight));
+        let here = f64::from(in_flight.saturating_sub(self.vitals.streaming()));
+        let queue = had + f64::from(begun.wrapping_sub(view.begun));
         if queue > here { queue } else { here }
     }
 
@@ -55,8 +56,8 @@ impl Member {
     /// Is it so long since it said so, that it may be so no longer? Not if it has that many from here. Once something was sent there its
     /// answer tells.
     pub(crate) fn may_be_so_no_longer(&self, view: &View, now: Time) -> bool {
-        let (begun, in_flight) = self.vitals.work();
-        begun == view.begun && in_flight < limit(f64::from(view.reading.knee)) && view.sojourns(now) > OLD
+        let (begun, awaiting) = (self.vitals.begun(), self.vitals.awaiting());
+        begun == view.begun && awaiting < limit(f64::from(view.reading.knee)) && view.sojourns(now) > OLD
     }
 
     /// Is it just back from an ejection, without a request that succeeded since? Then who can be sent only once does not try it.

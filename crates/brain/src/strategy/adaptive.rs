@@ -73,8 +73,8 @@ where
         level::Draw::Member(index) => Some(index),
         level::Draw::Full => None,
         level::Draw::Unknown => {
-            let full =
-                |member: &Member| plan.admission() && member.view(ask.now).is_some() && member.busy(ask.now);
+            let limits = plan.admission() && !ask.insist;
+            let full = |member: &Member| limits && member.view(ask.now).is_some() && member.busy(ask.now);
             let left: Left<'_> = &|member| left(member) && !full(member);
             quiet::choose(plan, hand, ask, left)
         }
@@ -86,7 +86,7 @@ where
 fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
     let index = (((ask.chance >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
-    if member.in_flight() > 0 || member.view(ask.now).is_some() {
+    if member.vitals.awaiting() > 0 || member.view(ask.now).is_some() {
         return None;
     }
     let worth = match member.vitals.blended_at(ask.now) {
@@ -103,7 +103,7 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     }
     if reading.in_flight > 0 {
         // The request that is being answered counts here until its end, and with the member no more.
-        let here = f64::from(member.in_flight().saturating_sub(1));
+        let here = f64::from(member.vitals.awaiting().saturating_sub(1));
         let elsewhere = (1.0 - here / f64::from(reading.in_flight)).max(0.0);
         hand.elsewhere += (elsewhere - hand.elsewhere) / WORDS;
     }
@@ -112,7 +112,7 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     }
     let queue = f64::from(reading.in_flight) + 1.0;
     let cost = cost(reading, queue, scorn(member, hand.failing()));
-    let cost = cost + unsaid(member, cost, || 0.0);
+    let cost = cost + unsaid(member, cost, || 0.0, now);
     // Not by way of u128, which no processor converts.
     let until = now + Duration::from_nanos((f64::from(reading.sojourn) * 1e9) as u64);
     hand.keep(member.id, cost as f32, until, now);
@@ -162,11 +162,13 @@ fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
 /// What a request takes beyond what the member says, seconds: it is far away, does not tell the truth, or has got more to do since. What is
 /// seen varies, so beside a fresh word only what is several times as much counts. As much as has `faded` of the word, 0 to 1, what is
 /// seen counts in place of that, where it is more (less it may be by chance, or as the member was not asked while it had much to do).
-/// Failures are part of what is seen.
-fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64) -> f64 {
+/// Failures are part of what is seen. For as long as it has answered none of several requests, that counts as well.
+fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) -> f64 {
     let seen = member.vitals.blended().map_or(0.0, |latency| f64::from(latency) * 1e-9);
     let more = seen - said;
-    if more > 0.0 { (faded() * more).max(seen - BELIEF * said) } else { 0.0 }
+    let slower = if more > 0.0 { (faded() * more).max(seen - BELIEF * said) } else { 0.0 };
+    let owed = member.vitals.unanswered(said * 1e9, now) * 1e-9;
+    if owed < SILENT { slower } else { slower.max(owed - BELIEF * said) }
 }
 
 /// By how much a member's failures make it look slower: the inverse square of the share of its requests that it
@@ -185,6 +187,9 @@ const BELIEF: f64 = 4.0;
 
 /// Words over which the part of the requests that comes from elsewhere is averaged.
 const WORDS: f64 = 64.0;
+
+/// Seconds without an answer that every server has now and then.
+const SILENT: f64 = 0.2;
 
 /// Nanoseconds after which a member that was slow and says nothing is tried again.
 const RETRY: u64 = 1_000_000_000;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use plimsoll_brain::fleet::{Fleet as Fellows, Listed, ListedMember, Settings, What};
 use plimsoll_brain::meter::Reading;
 use plimsoll_brain::{
-    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, Lines, MemberId, MemberSpec, OutlierSpec, Plan,
-    Ticket, Time, Totals, Turn, Urgency, Vitals, WhenAllDown, strategy,
+    Analyzer, Ask, Choice, EventKind, GroupSpec, Hand, Knobs, MemberId, MemberSpec, OutlierSpec, Plan,
+    Ticket, Time, Totals, Turn, Urgency, Vitals, WaitQueues, WhenAllDown, strategy,
 };
 
 use super::dice::Dice;
@@ -33,7 +33,7 @@ struct Balancer {
     vitals: Vec<Arc<Vitals>>,
     turn: u64,
     /// Requests that wait for room.
-    line: Lines<usize>,
+    line: WaitQueues<usize>,
     tickets: BTreeMap<usize, (Ticket, Urgency)>,
     /// May room have come free since the last look?
     rung: bool,
@@ -155,7 +155,7 @@ impl Balancer {
             hand: Hand::new(seed),
             vitals,
             turn: dice.bits(),
-            line: Lines::default(),
+            line: WaitQueues::default(),
             tickets: BTreeMap::new(),
             rung: false,
             fellows: None,
@@ -166,6 +166,10 @@ impl Balancer {
     }
 
     fn pick(&mut self, now: f64, failed: Option<usize>, chance: u64) -> Option<usize> {
+        self.pick_by(now, failed, chance, false)
+    }
+
+    fn pick_by(&mut self, now: f64, failed: Option<usize>, chance: u64, insist: bool) -> Option<usize> {
         self.turn += 1;
         let ask = Ask {
             turn: self.turn,
@@ -176,11 +180,12 @@ impl Balancer {
             session: false,
             binds: false,
             venture: self.line.is_empty() && failed.is_none(),
+            insist,
         };
         let tried: Vec<MemberId> = failed.map(|member| MemberId(member as u32)).into_iter().collect();
         let Choice::Member(index) = self.plan.choose(&mut self.hand, &ask, &tried) else { return None };
         let member = &self.plan.members()[index];
-        member.vitals.begin();
+        member.vitals.begin_at(time(now));
         Some(member.id.0 as usize)
     }
 
@@ -267,7 +272,7 @@ impl Policy for Ours {
     fn wait(&mut self, who: usize, now: f64, since: f64, flight: usize, urgency: Urgency) -> Option<f64> {
         let balancer = &mut self.balancers[who];
         let (plan, hand) = (&balancer.plan, &balancer.hand);
-        let pace = if self.asks { plan.pace_seen(hand) } else { plan.pace(hand) };
+        let pace = plan.pace(hand);
         let ticket = balancer.line.enter(urgency, flight, pace, time(since), time(now))?;
         balancer.tickets.insert(flight, (ticket, urgency));
         Some(ticket.until.0 as f64 / 1e9)
@@ -276,16 +281,19 @@ impl Policy for Ours {
     fn turns(&mut self, who: usize, now: f64, _: &Fleet) -> Vec<(usize, Option<usize>)> {
         let mut turns = Vec::new();
         let balancer = &mut self.balancers[who];
-        while std::mem::take(&mut balancer.rung)
+        while (std::mem::take(&mut balancer.rung) || balancer.line.starved(time(now)))
             && let Some(flight) = balancer.line.call().copied()
         {
+            let insist = balancer.line.starved(time(now));
             let (ticket, _) = balancer.tickets[&flight];
             assert_eq!(balancer.line.turn(ticket), Turn::Look);
-            if let Some(member) = balancer.pick(now, None, self.dice.bits()) {
+            if let Some(member) = balancer.pick_by(now, None, self.dice.bits(), insist) {
                 balancer.line.leave(ticket, true, time(now));
                 balancer.tickets.remove(&flight);
                 turns.push((flight, Some(member)));
                 balancer.rung = true;
+            } else if insist {
+                break;
             }
         }
         while let Some(flight) = balancer.line.dismiss(time(now)) {

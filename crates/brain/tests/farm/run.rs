@@ -165,6 +165,9 @@ impl Run<'_> {
                 Event::Tick => {
                     ticks += 1;
                     policy.tick(now, &self.fleet);
+                    for who in 0..self.setting.balancers {
+                        self.settle(who, now, policy);
+                    }
                     if now < self.setting.warmup {
                         before = policy.messages();
                     }

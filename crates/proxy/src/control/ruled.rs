@@ -213,7 +213,8 @@ impl Ruled {
     }
 
     /// Looks at its traffic, if it is time to; for how long not again.
-    pub(super) fn watch(&mut self, requests: bool, now: Time) -> Duration {
+    pub(super) fn watch(&mut self, requests: bool, lag: Duration, now: Time) -> Duration {
+        self.analyzer.lagged(lag);
         if self.rest.rests(self.group.begun()) {
             return UNWATCHED;
         }

@@ -157,6 +157,7 @@ impl<S: Stream> Session<S> {
             refused: exchange.refused,
         };
         if let Answer::Tunnel = exchange.answer {
+            trip.waits(true, true, &exchange.session.core);
             let idle = exchange.settings.timeouts.tunnel;
             let (session, member) = (exchange.session, exchange.member);
             session.stream.keepalive();
@@ -205,9 +206,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             })?,
         };
         if done {
-            core.tick();
+            self.trip.head_came(core.tick());
             return Poll::Ready(Ok(()));
         }
+        self.trip.waits(self.sent_whole(), !matches!(self.answer, Answer::Head), &core);
         if turns == TURNS {
             cx.waker().wake_by_ref();
         }

@@ -47,7 +47,7 @@ pub(super) fn draw<L>(plan: &Plan, hand: &Hand, ask: &Ask, left: &L) -> Draw
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
-    match draw_below(plan, hand, ask, left, plan.admission()) {
+    match draw_below(plan, hand, ask, left, plan.admission() && !ask.insist) {
         Draw::Full if plan.blind() => draw_below(plan, hand, ask, left, false),
         drawn => drawn,
     }
@@ -87,7 +87,7 @@ where
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
                 // What was sent there since comes on top of either, of what it said and of what was seen.
                 let said = bend(floor, knee, had);
-                let unsaid = unsaid(member, said, || hand.elsewhere * view.faded(ask.now));
+                let unsaid = unsaid(member, said, || hand.elsewhere * view.faded(ask.now), ask.now);
                 vessels[count] = Vessel::new(index, floor, knee, queue, unsaid);
                 count += 1;
             }
@@ -106,7 +106,7 @@ where
                         full = true;
                         continue;
                     }
-                    let queue = member.everywhere();
+                    let queue = member.awaiting_everywhere();
                     let floor = member.vitals.seen(ask.now).unwrap_or(work).max(work) * scorn(member, fleet);
                     vessels[count] = Vessel::new(index, floor, knee, queue, 0.0);
                     count += 1;

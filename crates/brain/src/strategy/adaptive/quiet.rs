@@ -24,7 +24,7 @@
 //! Where the balancers tell one another what they have in flight, there is no aperture: each sees enough of all (see
 //! `fleet/company.rs`).
 
-use crate::{Ask, Hand, Member, Plan};
+use crate::{Ask, Hand, Member, Plan, Time};
 
 /// Index of the member; `None` if none is left.
 pub(super) fn choose<L>(plan: &Plan, hand: &mut Hand, ask: &Ask, left: &L) -> Option<usize>
@@ -32,13 +32,13 @@ where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let now = ask.now;
-    if plan.crowded() {
+    if plan.crowded() && !ask.insist {
         return None;
     }
     let members = plan.members();
     if let [only] = members {
         // There is nothing to compare.
-        return (left(only) && !only.vitals.crowded()).then_some(0);
+        return left(only).then_some(0);
     }
     let count = members.len();
     let width = match count {
@@ -49,7 +49,7 @@ where
     let usual = Usual::of(plan, hand, ask);
     let mut index = ((u128::from(hand.seed) * count as u128) >> 64) as usize;
     let mut best: Option<(usize, f64, f64)> = None;
-    let (mut seen, mut busy) = (0, 0_u64);
+    let (mut seen, mut busy, mut streaming) = (0, 0_u64, 0_u64);
     let (mut speeds, mut known, mut weights) = (0.0, 0.0, 0.0);
     for _ in 0..count {
         // What cannot be used makes room for the next.
@@ -60,6 +60,7 @@ where
         index = if index + 1 < count { index + 1 } else { 0 };
         let in_flight = member.in_flight();
         busy += u64::from(in_flight);
+        streaming += u64::from(member.vitals.streaming());
         if !left(member) {
             continue;
         }
@@ -71,21 +72,18 @@ where
             known += 1.0;
         }
         let (deadline, chosen) = hand.seat(at);
-        let cost = usual.cost(member, in_flight, lately, now.nanos_since(chosen));
+        let cost = usual.cost(member, lately, now.nanos_since(chosen), now);
         if best.is_none_or(|(_, least, first)| cost < least || (cost == least && deadline < first)) {
             best = Some((at, cost, deadline));
         }
     }
     hand.busy += (busy as i64 as f64 - hand.busy) / CHOICES;
-    let (mut index, _, mut deadline) = best?;
+    let (index, _, deadline) = best?;
     hand.weight = weights / seen as i64 as f64;
+    hand.streaming = streaming as i64 as f64 / count as i64 as f64;
     if known > 0.0 {
         // A few that are very slow hardly change this mean.
         hand.usual = known / speeds;
-    }
-    if members[index].vitals.crowded() {
-        index = uncrowded(plan, left)?;
-        deadline = hand.seat(index).0;
     }
     // Of members that cost the same, such as those of which nothing is known yet, it is the one whose turn it is (self-clocked
     // fair queueing, Golestani 1994, with latency for length).
@@ -108,6 +106,8 @@ struct Usual {
     per_weight: f64,
     /// What a request of another balancer counts for: these are as many as this one's, in the mean.
     of_others: f64,
+    /// The mean of the streams that members have.
+    streaming: f64,
     /// Do latencies say nothing of what is asked?
     session: bool,
     /// Do they say little of what will be?
@@ -122,6 +122,7 @@ impl Usual {
             fading: (latency + NOISE) / (FRESH * latency * latency),
             per_weight: if hand.weight > 0.0 { 1.0 / hand.weight } else { 1.0 },
             of_others: 1.0 / plan.scale(),
+            streaming: hand.streaming,
             session: ask.session,
             binds: ask.binds,
         }
@@ -132,21 +133,24 @@ impl Usual {
         if self.binds { (latency / ALIKE).max(self.latency) } else { latency }
     }
 
-    /// What it costs to choose this member, which has so many requests from here and of which that was seen `lately`; `unchosen`: how long
-    /// ago it was chosen from here. Times in nanoseconds.
-    fn cost(&self, member: &Member, in_flight: u32, lately: Option<(f32, u64)>, unchosen: u64) -> f64 {
+    /// Returns what it costs to choose this member, of which that was seen `lately`; `unchosen`: how long ago it was chosen from here.
+    /// Times in nanoseconds.
+    fn cost(&self, member: &Member, lately: Option<(f32, u64)>, unchosen: u64, now: Time) -> f64 {
         // Its weight as a multiple of the mean.
         let part = member.weight * self.per_weight;
-        let crowd = (f64::from(in_flight) + member.vitals.others() * self.of_others) / part + 1.0;
+        let awaiting = if self.session { member.in_flight() } else { member.vitals.awaiting() };
+        let load = f64::from(awaiting) + member.vitals.others() * self.of_others;
         if self.session {
-            return crowd;
+            return load / part + 1.0;
         }
-        let idle = in_flight == 0;
+        let crowd = (load + self.streams(member)) / part + 1.0;
+        let idle = awaiting == 0;
+        let unanswered = if idle { 0.0 } else { member.vitals.unanswered(self.latency, now) };
         let Some((latency, age)) = lately else {
             return match member.vitals.streak() {
                 // A new one is tried, and then is as the others are until it has answered.
                 0 if idle => 0.0,
-                0 => crowd * crowd * self.latency,
+                0 => crowd * crowd * self.latency.max(unanswered),
                 // All it did was to fail: it is tried again, but not first.
                 failures => {
                     crowd * crowd * self.latency * f64::from(1 + failures.min(3)) / self.faded(unchosen)
@@ -155,31 +159,29 @@ impl Usual {
         };
         let latency = self.counted(f64::from(latency));
         let latency = if latency < WORST * self.latency { latency } else { WORST * self.latency };
-        // Of one that has requests nothing may be known because it does not answer. Another now and then shows whether that is so: some
-        // last for hours.
         if idle {
             // Ages are known to the millisecond; below that it is told by when it was chosen.
-            return latency / (part * self.faded(age.max(unchosen.min(TICKS))));
+            return (1.0 + self.streams(member)) * latency
+                / (part * self.faded(age.max(unchosen.min(TICKS))));
         }
-        crowd * crowd * latency / self.faded(age.min(unchosen))
+        // Many requests take a few times as long as the mean. What is owed for longer is known now, and does not grow old.
+        let owed = if unanswered > BELATED * latency { unanswered } else { 0.0 };
+        crowd * crowd * (latency / self.faded(age.min(unchosen))).max(owed)
+    }
+
+    /// Returns what the streams of a member count for: as much as half a request if it has twice as many as the others, or more.
+    fn streams(&self, member: &Member) -> f64 {
+        let streaming = member.vitals.streaming();
+        if streaming == 0 {
+            return 0.0;
+        }
+        0.25 * (f64::from(streaming) / (1.0 + self.streaming)).min(2.0)
     }
 
     /// How many times less what was seen counts after so long.
     fn faded(&self, age: u64) -> f64 {
         1.0 + age as i64 as f64 * self.fading
     }
-}
-
-/// Where there are fewest in flight, of those below their ceiling; `None` if all are there: one more would only wait.
-#[cold]
-fn uncrowded<L>(plan: &Plan, left: &L) -> Option<usize>
-where
-    L: Fn(&Member) -> bool + ?Sized,
-{
-    let load = |member: &Member| plan.crowd(member) / member.weight;
-    let room =
-        plan.members().iter().enumerate().filter(|(_, member)| left(member) && !member.vitals.crowded());
-    room.min_by(|(_, a), (_, b)| load(a).total_cmp(&load(b))).map(|(index, _)| index)
 }
 
 /// Members in the aperture, at least.
@@ -190,6 +192,9 @@ const CHOICES: f64 = 64.0;
 
 /// How many times as slow as usual a member is looked upon as at most.
 const WORST: f64 = 16.0;
+
+/// How many times as long as the latest answers took none has come, so that it counts: of exponential lengths one in 55 is as long.
+pub(super) const BELATED: f64 = 4.0;
 
 /// Up to how many times what is usual a member may take and be as good as another to those that bind themselves: of a few requests of
 /// chance (exponential) lengths the longest takes three times the mean.

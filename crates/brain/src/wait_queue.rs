@@ -1,0 +1,269 @@
+//! Requests that wait for room where every member has as many requests as it can work on: for how long, and which goes first.
+//!
+//! A request is refused only if it has waited for as long as its client waits ([`Pace::wait`]), or if the queue shows that it would have to.
+//! How long requests take plays no part in that: for a member that answers in 20 µs, a millisecond is not a long wait.
+//!
+//! The queue has two states (controlled delay, Nichols and Jacobson 2012, with adaptive last-in first-out, Maurer, Fail at Scale, 2015).
+//!
+//! | state | order | a request is refused | ends |
+//! |---|---|---|---|
+//! | passing | first come, first served | at once if `n >= N(wait)`, else after `wait` | when the queue was never empty for an interval in which some were refused |
+//! | standing | last come, first served | if `n > N(target)`, the oldest, or after `target` | after an interval in which none was refused |
+//!
+//! `n` requests wait, and `N(t) = in_flight t / sojourn` places come free within `t` (Little's law). `target` is [`TARGET`] or the time that
+//! one request takes, whichever is more; the interval is [`INTERVAL`] or four such times. Both are bounded by `wait`.
+//!
+//! That somebody always waits is no overload by itself: so do clients that ask again as soon as they are answered. Only where some
+//! are refused all the time, those that are served had better be those whose clients still wait.
+//!
+//! A newcomer that finds room does not look whether others wait: one of them was woken for every place that came free.
+//! If none was served for [`TARGET`], what is known of members may be out of date: one request goes on without a look at limits
+//! ([`WaitQueues::starved`]).
+
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+use crate::Time;
+
+mod by_urgency;
+
+pub use by_urgency::{Urgency, WaitQueues};
+
+/// How quickly places come free, and how long clients wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Mean time that a request takes with the members; [`TARGET`] where that is not known.
+    pub sojourn: Duration,
+    /// Requests in flight with them, from here, that await an answer.
+    pub in_flight: u32,
+    /// How long a request may wait and still be answered in time.
+    pub wait: Duration,
+}
+
+impl Pace {
+    /// The pace where requests take `sojourn` with the members, zero for not known, and answers are wanted within `objective`. Without one,
+    /// clients wait for a second in all, or for four times as long as requests take; of that, twice as long as requests take is left for the
+    /// answer.
+    pub fn new(sojourn: Duration, in_flight: u32, objective: Option<Duration>) -> Self {
+        let twice = sojourn.saturating_mul(2);
+        let usual = || crate::PATIENCE.max(twice.saturating_mul(2)).saturating_sub(twice);
+        let wait = objective.map_or_else(usual, |objective| objective.saturating_sub(sojourn));
+        Self { sojourn: if sojourn.is_zero() { TARGET } else { sojourn }, in_flight, wait }
+    }
+}
+
+/// The requests of one urgency that wait, each with what wakes it (`T`: a waker, a number). It belongs to one group, and is bounded by how
+/// many places come free while a request may wait.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitQueue<T> {
+    /// In the order in which they came.
+    waiters: VecDeque<Waiter<T>>,
+    tickets: u64,
+    pace: Pace,
+    standing: bool,
+    /// More urgent requests that wait.
+    ahead: usize,
+    /// When the last one left that was served.
+    served: Time,
+    /// Since when somebody has waited without a break; while standing, since when none was refused.
+    since: Time,
+    /// When the last one was refused, or gave up.
+    lost: Option<Time>,
+}
+
+/// A place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    number: u64,
+    /// When the wait is over if nobody says so before.
+    pub until: Time,
+    /// The queue among [`WaitQueues`] that it belongs to.
+    urgency: Urgency,
+}
+
+/// The next step of a request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Wait on.
+    Wait,
+    /// Look for a member: room may have come free.
+    Look,
+    /// Go: the wait is over.
+    Go,
+}
+
+#[derive(Clone, Debug)]
+struct Waiter<T> {
+    ticket: Ticket,
+    came: Time,
+    /// Was it woken to look, and has not yet?
+    called: bool,
+    who: T,
+}
+
+impl<T> Default for WaitQueue<T> {
+    fn default() -> Self {
+        Self {
+            waiters: VecDeque::new(),
+            tickets: 0,
+            pace: Pace::default(),
+            standing: false,
+            ahead: 0,
+            served: Time(0),
+            since: Time(0),
+            lost: None,
+        }
+    }
+}
+
+impl<T> WaitQueue<T> {
+    /// Adds a request that came at `since` and found no room. Returns `None` if it is to be refused at once. Ask
+    /// [`dismiss`](Self::dismiss) afterwards which ones it pushed out.
+    pub(crate) fn enter(&mut self, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
+        self.pace = pace;
+        if self.waiters.is_empty() {
+            self.served = self.served.max(now);
+            if !self.standing {
+                self.since = now;
+            }
+        }
+        self.judge(now);
+        let until = since + pace.wait;
+        let room = self.room(pace.wait);
+        // Last come, first served: it takes the place of the oldest, if there is one to take.
+        let full = room == 0 || (!self.standing && self.waiters.len() >= room);
+        if until <= now || full {
+            self.refuse(now);
+            return None;
+        }
+        self.tickets += 1;
+        let ticket = Ticket { number: self.tickets, until, urgency: Urgency::default() };
+        self.waiters.push_back(Waiter { ticket, came: since, called: false, who });
+        Some(ticket)
+    }
+
+    /// Returns the request to wake because room may have come free. None is woken twice before it has looked.
+    pub(crate) fn call(&mut self) -> Option<&T> {
+        let next = |waiter: &&mut Waiter<T>| !waiter.called;
+        let waiter = match self.standing {
+            true => self.waiters.iter_mut().rev().find(next),
+            false => self.waiters.iter_mut().find(next),
+        }?;
+        waiter.called = true;
+        Some(&waiter.who)
+    }
+
+    /// Returns the next step of a request that was woken. Once it has looked in vain, it waits on.
+    pub(crate) fn turn(&mut self, ticket: Ticket) -> Turn {
+        match self.place(ticket) {
+            Some(place) if core::mem::take(&mut self.waiters[place].called) => Turn::Look,
+            Some(_) => Turn::Wait,
+            None => Turn::Go,
+        }
+    }
+
+    /// Removes a request, with a member or without. Returns true if it was woken and has not looked: then another is to be woken.
+    pub(crate) fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
+        let Some(place) = self.place(ticket) else { return false };
+        let called = self.waiters.remove(place).is_some_and(|waiter| waiter.called);
+        if served {
+            self.served = now;
+        } else if now >= ticket.until {
+            self.refuse(now);
+        } else {
+            self.lost = Some(now);
+        }
+        self.judge(now);
+        called
+    }
+
+    /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is none.
+    pub(crate) fn dismiss(&mut self, now: Time) -> Option<T> {
+        let first = self.waiters.front()?;
+        let longest = if self.standing { self.target() } else { self.pace.wait };
+        let late = now >= first.ticket.until.min(first.came + longest);
+        if !late && self.waiters.len() <= self.room(longest) {
+            return None;
+        }
+        self.refuse(now);
+        self.waiters.pop_front().map(|waiter| waiter.who)
+    }
+
+    /// Returns how many wait.
+    pub(crate) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Returns whether none waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    /// Returns whether more is asked for than can be served, so that the last to come goes first.
+    pub(crate) fn is_standing(&self) -> bool {
+        self.standing
+    }
+
+    /// Returns whether somebody waits and none was served for as long as that should take at most.
+    pub(crate) fn starved(&self, now: Time) -> bool {
+        !self.waiters.is_empty()
+            && now.since(self.served) >= TARGET.max(self.pace.sojourn).min(crate::PATIENCE)
+    }
+
+    /// Sets how quickly places come free.
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// Returns how many places come free within this time for these, at least one if none goes before them. That
+    /// nothing is in flight from here is chance, and says little of the time to come.
+    fn room(&self, wait: Duration) -> usize {
+        let sojourns = wait.as_secs_f64() / self.pace.sojourn.as_secs_f64().max(1e-9);
+        let free = (libm::ceil(f64::from(self.pace.in_flight.max(1)) * sojourns) as usize).max(1);
+        free.saturating_sub(self.ahead)
+    }
+
+    fn target(&self) -> Duration {
+        (TARGET / 5).min(self.pace.wait)
+    }
+
+    fn interval(&self) -> Duration {
+        INTERVAL.max(self.pace.sojourn * 4)
+    }
+
+    /// Changes the state, if it is time.
+    fn judge(&mut self, now: Time) {
+        if !self.standing && self.waiters.is_empty() {
+            self.since = now;
+        }
+        let interval = if self.standing { CALM } else { self.interval() };
+        let due = self.standing || self.lost.is_some_and(|lost| now.since(lost) <= interval);
+        if due && now.since(self.since) >= interval {
+            self.standing = !self.standing;
+            self.since = now;
+        }
+    }
+
+    fn refuse(&mut self, now: Time) {
+        self.lost = Some(now);
+        if self.standing {
+            self.since = now;
+        }
+    }
+
+    fn place(&self, ticket: Ticket) -> Option<usize> {
+        self.waiters.binary_search_by_key(&ticket.number, |waiter| waiter.ticket.number).ok()
+    }
+}
+
+/// Wait that hardly any client notices, and for which every server stands still now and then.
+pub const TARGET: Duration = Duration::from_millis(100);
+
+/// Time in which a burst is over: a queue that was never empty for so long stands.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time without a refusal after which a queue stands no more.
+const CALM: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! The delay of the workers' event loops: for how long an event waits before its worker sees it.
+//!
+//! The control thread asks each worker for an answer as it looks at the traffic. A worker that is busy, and a process that stands
+//! still, answer late. By as much the time of members' answers is this process's own, and says nothing about members.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+
+use crate::worker::{Order, Worker};
+
+/// Measures the delay of all event loops of this process.
+#[derive(Debug)]
+pub(crate) struct LagMeter {
+    /// For each worker, when it was asked and has not answered yet, in nanoseconds; 0 if it has.
+    asked: Vec<AtomicU64>,
+    /// The longest delay since the last look, in nanoseconds.
+    longest: AtomicU64,
+}
+
+impl LagMeter {
+    /// A meter of so many workers.
+    pub(crate) fn new(workers: usize) -> Arc<Self> {
+        let asked = (0..workers).map(|_| AtomicU64::new(0)).collect();
+        Arc::new(Self { asked, longest: AtomicU64::new(0) })
+    }
+
+    /// Returns the longest delay since the last look, which was `due` by now, and asks all workers again.
+    pub(crate) fn look(self: &Arc<Self>, workers: &[Worker], due: Time, now: Time) -> Duration {
+        let mut longest = Duration::from_nanos(self.longest.swap(0, Relaxed)).max(now.since(due));
+        for (worker, asked) in workers.iter().zip(&self.asked) {
+            match asked.load(Relaxed) {
+                0 => {
+                    asked.store(now.0.max(1), Relaxed);
+                    if !worker.order(Order::Answer(Arc::clone(self))) {
+                        asked.store(0, Relaxed);
+                    }
+                }
+                before => longest = longest.max(now.since(Time(before))),
+            }
+        }
+        longest
+    }
+
+    /// Records that a worker has seen the question.
+    pub(crate) fn answer(&self, worker: usize, now: Time) {
+        let Some(asked) = self.asked.get(worker) else { return };
+        let asked = asked.swap(0, Relaxed);
+        if asked != 0 {
+            self.longest.fetch_max(now.0.saturating_sub(asked), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_answer_counts_once_and_a_late_look_as_well() {
+        let meter = LagMeter::new(2);
+        let millis = |millis: u64| Time(millis * 1_000_000);
+        meter.asked[1].store(millis(100).0, Relaxed);
+        meter.answer(1, millis(130));
+        meter.answer(1, millis(900));
+        meter.answer(7, millis(900));
+        assert_eq!(meter.look(&[], millis(200), millis(200)), Duration::from_millis(30));
+        assert_eq!(meter.look(&[], millis(300), millis(300)), Duration::ZERO);
+        assert_eq!(meter.look(&[], millis(400), millis(700)), Duration::from_millis(300));
+    }
+}
