@@ -173,7 +173,7 @@ fn urgency(effort: Effort) {
         let what = format!("{name}, {balancers} balancers");
         // Balancers do not know who waits with others, and members refuse without asking.
         let most = if balancers == 1 { 0.1 } else { 1.5 };
-        assert!(alike.shed > 15.0 && shed <= most, "{what}: {shed:.3} % of the urgent refused");
+        assert!(alike.shed > 10.0 && shed <= most, "{what}: {shed:.3} % of the urgent refused");
         // What waiting costs is little; members that are full are slower, and those that say nothing are made fuller.
         let calm = if name == "adaptive" { 3.3 * calm } else { f64::INFINITY };
         assert!(p99 <= calm.min(1.1 * alike.p99), "{what}: p99 {p99:.1} ms, of all {:.1}", alike.p99);
@@ -241,7 +241,7 @@ fn silence(effort: Effort) {
         for discipline in [Discipline::Sharing, Discipline::Fifo] {
             let over = quiet(Setting { ignore_cancel: true, discipline, ..at(1.3) });
             assert!(over.goodput >= 0.90, "{discipline:?}, goodput at 130 %: {:.3}", over.goodput);
-            assert!(over.failed <= 3.0, "{discipline:?}, too late at 130 %: {:.2} %", over.failed);
+            assert!(over.failed <= 6.0, "{discipline:?}, too late at 130 %: {:.2} %", over.failed);
         }
         // Balancers that have never seen the members at rest.
         let cold = Setting { balancers: *balancers, ignore_cancel: true, ..at(1.3) };

@@ -43,43 +43,13 @@ fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
     }
 }
 
-/// Just below the capacity all are busy at times. Who has time waits that out, but for times that are longer than that.
+/// Just below the capacity all are busy at times. A request waits that out, but for times that are longer than its client has.
 #[test]
-fn who_has_time_is_refused_little_that_can_be_served() {
-    // Measured with 480 seeds: some are refused in 118 of the runs, and in 64; 0.48 ± 0.05 and 0.36 ± 0.05 % of all. A few runs with long
-    // moments are most of that, so what is refused is known badly even by many, and better in how many runs some are.
-    let both = each(1..=96, |seed| {
-        let setting = Setting { seed, ..fleet(1, 0.93, 0) };
-        ["adaptive", "adaptive, within 600 ms"].map(|name| {
-            let outcome = measure(name, &setting, 600.0);
-            (outcome.share(outcome.shed), outcome.within(600.0))
-        })
-    });
-    let sums = |which: usize| {
-        both.iter().map(|both| both[which]).fold((0, 0.0, 0.0), |(runs, refused, in_time), run| {
-            (runs + i32::from(run.0 > 0.0), refused + run.0, in_time + run.1)
-        })
-    };
-    let ((runs, refused, in_time), (runs_patient, refused_patient, in_time_patient)) = (sums(0), sums(1));
-    println!("{runs_patient} of {runs} runs, {refused_patient:.2} of {refused:.2}");
-    assert!(runs > 12, "there is nothing to mend: {runs}");
-    assert!(runs_patient <= runs * 3 / 4, "{runs_patient} of {runs}");
-    assert!(refused_patient < refused, "{refused_patient} of {refused}");
-    assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
-    // A little more than can be served, and nothing is known of the members but what is seen.
-    let (mut usual, mut patient) = ([0.0; 2], [0.0; 2]);
-    for seed in 1..=3 {
-        let setting = Setting { seed, measured: 20.0, ..fleet(1, 1.06, 10) };
-        for (name, sums) in [("adaptive", &mut usual), ("adaptive, within 900 ms", &mut patient)] {
-            let outcome = measure(name, &setting, 900.0);
-            sums[0] += outcome.share(outcome.shed);
-            sums[1] += outcome.within(900.0);
-            assert!(outcome.share(outcome.failed) < 0.5);
-        }
-    }
-    let ([refused, in_time], [refused_patient, in_time_patient]) = (usual, patient);
-    assert!(refused_patient < 0.95 * refused, "{refused_patient} of {refused}");
-    assert!(in_time_patient > in_time, "{in_time_patient} and {in_time}");
+fn just_below_the_capacity_hardly_any_is_refused() {
+    let rows = each(1..=48, |seed| measure("adaptive", &Setting { seed, ..fleet(1, 0.93, 0) }, 600.0));
+    let refused: f64 = rows.iter().map(|row| row.share(row.shed)).sum::<f64>() / rows.len() as f64;
+    let runs = rows.iter().filter(|row| row.shed > 0).count();
+    assert!(runs <= 8 && refused <= 0.4, "{runs} of {}, {refused:.3} % of all", rows.len());
 }
 
 /// Far above it nobody is the better off for waiting, and nothing is lost by it.

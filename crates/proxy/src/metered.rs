@@ -1,7 +1,7 @@
 //! What makes a group a side-car: it is one server behind this process, whose requests are counted by a meter, and
 //! which says with each answer how loaded it is.
 //!
-//! A request is in the meter from its coming to the head of its answer, which is the last moment at which something
+//! A request is in the meter from when it is there whole to the head of its answer, which is the last moment at which something
 //! can still be said with it; a byte stream, which can say nothing, from its beginning to its end. When balancers
 //! alert the server, each connection that was there then goes with the chance that they give, drawn once
 //! ([`Heed`]): at the boundary of a request, or while a byte stream is quiet. How clients of http go is in `http/away.rs`.
@@ -93,6 +93,8 @@ impl SideCar {
 pub(crate) struct Metered(Option<Box<Count>>);
 
 enum Count {
+    /// Its body is still coming: it is no load of the server yet.
+    Coming { side_car: Arc<SideCar> },
     /// It is in the meter since then.
     In { side_car: Arc<SideCar>, seat: Seat, begun: Time },
     /// There was no room: the header that says so.
@@ -115,6 +117,31 @@ impl Metered {
         Self(Some(Box::new(count)))
     }
 
+    /// Of a request whose body is still coming: counts it in only with [`came`](Self::came), if there is room for it now.
+    pub(crate) fn begin_coming(side_car: &Arc<SideCar>) -> Self {
+        let full = {
+            let own = lock(&side_car.meter);
+            side_car.host.as_ref().map_or_else(|| own.full(), |host| lock(&host.0).full(&own))
+        };
+        if full {
+            return Self::unwanted(side_car);
+        }
+        Self(Some(Box::new(Count::Coming { side_car: Arc::clone(side_car) })))
+    }
+
+    /// Is its body still coming?
+    #[inline]
+    pub(crate) fn is_coming(&self) -> bool {
+        matches!(self.0.as_deref(), Some(Count::Coming { .. }))
+    }
+
+    /// Counts a request in whose body has come.
+    pub(crate) fn came(&mut self, now: Time) {
+        if let Some(Count::Coming { side_car }) = self.0.as_deref() {
+            *self = Self::begin(&Arc::clone(side_car), false, now);
+        }
+    }
+
     /// Of a request that is refused though there may be room: it is to go elsewhere.
     pub(crate) fn unwanted(side_car: &SideCar) -> Self {
         Self(Some(Box::new(Count::Refused(line(side_car.reading(), Some(Unseen::Full))))))
@@ -131,7 +158,9 @@ impl Metered {
     /// The header of an answer of our own, because the server cannot be reached; empty if this is no side-car.
     pub(crate) fn away(&self) -> Vec<u8> {
         match self.0.as_deref() {
-            Some(Count::In { side_car, .. }) => line(side_car.reading(), Some(Unseen::Away)),
+            Some(Count::In { side_car, .. } | Count::Coming { side_car }) => {
+                line(side_car.reading(), Some(Unseen::Away))
+            }
             Some(Count::Refused(line)) => line.clone(),
             None => Vec::new(),
         }
@@ -160,6 +189,7 @@ impl Metered {
     pub(crate) fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
         match *self.0.take()? {
             Count::In { side_car, seat, .. } => Some(side_car.end(seat, succeeded, now)),
+            Count::Coming { side_car } => Some(side_car.reading()),
             Count::Refused(_) => None,
         }
     }
@@ -306,6 +336,23 @@ mod tests {
         );
         drop(held);
         assert_eq!(side_car.reading().in_flight, 0);
+    }
+
+    #[test]
+    fn a_request_is_load_once_its_body_has_come() {
+        let side_car = Arc::new(SideCar::new(None, Time(0)));
+        let mut uploads: Vec<Metered> = (0..100).map(|_| Metered::begin_coming(&side_car)).collect();
+        assert!(uploads.iter().all(|one| one.refusal().is_empty()));
+        assert_eq!(side_car.reading().in_flight, 0);
+        uploads[0].came(Time(1_000_000));
+        uploads[0].came(Time(2_000_000));
+        assert_eq!(side_car.reading().in_flight, 1);
+        // An answer that does not wait for the body says how the server is.
+        assert!(uploads[1].answered(413, None, || Time(2_000_000)).starts_with(b"endpoint-load-metrics"));
+        drop(uploads);
+        assert_eq!(side_car.reading().in_flight, 0);
+        let _held: Vec<Metered> = (0..7).map(|_| Metered::begin(&side_car, true, Time(0))).collect();
+        assert!(!Metered::begin_coming(&side_car).refusal().is_empty());
     }
 
     #[test]

@@ -266,7 +266,8 @@ mod tests {
         bells.iter().map(|(bell, _)| bell.0.load(Relaxed)).collect()
     }
 
-    const PACE: Pace = Pace { sojourn: Duration::from_millis(20), in_flight: 16, wait: None, silent: false };
+    const PACE: Pace =
+        Pace { sojourn: Duration::from_millis(20), in_flight: 16, wait: Duration::from_secs(1) };
 
     #[test]
     fn each_place_that_comes_free_wakes_one() {
@@ -328,35 +329,57 @@ mod tests {
     }
 
     #[test]
-    fn in_overload_the_last_to_come_is_woken_first_and_the_oldest_sent_away() {
+    fn in_overload_the_last_to_come_is_woken_first_and_the_oldest_refused() {
         let _held = held::hold();
         run(|core| async move {
             let room = Room::default();
             let enter = |waker: &Waker| {
-                room.line(&core, waker, Urgency::default(), PACE, core.now()).expect("a place in the line")
+                room.line(&core, waker, Urgency::default(), PACE, core.now()).expect("a place in the queue")
             };
-            // The line is never empty for long enough, and nobody is served.
+            // The queue is never empty for long enough, and none is served.
             let mut last = enter(Waker::noop());
-            while !lock(&room.line).hurried(Urgency::default()) {
+            while !lock(&room.line).standing(Urgency::default()) {
                 held::advance(Duration::from_millis(1));
                 core.tick();
                 let next = enter(Waker::noop());
                 last = next;
             }
             drop(last);
-            let bells: Vec<_> = (0..3).map(|_| bell()).collect();
+            let bells: Vec<_> = (0..2).map(|_| bell()).collect();
             let (first, second) = (enter(&bells[0].1), enter(&bells[1].1));
             room.ring();
-            assert_eq!((rung(&bells), second.turn(), first.turn()), (vec![0, 1, 0], Turn::Look, Turn::Wait));
-            // Two come free while one may wait.
-            let third = enter(&bells[2].1);
-            assert_eq!((rung(&bells), first.turn()), (vec![1, 1, 0], Turn::Go));
-            held::advance(Duration::from_millis(3));
+            assert_eq!((rung(&bells), second.turn(), first.turn()), (vec![0, 1], Turn::Look, Turn::Wait));
+            assert!(!room.starved(core.now()));
+            held::advance(Duration::from_millis(25));
             core.tick();
+            drop(second);
+            assert_eq!((rung(&bells), first.turn()), (vec![1, 1], Turn::Go), "no time to wait longer");
             drop(first);
-            assert_eq!((rung(&bells), third.turn()), (vec![1, 2, 1], Turn::Go), "no time to wait longer");
-            drop((second, third));
             assert!(room.calm());
+        });
+    }
+
+    #[test]
+    fn where_none_is_served_one_is_woken_to_insist() {
+        let _held = held::hold();
+        run(|core| async move {
+            let room = Room::default();
+            let bells: Vec<_> = (0..2).map(|_| bell()).collect();
+            let waiting: Vec<_> = bells
+                .iter()
+                .map(|bell| room.line(&core, &bell.1, Urgency::default(), PACE, core.now()).expect("a place"))
+                .collect();
+            held::advance(Duration::from_millis(99));
+            core.tick();
+            room.call_starved(core.now());
+            assert_eq!(rung(&bells), [0, 0]);
+            held::advance(Duration::from_millis(1));
+            core.tick();
+            room.call_starved(core.now());
+            assert_eq!((rung(&bells), room.starved(core.now())), (vec![1, 0], true));
+            let mut waiting = waiting.into_iter();
+            waiting.next().expect("the first").serve();
+            assert!(!room.starved(core.now()), "the next one has to wait as long");
         });
     }
 }

@@ -59,7 +59,7 @@ impl Analyzer {
                 }
             };
             entry.vitals.allow(limit);
-            if let Some(look) = look {
+            if let Some(look) = look.filter(|_| !(together && entry.vitals.view(now).is_some())) {
                 all.add(&look);
                 took += look.answered * latency;
                 known += 1.0;

@@ -6,22 +6,22 @@
 //!
 //! | state | limit | ends when |
 //! |---|---|---|
-//! | open | none | `T > T*` for [`OVER`] |
+//! | open | none | the integral of `T / T* - 1`, while that is above 0, comes to [`OVER`] |
 //! | limited | `L = X T*`, approached step by step | see below |
 //!
 //! `X` is the rate of answers. By Little's law `L` holds `T` at `T*` while the members are saturated. If they are not, `T` is
 //! shorter, so that each window raises `L` by `T* / T`: the limit opens by itself as fast as it closes. All balancers before the same
 //! members see the same `T` and compare it with the same `T*`, so that none of them goes on down while another has no limit.
 //!
-//! A limit is an experiment. It first allows [`FIRST`] of what was awaited, and then half of what was awaited before, as long as `X` stays what
-//! it was. If requests take that long by themselves, `X` falls with the limit. Nobody misses the answers that come less in the
+//! A limit is an experiment. It first allows [`FIRST`] of what was awaited, and then a third of what was awaited before, as long as `X` stays
+//! what it was. Where more were awaited in the meantime and no more came, that is known already. If requests take that long by themselves, `X` falls with the limit. Nobody misses the answers that come less in the
 //! meantime: those requests wait in the balancer for less time than their clients do.
 //!
 //! The limited state ends by whichever of these comes first. None of them needs a request that the limit holds back.
 //!
 //! * **The limit is not used:** fewer than [`USED`] of it are awaited for [`UNUSED`].
 //! * **Nothing is known:** no window was complete for [`BLIND`], because no answer came.
-//! * **The limit costs answers:** `X` is below [`KEPT`] of what it was after [`JUDGED`], in which other balancers have had the time to see
+//! * **The limit costs answers:** `X` is below [`KEPT`] of what it was by more than chance after [`JUDGED`], in which other balancers have had the time to see
 //!   the overload, too. The controller waits before it limits again, twice as long each time, while `T0` follows `T`.
 
 use core::time::Duration;
@@ -88,15 +88,26 @@ pub(crate) struct ConcurrencyLimit {
 enum State {
     /// No limit. `over`: since when `T` has been too long.
     Open {
-        over: Option<Over>,
+        over: Option<Excess>,
     },
     Limited(Limited),
 }
 
+/// A time in which answers take too long.
 #[derive(Clone, Copy, Debug)]
-struct Over {
+struct Excess {
+    /// Awaited answers and answers a second when it began.
+    awaited: f64,
+    rate: f64,
+    /// The sum of `(T / T* - 1) dt`, seconds.
+    sum: f64,
+}
+
+/// A time in which fewer answers are awaited than before.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
     since: Time,
-    /// Answers of the later part of this time, and its seconds.
+    /// Answers that came since the first of those requests, and their seconds.
     answered: f64,
     seconds: f64,
 }
@@ -110,7 +121,7 @@ struct Limited {
     /// Has it brought them down before?
     proven: bool,
     /// Since when fewer are awaited, with the answers that came since the first of those, and their seconds.
-    fewer: Option<Over>,
+    fewer: Option<Trial>,
     /// When the limit was in use last, and when a window was complete.
     used: Time,
     known: Time,
@@ -122,7 +133,7 @@ impl Default for State {
     }
 }
 
-impl Over {
+impl Trial {
     fn add(&mut self, window: &Window) {
         self.answered += window.answered;
         self.seconds += window.seconds;
@@ -131,9 +142,9 @@ impl Over {
     /// Returns whether answers come at this `rate` or more, once that can be told. That they do not may be the moment in which members
     /// that have fewer requests than others run out of them.
     fn keeps(&self, rate: f64, now: Time) -> Option<bool> {
-        let more = self.answered - rate * self.seconds;
-        let clear = more > 2.0 * libm::sqrt(rate * self.seconds);
-        (self.seconds > 0.0 && (clear || now.since(self.since) >= JUDGED)).then_some(more >= 0.0)
+        let (more, chance) = (self.answered - rate * self.seconds, libm::sqrt(rate * self.seconds));
+        let told = self.seconds > 0.0 && (more > 2.0 * chance || now.since(self.since) >= JUDGED);
+        told.then_some(more > -chance)
     }
 }
 
@@ -251,16 +262,20 @@ impl ConcurrencyLimit {
                     *since = None;
                     return;
                 }
-                let since = since.get_or_insert(Over { since: now, answered: 0.0, seconds: 0.0 });
-                if now.since(since.since) >= OVER / 2 {
-                    since.add(window);
-                }
-                if now.since(since.since) >= OVER {
+                let more = (theirs / longest - 1.0) * window.seconds;
+                let Some(excess) = since else {
+                    *since = Some(Excess { awaited, rate, sum: more });
+                    return;
+                };
+                excess.sum += more;
+                if excess.sum >= OVER {
+                    // More are awaited and no more are answered: they queue.
+                    let proven = awaited > GROWN * excess.awaited && rate < KEEPS * excess.rate;
                     self.state = State::Limited(Limited {
-                        limit: FIRST * awaited,
+                        limit: if proven { awaited / STEP } else { FIRST * awaited },
                         awaited,
-                        rate: since.answered / since.seconds,
-                        proven: false,
+                        rate: rate.max(excess.rate),
+                        proven,
                         fewer: None,
                         used: now,
                         known: now,
@@ -274,7 +289,7 @@ impl ConcurrencyLimit {
                     limited.used = now;
                 }
                 if awaited <= FEWER * limited.awaited && used {
-                    let begun = Over { since: now, answered: 0.0, seconds: 0.0 };
+                    let begun = Trial { since: now, answered: 0.0, seconds: 0.0 };
                     let fewer = limited.fewer.get_or_insert(begun);
                     // Those that are answered at first were sent when there were more.
                     if now.since(fewer.since).as_secs_f64() >= theirs.min(LONGEST) {
@@ -344,12 +359,16 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 const FEWEST: f64 = 64.0;
 const SOJOURNS: f64 = 3.0;
 
-/// How long answers take too long before there is a limit.
-const OVER: Duration = Duration::from_millis(800);
+/// Seconds for which answers take twice as long as they may before there is a limit; twice as many for half of that excess.
+const OVER: f64 = 0.4;
 
 /// Part of what was awaited that the first limit allows, and factor by which a window moves a limit at most.
 const FIRST: f64 = 0.7;
-const STEP: f64 = 2.0;
+const STEP: f64 = 3.0;
+
+/// How many times as many answers are awaited, and at most how many times as many come, where requests queue.
+const GROWN: f64 = 1.5;
+const KEEPS: f64 = 1.1;
 
 /// Part of the awaited answers that are fewer, and part of the rate of answers that is kept: half way between what is left of it where
 /// requests take that long by themselves, and all.

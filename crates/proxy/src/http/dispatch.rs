@@ -106,7 +106,10 @@ impl<S: Stream> Session<S> {
             if let Some(outcome) = self.sent_away(side_car, asked) {
                 return outcome;
             }
-            asked.metered = Metered::begin(side_car, true, asked.begun);
+            asked.metered = match asked.body.done() {
+                true => Metered::begin(side_car, true, asked.begun),
+                false => Metered::begin_coming(side_car),
+            };
             if !asked.metered.refusal().is_empty() {
                 return Outcome::Reject(Reason::Shed);
             }

@@ -209,7 +209,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.trip.head_came(core.tick());
             return Poll::Ready(Ok(()));
         }
-        self.trip.waits(self.sent_whole(), !matches!(self.answer, Answer::Head), &core);
+        let sent = self.sent_whole();
+        self.trip.waits(sent, !matches!(self.answer, Answer::Head), &core);
+        if sent && self.asked.metered.is_coming() {
+            self.asked.metered.came(core.tick());
+        }
         if turns == TURNS {
             cx.waker().wake_by_ref();
         }

@@ -99,13 +99,11 @@ where
         if spoke > 0 && silent > 0 {
             // Those that say nothing are taken to be like the others, but for what is seen of them.
             let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
-            for index in sample(members.len(), chance) {
+            let crowded = limits && plan.crowded(ask.now);
+            full |= crowded;
+            for index in sample(members.len(), chance).filter(|_| !crowded) {
                 let member = &members[index];
                 if member.view(ask.now).is_none() && left(member) {
-                    if member.vitals.crowded() {
-                        full = true;
-                        continue;
-                    }
                     let queue = member.awaiting_everywhere();
                     let floor = member.vitals.seen(ask.now).unwrap_or(work).max(work) * scorn(member, fleet);
                     vessels[count] = Vessel::new(index, floor, knee, queue, 0.0);

@@ -32,7 +32,7 @@ where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let now = ask.now;
-    if plan.crowded() && !ask.insist {
+    if plan.crowded(now) && !ask.insist {
         return None;
     }
     let members = plan.members();
