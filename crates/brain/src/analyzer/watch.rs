@@ -67,7 +67,7 @@ impl Analyzer {
         }
         let most = if limits && together && known > 0.0 {
             // Members are looked at side by side, not one after the other.
-            let look = Window { seconds: all.seconds / known, looks: 1.0, ..all };
+            let look = Window { seconds: all.seconds / known, looks: 1.0, lag, ..all };
             self.crowd.took = if look.answered > 0.0 { took / look.answered } else { self.crowd.took };
             self.crowd.limit.follow(&look, self.crowd.took, patience, now)
         } else {

@@ -42,7 +42,7 @@ pub(crate) struct Window {
     /// Looks, and the sum of the awaited answers at them.
     pub(crate) looks: f64,
     pub(crate) sum: f64,
-    /// The largest delay of this balancer's own event loops, seconds.
+    /// The sum, at these looks, of the delay of this balancer's own event loops, seconds.
     pub(crate) lag: f64,
 }
 
@@ -156,7 +156,7 @@ impl Window {
         self.answered += look.answered;
         self.looks += look.looks;
         self.sum += look.sum;
-        self.lag = self.lag.max(look.lag);
+        self.lag += look.lag;
     }
 
     /// The mean of the awaited answers.
@@ -229,7 +229,8 @@ impl ConcurrencyLimit {
     }
 
     fn judge(&mut self, window: &Window, took: f64, patience: f64, now: Time) {
-        let (rate, awaited, own) = (window.answered / window.seconds, window.awaited(), LAGS * window.lag);
+        let (rate, awaited) = (window.answered / window.seconds, window.awaited());
+        let own = LAGS * window.lag / window.looks.max(1.0);
         // What the members took of it.
         let theirs = (took - own).max(0.0);
         if self.baseline <= 0.0 || now.since(self.measured) > FORGOTTEN {

@@ -60,8 +60,8 @@ pub(crate) struct Group {
     pub(crate) admission: Option<bool>,
 
     /// Within what time clients want their answers. Where no member has room a request waits for as long as its answer can still be
-    /// expected by then, and is refused at once if it cannot. It says nothing where `admission` is off. Default: it waits for up to
-    /// sixteen times as long as requests take, a tenth of a second at least, and a second at most, or two where they take so long themselves.
+    /// expected by then, and is refused at once if it cannot. It says nothing where `admission` is off. Default: a second, or four times
+    /// as long as requests take.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) objective: Option<TimeSpan>,
