@@ -68,7 +68,7 @@ fn members_that_say_nothing_serve_what_they_can_where_strategies_go_by_load() {
         assert!(on.goodput >= 0.9 && on.late <= 7.0, "{name}: {:.3}, {:.2} % late", on.goodput, on.late);
         assert!((12.0..30.0).contains(&on.shed), "{name}: {:.2} % refused", on.shed);
         assert!(off.late >= 15.0 && off.shed == 0.0, "{name} without: {:.2} % late", off.late);
-        assert!(on.in_time >= 3.0 * off.in_time, "{name}: {:.1} % in time, {:.1} %", on.in_time, off.in_time);
+        assert!(on.in_time >= 1.3 * off.in_time, "{name}: {:.1} % in time, {:.1} %", on.in_time, off.in_time);
     }
     let calm = measure("least_connections, admission", &fleet(20, 10, 0.75));
     assert_eq!(calm.shed, 0.0, "nothing is refused below the capacity");

@@ -14,7 +14,7 @@ use core::time::Duration;
 use super::Analyzer;
 use super::outlier::Ejection;
 use crate::Time;
-use crate::member::concurrency::{ConcurrencyLimit, Window};
+use crate::member::concurrency::{ConcurrencyLimit, Totals, Window};
 
 /// The slow path's memory of a group's traffic.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,7 @@ pub(super) struct Crowd {
     pub(super) most: Arc<AtomicU32>,
     /// The largest delay of this balancer's own event loops since the last look.
     lag: Duration,
+    totals: Totals,
     /// The time to the head of the latest answers, the mean over members by their answers, seconds.
     took: f64,
 }
@@ -46,9 +47,14 @@ impl Analyzer {
         let limits = requests && self.spec.admits();
         let together = self.spec.strategy.heeds_load;
         let (mut all, mut known, mut took, mut busy) = (Window::default(), 0.0, 0.0, false);
+        let mut every = Totals::default();
         for entry in &mut self.entries {
             busy |= entry.vitals.in_flight() > 0;
-            let look = entry.traffic.look(&entry.vitals, now);
+            let look = entry.traffic.look(&entry.vitals, &self.crowd.totals, now);
+            if let Some(look) = &look {
+                every.sent += look.sent;
+                every.answered += look.answered;
+            }
             let latency = entry.vitals.blended().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
             let look = look.map(|look| Window { lag, ..look });
             let limit = match &look {
@@ -75,20 +81,22 @@ impl Analyzer {
             0
         };
         self.crowd.most.store(most, Relaxed);
+        self.crowd.totals.sent += every.sent;
+        self.crowd.totals.answered += every.answered;
         if requests {
-            self.eject_silent(&all);
+            self.eject_silent();
         }
         if busy || wide { BUSY } else { REST }
     }
 
-    /// Ejects members that have answered none of several requests while others answer. `all`: the counts of the group since the last look.
-    fn eject_silent(&mut self, all: &Window) {
-        let usual = self.crowd.took;
+    /// Ejects members that have answered none of several requests while others answer.
+    fn eject_silent(&mut self) {
+        let (usual, totals) = (self.crowd.took, self.crowd.totals);
         for place in 0..self.entries.len() {
             let entry = &self.entries[place];
-            let Some(silence) = entry.traffic.silence(self.now) else { continue };
+            let Some(silence) = entry.traffic.silence(&totals, self.now) else { continue };
             let seconds = silence.as_secs_f64();
-            if entry.state.eligible() && all.answered > 0.0 && silence >= SILENT && seconds > LONG * usual {
+            if entry.state.eligible() && silence >= SILENT && seconds > LONG * usual {
                 let awaited = entry.vitals.awaiting_here();
                 let why =
                     format!("answers none of {awaited} requests for {seconds:.1} s while others answer");

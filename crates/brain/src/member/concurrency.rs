@@ -54,8 +54,24 @@ pub(crate) struct Traffic {
     begun: u32,
     awaiting: u32,
     lost: u32,
-    /// Since when answers have been awaited and none has come.
-    silent: Option<Time>,
+    /// While answers are awaited and none comes.
+    silence: Option<Silence>,
+}
+
+/// A time in which a member answers nothing.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    since: Time,
+    /// Requests that were sent to the member in it, and the counts of the group when it began.
+    sent: f64,
+    before: Totals,
+}
+
+/// Requests sent to all members of a group, and answers of theirs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) sent: f64,
+    pub(crate) answered: f64,
 }
 
 /// A limit on the answers that may be awaited from a member, or from all members of a group.
@@ -167,7 +183,8 @@ impl Window {
 
 impl Traffic {
     /// Takes a look, about ten times a second. Returns the counts since the last one, unless that is too long ago.
-    pub(crate) fn look(&mut self, vitals: &Vitals, now: Time) -> Option<Window> {
+    /// `all`: the counts of the group up to then.
+    pub(crate) fn look(&mut self, vitals: &Vitals, all: &Totals, now: Time) -> Option<Window> {
         let (begun, awaiting, lost) = (vitals.begun_here(), vitals.awaiting_here(), vitals.lost());
         let before = core::mem::replace(&mut self.awaiting, awaiting);
         let sent = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun, begun)));
@@ -177,17 +194,25 @@ impl Traffic {
         let answered = (sent + f64::from(before) - f64::from(awaiting) - lost).max(0.0);
         let seconds = now.since(at?).as_secs_f64();
         if awaiting == 0 || answered > 0.0 || seconds > PAUSE {
-            self.silent = None;
+            self.silence = None;
         } else {
-            self.silent.get_or_insert(now);
+            let silence = self.silence.get_or_insert(Silence { since: now, sent: 0.0, before: *all });
+            silence.sent += sent;
         }
         let look = Window { seconds, sent, answered, looks: 1.0, sum: f64::from(awaiting), lag: 0.0 };
         (seconds <= PAUSE).then_some(look)
     }
 
-    /// Returns for how long answers have been awaited and none has come, if several are.
-    pub(crate) fn silence(&self, now: Time) -> Option<Duration> {
-        self.silent.filter(|_| self.awaiting >= SEVERAL).map(|since| now.since(since))
+    /// Returns for how long the member has answered nothing, if that is not chance: several requests were sent to it in that time, and if each
+    /// of them stayed unanswered as often as those of the others in the same time, all of them would in less than one case in a
+    /// thousand. `all`: the counts of the group by now.
+    pub(crate) fn silence(&self, all: &Totals, now: Time) -> Option<Duration> {
+        let silence = self.silence.as_ref()?;
+        let sent = all.sent - silence.before.sent - silence.sent;
+        let answered = all.answered - silence.before.answered;
+        let unanswered = (1.0 - answered / sent.max(1.0)).max(LEAST_UNANSWERED);
+        let chance = libm::pow(unanswered, silence.sent);
+        (silence.sent >= SEVERAL && chance < FALSE_ALARM).then(|| now.since(silence.since))
     }
 }
 
@@ -386,8 +411,11 @@ const BLIND: Duration = Duration::from_secs(2);
 const HELD_OFF: Duration = Duration::from_secs(1);
 const MISTAKES: u32 = 4;
 
-/// Unanswered requests that do not look like a few long ones.
-const SEVERAL: u32 = 3;
+/// Unanswered requests from which a member is silent, chance below which they are no long ones, and part of the others' requests that is taken
+/// to be unanswered at least.
+const SEVERAL: f64 = 3.0;
+const FALSE_ALARM: f64 = 1e-3;
+const LEAST_UNANSWERED: f64 = 0.05;
 
 #[cfg(test)]
 mod tests;

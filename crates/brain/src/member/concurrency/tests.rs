@@ -195,23 +195,36 @@ fn a_limit_ends_though_no_answer_comes() {
 
 #[test]
 fn a_member_that_answers_none_of_several_requests_is_silent() {
-    let (vitals, mut traffic) = (Vitals::default(), Traffic::default());
     let at = |tenths: u64| Time(tenths * 100_000_000);
-    (0..2).for_each(|_| _ = vitals.begin());
-    (0..10).for_each(|tenths| _ = traffic.look(&vitals, at(tenths)));
-    assert_eq!(traffic.silence(at(9)), None, "two may be long ones");
-    (0..3).for_each(|_| _ = vitals.begin());
-    vitals.begin_streaming();
-    (10..20).for_each(|tenths| _ = traffic.look(&vitals, at(tenths)));
-    let silence = traffic.silence(at(19)).expect("four are awaited");
-    assert!(silence >= Duration::from_millis(800), "{silence:?}");
-    // One more is answered, and a client gives up: the first says something of the member.
-    vitals.end();
-    vitals.lose();
-    traffic.look(&vitals, at(20));
-    assert!(traffic.silence(at(20)).is_some());
-    _ = vitals.begin();
-    vitals.end();
-    traffic.look(&vitals, at(21));
-    assert_eq!(traffic.silence(at(21)), None);
+    // Requests to it in all, and of each ten to the others those that are answered; is it silent?
+    for (requests, answered, silent) in
+        [(2, 10, false), (3, 10, true), (8, 2, false), (40, 2, true), (40, 0, false)]
+    {
+        let (vitals, mut traffic, mut all) = (Vitals::default(), Traffic::default(), Totals::default());
+        vitals.begin();
+        for tenths in 0..20 {
+            traffic.look(&vitals, &all, at(tenths));
+            // Two looks are needed to see that nothing comes.
+            if (4..14).contains(&tenths) {
+                let until = requests * (tenths as u32 - 3) / 10;
+                while vitals.in_flight() < 1 + until {
+                    vitals.begin();
+                    all.sent += 1.0;
+                }
+            }
+            all.sent += 10.0;
+            all.answered += f64::from(answered);
+        }
+        let found = traffic.silence(&all, at(19));
+        assert_eq!(found.is_some(), silent, "{requests} {answered}");
+        assert!(found.is_none_or(|silence| silence >= Duration::from_millis(1700)), "{found:?}");
+        // That a client gives up says nothing of the member; an answer does.
+        vitals.end();
+        vitals.lose();
+        traffic.look(&vitals, &all, at(20));
+        assert_eq!(traffic.silence(&all, at(20)).is_some(), silent);
+        vitals.end();
+        traffic.look(&vitals, &all, at(21));
+        assert_eq!(traffic.silence(&all, at(21)), None);
+    }
 }
