@@ -1,7 +1,7 @@
 """python3 -B -m tests.worlds: plays worlds, many beside each other, since all mostly wait.
 
-The strategies of one world run one after the other, so that they see the same hour of the machine. Worlds that fill the machine's cores
-run alone, after the others.
+The strategies of one world run one after the other, so that they see the same hour of the machine. Worlds
+that fill the machine's cores run alone, after the others.
 """
 
 import argparse
@@ -14,11 +14,11 @@ import sys
 from benches.rig.peers import Plimsoll, first_line
 from benches.rig.process import Failed
 
-from .balancers import PEERS, installed
+from .balancers import installed
 from .catalogue import ALL, SHORT, named
 from .rows import JUDGED, Row, exit_code, harm
 from .table import Table, summary
-from .world import Outcome
+from .world import PEERS, Outcome
 
 STRATEGIES = "adaptive,least_request,least_connections,round_robin"
 LONGEST = 600
@@ -28,21 +28,26 @@ LONGEST = 600
 def parse():
     parser = argparse.ArgumentParser(
         prog="python3 -B -m tests.worlds",
-        description="Ordinary days of a load balancer, on real sockets: counts what is answered. Exit code 0 if every row "
-        "of adaptive holds, 1 if one breaks, 2 if something could not be played.",
+        description="Ordinary days of a load balancer, on real sockets: counts what is answered. Exit code "
+        "0 if every row of adaptive holds, 1 if one breaks, 2 if something could not be played.",
         epilog="$PLIMSOLL_BIN names the binary (default: target/release/plimsoll).",
     )
     parser.add_argument("worlds", nargs="*", metavar="WORLD", help="worlds to play (default: all)")
     parser.add_argument(
         "-s", "--strategies", metavar="NAMES",
-        help=f"strategies, adaptive+open (without admission), haproxy, nginx (default: {STRATEGIES}; with --short: adaptive)",
+        help="strategies, adaptive+open (without admission), haproxy, nginx "
+        f"(default: {STRATEGIES}; with --short: adaptive)",
     )  # fmt: skip
     parser.add_argument("--short", action="store_true", help="the worlds of `make test`")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="first seed (default 1)")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (default 1)")
+    parser.add_argument(
+        "--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (default 1)"
+    )
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="worlds at once (default 4)")
     parser.add_argument("--list", action="store_true", help="say what the worlds are, and play none")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="form of the data (default table)")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json"), default="table", help="form of the data (default table)"
+    )
     return parser, parser.parse_args()
 
 
@@ -65,7 +70,7 @@ def plays(world, strategy):
     """Returns whether a world has a row of this strategy."""
     if world.setup.strategy:
         return strategy == JUDGED
-    return world.setup.peers or strategy not in PEERS
+    return strategy not in PEERS or strategy in world.setup.peers
 
 
 def listed(worlds):
@@ -86,7 +91,8 @@ class Player:
         self.table, self.jobs, self.rows = table, asyncio.Semaphore(jobs), []
 
     async def all(self, plan):
-        """Plays lists of rows: the rows of a list one after the other, lists beside each other unless they are alone."""
+        """Plays lists of rows: the rows of a list one after the other, lists beside each other unless they
+        are alone."""
         alone = [rows for rows in plan if named(rows[0].world).alone]
         await asyncio.gather(*(self.lane(rows) for rows in plan if rows not in alone))
         for rows in alone:
@@ -124,7 +130,9 @@ async def play(row):
         row.outcome = Outcome(**json.loads(out))
         row.broken = named(row.world).broken(row.outcome)
     else:
-        row.error = err.decode(errors="replace").strip().replace("\n", " | ") or f"ended with {child.returncode}"
+        row.error = (
+            err.decode(errors="replace").strip().replace("\n", " | ") or f"ended with {child.returncode}"
+        )
 
 
 def planned(worlds, strategies, seeds):

@@ -10,10 +10,10 @@ import shutil
 from benches.rig.peers import Plimsoll as Built
 from benches.rig.process import HOST
 
+from .world import PEERS
+
 REFERENCES = ("least_request", "least_connections", "round_robin")
 """Strategies without admission, which `adaptive` is judged by."""
-
-PEERS = ("haproxy", "nginx")
 
 
 def binary():
@@ -61,6 +61,7 @@ def plimsoll_config(place, strategy):
     setup = place.setup
     strategy, _, switch = (setup.strategy or strategy).partition("+")
     members = [f"{host}:{port}" for host, port in place.members]
+    health = 'health = {{ http = "/healthz", interval = "500ms", timeout = "{}" }}'
     lines = [
         f"threads = {setup.threads}",
         "[admin]",
@@ -77,7 +78,7 @@ def plimsoll_config(place, strategy):
         "admission = false" if switch == "open" else "",
         'protocol = "h2"' if setup.http2 else "",
         f"members = {json.dumps(members)}",
-        'health = { http = "/healthz", interval = "500ms" }' if setup.health else "",
+        health.format(setup.health) if setup.health else "",
         setup.group,
     ]
     return "\n".join(line for line in lines if line) + "\n"
@@ -88,7 +89,8 @@ def haproxy(place):
     second = "proto h2" if setup.http2 else ""
     check = "check inter 500ms" if setup.health else ""
     servers = "\n".join(
-        f"  server s{number} {host}:{port} {second} {check}" for number, (host, port) in enumerate(place.members)
+        f"  server s{number} {host}:{port} {second} {check}"
+        for number, (host, port) in enumerate(place.members)
     )
     config = place.path("haproxy.cfg")
     config.write_text(
@@ -102,6 +104,7 @@ defaults
   timeout client 60s
   timeout server 60s
   timeout tunnel 1h
+  timeout check {setup.health or "10s"}
   option redispatch
 frontend front
   bind {HOST}:{place.port} {second}
@@ -124,13 +127,13 @@ def nginx(place):
             place.setup.threads,
             place.path("pid"),
             f"""\
-  map $http_upgrade $connection {{ default upgrade; "" ""; }}
+  map $http_upgrade $switches {{ default upgrade; "" ""; }}
   upstream web {{ least_conn; {servers} keepalive 64; }}
   server {{
     listen {HOST}:{place.port};
     location / {{
       proxy_http_version 1.1;
-      proxy_set_header Connection $connection;
+      proxy_set_header Connection $switches;
       proxy_set_header Upgrade $http_upgrade;
       proxy_buffering off;
       proxy_read_timeout 60s;
@@ -166,5 +169,7 @@ def fast_members(where, addresses):
     """Writes nginx's configuration as members that answer at once; returns the command."""
     listen = " ".join(f"listen {host}:{port} backlog=4096;" for host, port in addresses)
     config = where / "members.conf"
-    config.write_text(nginx_config(where, 1, where / "members.pid", f'  server {{ {listen} return 200 "ok"; }}\n'))
+    config.write_text(
+        nginx_config(where, 1, where / "members.pid", f'  server {{ {listen} return 200 "ok"; }}\n')
+    )
     return ["nginx", "-p", where, "-e", "stderr", "-c", config]

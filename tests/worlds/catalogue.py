@@ -1,6 +1,7 @@
 """The worlds. A new one is a function in a file of its kind, and a line here.
 
-Those of the short form run in `make test`: what they count depends on no machine, and each takes 25 seconds at most.
+Those of the short form run in `make test`: what they count depends on no machine, and each takes 25 seconds
+at most.
 """
 
 from . import changes, faults, fleets, held, ordinary, overload, pauses, sessions

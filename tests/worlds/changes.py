@@ -6,7 +6,7 @@ from .world import Setup, all_but, world
 EVERYTHING = "all requests"
 
 
-@world(Setup(apart=True, peers=False), EVERYTHING, [all_but(0)])
+@world(Setup(apart=True, peers=()), EVERYTHING, [all_but(0)])
 async def rolling_update(stage):
     """Each member in turn is drained, ended, started again cold, and taken back."""
     load = stage.load()
@@ -22,7 +22,7 @@ async def rolling_update(stage):
     return load.outcome()
 
 
-@world(Setup(peers=False), EVERYTHING, [all_but(0)])
+@world(Setup(peers=()), EVERYTHING, [all_but(0)])
 async def reloads(stage):
     """The configuration is read again each second, with a member more or less and another timeout."""
     load = stage.load()

@@ -8,7 +8,7 @@ import socket
 
 from . import http2
 from .clock import pause
-from .world import REFUSED
+from .world import REFUSED, Answer
 
 SOCKET = (
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -42,7 +42,7 @@ class Http1:
         self.doors, self.keeps, self.idle = itertools.cycle(doors), keeps, []
 
     async def ask(self, ask):
-        """Returns the status of an answer. A kept connection that turns out to be closed is replaced by a new one."""
+        """Returns an `Answer`. A kept connection that turns out to be closed is replaced by a new one."""
         if self.idle:
             with contextlib.suppress(Stale):
                 return await self.exchange(ask, *self.idle.pop())
@@ -52,9 +52,11 @@ class Http1:
         kept = False
         try:
             head = await head_of(ask, reader, writer)
-            await read(ask, reader, length(head))
-            kept = self.keeps and b"connection: close" not in head.lower()
-            return int(head[9:12])
+            fields = fields_of(head)
+            # The connection ends a body whose length is not said.
+            await read(ask, reader, int(fields.get("content-length", 0)))
+            kept = self.keeps and fields.get("connection") != "close"
+            return Answer(int(head[9:12]), fields.get("plimsoll-reason", ""))
         finally:
             if kept:
                 self.idle.append((reader, writer))
@@ -86,7 +88,9 @@ async def send(ask, writer):
     if not ask.upload:
         writer.write(f"GET {ask.target} HTTP/1.1\r\nHost: world\r\n\r\n".encode())
         return
-    writer.write(f"POST {ask.target} HTTP/1.1\r\nHost: world\r\nContent-Length: {ask.upload}\r\n\r\n".encode())
+    writer.write(
+        f"POST {ask.target} HTTP/1.1\r\nHost: world\r\nContent-Length: {ask.upload}\r\n\r\n".encode()
+    )
     pieces = PIECES if ask.over else 1
     for piece in range(pieces):
         if ask.over:
@@ -105,22 +109,21 @@ async def read(ask, reader, size):
             await pause(ask.over / pieces)
 
 
-def length(head):
-    """Returns the length of the body that an answer's head announces; none is said where the connection ends it."""
-    for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return int(line.partition(b":")[2])
-    return 0
+def fields_of(head):
+    """Returns the fields of a head, by name."""
+    lines = head.decode("latin-1").lower().split("\r\n")[1:]
+    return dict(line.split(": ", 1) for line in lines if ": " in line)
 
 
 class Http2:
-    """A few connections of HTTP/2, on which requests take turns; with `calls` these are unary calls of gRPC."""
+    """A few connections of HTTP/2, on which requests take turns; with `calls` these are unary calls of
+    gRPC."""
 
     def __init__(self, doors, connections=5, calls=False):
         self.doors, self.most, self.calls, self.open = itertools.cycle(doors), connections, calls, []
 
     async def ask(self, ask):
-        """Returns the status of an answer; gRPC's that says "unavailable" or "exhausted" is a refusal."""
+        """Returns an `Answer`; one of gRPC that says "unavailable" or "exhausted" is a refusal."""
         try:
             return await self.once(ask)
         except http2.Unprocessed:
@@ -133,7 +136,7 @@ class Http2:
             status = await call.answered()
         finally:
             connection.give_up(call)
-        return self.status(status, call)
+        return Answer(self.status(status, call), call.fields.get("plimsoll-reason", ""))
 
     async def connection(self):
         """Returns the connection with the fewest calls, or a new one."""
@@ -181,7 +184,8 @@ class Held:
             held.close()
 
     async def get(self, target, fields="", head=True):
-        """Sends a request of which the answer stays unread, behind its head unless that does not matter either."""
+        """Sends a request of which the answer stays unread, behind its head unless that does not matter
+        either."""
         reader, writer = await asyncio.open_connection(*self.door)
         self.writers.append(writer)
         writer.write(f"GET {target} HTTP/1.1\r\nHost: world\r\n{fields}\r\n".encode())

@@ -11,7 +11,12 @@ PATIENCE = 5.0
 TAIL = {"workers": 64, "mean": 20, "tail": True}
 
 
-@world(Setup(work=({"workers": 64, "mean": 0.1}, TAIL)), EVERYTHING, [answered(0.996), none_refused()], quiet=True)
+@world(
+    Setup(work=({"workers": 64, "mean": 0.1}, TAIL)),
+    EVERYTHING,
+    [answered(0.996), none_refused()],
+    quiet=True,
+)
 async def hung(stage):
     """The fastest of four answers nothing for ten seconds, but health checks; the others have a long tail."""
     load = stage.load()
@@ -52,7 +57,8 @@ async def crawling(stage):
 
 @world(Setup(), EVERYTHING, [all_but(50), none_refused()])
 async def failing(stage):
-    """One of four fails all at once, but health checks, for eight seconds: two seconds of its share may be lost."""
+    """One of four fails all at once, but health checks, for eight seconds: two seconds of its share may be
+    lost."""
     load = stage.load()
     running = load.start(100, 18)
     await pause(4)
@@ -63,7 +69,7 @@ async def failing(stage):
     return load.outcome()
 
 
-@world(APART, EVERYTHING, [answered(0.998), none_refused()])
+@world(Setup(apart=True, health="1s"), EVERYTHING, [answered(0.998), none_refused()])
 async def frozen(stage):
     """One of four stands still for four seconds, twice."""
     load = stage.load()

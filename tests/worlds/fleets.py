@@ -7,7 +7,7 @@ EVERYTHING = "all requests"
 
 
 @world(
-    Setup(members=2, work=({"workers": 4, "mean": 40}, {"workers": 1, "mean": 40}), peers=False),
+    Setup(members=2, work=({"workers": 4, "mean": 40}, {"workers": 1, "mean": 40}), peers=()),
     "what is answered, and what the balancer says that members can do, as a share of what they did",
     [all_but(0), at_least("load line", 1), at_most("over it", 0)],
 )
@@ -32,7 +32,9 @@ NEAR = 14
 
 
 @world(
-    Setup(members=2 * NEAR, work=({"workers": 2, "mean": 20},) * NEAR + ({"workers": 2, "mean": 20, "far": 30},)),
+    Setup(
+        members=2 * NEAR, work=({"workers": 2, "mean": 20},) * NEAR + ({"workers": 2, "mean": 20, "far": 30},)
+    ),
     "requests that near members serve",
     [all_but(0), at_least("near", 0.6)],
 )
@@ -60,7 +62,8 @@ async def mixed_fleet(stage):
 
 @world(Setup(side_cars=4), EVERYTHING, [all_but(0)])
 async def side_cars(stage):
-    """All members are behind side-cars, and up to 80 ms slower for two seconds, once; then ten seconds of silence."""
+    """All members are behind side-cars, and up to 80 ms slower for two seconds, once; then ten seconds of
+    silence."""
     load, after = stage.load(), stage.load()
     running = load.start(80, 14)
     await pause(6)
@@ -83,7 +86,7 @@ async def two_balancers(stage):
     return load.outcome()
 
 
-@world(Setup(members=1000, health=False), EVERYTHING, [all_but(0)])
+@world(Setup(members=1000, health=""), EVERYTHING, [all_but(0)])
 async def thousand_members(stage):
     """A thousand members, and requests for a few of them."""
     load = stage.load()

@@ -5,7 +5,7 @@ import asyncio
 from .clients import Held, Http2
 from .clock import pause
 from .http2 import Client
-from .world import Setup, all_but, answered, world
+from .world import HAPROXY, Setup, all_but, answered, world
 
 
 @world(Setup(), "requests after the two seconds", [all_but(0)])
@@ -33,7 +33,7 @@ async def behind_streams(stage, count):
     return load.outcome(since=11)
 
 
-@world(Setup(http2=True), "calls after the two seconds", [all_but(0)])
+@world(Setup(http2=True, peers=HAPROXY), "calls after the two seconds", [all_but(0)])
 async def grpc_streams(stage):
     """40 streams of gRPC stay open beside calls; all members are up to 80 ms slower for two seconds, once."""
     client, streaming = Http2(stage.doors, calls=True), Http2(stage.doors, calls=True)
@@ -93,9 +93,10 @@ async def slow_posts(stage):
     return load.outcome(since=14)
 
 
-@world(Setup(), "requests after the burst", [answered(0.999)])
+@world(Setup(peers=HAPROXY), "requests after the burst", [answered(0.999)])
 async def zero_window(stage):
-    """A connection of HTTP/2 that reads nothing has 40 answers waiting; six seconds later 300 requests come at once."""
+    """A connection of HTTP/2 that reads nothing has 40 answers waiting; six seconds later 300 requests come
+    at once."""
     load = stage.load()
     running = load.start(150, 26)
     await pause(3)

@@ -1,7 +1,7 @@
 """HTTP/2 in clear (RFC 9113), as far as worlds need it: connections of a client, and of a member's server.
 
-Windows are given back as soon as data has come; what is sent is small and does not count the peer's. A client may open
-its windows not at all, as one does that reads nothing.
+Windows are given back as soon as data has come; what is sent is small and does not count the peer's. A
+client may open its windows not at all, as one does that reads nothing.
 """
 
 import asyncio
@@ -33,7 +33,9 @@ def frame(kind, flags, stream, payload=b""):
 def settings(**values):
     """Returns the bytes of SETTINGS; `window` is the window that the peer has for each stream."""
     names = {"window": INITIAL_WINDOW_SIZE, "streams": MAX_CONCURRENT_STREAMS}
-    payload = b"".join(names[name].to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in values.items())
+    payload = b"".join(
+        names[name].to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in values.items()
+    )
     return frame(SETTINGS, 0, 0, payload)
 
 
@@ -190,7 +192,9 @@ class Client(Link):
 
     def on_reset(self, stream, code):
         if call := self.calls.pop(stream, None):
-            call.fail((Unprocessed if code == REFUSED_STREAM else Lost)(f"the stream was reset with code {code}"))
+            call.fail(
+                (Unprocessed if code == REFUSED_STREAM else Lost)(f"the stream was reset with code {code}")
+            )
 
     def on_goaway(self, last):
         self.ending = True

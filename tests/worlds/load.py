@@ -5,11 +5,13 @@ import time
 
 from .clients import Ask, Http1
 from .clock import pause
-from .world import FAILED, GAVE_UP, PATIENCE, tally
+from .world import FAILED, GAVE_UP, PATIENCE, Answer, Asked, tally
+
+PLAIN = Ask()
 
 
 class Counted:
-    """What became of requests: when each was due since the first, its status, and how long it took from then."""
+    """Requests, and what became of each."""
 
     def __init__(self):
         self.begun, self.rows = time.monotonic(), []
@@ -19,14 +21,13 @@ class Counted:
         due = time.monotonic() if due is None else due
         try:
             async with asyncio.timeout(patience + ask.over):
-                status = await client.ask(ask)
+                answer = await client.ask(ask)
         except TimeoutError:
-            status = GAVE_UP
-        except (OSError, asyncio.IncompleteReadError):
-            status = FAILED
+            answer = Answer(GAVE_UP)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            answer = Answer(FAILED, type(error).__name__)
         took = max(time.monotonic() - due - ask.over, 0.0)
-        self.rows.append((due - self.begun, status, took))
-        return status
+        self.rows.append(Asked(due - self.begun, answer, took))
 
     def start(self, *words, **more):
         """Runs beside what happens else; wait for what it returns."""
@@ -34,7 +35,7 @@ class Counted:
 
     def outcome(self, since=0.0, until=float("inf"), patience=PATIENCE):
         """Returns the outcome of what was due between two times."""
-        return tally([row for row in self.rows if since <= row[0] < until], patience)
+        return tally([row for row in self.rows if since <= row.due < until], patience)
 
 
 class Load(Counted):
@@ -44,8 +45,9 @@ class Load(Counted):
         super().__init__()
         self.client, self.chance = client, chance
 
-    async def run(self, rate, seconds, ask=Ask(), most=None, patience=PATIENCE):
-        """Sends `rate` requests a second, or `rate(time)` of `most`. `ask` is a request, or draws one by chance."""
+    async def run(self, rate, seconds, ask=PLAIN, most=None, patience=PATIENCE):
+        """Sends `rate` requests a second, or `rate(time)` of `most`. `ask` is a request, or draws one by
+        chance."""
         self.begun = due = time.monotonic()
         waiting = []
         while (due := due + self.chance.expovariate(most or rate)) < self.begun + seconds:
@@ -56,7 +58,7 @@ class Load(Counted):
             waiting.append(asyncio.create_task(self.count(self.client, what, due, patience)))
         await asyncio.gather(*waiting)
 
-    async def burst(self, requests, ask=Ask()):
+    async def burst(self, requests, ask=PLAIN):
         """Sends so many requests at once, and waits for them."""
         await asyncio.gather(*(self.count(self.client, ask) for _ in range(requests)))
 
@@ -77,6 +79,6 @@ class Crowd(Counted):
     async def client(self, until, gap):
         own = Http1(self.doors)
         while time.monotonic() < until:
-            await self.count(own, Ask())
+            await self.count(own, PLAIN)
             await pause(gap)
         await own.close()

@@ -1,11 +1,13 @@
 """The servers of a world, in a process of their own: python3 -m tests.worlds.member JSON.
 
-One process serves any number of members, each at an address of its own on one port. A member works on so many requests at
-once, and others wait in order; work is a timer, so that the machine's speed is not the member's. HTTP/1.1 and HTTP/2 by
-prior knowledge. What a member is like is changed while it runs: GET /__set?name=value.
+One process serves any number of members, each at an address of its own on one port. A member works on so
+many requests at once, and others wait in order; work is a timer, so that the machine's speed is not the
+member's. HTTP/1.1 and HTTP/2 by prior knowledge. What a member is like is changed while it runs: GET
+/__set?name=value.
 
-`/` is work, after the request's body; `/events` is a stream of events that does not end; `/socket` switches protocols
-and is silent; `/file/BYTES` is work and a body of that size; `/healthz` is answered at once; `/__told` is what was done.
+`/` is work, after the request's body; `/events` is a stream of events that does not end; `/socket` switches
+protocols and is silent; `/file/BYTES` is work and a body of that size; `/healthz` is answered at once;
+`/__told` is what was done.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ import random
 import sys
 
 from . import http2
+from .clients import fields_of
 from .clock import pause
 
 EVENTS = 5.0
@@ -126,7 +129,7 @@ class Http1:
             head = await self.reader.readuntil(b"\r\n\r\n")
             if head.startswith(b"PRI "):
                 return await self.upgrade()
-            target, fields = parse(head)
+            target, fields = head.split(b" ", 2)[1].decode("latin-1"), fields_of(head)
             if target == "/events":
                 await self.events()
             elif target == "/socket":
@@ -182,13 +185,6 @@ class Http1:
 def message(body):
     """Returns a message of gRPC."""
     return b"\0" + len(body).to_bytes(4, "big") + body
-
-
-def parse(head):
-    """Returns target and fields of a request's head."""
-    first, *lines = head.decode("latin-1").split("\r\n")
-    fields = dict(line.lower().split(": ", 1) for line in lines if ": " in line)
-    return first.split(" ")[1], fields
 
 
 async def main(told):

@@ -4,7 +4,7 @@ import math
 
 from .clients import Ask, Http1, Http2
 from .clock import pause
-from .world import Setup, all_but, answered, none_refused, world
+from .world import HAPROXY, Setup, all_but, answered, none_refused, world
 
 EVERYTHING = "all requests"
 
@@ -19,7 +19,8 @@ async def calm(stage):
 
 @world(Setup(), EVERYTHING, [all_but(0)])
 async def new_connections(stage):
-    """Each request comes on a connection of its own; all members are up to 80 ms slower for two seconds, once."""
+    """Each request comes on a connection of its own; all members are up to 80 ms slower for two seconds,
+    once."""
     load = stage.load(Http1(stage.doors, keeps=False))
     running = load.start(60, 14)
     await pause(5)
@@ -28,9 +29,10 @@ async def new_connections(stage):
     return load.outcome()
 
 
-@world(Setup(), EVERYTHING, [all_but(0)])
+@world(Setup(peers=HAPROXY), EVERYTHING, [all_but(0)])
 async def http2_clients(stage):
-    """Five clients of HTTP/2 have many requests under way on each connection; all members are slower for two seconds."""
+    """Five clients of HTTP/2 have many requests under way on each connection; all members are slower for
+    two seconds."""
     client = Http2(stage.doors, connections=5)
     load = stage.load(client)
     running = load.start(80, 14)
@@ -41,7 +43,7 @@ async def http2_clients(stage):
     return load.outcome()
 
 
-@world(Setup(http2=True), EVERYTHING, [all_but(0)])
+@world(Setup(http2=True, peers=HAPROXY), EVERYTHING, [all_but(0)])
 async def grpc_calls(stage):
     """Clients of gRPC call members of gRPC; all members are up to 80 ms slower for two seconds, once."""
     client = Http2(stage.doors, connections=5, calls=True)
@@ -107,7 +109,8 @@ async def crowd(stage):
 
 
 def upload(chance):
-    """Draws an upload of 20 to 200 KB that takes up to a second to send, or one time in two a plain request."""
+    """Draws an upload of 20 to 200 KB that takes up to a second to send, or one time in two a plain
+    request."""
     if chance.random() < 0.5:
         return Ask()
     return Ask("/upload", upload=chance.randrange(20_000, 200_000), over=chance.uniform(0.1, 1.0))
@@ -115,7 +118,8 @@ def upload(chance):
 
 @world(Setup(), EVERYTHING, [all_but(0)])
 async def uploads(stage):
-    """Half of the requests are uploads of up to 200 KB and a second; all members are slower for two seconds, once."""
+    """Half of the requests are uploads of up to 200 KB and a second; all members are slower for two
+    seconds, once."""
     load = stage.load()
     running = load.start(50, 14, ask=upload)
     await pause(5)
@@ -131,7 +135,8 @@ def download(chance):
 
 @world(Setup(), EVERYTHING, [all_but(0)])
 async def downloads(stage):
-    """A quarter of the requests are downloads that are read slowly; all members are slower for two seconds, once."""
+    """A quarter of the requests are downloads that are read slowly; all members are slower for two seconds,
+    once."""
     load = stage.load()
     running = load.start(60, 14, ask=download)
     await pause(5)

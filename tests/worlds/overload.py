@@ -34,7 +34,8 @@ async def bursts(stage):
 
 @world(ONE_WORKER, "all requests", [all_but(0)], quiet=True)
 async def spike(stage):
-    """Half as much again as members can do for one second, which half a second of waiting makes good; twice."""
+    """Half as much again as members can do for one second, which half a second of waiting makes good;
+    twice."""
     load = stage.load()
     for _ in range(2):
         part = stage.load()
@@ -54,7 +55,8 @@ async def spike(stage):
     quiet=True,
 )
 async def surge(stage):
-    """A third more than members can do for ten seconds, then half; in time is as a share of what they can do."""
+    """A third more than members can do for ten seconds, then half; in time is as a share of what they can
+    do."""
     load, last = stage.load(), stage.load()
     running = load.start(533, 10)
     await pause(4)
@@ -79,7 +81,13 @@ async def closed_loop(stage):
     port = stage.door[1]
     await measured(port, 64, 4)
     load = await measured(port, 1000, 8)
-    return Outcome(sent=load.requests, answered=load.requests - load.errors, refused=load.errors, p50=load.p50 / 1e3, p99=load.p99 / 1e3)
+    return Outcome(
+        sent=load.requests,
+        answered=load.requests - load.errors,
+        refused=load.errors,
+        p50=load.p50 / 1e3,
+        p99=load.p99 / 1e3,
+    )
 
 
 async def measured(port, connections, seconds):

@@ -2,7 +2,7 @@
 
 from .clients import Http2
 from .clock import pause
-from .world import Setup, all_but, answered, none_refused, world
+from .world import HAPROXY, Setup, all_but, answered, none_refused, world
 
 
 @world(Setup(), "all requests", [answered(0.999)])
@@ -31,9 +31,15 @@ async def collections(stage):
     return load.outcome()
 
 
-@world(Setup(members=1, work=({"workers": 64, "mean": 100, "constant": True},)), "the bursts", [none_refused()], alone=True)
+@world(
+    Setup(members=1, peers=HAPROXY, work=({"workers": 64, "mean": 100, "constant": True},)),
+    "the bursts",
+    [none_refused()],
+    alone=True,
+)
 async def idle_group(stage):
-    """The machine's cores are busy with something else; each five seconds 50 requests come at once over HTTP/2."""
+    """The machine's cores are busy with something else; each five seconds 50 requests come at once over
+    HTTP/2."""
     for _ in range(4):
         stage.busy_loop()
     client = Http2(stage.doors, connections=5)

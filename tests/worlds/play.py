@@ -1,4 +1,5 @@
-"""Plays one world with one strategy, in a process of its own: python3 -m tests.worlds.play WORLD STRATEGY SEED.
+"""Plays one world with one strategy, in a process of its own: python3 -m tests.worlds.play WORLD STRATEGY
+SEED.
 
 Prints an `Outcome` as JSON; exit code 2 if it could not be played.
 """

@@ -1,7 +1,8 @@
 """Rows: a world played once, and what the rows of `adaptive` say together.
 
-A row of `adaptive` breaks if its world's bound does not hold. Law 1 is judged over all seeds of a world: `adaptive`
-answers at least as large a share as the best of the strategies without admission that ran beside it, less `SLACK`.
+A row of `adaptive` breaks if its world's bound does not hold. Law 1 is judged over all seeds of a world:
+`adaptive` answers at least as large a share as the best of the strategies without admission that ran beside
+it, less `SLACK`.
 """
 
 import dataclasses

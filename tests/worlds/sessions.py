@@ -1,7 +1,7 @@
 """Worlds of clients that are bound to a member: per session, and on demand.
 
-Where one of four members has all sessions at first, `first_available` has put them there. `even` is what the member with the
-fewest requests served, as a share of that with the most.
+Where one of four members has all sessions at first, `first_available` has put them there. `even` is what
+the member with the fewest requests served, as a share of that with the most.
 """
 
 from .clock import pause
@@ -21,7 +21,8 @@ def even(before, after):
 
 
 async def spread(stage, clients, ends, last):
-    """Runs the sessions for `ends` seconds; returns how even members were in the `last` ones, and the moves in them."""
+    """Runs the sessions for `ends` seconds; returns how even members were in the `last` ones, and the moves
+    in them."""
     running = clients.start(SESSIONS, ends, GAP)
     await pause(ends - last)
     served, moves = await stage.served(), await stage.moves()
@@ -30,7 +31,7 @@ async def spread(stage, clients, ends, last):
 
 
 @world(
-    Setup(strategy="first_available", listener=ON_DEMAND, group=PASSIVE, peers=False),
+    Setup(strategy="first_available", listener=ON_DEMAND, group=PASSIVE, peers=()),
     "requests of each member in the last eight of 22 seconds",
     [all_but(0), at_least("even", 0.4), at_least("even after the silence", 0.4)],
 )
@@ -40,7 +41,7 @@ async def idle_sessions(stage):
 
 
 @world(
-    Setup(strategy="first_available", listener=ON_DEMAND, group=PASSIVE, peers=False),
+    Setup(strategy="first_available", listener=ON_DEMAND, group=PASSIVE, peers=()),
     "requests of each member in the last eight of 22 seconds",
     [all_but(0), at_least("even", 0.4), at_least("even after the silence", 0.4)],
 )
@@ -62,7 +63,7 @@ AT_REST = [all_but(0), at_least("even", 0.4), at_most("moves", 36), at_most("mov
 
 
 @world(
-    Setup(strategy="first_available", listener=ON_DEMAND, group=PUSHED, side_cars=4, reports=True, peers=False),
+    Setup(strategy="first_available", listener=ON_DEMAND, group=PUSHED, side_cars=4, reports=True, peers=()),
     "moves of sessions, three each at most, and requests of each member in the last 20 of 60 seconds",
     AT_REST,
 )
@@ -72,12 +73,13 @@ async def side_car_sessions(stage):
 
 
 @world(
-    Setup(strategy="first_available", listener=ON_DEMAND, group=PASSIVE, side_cars=4, reports=True, peers=False),
+    Setup(strategy="first_available", listener=ON_DEMAND, group=PASSIVE, side_cars=4, reports=True, peers=()),
     "moves of sessions, three each at most, and requests of each member in the last 20 of 60 seconds",
     AT_REST,
 )
 async def mixed_sources(stage):
-    """12 sessions, all with one member at first; the balancer counts itself, and side-cars report all the same."""
+    """12 sessions, all with one member at first; the balancer counts itself, and side-cars report all the
+    same."""
     return await until_rest(stage)
 
 
@@ -89,7 +91,7 @@ async def until_rest(stage):
 
 
 @world(
-    Setup(listener='binding = "per_session"', peers=False),
+    Setup(listener='binding = "per_session"', peers=()),
     "all requests, and requests of each member after the two seconds",
     [all_but(0), at_least("even", 0.4)],
 )
@@ -99,7 +101,7 @@ async def per_session(stage):
 
 
 @world(
-    Setup(listener=ON_DEMAND, group=PASSIVE, peers=False),
+    Setup(listener=ON_DEMAND, group=PASSIVE, peers=()),
     "all requests, and requests of each member after the two seconds",
     [all_but(0), at_least("even", 0.4)],
 )

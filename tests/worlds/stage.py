@@ -13,10 +13,11 @@ from pathlib import Path
 
 from benches.rig.process import HOST, Child, Failed, free_port, send
 
-from .balancers import PEERS, Place, balancer, binary, fast_members, plimsoll_config
+from .balancers import Place, balancer, binary, fast_members, plimsoll_config
 from .clients import Http1
 from .clock import pause
 from .load import Crowd, Load
+from .world import PEERS
 
 READY = 60.0
 """Seconds until all members are up, at most."""
@@ -122,7 +123,11 @@ class Stage:
             time.sleep(0.1)
 
     def all_up(self, place):
-        group = asyncio.run(self.told(place))
+        try:
+            group = asyncio.run(self.told(place))
+        except Failed:
+            # It is about to listen at its control socket.
+            return False
         return all(member["state"] == "up" for member in group["members"])
 
     # What a world does.
@@ -151,7 +156,8 @@ class Stage:
                 await self.of_member(number, f"/__set?{name}={float(value)}")
 
     async def done(self):
-        """Returns what each member has done so far: requests served, and seconds that its workers were busy."""
+        """Returns what each member has done so far: requests served, and seconds that its workers were
+        busy."""
         return [json.loads(await self.of_member(number, "/__told")) for number in range(len(self.addresses))]
 
     async def served(self):
@@ -216,7 +222,8 @@ class Stage:
         return sum(member["moved"] for member in (await self.told())["members"])
 
     async def reload(self, without=0, **changes):
-        """Has the balancer read its configuration again, with changes to the setup and without the last members."""
+        """Has the balancer read its configuration again, with changes to the setup and without the last
+        members."""
         members = self.addresses[: len(self.addresses) - without]
         setup = dataclasses.replace(self.setup, **changes)
         place = dataclasses.replace(self.places[0], setup=setup, members=members)

@@ -36,10 +36,13 @@ class Table:
     def row(self, row):
         """Writes a row."""
         self.left -= 1
-        cells = "".join(text(row.outcome).rjust(width) if row.outcome else "-".rjust(width) for _, width, text in COLUMNS)
+        cells = "".join(
+            text(row.outcome).rjust(width) if row.outcome else "-".rjust(width) for _, width, text in COLUMNS
+        )
         verdict = self.painted(row.verdict()) if row.judged() else row.verdict().lower()
         words = [verdict, *figures(row), *notes(row)]
-        self.line(f"{row.world:{self.worlds}}  {row.strategy:{self.strategies}} {row.seed:4}{cells}  {'  '.join(words)}")
+        name = f"{row.world:{self.worlds}}  {row.strategy:{self.strategies}} {row.seed:4}"
+        self.line(f"{name}{cells}  {'  '.join(words)}")
 
     def painted(self, verdict):
         return f"\x1b[{COLOURS[verdict]}m{verdict}\x1b[0m" if self.colour else verdict
@@ -72,12 +75,19 @@ class Table:
 
 def figures(row):
     """Returns the figures of a row in words."""
-    return [f"{name} {value:.2f}".removesuffix(".00") for name, value in (row.outcome.figures if row.outcome else {}).items()]
+    return [
+        f"{name} {value:.2f}".removesuffix(".00")
+        for name, value in (row.outcome.figures if row.outcome else {}).items()
+    ]
 
 
 def notes(row):
     """Returns what is wrong with a row."""
     asked = [f"(asked for: {'; '.join(row.broken)})"] if row.broken else []
+    if row.outcome and row.outcome.reasons:
+        asked.append(
+            "reasons: " + ", ".join(f"{reason} {count}" for reason, count in row.outcome.reasons.items())
+        )
     return asked + ([f"({row.error})"] if row.error else [])
 
 
@@ -86,7 +96,9 @@ def summary(rows, harms):
     judged = [row for row in rows if row.judged()]
     broken = list(dict.fromkeys(row.world for row in judged if row.broken))
     missing = list(dict.fromkeys(f"{row.world} {row.strategy}" for row in rows if row.error))
-    lines = [f"adaptive: {sum(not row.broken and not row.error for row in judged)} of {len(judged)} rows hold"]
+    lines = [
+        f"adaptive: {sum(not row.broken and not row.error for row in judged)} of {len(judged)} rows hold"
+    ]
     lines += [f"broken: {', '.join(broken)}"] if broken else []
     lines += [f"not played: {', '.join(missing)}"] if missing else []
     return lines + [f"law 1 broken: {one}" for one in harms]

@@ -7,7 +7,9 @@ from .hpack import Decoder, Malformed, encode, expand, integer
 
 class Numbers(unittest.TestCase):
     def test_examples_of_c_1(self):
-        self.assertEqual((integer(10, 5), integer(1337, 5), integer(42, 8)), (b"\x0a", b"\x1f\x9a\x0a", b"\x2a"))
+        self.assertEqual(
+            (integer(10, 5), integer(1337, 5), integer(42, 8)), (b"\x0a", b"\x1f\x9a\x0a", b"\x2a")
+        )
 
     def test_a_number_is_read_as_it_is_written(self):
         for value in (0, 126, 127, 128, 254, 255, 1337, 70_000):

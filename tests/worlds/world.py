@@ -1,9 +1,17 @@
 """A world: what is there, what happens, what is counted, and its bound."""
 
+import collections
 import dataclasses
+import typing
 
 ANSWERED, REFUSED, FAILED, GAVE_UP = 200, 503, 0, -1
 """Statuses that are told apart; whatever else comes has failed."""
+
+PEERS = ("haproxy", "nginx")
+"""Other balancers that worlds can be played with."""
+
+HAPROXY = PEERS[:1]
+"""The one of them that speaks HTTP/2 and HTTP/1.1 on one port, or to members."""
 
 PATIENCE = 30.0
 """Seconds for which clients wait for an answer, so that a slow machine loses none."""
@@ -27,16 +35,17 @@ class Setup:
     balancers: int = 1
     threads: int = 2
     strategy: str = ""
-    """The one that stands for `adaptive`, in worlds that are about something else; they have no other rows."""
+    """Stands for `adaptive` in worlds that are about something else; they have no other rows."""
     listener: str = ""
     group: str = ""
     """Lines of the listener and of the group in the balancer's configuration."""
     http2: bool = False
     """Members speak HTTP/2 alone."""
-    health: bool = True
-    """Health checks, each half second."""
-    peers: bool = True
-    """HAProxy and nginx can be told all that happens."""
+    health: str = "10s"
+    """Time limit of health checks, which are made each half second; long, so that a busy machine fails
+    none. Empty: none are made."""
+    peers: tuple = PEERS
+    """Other balancers that can be told all that happens."""
 
     def work_of(self, member):
         """Returns what a member is like."""
@@ -54,6 +63,8 @@ class Outcome:
     gave_up: int = 0
     p50: float = 0.0
     p99: float = 0.0
+    reasons: dict = dataclasses.field(default_factory=dict)
+    """How many were not answered for what reason, as the balancer says in `plimsoll-reason`."""
     figures: dict = dataclasses.field(default_factory=dict)
     """What else the world counts, by name."""
 
@@ -66,20 +77,38 @@ class Outcome:
         return dataclasses.replace(self, figures={**self.figures, **figures})
 
 
-def tally(rows, patience=PATIENCE):
-    """Returns the outcome of (due, status, seconds); what was answered later than `patience` is given up."""
-    settled = [(GAVE_UP if status == ANSWERED and took > patience else status, took) for _, status, took in rows]
-    count = lambda wanted: sum(status == wanted for status, _ in settled)
-    times = sorted(took for _, took in settled) or [0.0]
-    answered, refused, gave_up = count(ANSWERED), count(REFUSED), count(GAVE_UP)
+class Answer(typing.NamedTuple):
+    """What a client hears: a status, and why if the balancer says so."""
+
+    status: int
+    reason: str = ""
+
+
+class Asked(typing.NamedTuple):
+    """A request: when it was due since the first, what was heard, and how many seconds after it was due."""
+
+    due: float
+    answer: Answer
+    took: float
+
+
+def tally(asked, patience=PATIENCE):
+    """Returns the outcome of requests; what was answered later than `patience` is given up."""
+    late = [one.answer.status == ANSWERED and one.took > patience for one in asked]
+    statuses = collections.Counter(
+        GAVE_UP if is_late else one.answer.status for one, is_late in zip(asked, late)
+    )
+    times = sorted(one.took for one in asked) or [0.0]
+    answered, refused, gave_up = statuses[ANSWERED], statuses[REFUSED], statuses[GAVE_UP]
     return Outcome(
-        sent=len(settled),
+        sent=len(asked),
         answered=answered,
         refused=refused,
-        failed=len(settled) - answered - refused - gave_up,
+        failed=len(asked) - answered - refused - gave_up,
         gave_up=gave_up,
         p50=times[len(times) // 2] * 1e3,
         p99=times[int(len(times) * 0.99)] * 1e3,
+        reasons=dict(collections.Counter(one.answer.reason for one in asked if one.answer.reason)),
     )
 
 
@@ -94,7 +123,9 @@ class Bound:
 
 def answered(share):
     """At least such a share of the requests is answered."""
-    return Bound(f"at least {100 * share:g} % answered", lambda outcome: outcome.answered >= share * outcome.sent)
+    return Bound(
+        f"at least {100 * share:g} % answered", lambda outcome: outcome.answered >= share * outcome.sent
+    )
 
 
 def all_but(count):
@@ -128,7 +159,8 @@ class World:
     """What is counted."""
     bounds: tuple
     quiet: bool = False
-    """It needs the machine for itself, or nearly: what it counts grows worse where others keep the cores busy."""
+    """It needs the machine for itself, or nearly: what it counts grows worse where others keep the cores
+    busy."""
     alone: bool = False
     """It fills the machine's cores, so that no other world runs beside it."""
     comparable: bool = True
