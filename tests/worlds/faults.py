@@ -29,9 +29,10 @@ async def hung(stage):
     return load.outcome()
 
 
-@world(Setup(), EVERYTHING, [answered(0.996), none_refused()], quiet=True)
+@world(Setup(), EVERYTHING, [all_but(50), none_refused()], quiet=True)
 async def hung_alike(stage):
-    """One of four equal members answers nothing for eight seconds, but health checks."""
+    """One of four equal members answers nothing for eight seconds, but health checks: two seconds of its
+    share may be lost."""
     load = stage.load()
     running = load.start(100, 18, patience=PATIENCE)
     await pause(4)
