@@ -10,7 +10,7 @@ EVERYTHING = "all requests"
 async def rolling_update(stage):
     """Each member in turn is drained, ended, started again cold, and taken back."""
     load = stage.load()
-    running = load.start(80, 22)
+    running = load.start(60, 22)
     await pause(2)
     for number, (host, port) in enumerate(stage.addresses):
         await stage.ask("drain", "--wait", f"{host}:{port}")
@@ -26,7 +26,7 @@ async def rolling_update(stage):
 async def reloads(stage):
     """The configuration is read again each second, with a member more or less and another timeout."""
     load = stage.load()
-    running = load.start(80, 14)
+    running = load.start(50, 14)
     for turn in range(10):
         await pause(1)
         await stage.reload(without=turn % 2, group=f'timeouts = {{ connect = "{turn % 3 + 1}s" }}')

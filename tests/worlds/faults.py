@@ -47,7 +47,7 @@ async def hung_alike(stage):
 async def crawling(stage):
     """One of four takes two hundred times as long as the others for eight seconds."""
     load = stage.load()
-    running = load.start(100, 18)
+    running = load.start(60, 18)
     await pause(4)
     await stage.tell(0, mean=1000)
     await pause(8)
@@ -56,12 +56,12 @@ async def crawling(stage):
     return load.outcome()
 
 
-@world(Setup(), EVERYTHING, [all_but(50), none_refused()])
+@world(Setup(), EVERYTHING, [all_but(30), none_refused()])
 async def failing(stage):
     """One of four fails all at once, but health checks, for eight seconds: two seconds of its share may be
     lost."""
     load = stage.load()
-    running = load.start(100, 18)
+    running = load.start(60, 18)
     await pause(4)
     await stage.tell(0, fail=True)
     await pause(8)
@@ -74,7 +74,7 @@ async def failing(stage):
 async def frozen(stage):
     """One of four stands still for four seconds, twice."""
     load = stage.load()
-    running = load.start(100, 20)
+    running = load.start(60, 20)
     for _ in range(2):
         await pause(3)
         await stage.freeze(stage.members[:1], 4)
@@ -101,7 +101,7 @@ async def deploy(stage):
 async def cold_return(stage):
     """One of four is killed, and when it is back its first hundred requests take ten times as long."""
     load = stage.load()
-    running = load.start(100, 18)
+    running = load.start(60, 18)
     await pause(3)
     stage.kill(0)
     await pause(3)

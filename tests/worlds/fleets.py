@@ -79,7 +79,7 @@ async def side_cars(stage):
 async def two_balancers(stage):
     """Two balancers share the members, which are up to 80 ms slower for two seconds, once."""
     load = stage.load()
-    running = load.start(100, 16)
+    running = load.start(60, 16)
     await pause(6)
     await stage.hiccup(80, 2)
     await running
@@ -90,5 +90,5 @@ async def two_balancers(stage):
 async def thousand_members(stage):
     """A thousand members, and requests for a few of them."""
     load = stage.load()
-    await load.run(100, 12)
+    await load.run(60, 12)
     return load.outcome()

@@ -122,7 +122,7 @@ async def bursts(stage):
 async def slow_readers(stage):
     """30 downloads of 20 MB, of which nobody reads a byte, stay open."""
     load = stage.load()
-    running = load.start(100, 16)
+    running = load.start(60, 16)
     await pause(2)
     with Held(stage.door) as held:
         for _ in range(30):

@@ -13,7 +13,7 @@ EVERYTHING = "all requests"
 async def calm(stage):
     """Nothing happens."""
     load = stage.load()
-    await load.run(100, 12)
+    await load.run(60, 12)
     return load.outcome()
 
 
@@ -22,7 +22,7 @@ async def new_connections(stage):
     """Each request comes on a connection of its own; all members are up to 80 ms slower for two seconds,
     once."""
     load = stage.load(Http1(stage.doors, keeps=False))
-    running = load.start(60, 14)
+    running = load.start(40, 14)
     await pause(5)
     await stage.hiccup(80, 2)
     await running
@@ -35,7 +35,7 @@ async def http2_clients(stage):
     two seconds."""
     client = Http2(stage.doors, connections=5)
     load = stage.load(client)
-    running = load.start(80, 14)
+    running = load.start(50, 14)
     await pause(5)
     await stage.hiccup(80, 2)
     await running
@@ -48,7 +48,7 @@ async def grpc_calls(stage):
     """Clients of gRPC call members of gRPC; all members are up to 80 ms slower for two seconds, once."""
     client = Http2(stage.doors, connections=5, calls=True)
     load = stage.load(client)
-    running = load.start(80, 14)
+    running = load.start(50, 14)
     await pause(5)
     await stage.hiccup(80, 2)
     await running
@@ -56,7 +56,7 @@ async def grpc_calls(stage):
     return load.outcome()
 
 
-DAY, NIGHT, NOON = 5.0, 3.0, 150
+DAY, NIGHT, NOON = 5.0, 3.0, 100
 """Seconds of light and of none, and requests a second at noon."""
 
 
@@ -100,7 +100,7 @@ async def impatient(stage):
     return load.outcome()
 
 
-@world(Setup(work=({"workers": 4, "mean": 40, "constant": True},)), EVERYTHING, [all_but(0)])
+@world(Setup(work=({"workers": 4, "mean": 80, "constant": True},)), EVERYTHING, [all_but(0)])
 async def crowd(stage):
     """Sixty clients ask again as soon as they are answered, of members that can work on sixteen requests."""
     clients = stage.crowd()
@@ -138,7 +138,7 @@ async def downloads(stage):
     """A quarter of the requests are downloads that are read slowly; all members are slower for two seconds,
     once."""
     load = stage.load()
-    running = load.start(60, 14, ask=download)
+    running = load.start(40, 14, ask=download)
     await pause(5)
     await stage.hiccup(80, 2)
     await running

@@ -9,7 +9,7 @@ from .world import HAPROXY, Setup, all_but, answered, none_refused, world
 async def paused(stage):
     """The balancer stands still for 0.3 of each second, as a throttled container does, six times."""
     load = stage.load()
-    running = load.start(100, 18)
+    running = load.start(60, 18)
     await pause(3)
     for _ in range(6):
         await stage.freeze(stage.balancers, 0.3)
@@ -22,7 +22,7 @@ async def paused(stage):
 async def collections(stage):
     """All members stand still for 0.6 s together, as for a collection of garbage, four times."""
     load = stage.load()
-    running = load.start(100, 18)
+    running = load.start(60, 18)
     await pause(3)
     for _ in range(4):
         await stage.freeze(stage.members, 0.6)

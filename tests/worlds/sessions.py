@@ -112,7 +112,7 @@ async def on_demand(stage):
 
 async def bound(stage):
     clients = stage.crowd()
-    running = clients.start(40, 20, lambda number: 0.3 + 0.01 * number)
+    running = clients.start(40, 20, lambda number: 0.4 + 0.02 * number)
     await pause(4)
     await stage.hiccup(80, 2)
     await pause(4)
