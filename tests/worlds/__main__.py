@@ -171,6 +171,8 @@ def main():
         return 2
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     plan = planned(worlds, strategies, seeds)
+    if not plan:
+        parser.error("none of these worlds has a row of these strategies")
     out = sys.stderr if arguments.output == "json" else sys.stdout
     table = Table(out, [(row.world, row.strategy) for rows in plan for row in rows])
     player = Player(table, arguments.jobs)
