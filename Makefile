@@ -18,7 +18,7 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build install-c wheel test test-build test-rust test-benches test-again binary test-python test-api test-dashboard lint fmt gates bench bench-sim bench-fleet bench-control bench-lottery bench-load bench-corba bench-model deny deps go-tools dist dist-check dist-deps test-package clean
+.PHONY: help demo build install-c wheel test test-build test-rust test-benches test-again binary test-python test-api test-dashboard test-worlds lint fmt gates bench bench-sim bench-fleet bench-control bench-lottery bench-load bench-corba bench-model bench-worlds deny deps go-tools dist dist-check dist-deps test-package clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ wheel: ## the Python package of the lottery's clients, target/wheel/*.whl
 
 test: deps go-tools ## all tests, with real clients, servers and proxies (PROFILE=release: of the binary that ships)
 	$(MAKE) --no-print-directory binary wheel
-	$(MAKE) --no-print-directory -j5 -o binary -o wheel test-rust test-python test-api test-dashboard test-benches
+	$(MAKE) --no-print-directory -j6 -o binary -o wheel test-rust test-python test-api test-dashboard test-worlds test-benches
 
 test-build: deps go-tools binary wheel ## compile all that the tests run, and run none
 
@@ -65,8 +65,12 @@ test-rust: binary ## the tests in Rust, those that wait beside those that work (
 test-again: deps go-tools wheel ## the end-to-end tests ten times with two busy loops beside them, an hour; none may fail
 	scripts/leaves-nothing scripts/run-tests --cargo '$(LOCKED) --workspace $(FEATURES)' --only e2e --times 10 --beside 2
 
-test-benches: # the benches' own parts
+test-benches: # the benches' and the worlds' own parts
 	python3 -B -m unittest discover -q -s benches
+	python3 -B -m unittest discover -q -s tests/worlds -t .
+
+test-worlds: binary ## ordinary days on real sockets, the short form: mostly waits
+	PLIMSOLL_BIN='$(BINARY)' python3 -B -m tests.worlds --short --jobs 8
 
 test-python: binary wheel ## the wheel in a fresh environment, against real daemons
 	rm -rf '$(TARGET)/venv'
@@ -123,6 +127,9 @@ bench-corba: deps build ## what each way of balancing costs a client on omniORB,
 bench-model: ## models: events a second of the simulator, accuracy and times of the solver, three minutes
 	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example events
 	$(CARGO) run $(LOCKED) --release -p plimsoll-lqn --example solver '' 4
+
+bench-worlds: deps build ## all ordinary days on real sockets, five seeds, beside HAProxy and other strategies, two hours
+	python3 -B -m tests.worlds --seeds 5 -s adaptive,least_request,least_connections,round_robin,haproxy $(ARGS)
 
 # `dev` builds in a fraction of the time, to try packages themselves.
 DIST_PROFILE ?= release

@@ -46,18 +46,18 @@ class Child:
     def __exit__(self, *_):
         self.stop()
 
-    def await_port(self, port, seconds=30.0):
+    def await_port(self, port, seconds=30.0, host=HOST):
         """Returns as soon as something accepts connections on `port`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise Failed(f"{self.words()} ended with status {self.process.returncode}:\n{self.last_words()}")
             try:
-                socket.create_connection((HOST, port), timeout=1).close()
+                socket.create_connection((host, port), timeout=1).close()
                 return
             except OSError:
                 time.sleep(0.02)
-        raise Failed(f"{self.words()} does not listen on {HOST}:{port} after {seconds:.0f} s:\n{self.last_words()}")
+        raise Failed(f"{self.words()} does not listen on {host}:{port} after {seconds:.0f} s:\n{self.last_words()}")
 
     def stop(self, seconds=30.0):
         """SIGTERM until it ends, SIGKILL after `seconds`; returns whether it ended of itself."""

@@ -1,0 +1,1 @@
+"""Tests. The Rust ones are run by cargo; `tests.worlds` is run as a module."""
