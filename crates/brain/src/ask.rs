@@ -26,7 +26,7 @@ pub struct Ask {
     /// Where none has room for it, may it go to one that was full a while ago and may be so no longer? That one may refuse it, so it must
     /// be possible to send it again; and it would overtake those that wait.
     pub venture: bool,
-    /// Does it go on whatever limits say? For a request that waits where none was served for a while
-    /// ([`WaitQueues::starved`](crate::WaitQueues::starved)), so that no limit lasts for want of requests that show it to be wrong.
+    /// Does it go on whatever limits were found for members that send no load reports? For a request that waits where none was served for a
+    /// while ([`WaitQueues::starved`](crate::WaitQueues::starved)), so that no limit lasts for want of requests that show it to be wrong.
     pub insist: bool,
 }

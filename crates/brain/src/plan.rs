@@ -170,7 +170,7 @@ impl Plan {
             member.full()
                 || tried.contains(&member.id)
                 || (ask.once && member.on_trial(ask.now))
-                || (self.guarded && !ask.insist && self.barred(member, ask.now))
+                || (self.guarded && self.barred(member, ask))
         };
         match self.members.get(first) {
             Some(member) if !out(member) => Choice::Member(first),

@@ -18,7 +18,7 @@
 //!
 //! A newcomer that finds room does not look whether others wait: one of them was woken for every place that came free.
 //! If none was served for [`TARGET`], what is known of members may be out of date: one request goes on without a look at limits
-//! ([`WaitQueues::starved`]).
+//! ([`WaitQueues::starved`]), unless members say themselves how much they can work on.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -219,7 +219,9 @@ impl<T> WaitQueue<T> {
     /// nothing is in flight from here is chance, and says little of the time to come.
     fn room(&self, wait: Duration) -> usize {
         let sojourns = wait.as_secs_f64() / self.pace.sojourn.as_secs_f64().max(1e-9);
-        let free = (libm::ceil(f64::from(self.pace.in_flight.max(1)) * sojourns) as usize).max(1);
+        // Rounded up, but not for what a division is off.
+        let free = libm::ceil(f64::from(self.pace.in_flight.max(1)) * sojourns - 1e-6);
+        let free = (free as usize).max(1);
         free.saturating_sub(self.ahead)
     }
 

@@ -109,13 +109,17 @@ impl Plan {
     }
 
     /// Is a member to get nothing more, where the plan sees to that?
-    pub(super) fn barred(&self, member: &Member, now: Time) -> bool {
-        self.bars(member, self.crowded(now), now) && !(member.view(now).is_some() && self.blind())
+    pub(super) fn barred(&self, member: &Member, ask: &Ask) -> bool {
+        let speaks = member.view(ask.now).is_some();
+        self.bars(member, self.crowded(ask.now), ask) && !(speaks && self.blind())
     }
 
     /// The same, however little this balancer knows. `crowded`: those that say nothing have as many together as they may have.
-    fn bars(&self, member: &Member, crowded: bool, now: Time) -> bool {
-        member.busy(now) || (crowded && member.view(now).is_none())
+    fn bars(&self, member: &Member, crowded: bool, ask: &Ask) -> bool {
+        match member.view(ask.now) {
+            Some(_) => member.busy(ask.now),
+            None => !ask.insist && (crowded || member.busy(ask.now)),
+        }
     }
 
     /// What the strategy prefers among those left, when its first choice cannot be had.
@@ -123,11 +127,9 @@ impl Plan {
     pub(super) fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         let below = |member: &Member| !member.full() && !tried.contains(&member.id);
         let (crowded, blind) = (self.guarded && self.crowded(ask.now), self.guarded && self.blind());
-        let bars = |member: &Member| {
-            self.bars(member, crowded, ask.now) && !(blind && member.view(ask.now).is_some())
-        };
-        let guarded = self.guarded && !ask.insist;
-        let left = |member: &Member| below(member) && !(guarded && bars(member));
+        let bars =
+            |member: &Member| self.bars(member, crowded, ask) && !(blind && member.view(ask.now).is_some());
+        let left = |member: &Member| below(member) && !(self.guarded && bars(member));
         let seasoned = |member: &Member| left(member) && !member.on_trial(ask.now);
         let found = match ask.once {
             true => (self.strategy.second)(self, hand, ask, &seasoned)

@@ -73,8 +73,8 @@ where
         level::Draw::Member(index) => Some(index),
         level::Draw::Full => None,
         level::Draw::Unknown => {
-            let limits = plan.admission() && !ask.insist;
-            let full = |member: &Member| limits && member.view(ask.now).is_some() && member.busy(ask.now);
+            let full =
+                |member: &Member| plan.admission() && member.view(ask.now).is_some() && member.busy(ask.now);
             let left: Left<'_> = &|member| left(member) && !full(member);
             quiet::choose(plan, hand, ask, left)
         }

@@ -47,7 +47,7 @@ pub(super) fn draw<L>(plan: &Plan, hand: &Hand, ask: &Ask, left: &L) -> Draw
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
-    match draw_below(plan, hand, ask, left, plan.admission() && !ask.insist) {
+    match draw_below(plan, hand, ask, left, plan.admission()) {
         Draw::Full if plan.blind() => draw_below(plan, hand, ask, left, false),
         drawn => drawn,
     }
@@ -99,7 +99,7 @@ where
         if spoke > 0 && silent > 0 {
             // Those that say nothing are taken to be like the others, but for what is seen of them.
             let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
-            let crowded = limits && plan.crowded(ask.now);
+            let crowded = limits && !ask.insist && plan.crowded(ask.now);
             full |= crowded;
             for index in sample(members.len(), chance).filter(|_| !crowded) {
                 let member = &members[index];
