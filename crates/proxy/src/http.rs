@@ -86,6 +86,8 @@ struct Asked {
     out: Vec<u8>,
     /// What of the body is still to come from the client.
     body: Body,
+    /// The trailers of that body.
+    trailers: http1::Trailers,
     /// Has any of the body come?
     came: bool,
     /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
@@ -288,7 +290,11 @@ impl<S: Stream> Session<S> {
         settings: &ListenerSettings,
     ) -> Result<Option<Asked>, Refusal> {
         let mut marks = core.marks.borrow_mut();
-        let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
+        let Some(mut request) = http1::request(input, settings.max_head, &mut marks)? else {
+            return Ok(None);
+        };
+        // One that is not allowed goes on as an ordinary request: a member that switched would not be followed.
+        request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
         let begun = core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
@@ -308,21 +314,25 @@ impl<S: Stream> Session<S> {
             &mut out,
         );
         let account = Account::begin(core, &request, &mut out);
-        let mut body = request.body;
+        let (mut body, mut trailers) = (request.body, request.trailers());
         let rest = &input[request.len..];
         let mut ahead = rest;
         let mut came = false;
         if !rest.is_empty() {
-            let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
-            out.extend_from_slice(&rest[..taken]);
-            ahead = &rest[taken..];
-            came = taken > 0;
+            let passed = trailers.pass(&mut body, rest, &mut out, |_, _| true);
+            let passed = passed.map_err(|bad| Refusal::Malformed(bad.0))?;
+            if passed.as_is {
+                out.extend_from_slice(&rest[..passed.taken]);
+            }
+            ahead = &rest[passed.taken..];
+            came = passed.taken > 0;
         }
         let view = self.listener.view();
         let asked = Asked {
             method: request.method,
             out,
             body,
+            trailers,
             came,
             streamed: false,
             spare: false,
@@ -448,6 +458,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::Malformed(_) => Reason::BadRequest,
+        Refusal::TargetTooLong => Reason::TargetTooLong,
+        Refusal::Expectation => Reason::Expectation,
         Refusal::HeadTooLarge => Reason::HeadTooLarge,
         Refusal::NotImplemented(_) => Reason::NotImplemented,
         Refusal::Version => Reason::Version,

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::http1::{self, Body, Method, Rewrite};
+use plimsoll_wire::http1::{self, Body, Method, Passed, Rewrite};
 
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
@@ -21,12 +21,9 @@ use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
 use crate::trip::Trip;
-use trailers::Trailers;
-
 mod patience;
 mod report;
 mod straight;
-mod trailers;
 
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
@@ -60,8 +57,10 @@ struct Exchange<'a, S, M> {
     status: u16,
     /// Chunks are taken apart for a client of HTTP/1.0.
     unchunk: bool,
-    /// A report of load is announced for what follows the answer's content.
-    trailers: Option<Box<Trailers>>,
+    /// The trailers of the answer.
+    trailers: http1::Trailers,
+    /// Whether a report of load is announced for them.
+    reports_after: bool,
     keep_member: bool,
     keep_client: bool,
     /// Was anything of the final answer passed on to the client? After interim ones another may still follow.
@@ -111,7 +110,8 @@ impl<S: Stream> Session<S> {
             answer: Answer::Head,
             status: 0,
             unchunk: false,
-            trailers: None,
+            trailers: http1::Trailers::default(),
+            reports_after: false,
             keep_member: true,
             keep_client: asked.keep_alive,
             answered: false,
@@ -267,20 +267,25 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             Poll::Ready(_) => return Err(Failure::Client(self.answered)),
             Poll::Pending => return Ok(false),
         };
-        let taken = match self.asked.body.feed(input) {
-            Ok(taken) => taken,
+        let mut anew = Vec::new();
+        let passed = match self.asked.trailers.pass(&mut self.asked.body, input, &mut anew, |_, _| true) {
+            Ok(passed) => passed,
             Err(_) if self.answered => return Err(Failure::Client(true)),
             Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
         };
-        self.session.unread.extend_from_slice(&input[taken..]);
+        self.session.unread.extend_from_slice(&input[passed.taken..]);
         self.asked.came = true;
-        if !self.asked.streamed && self.asked.out.len() + taken <= KEPT && self.session.stream.shared() {
+        let text = if passed.as_is { &input[..passed.taken] } else { &anew[..] };
+        if text.is_empty() {
+            return Ok(true);
+        }
+        if !self.asked.streamed && self.asked.out.len() + text.len() <= KEPT && self.session.stream.shared() {
             // Sent from there, and once more if the member did nothing with it: calls are mostly as small as that.
-            self.asked.out.extend_from_slice(&input[..taken]);
+            self.asked.out.extend_from_slice(text);
             return Ok(true);
         }
         self.asked.streamed = true;
-        match self.to_member.send_or_keep(cx, &mut *self.member, &[], &input[..taken]) {
+        match self.to_member.send_or_keep(cx, &mut *self.member, &[], text) {
             Ok(sent) => self.trip.stripe().bytes_out.add(sent as u64),
             Err(_) => return self.refused_by_member(),
         }
@@ -334,6 +339,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
         let came = match self.member.poll_recv(cx, &mut buffer[kept..], &mut self.member_watched) {
             Poll::Ready(Ok(came)) => came,
+            Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => return Err(self.malformed()),
             Poll::Ready(Err(_)) => return self.ended(true),
             Poll::Pending => return Ok(false),
         };
@@ -398,9 +404,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= head.keep_alive;
             let chunked = matches!(head.body, Body::Chunked(_));
             self.unchunk = self.asked.http10 && chunked;
-            if head.reports_after && chunked && !self.unchunk {
-                self.trailers = Some(Trailers::new(self.trip.settings().strip_reports));
-            }
+            self.trailers = head.trailers();
+            self.reports_after = head.reports_after;
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
@@ -426,16 +431,18 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let taken = match &mut self.trailers {
-            _ if self.refused => body.feed(rest),
-            Some(trailers) => trailers.pass(body, rest, scratch),
-            None if self.unchunk => ending::unchunk(body, rest, scratch),
-            None => body.feed(rest),
+        let mut reports = report::Trailing::new(self.reports_after, self.trip.settings().strip_reports);
+        let passed = match () {
+            () if self.refused => body.feed(rest).map(|taken| Passed { taken, as_is: true }),
+            () if self.unchunk => {
+                ending::unchunk(body, rest, scratch).map(|taken| Passed { taken, as_is: false })
+            }
+            () => self.trailers.pass(body, rest, scratch, |name, value| reports.keep(name, value)),
         };
-        let Ok(taken) = taken else { return Err(self.bad_answer()) };
+        let Ok(Passed { taken, as_is }) = passed else { return Err(self.bad_answer()) };
         if body.done() {
             self.answer = Answer::Done;
-            if let Some(report) = self.trailers.as_mut().and_then(|trailers| trailers.report()) {
+            if let Some(report) = reports.heard {
                 // An answer that was passed on is no refusal, whatever it says of itself.
                 let _ = self.trip.hear(&report, None, core.now());
             }
@@ -445,7 +452,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             scratch.clear();
             return Ok(&[]);
         }
-        Ok(if self.unchunk || self.trailers.is_some() { &[] } else { &rest[..taken] })
+        Ok(if as_is { &rest[..taken] } else { &[] })
     }
 
     /// The member speaks another protocol from here on.
@@ -478,6 +485,13 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
 
     fn bad_answer(&self) -> Failure {
         if self.answered { Failure::Broken } else { Failure::Member(Reason::BadAnswer, false) }
+    }
+
+    /// The failure of a member that sends no HTTP/2: nothing more can be read of it.
+    #[cold]
+    fn malformed(&mut self) -> Failure {
+        self.keep_member = false;
+        self.bad_answer()
     }
 
     /// Does the client know the end of this answer only by the end of its connection? A half that ended as a whole does would pass for

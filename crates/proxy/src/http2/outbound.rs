@@ -129,6 +129,11 @@ impl Outbound {
         // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
         self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         self.untouched = self.declined || (error.is_remote() && error.is_go_away());
+        let ours = !error.is_remote() && !error.is_io();
+        if error.is_library() || (ours && error.reason() == Some(Reason::PROTOCOL_ERROR)) {
+            // It is we who end the stream or the connection, for what the member sent.
+            return io::Error::new(io::ErrorKind::InvalidData, error);
+        }
         broken(error)
     }
 

@@ -23,6 +23,8 @@ pub(super) enum Why {
     Host,
     /// It says how loaded the member is.
     Report,
+    /// It does not: it is only spelt anew.
+    Spelling,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,8 @@ struct Mark {
     start: usize,
     end: usize,
     why: Why,
+    /// White space stands before its colon: where it goes on, it goes on without.
+    spaced: bool,
 }
 
 /// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
@@ -49,7 +53,7 @@ impl Default for Marks {
 impl Marks {
     /// None yet.
     pub fn new() -> Self {
-        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop }; MAX_MARKS], len: 0 }
+        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop, spaced: false }; MAX_MARKS], len: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -60,9 +64,16 @@ impl Marks {
     #[must_use]
     pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
         let Some(place) = self.lines.get_mut(self.len) else { return false };
-        *place = Mark { start: line.start, end: line.end, why };
+        *place = Mark { start: line.start, end: line.end, why, spaced: line.spaced() };
         self.len += 1;
         true
+    }
+
+    /// Marks a line to be spelt anew, unless it is marked; false if there are too many.
+    #[cold]
+    #[must_use]
+    pub(super) fn add_spaced(&mut self, line: &Line<'_>) -> bool {
+        self.of(line).is_some() || self.add(line, Why::Spelling)
     }
 
     /// The mark of a line, if it has one.
@@ -118,10 +129,8 @@ impl Connection {
 /// fields begin.
 #[must_use]
 pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
-    let connection = |line: &Line<'_>| line.named(b"connection");
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
-    let named = lines(head, at).filter(connection).flat_map(|line| tokens(line.value()));
-    for (nth, token) in named.filter(|token| !token.is_empty()).enumerate() {
+    for (nth, token) in named_by_connection(head, at).enumerate() {
         if nth == MAX_NAMED {
             return false;
         }
@@ -130,7 +139,11 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
         }
         for line in lines(head, at).filter(|line| line.name().eq_ignore_ascii_case(token)) {
             // Who the client is stays to be judged by that, whoever names it here.
-            if marks.of(&line).is_none() && !marks.add(&line, Why::Hop) {
+            if let Some(mark) = marks.of(&line) {
+                if mark.why == Why::Spelling {
+                    mark.why = Why::Hop;
+                }
+            } else if !marks.add(&line, Why::Hop) {
                 return false;
             }
         }
@@ -154,6 +167,12 @@ pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     }
     marks.sort();
     true
+}
+
+/// The names that the `Connection` fields of a head list. `at` is where its fields begin.
+pub(super) fn named_by_connection(head: &[u8], at: usize) -> impl Iterator<Item = &[u8]> {
+    let lists = lines(head, at).filter(|line| line.named(b"connection"));
+    lists.flat_map(|line| tokens(line.value())).filter(|token| !token.is_empty())
 }
 
 /// The elements of a comma-separated list, trimmed.
@@ -183,12 +202,18 @@ pub(super) fn copy_lines(
     out: &mut Vec<u8>,
 ) {
     let mut keep_from = from;
-    for mark in marks.get().iter().filter(|mark| drop(mark.why)) {
+    for mark in marks.get().iter().filter(|mark| mark.spaced || drop(mark.why)) {
         // Runs of lines to keep are copied whole.
         if mark.start > keep_from {
             out.extend_from_slice(&head[keep_from..mark.start]);
         }
         keep_from = mark.end;
+        if mark.spaced && !drop(mark.why) {
+            let line = &head[mark.start..mark.end];
+            let colon = line.iter().position(|byte| *byte == b':').unwrap_or_default();
+            out.extend_from_slice(line[..colon].trim_ascii_end());
+            out.extend_from_slice(&line[colon..]);
+        }
     }
     if keep_from < head.len() - 2 {
         out.extend_from_slice(&head[keep_from..head.len() - 2]);

@@ -1,8 +1,9 @@
 //! Request heads: read and judged. [`write`] rewrites them for the next hop.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, tokens};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, named_by_connection, tokens};
+use super::host::is_host;
 use super::scan::{self, Stop, TOKEN, lines};
-use super::{Body, Chunked, Refusal};
+use super::{Body, Chunked, Refusal, Trailers};
 
 mod write;
 
@@ -57,6 +58,10 @@ pub struct Request<'m, 'b> {
     /// Where the fields begin in `head`.
     fields: usize,
     absolute: bool,
+    /// Whether the request line is written anew.
+    line_anew: bool,
+    /// Whether `Connection` names other fields.
+    names_others: bool,
     marks: &'m Marks,
 }
 
@@ -72,10 +77,17 @@ pub fn request<'m, 'b>(
 ) -> Result<Option<Request<'m, 'b>>, Refusal> {
     match read(&input[..input.len().min(max_head)], marks) {
         Ok(request) => request.map(Some),
-        Err(Stop::Partial) if input.len() >= max_head => Err(Refusal::HeadTooLarge),
+        Err(Stop::Partial) if input.len() >= max_head => Err(too_large(&input[..max_head])),
         Err(Stop::Partial) => Ok(None),
         Err(Stop::Bad(what)) => Err(Refusal::Malformed(what)),
     }
+}
+
+/// The reason to refuse a head that is longer than it may be.
+#[cold]
+fn too_large(head: &[u8]) -> Refusal {
+    let line = head.trim_ascii_start();
+    if line.contains(&b'\n') { Refusal::HeadTooLarge } else { Refusal::TargetTooLong }
 }
 
 /// Does it begin with a request line of another protocol: three words, the last of them not HTTP with a version? Clients of
@@ -113,17 +125,24 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
         };
     }
     let target_start = method_end + 1;
-    let target_end = scan::visible_end(input, target_start);
+    let target_end = scan::target_end(input, target_start);
     let after = *input.get(target_end).ok_or(Stop::Partial)?;
     if target_end == target_start || after != b' ' {
         return Err(Stop::Bad("the request line is malformed"));
     }
-    let version = input[target_end + 1..].first_chunk::<8>().ok_or(Stop::Partial)?;
-    let http10 = match version {
+    let Some(version) = input[target_end + 1..].first_chunk::<8>() else {
+        // A line that has ended gets no version any more: who sent it waits for an answer.
+        let ended = input[target_end + 1..].contains(&b'\r');
+        return Err(if ended { Stop::Bad("the request line has no version") } else { Stop::Partial });
+    };
+    let (http10, later) = match version {
         // Compared at once, and not byte by byte.
-        _ if version == b"HTTP/1.1" => false,
-        b"HTTP/1.0" => true,
+        _ if version == b"HTTP/1.1" => (false, false),
+        b"HTTP/1.0" => (true, false),
+        // As the highest version that is spoken here (RFC 9110 section 2.5).
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => (false, true),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Ok(Err(Refusal::Version)),
+        _ if version.contains(&b'\r') => return Err(Stop::Bad("the request line has no version")),
         _ => return Err(Stop::Bad("the request line is malformed")),
     };
     let fields = scan::crlf(input, target_end + 9)?;
@@ -132,21 +151,35 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
         method: &input[start..method_end],
         target: &input[target_start..target_end],
         http10,
+        later,
         end: fields,
     };
     judge(input, &line, marks)
 }
 
-/// Does a field say who the client is in a spelling that is only told from the usual one by `_` for `-`? Servers that hand fields on as
-/// variables (CGI, WSGI) make the same of both, so that a client could say of itself what its balancer is to say. `name` is in any case.
+/// Returns whether a field frames a message, or says who the client is, in a spelling that differs from the usual one by `_` for `-`. Servers
+/// that hand fields on as variables (CGI, WSGI) make the same of both, so that a client could say what only its balancer is to say, or
+/// where a body ends. `name` is in any case.
 pub fn disguised(name: &[u8]) -> bool {
-    matches!(name, [b'x' | b'X', b'-' | b'_', ..])
-        && name.contains(&b'_')
-        && [&b"x-forwarded-for"[..], b"x-forwarded-host", b"x-forwarded-proto"].iter().any(|usual| {
-            let alike =
-                |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
-            name.len() == usual.len() && name.iter().zip(*usual).all(alike)
-        })
+    disguise(name).is_some()
+}
+
+/// The reason for which a disguised field may have to stay behind.
+#[inline]
+fn disguise(name: &[u8]) -> Option<Why> {
+    const DISGUISED: [(&[u8], Why); 5] = [
+        (b"content-length", Why::Hop),
+        (b"transfer-encoding", Why::Hop),
+        (b"x-forwarded-for", Why::Forwarding),
+        (b"x-forwarded-host", Why::Forwarding),
+        (b"x-forwarded-proto", Why::Forwarding),
+    ];
+    if !matches!(name, [b'x' | b'X' | b'c' | b'C' | b't' | b'T', ..]) || !name.contains(&b'_') {
+        return None;
+    }
+    let alike = |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
+    let same = |usual: &[u8]| name.len() == usual.len() && name.iter().zip(usual).all(alike);
+    DISGUISED.iter().find(|(usual, _)| same(usual)).map(|(_, why)| *why)
 }
 
 struct RequestLine<'b> {
@@ -154,6 +187,8 @@ struct RequestLine<'b> {
     method: &'b [u8],
     target: &'b [u8],
     http10: bool,
+    /// Whether it is a version above 1.1.
+    later: bool,
     /// Where the fields begin.
     end: usize,
 }
@@ -173,7 +208,7 @@ fn judge<'m, 'b>(
     let mut expects_continue = false;
     let mut upgrade_fields = 0;
     let (mut index, mut at) = (0, fields);
-    let start = line.start;
+    let (start, later) = (line.start, line.later);
     let mut fits = true;
     let refuse = |what| Ok(Err(Refusal::Malformed(what)));
     let len = loop {
@@ -191,13 +226,14 @@ fn judge<'m, 'b>(
                     return refuse("more than one Host");
                 }
                 fits &= marks.add(&line, Why::Host);
-                if !plausible_host(value) {
+                // A target without an authority has an empty Host (RFC 9112 section 3.2).
+                if !value.is_empty() && !is_host(value) {
                     return refuse("Host is malformed");
                 }
             }
             6 if line.named(b"expect") => {
                 if !line.value().eq_ignore_ascii_case(b"100-continue") {
-                    return refuse("Expect is not 100-continue");
+                    return Ok(Err(Refusal::Expectation));
                 }
                 expects_continue = !http10;
             }
@@ -233,7 +269,7 @@ fn judge<'m, 'b>(
                     Err(refusal) => return Ok(Err(refusal)),
                 }
             }
-            15..=17 if disguised(line.name()) => fits &= marks.add(&line, Why::Forwarding),
+            14..=17 if let Some(why) = disguise(line.name()) => fits &= marks.add(&line, why),
             _ => {}
         }
         index += 1;
@@ -276,6 +312,8 @@ fn judge<'m, 'b>(
         start,
         fields,
         absolute: authority.is_some(),
+        line_anew: authority.is_some() || http10 || later,
+        names_others: connection.names_others,
         marks,
     }))
 }
@@ -332,21 +370,17 @@ fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&
     };
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if authority.is_empty() || !plausible_host(authority) {
+    if !is_host(authority) {
         return Err(Refusal::Malformed("the request target is malformed"));
     }
-    Ok((if path.is_empty() { b"/" } else { path }, Some(authority)))
+    let path: &[u8] = match path {
+        // What a server as a whole is asked (RFC 9112 section 3.2.4).
+        [] if method == b"OPTIONS" => b"*",
+        [] => b"/",
+        _ => path,
+    };
+    Ok((path, Some(authority)))
 }
-
-/// Could this be a host and port? (Not a check of the grammar: of what could be read as two hosts.)
-pub fn plausible_host(host: &[u8]) -> bool {
-    let (fours, rest) = host.as_chunks::<4>();
-    fours.iter().all(|four| four.iter().fold(true, |all, byte| all & HOST[usize::from(*byte)]))
-        && rest.iter().all(|byte| HOST[usize::from(*byte)])
-}
-
-/// Characters of a host, an address in brackets or a port.
-const HOST: [bool; 256] = scan::letters_digits_and(b"-._~!$%&'()*+:;=[]");
 
 impl Request<'_, '_> {
     /// The value of the first field called `name` (lower case or not).
@@ -364,6 +398,22 @@ impl Request<'_, '_> {
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         lines(self.head, self.fields).map(|line| (line.name(), line.value()))
+    }
+
+    /// The trailers of its body, of which none has come yet.
+    #[inline]
+    pub fn trailers(&self) -> Trailers {
+        if self.names_others && matches!(self.body, Body::Chunked(_)) {
+            Trailers::after(named_by_connection(self.head, self.fields))
+        } else {
+            Trailers::default()
+        }
+    }
+
+    /// Returns whether it asks for protocols all of which `allowed` takes. Each is told by its name, without a version.
+    pub fn upgrades_to(&self, allowed: impl Fn(&[u8]) -> bool) -> bool {
+        let name = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
+        self.upgrade && tokens(self.field("upgrade").unwrap_or_default()).all(name)
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {

@@ -1,8 +1,11 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, tokens};
+use super::field::{
+    Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, named_by_connection,
+    tokens,
+};
 use super::scan::{self, Line, Stop, is, lines};
-use super::{Body, Chunked};
+use super::{Body, Chunked, Trailers};
 use crate::orca;
 use crate::reading::{self, Said};
 
@@ -25,7 +28,10 @@ pub struct Response<'m, 'b> {
     head: &'b [u8],
     /// Where the fields begin in `head`.
     fields: usize,
-    http10: bool,
+    /// Whether the version is another one than HTTP/1.1, which goes on in its place.
+    other_version: bool,
+    /// Whether `Connection` names other fields.
+    names_others: bool,
     marks: &'m Marks,
     /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
     pub report: Option<&'b [u8]>,
@@ -73,7 +79,8 @@ pub fn response<'m, 'b>(
 fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
     const LINE: Stop = Stop::Bad("the status line is malformed");
     let Some(begin) = input.first_chunk::<12>() else {
-        let plausible = input.iter().zip(b"HTTP/1.").all(|(one, other)| one == other);
+        let alike = |(one, other): (&u8, &u8)| one == other || (*one, *other) == (b'2', b'1');
+        let plausible = input.iter().zip(b"HTTP/1.").all(alike);
         return Err(if plausible { Stop::Partial } else { LINE });
     };
     let (version, code) = begin.split_at(8);
@@ -85,23 +92,25 @@ fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<
         }
         _ => return Err(LINE),
     };
-    if !http10 && version != b"HTTP/1.1" {
-        return Err(LINE);
-    }
+    let other_version = match version {
+        _ if version == b"HTTP/1.1" => false,
+        // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9'] | b"HTTP/2.0" => true,
+        _ => return Err(LINE),
+    };
     let end = scan::text_end(input, 12)?;
     if end > 12 && input[12] != b' ' {
         return Err(LINE);
     }
     let fields = scan::crlf(input, end)?;
-    judge(input, fields, status, http10, to_head, marks)
+    judge(input, fields, (status, http10, other_version), to_head, marks)
 }
 
 /// Reads the fields, which begin at `fields`, and decides what the answer is.
 fn judge<'m, 'b>(
     input: &'b [u8],
     fields: usize,
-    status: u16,
-    http10: bool,
+    (status, http10, other_version): (u16, bool, bool),
     to_head: bool,
     marks: &'m mut Marks,
 ) -> Result<Response<'m, 'b>, Stop> {
@@ -116,12 +125,14 @@ fn judge<'m, 'b>(
     let mut reports_after = false;
     let (mut index, mut at) = (0, fields);
     let len = loop {
-        let Some(colon) = scan::name(input, at)? else { break at + 2 };
+        let Some((named, colon)) = scan::answer_name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
             return Err(Stop::Bad("too many fields"));
         }
-        if colon - at == orca::HEADER.len() && is(&input[at..colon], b"endpoint-load-metrics") {
+        if named - at == orca::HEADER.len() && is(&input[at..named], b"endpoint-load-metrics") {
             let (line, found) = report_line(input, at, colon)?;
+            let line = line.called(named);
+            hop |= line.spaced();
             fits &= marks.add(&line, Why::Report);
             if report.is_none() {
                 (report, said) = (Some(line.value()), found);
@@ -130,7 +141,7 @@ fn judge<'m, 'b>(
             index += 1;
             continue;
         }
-        let line = scan::value(input, at, colon)?;
+        let line = scan::value(input, at, colon)?.called(named);
         at = line.end;
         match line.name_len() {
             7 if line.named(b"upgrade") => {
@@ -176,6 +187,10 @@ fn judge<'m, 'b>(
             }
             _ => {}
         }
+        if line.spaced() {
+            hop = true;
+            fits &= marks.add_spaced(&line);
+        }
         index += 1;
     };
     let head = &input[..len];
@@ -195,7 +210,7 @@ fn judge<'m, 'b>(
     let body = match status {
         100..=199 | 204 | 304 => Body::Done,
         _ if to_head => Body::Done,
-        _ if chunked => Body::Chunked(Chunked::new()),
+        _ if chunked => Body::Chunked(Chunked::of_answer()),
         _ => match content_length {
             Some((0, _)) => Body::Done,
             Some((length, _)) => Body::Length(length),
@@ -212,7 +227,8 @@ fn judge<'m, 'b>(
         len,
         head,
         fields,
-        http10,
+        other_version,
+        names_others: connection.names_others,
         marks,
         report,
         said,
@@ -238,6 +254,16 @@ impl Response<'_, '_> {
         (100..200).contains(&self.status) && self.status != 101
     }
 
+    /// The trailers of its body, of which none has come yet.
+    #[inline]
+    pub fn trailers(&self) -> Trailers {
+        if self.names_others && matches!(self.body, Body::Chunked(_)) {
+            Trailers::after(named_by_connection(self.head, self.fields))
+        } else {
+            Trailers::default()
+        }
+    }
+
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         lines(self.head, self.fields).map(|line| (line.name(), line.value()))
@@ -247,7 +273,8 @@ impl Response<'_, '_> {
     #[inline(always)]
     pub fn write(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let strip = rewrite.strip_report && self.report.is_some();
-        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 && !strip && more.is_empty() {
+        if !self.hop && !self.other_version && !rewrite.close && !rewrite.http10 && !strip && more.is_empty()
+        {
             out.extend_from_slice(self.head);
         } else {
             self.rewrite(rewrite, more, out);
@@ -256,7 +283,7 @@ impl Response<'_, '_> {
 
     fn rewrite(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let mut from = 0;
-        if self.http10 {
+        if self.other_version {
             from = b"HTTP/1.0".len();
             out.extend_from_slice(b"HTTP/1.1");
         }
@@ -353,7 +380,7 @@ mod tests {
         let input = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (.., body, out) = read(input, false, Rewrite { close: true, http10: true, ..Rewrite::default() })
             .expect("accepted");
-        assert_eq!(body, Body::Chunked(Chunked::new()));
+        assert_eq!(body, Body::Chunked(Chunked::of_answer()));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
         let (.., out) = read(input, false, Rewrite { close: false, http10: true, ..Rewrite::default() })
@@ -371,6 +398,33 @@ mod tests {
         .expect("accepted");
         assert_eq!((keep_alive, body), (false, Body::UntilClose));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
+    }
+
+    #[test]
+    fn white_space_before_a_colon_is_taken_and_written_anew() {
+        let input = "HTTP/1.1 200 OK\r\nServer \t: old\r\nTransfer-Encoding : chunked\r\nConnection : x-hop\r\nX-Hop : 1\r\n\
+                     X: y\r\nEndpoint-Load-Metrics : TEXT eps=1\r\nLast : z\r\n\r\n";
+        let (_, keep_alive, body, out) = read(input, false, Rewrite::default()).expect("accepted");
+        assert_eq!((keep_alive, body), (true, Body::Chunked(Chunked::of_answer())));
+        let left = "HTTP/1.1 200 OK\r\nServer: old\r\nTransfer-Encoding: chunked\r\nX: y\r\n\
+                    Endpoint-Load-Metrics: TEXT eps=1\r\nLast: z\r\n\r\n";
+        assert_eq!(out, left);
+        let strip = Rewrite { strip_report: true, http10: true, close: true };
+        let (.., out) = read(input, false, strip).expect("accepted");
+        let left = "HTTP/1.1 200 OK\r\nServer: old\r\nX: y\r\nLast: z\r\nConnection: close\r\n\r\n";
+        assert_eq!(out, left);
+        let none = read("HTTP/1.1 204 No\r\nContent-Length : 3\r\n\r\n", false, Rewrite::default());
+        assert_eq!(none.expect("accepted").3, "HTTP/1.1 204 No\r\n\r\n");
+    }
+
+    #[test]
+    fn other_versions_are_taken_for_http_1_1() {
+        for version in ["HTTP/1.2", "HTTP/1.9", "HTTP/2.0"] {
+            let input = format!("{version} 200 OK\r\nContent-Length: 3\r\n\r\n");
+            let (_, keep_alive, body, out) = read(&input, false, Rewrite::default()).expect("accepted");
+            assert_eq!((keep_alive, body), (true, Body::Length(3)));
+            assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "{version}");
+        }
     }
 
     #[test]
@@ -412,7 +466,15 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
             "HTTP/1.1 200 OK\nContent-Length: 3\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\n\r\n",
-            "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA b: c\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n : b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n A: b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA \r\n\r\n",
+            "HTTP/2.1 200 OK\r\n\r\n",
+            "HTTP/3.0 200 OK\r\n\r\n",
+            "HTTP/0.9 200 OK\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length : 3\r\nContent-Length: 4\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
             "HTTP/1.1 099 No\r\n\r\n",
             "HTTP/2 200 OK\r\n\r\n",

@@ -23,6 +23,8 @@ pub(super) struct Line<'b> {
     head: &'b [u8],
     pub(super) start: usize,
     pub(super) end: usize,
+    /// Where the name ends.
+    named: usize,
     colon: usize,
     /// Where the value ends, and white space after it.
     text: usize,
@@ -31,12 +33,24 @@ pub(super) struct Line<'b> {
 impl<'b> Line<'b> {
     #[inline(always)]
     pub(super) fn name_len(&self) -> usize {
-        self.colon - self.start
+        self.named - self.start
     }
 
     #[inline(always)]
     pub(super) fn name(&self) -> &'b [u8] {
-        &self.head[self.start..self.colon]
+        &self.head[self.start..self.named]
+    }
+
+    /// The same with a name that ends there.
+    #[inline(always)]
+    pub(super) fn called(self, named: usize) -> Self {
+        Self { named, ..self }
+    }
+
+    /// Returns whether white space stands before the colon.
+    #[inline(always)]
+    pub(super) fn spaced(&self) -> bool {
+        self.named != self.colon
     }
 
     /// Without white space around it.
@@ -84,13 +98,39 @@ pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
 pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, Stop> {
     let text = text_end(input, colon + 1)?;
     let end = crlf(input, text)?;
-    Ok(Line { head: input, start: at, end, colon, text })
+    Ok(Line { head: input, start: at, end, named: colon, colon, text })
+}
+
+/// Where the name of an answer's field at `at` ends and where its colon stands, or `None` if an empty line is there. White space may
+/// stand in between (RFC 9112 section 5.1).
+#[inline(always)]
+pub(super) fn answer_name(input: &[u8], at: usize) -> Result<Option<(usize, usize)>, Stop> {
+    let named = name_end(input, at);
+    match input.get(named) {
+        Some(b':') if named > at => Ok(Some((named, named))),
+        Some(b' ' | b'\t') if named > at => spaced_colon(input, named).map(|colon| Some((named, colon))),
+        _ => match input[at..] {
+            [b'\r', b'\n', ..] => Ok(None),
+            _ => Err(no_field(&input[at..], named - at)),
+        },
+    }
+}
+
+/// Where the colon stands behind white space.
+#[cold]
+fn spaced_colon(input: &[u8], named: usize) -> Result<usize, Stop> {
+    let white = input[named..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    match input.get(named + white) {
+        None => Err(Stop::Partial),
+        Some(b':') => Ok(named + white),
+        Some(_) => Err(Stop::Bad("a field name is malformed")),
+    }
 }
 
 /// The same of one whose value was looked through by somebody else: it ends at `text`, before its CRLF.
 #[inline(always)]
 pub(super) fn valued(input: &[u8], at: usize, colon: usize, text: usize) -> Line<'_> {
-    Line { head: input, start: at, end: text + 2, colon, text }
+    Line { head: input, start: at, end: text + 2, named: colon, colon, text }
 }
 
 /// Why `input` begins with neither a field nor the empty line; `name` bytes of it could be a name.
@@ -122,9 +162,10 @@ fn name_end(input: &[u8], from: usize) -> usize {
 /// The lines of a head that was scanned before; `at` is where its fields begin.
 pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>> {
     std::iter::from_fn(move || {
-        let (line, next) = line(head, at).ok()?;
-        at = next;
-        line
+        let (named, colon) = answer_name(head, at).ok()??;
+        let line = value(head, at, colon).ok()?.called(named);
+        at = line.end;
+        Some(line)
     })
 }
 
@@ -142,10 +183,10 @@ pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
     }
 }
 
-/// Where the visible characters of ASCII that begin at `from` end.
+/// Where the target of a request that begins at `from` ends: visible characters of ASCII, but no fragment (RFC 9112 section 3.2).
 #[inline(always)]
-pub(super) fn visible_end(input: &[u8], from: usize) -> usize {
-    sixteen::first(input, from, |byte| !byte.is_ascii_graphic())
+pub(super) fn target_end(input: &[u8], from: usize) -> usize {
+    sixteen::first(input, from, |byte| !byte.is_ascii_graphic() || byte == b'#')
 }
 
 /// After the CRLF at `at`.

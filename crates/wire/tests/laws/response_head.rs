@@ -37,7 +37,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             Err(_) => Verdict::Refused,
             Ok(Some(response)) => {
                 let head = &input[..response.len];
-                let second = of_response(head);
+                let second = of_response(&plain_version(head));
                 agrees(&response, &second, to_head, head);
                 for (close, http10) in [(false, false), (false, true), (true, false), (true, true)] {
                     rewritten(&response, &second, to_head, Rewrite { close, http10, strip_report: close });
@@ -47,6 +47,15 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
         };
     }
     verdict
+}
+
+/// The same head of HTTP/1.1, if its version is above: the other parser knows none of these.
+fn plain_version(head: &[u8]) -> Vec<u8> {
+    let mut head = head.to_vec();
+    if !head.starts_with(b"HTTP/1.0") {
+        head[..8].copy_from_slice(b"HTTP/1.1");
+    }
+    head
 }
 
 /// `None` if more has to come.
