@@ -20,5 +20,5 @@ pub use host::is_host;
 pub use passing::{Passed, Trailers, trailer_fields};
 pub use refusal::Refusal;
 pub use request::{Forwarded, Forwarding, Method, Request, disguised, foreign, request, x_forwarded};
-pub use response::{BadResponse, Response, Rewrite, response};
+pub use response::{BadResponse, Response, Rewrite, close_up, response};
 pub use trailer::may_trail;

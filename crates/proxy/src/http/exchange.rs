@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::http1::{self, Body, Method, Passed, Rewrite};
+use plimsoll_wire::http1::{self, BadResponse, Body, Method, Passed, Rewrite};
 
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
@@ -21,6 +21,7 @@ use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
 use crate::trip::Trip;
+
 mod patience;
 mod report;
 mod straight;
@@ -378,7 +379,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                     self.partial.extend_from_slice(rest);
                     return Ok(&[]);
                 }
-                Err(_) => return Err(self.bad_answer()),
+                Err(bad) => {
+                    let bad = *bad;
+                    drop(marks);
+                    return self.spaced(core, rest, bad, scratch);
+                }
             };
             let (text, after) = rest.split_at(head.len);
             rest = after;
@@ -431,21 +436,12 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let mut reports = report::Trailing::new(self.reports_after, self.trip.settings().strip_reports);
-        let passed = match () {
-            () if self.refused => body.feed(rest).map(|taken| Passed { taken, as_is: true }),
-            () if self.unchunk => {
-                ending::unchunk(body, rest, scratch).map(|taken| Passed { taken, as_is: false })
-            }
-            () => self.trailers.pass(body, rest, scratch, |name, value| reports.keep(name, value)),
+        let Passed { taken, as_is } = match body {
+            Body::Chunked(_) => self.chunks(core, rest, scratch)?,
+            _ => Passed { taken: body.feed(rest).map_err(|_| self.bad_answer())?, as_is: true },
         };
-        let Ok(Passed { taken, as_is }) = passed else { return Err(self.bad_answer()) };
-        if body.done() {
+        if matches!(self.answer, Answer::Body(Body::Done)) {
             self.answer = Answer::Done;
-            if let Some(report) = reports.heard {
-                // An answer that was passed on is no refusal, whatever it says of itself.
-                let _ = self.trip.hear(&report, None, core.now());
-            }
         }
         self.keep_member &= taken == rest.len();
         if self.refused {
@@ -453,6 +449,46 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Ok(&[]);
         }
         Ok(if as_is { &rest[..taken] } else { &[] })
+    }
+
+    /// Reads an answer that is `bad` unless it becomes good by leaving out white space before colons: few servers write any.
+    #[cold]
+    #[inline(never)]
+    fn spaced(
+        &mut self,
+        core: &Core,
+        input: &[u8],
+        bad: BadResponse,
+        scratch: &mut Vec<u8>,
+    ) -> Result<&'static [u8], Failure> {
+        match http1::close_up(input, bad) {
+            Ok(Some(anew)) => {
+                let body = self.digest(core, &anew, scratch)?;
+                scratch.extend_from_slice(body);
+            }
+            Ok(None) if input.len() < self.settings.max_head => self.partial.extend_from_slice(input),
+            Ok(None) | Err(_) => return Err(self.bad_answer()),
+        }
+        Ok(&[])
+    }
+
+    /// Passes on what came of a chunked body: appends what goes on to `scratch`, unless it goes on as it is.
+    #[inline(never)]
+    fn chunks(&mut self, core: &Core, input: &[u8], scratch: &mut Vec<u8>) -> Result<Passed, Failure> {
+        let Answer::Body(body) = &mut self.answer else { return Ok(Passed { taken: 0, as_is: true }) };
+        let mut reports = report::Trailing::new(self.reports_after, self.trip.settings().strip_reports);
+        let passed = if self.refused {
+            body.feed(input).map(|taken| Passed { taken, as_is: true })
+        } else if self.unchunk {
+            ending::unchunk(body, input, scratch).map(|taken| Passed { taken, as_is: false })
+        } else {
+            self.trailers.pass(body, input, scratch, |name, value| reports.keep(name, value))
+        };
+        if let Some(report) = reports.heard {
+            // An answer that was passed on is no refusal, whatever it says of itself.
+            let _ = self.trip.hear(&report, None, core.now());
+        }
+        passed.map_err(|_| self.bad_answer())
     }
 
     /// The member speaks another protocol from here on.

@@ -31,6 +31,7 @@ impl Body {
     ///
     /// # Errors
     /// The chunked framing is malformed.
+    #[inline]
     pub fn feed(&mut self, input: &[u8]) -> Result<usize, BadBody> {
         match self {
             Self::Done => Ok(0),
@@ -44,10 +45,7 @@ impl Body {
                 Ok(taken as usize)
             }
             Self::Chunked(chunked) => {
-                let mut taken = 0;
-                while taken < input.len() && !chunked.done() {
-                    taken += chunked.step(&input[taken..])?.len();
-                }
+                let taken = chunked.feed(input)?;
                 if chunked.done() {
                     *self = Self::Done;
                 }
@@ -148,6 +146,16 @@ impl Chunked {
     /// Has the whole body come?
     pub fn done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// How many bytes at the beginning of `input` belong to the body.
+    #[inline(never)]
+    fn feed(&mut self, input: &[u8]) -> Result<usize, BadBody> {
+        let mut taken = 0;
+        while taken < input.len() && !self.done() {
+            taken += self.step(&input[taken..])?.len();
+        }
+        Ok(taken)
     }
 
     /// Takes the next run of bytes off `input`, which must not be empty; not to be called when done.

@@ -23,8 +23,6 @@ pub(super) enum Why {
     Host,
     /// It says how loaded the member is.
     Report,
-    /// It does not: it is only spelt anew.
-    Spelling,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +30,6 @@ struct Mark {
     start: usize,
     end: usize,
     why: Why,
-    /// White space stands before its colon: where it goes on, it goes on without.
-    spaced: bool,
 }
 
 /// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
@@ -53,7 +49,7 @@ impl Default for Marks {
 impl Marks {
     /// None yet.
     pub fn new() -> Self {
-        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop, spaced: false }; MAX_MARKS], len: 0 }
+        Self { lines: [Mark { start: 0, end: 0, why: Why::Hop }; MAX_MARKS], len: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -64,16 +60,9 @@ impl Marks {
     #[must_use]
     pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
         let Some(place) = self.lines.get_mut(self.len) else { return false };
-        *place = Mark { start: line.start, end: line.end, why, spaced: line.spaced() };
+        *place = Mark { start: line.start, end: line.end, why };
         self.len += 1;
         true
-    }
-
-    /// Marks a line to be spelt anew, unless it is marked; false if there are too many.
-    #[cold]
-    #[must_use]
-    pub(super) fn add_spaced(&mut self, line: &Line<'_>) -> bool {
-        self.of(line).is_some() || self.add(line, Why::Spelling)
     }
 
     /// The mark of a line, if it has one.
@@ -139,11 +128,7 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
         }
         for line in lines(head, at).filter(|line| line.name().eq_ignore_ascii_case(token)) {
             // Who the client is stays to be judged by that, whoever names it here.
-            if let Some(mark) = marks.of(&line) {
-                if mark.why == Why::Spelling {
-                    mark.why = Why::Hop;
-                }
-            } else if !marks.add(&line, Why::Hop) {
+            if marks.of(&line).is_none() && !marks.add(&line, Why::Hop) {
                 return false;
             }
         }
@@ -202,18 +187,12 @@ pub(super) fn copy_lines(
     out: &mut Vec<u8>,
 ) {
     let mut keep_from = from;
-    for mark in marks.get().iter().filter(|mark| mark.spaced || drop(mark.why)) {
+    for mark in marks.get().iter().filter(|mark| drop(mark.why)) {
         // Runs of lines to keep are copied whole.
         if mark.start > keep_from {
             out.extend_from_slice(&head[keep_from..mark.start]);
         }
         keep_from = mark.end;
-        if mark.spaced && !drop(mark.why) {
-            let line = &head[mark.start..mark.end];
-            let colon = line.iter().position(|byte| *byte == b':').unwrap_or_default();
-            out.extend_from_slice(line[..colon].trim_ascii_end());
-            out.extend_from_slice(&line[colon..]);
-        }
     }
     if keep_from < head.len() - 2 {
         out.extend_from_slice(&head[keep_from..head.len() - 2]);

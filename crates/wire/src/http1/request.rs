@@ -132,7 +132,7 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
     }
     let Some(version) = input[target_end + 1..].first_chunk::<8>() else {
         // A line that has ended gets no version any more: who sent it waits for an answer.
-        let ended = input[target_end + 1..].contains(&b'\r');
+        let ended = input[target_end + 1..].iter().any(|byte| matches!(byte, b'\r' | b'\n'));
         return Err(if ended { Stop::Bad("the request line has no version") } else { Stop::Partial });
     };
     let (http10, later) = match version {
@@ -142,7 +142,9 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<
         // As the highest version that is spoken here (RFC 9110 section 2.5).
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => (false, true),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Ok(Err(Refusal::Version)),
-        _ if version.contains(&b'\r') => return Err(Stop::Bad("the request line has no version")),
+        _ if version.contains(&b'\r') || version.contains(&b'\n') => {
+            return Err(Stop::Bad("the request line has no version"));
+        }
         _ => return Err(Stop::Bad("the request line is malformed")),
     };
     let fields = scan::crlf(input, target_end + 9)?;
@@ -221,15 +223,11 @@ fn judge<'m, 'b>(
         match line.name_len() {
             2 if line.named(b"te") => fits &= marks.add(&line, Why::Hop),
             4 if line.named(b"host") => {
-                let value = line.value();
+                let Some(value) = line.host() else { return refuse("Host is malformed") };
                 if host.replace(value).is_some() {
                     return refuse("more than one Host");
                 }
                 fits &= marks.add(&line, Why::Host);
-                // A target without an authority has an empty Host (RFC 9112 section 3.2).
-                if !value.is_empty() && !is_host(value) {
-                    return refuse("Host is malformed");
-                }
             }
             6 if line.named(b"expect") => {
                 if !line.value().eq_ignore_ascii_case(b"100-continue") {

@@ -84,7 +84,6 @@ fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<
         return Err(if plausible { Stop::Partial } else { LINE });
     };
     let (version, code) = begin.split_at(8);
-    let http10 = version == b"HTTP/1.0";
     let status = match code {
         [b' ', a @ b'1'..=b'9', b, c] if b.is_ascii_digit() && c.is_ascii_digit() => {
             let digit = |byte: &u8| u16::from(byte - b'0');
@@ -92,25 +91,45 @@ fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<
         }
         _ => return Err(LINE),
     };
-    let other_version = match version {
-        _ if version == b"HTTP/1.1" => false,
-        // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'0'..=b'9'] | b"HTTP/2.0" => true,
-        _ => return Err(LINE),
+    let version = match version {
+        // Compared at once, and not byte by byte.
+        _ if version == b"HTTP/1.1" => Version::Usual,
+        _ => other_version(version).ok_or(LINE)?,
     };
     let end = scan::text_end(input, 12)?;
     if end > 12 && input[12] != b' ' {
         return Err(LINE);
     }
     let fields = scan::crlf(input, end)?;
-    judge(input, fields, (status, http10, other_version), to_head, marks)
+    judge(input, fields, (status, version), to_head, marks)
+}
+
+/// The version that an answer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// HTTP/1.1.
+    Usual,
+    /// HTTP/1.0.
+    Old,
+    /// A later one.
+    Later,
+}
+
+#[cold]
+fn other_version(name: &[u8]) -> Option<Version> {
+    match name {
+        b"HTTP/1.0" => Some(Version::Old),
+        // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] | b"HTTP/2.0" => Some(Version::Later),
+        _ => None,
+    }
 }
 
 /// Reads the fields, which begin at `fields`, and decides what the answer is.
 fn judge<'m, 'b>(
     input: &'b [u8],
     fields: usize,
-    (status, http10, other_version): (u16, bool, bool),
+    (status, version): (u16, Version),
     to_head: bool,
     marks: &'m mut Marks,
 ) -> Result<Response<'m, 'b>, Stop> {
@@ -125,14 +144,12 @@ fn judge<'m, 'b>(
     let mut reports_after = false;
     let (mut index, mut at) = (0, fields);
     let len = loop {
-        let Some((named, colon)) = scan::answer_name(input, at)? else { break at + 2 };
+        let Some(colon) = scan::name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
             return Err(Stop::Bad("too many fields"));
         }
-        if named - at == orca::HEADER.len() && is(&input[at..named], b"endpoint-load-metrics") {
+        if colon - at == orca::HEADER.len() && is(&input[at..colon], b"endpoint-load-metrics") {
             let (line, found) = report_line(input, at, colon)?;
-            let line = line.called(named);
-            hop |= line.spaced();
             fits &= marks.add(&line, Why::Report);
             if report.is_none() {
                 (report, said) = (Some(line.value()), found);
@@ -141,7 +158,7 @@ fn judge<'m, 'b>(
             index += 1;
             continue;
         }
-        let line = scan::value(input, at, colon)?.called(named);
+        let line = scan::value(input, at, colon)?;
         at = line.end;
         match line.name_len() {
             7 if line.named(b"upgrade") => {
@@ -187,10 +204,6 @@ fn judge<'m, 'b>(
             }
             _ => {}
         }
-        if line.spaced() {
-            hop = true;
-            fits &= marks.add_spaced(&line);
-        }
         index += 1;
     };
     let head = &input[..len];
@@ -218,7 +231,7 @@ fn judge<'m, 'b>(
         },
     };
     // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
-    let persistent = if http10 { connection.keep_alive && !chunked } else { true };
+    let persistent = version != Version::Old || (connection.keep_alive && !chunked);
     let keep_alive = !matches!(body, Body::UntilClose) && !connection.close && persistent;
     Ok(Response {
         status,
@@ -227,7 +240,7 @@ fn judge<'m, 'b>(
         len,
         head,
         fields,
-        other_version,
+        other_version: version != Version::Usual,
         names_others: connection.names_others,
         marks,
         report,
@@ -236,6 +249,39 @@ fn judge<'m, 'b>(
         hop,
         upgrade,
     })
+}
+
+/// Returns the bytes of an answer without the white space before the colons of its head, which [`response`] refuses and a relay has to take
+/// out (RFC 9112 section 5.1); `None` if `input` ends in such white space.
+///
+/// # Errors
+/// There is none: the answer is `bad` for another reason.
+#[cold]
+pub fn close_up(input: &[u8], bad: BadResponse) -> Result<Option<Vec<u8>>, BadResponse> {
+    let mut lines = input.split_inclusive(|byte| *byte == b'\n');
+    let mut anew = lines.next().unwrap_or_default().to_vec();
+    let mut kept = anew.len();
+    let mut changed = false;
+    for line in lines {
+        let name = scan::name_end(line, 0);
+        let white = line[name..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let spaced = name > 0 && white > 0;
+        match line.get(name + white) {
+            Some(b':') if spaced => {
+                anew.extend_from_slice(&line[..name]);
+                anew.extend_from_slice(&line[name + white..]);
+                changed = true;
+            }
+            None if spaced && !changed => return Ok(None),
+            Some(_) if spaced => return Err(bad),
+            // The empty line, or what is judged as it stands.
+            _ if name == 0 => break,
+            _ => anew.extend_from_slice(line),
+        }
+        kept += line.len();
+    }
+    anew.extend_from_slice(&input[kept..]);
+    if changed { Ok(Some(anew)) } else { Err(bad) }
 }
 
 /// The line of a report, and what it says if it has the form that nearly all have: then it is read while it is looked through.
@@ -400,21 +446,62 @@ mod tests {
         assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
     }
 
+    /// What goes on of an answer with white space before its colons.
+    fn closed_up(input: &str, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
+        let bad = read(input, false, rewrite).expect_err("it has white space");
+        let anew = close_up(input.as_bytes(), bad)?.expect("complete");
+        read(str::from_utf8(&anew).expect("text"), false, rewrite)
+    }
+
     #[test]
-    fn white_space_before_a_colon_is_taken_and_written_anew() {
-        let input = "HTTP/1.1 200 OK\r\nServer \t: old\r\nTransfer-Encoding : chunked\r\nConnection : x-hop\r\nX-Hop : 1\r\n\
-                     X: y\r\nEndpoint-Load-Metrics : TEXT eps=1\r\nLast : z\r\n\r\n";
-        let (_, keep_alive, body, out) = read(input, false, Rewrite::default()).expect("accepted");
+    fn white_space_before_a_colon_is_taken_and_stays_behind() {
+        let input = "HTTP/1.1 200 O : K\r\nServer \t: old\r\nTransfer-Encoding : chunked\r\nConnection : x-hop\r\nX-Hop : 1\r\n\
+                     X: y : z\r\nEndpoint-Load-Metrics : TEXT eps=1\r\nLast : z\r\n\r\n";
+        let (_, keep_alive, body, out) = closed_up(input, Rewrite::default()).expect("accepted");
         assert_eq!((keep_alive, body), (true, Body::Chunked(Chunked::of_answer())));
-        let left = "HTTP/1.1 200 OK\r\nServer: old\r\nTransfer-Encoding: chunked\r\nX: y\r\n\
+        let left = "HTTP/1.1 200 O : K\r\nServer: old\r\nTransfer-Encoding: chunked\r\nX: y : z\r\n\
                     Endpoint-Load-Metrics: TEXT eps=1\r\nLast: z\r\n\r\n";
         assert_eq!(out, left);
         let strip = Rewrite { strip_report: true, http10: true, close: true };
-        let (.., out) = read(input, false, strip).expect("accepted");
-        let left = "HTTP/1.1 200 OK\r\nServer: old\r\nX: y\r\nLast: z\r\nConnection: close\r\n\r\n";
+        let (.., out) = closed_up(input, strip).expect("accepted");
+        let left = "HTTP/1.1 200 O : K\r\nServer: old\r\nX: y : z\r\nLast: z\r\nConnection: close\r\n\r\n";
         assert_eq!(out, left);
-        let none = read("HTTP/1.1 204 No\r\nContent-Length : 3\r\n\r\n", false, Rewrite::default());
+        let none = closed_up("HTTP/1.1 204 No\r\nContent-Length : 3\r\n\r\n", Rewrite::default());
         assert_eq!(none.expect("accepted").3, "HTTP/1.1 204 No\r\n\r\n");
+        for bad in [
+            "HTTP/1.1 200 OK\r\nA b: c\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n : b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n A: b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA \r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA : b\r\n c\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA : b\r\nC d\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA:\r\n\r\nB : c\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length : 3\r\nContent-Length: 4\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
+            "220 smtp : x\r\n\r\n",
+        ] {
+            let bad = (bad, BadResponse("as told"));
+            let end = close_up(bad.0.as_bytes(), bad.1);
+            let read = |anew: Vec<u8>| read(str::from_utf8(&anew).expect("text"), false, Rewrite::default());
+            assert!(matches!(end.map(|anew| anew.map(read)), Err(_) | Ok(Some(Err(_)))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn white_space_that_may_have_a_colon_after_it_waits_and_bodies_move_with_their_heads() {
+        let bad = BadResponse("as told");
+        let head = "HTTP/1.1 200 OK\r\nA : b\r\nC \t: d\r\n";
+        for (text, anew) in [
+            ("HTTP/1.1 200 OK\r\nA ", Ok(None)),
+            ("HTTP/1.1 200 OK\r\nA \t", Ok(None)),
+            ("HTTP/1.1 200 OK\r\nA", Err(bad)),
+            ("HTTP/1.1 200 OK ", Err(bad)),
+            (&format!("{head}E "), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\nE "))),
+            (&format!("{head}\r\nF : g\r\nH"), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\nF : g\r\nH"))),
+        ] {
+            let anew = anew.map(|anew| anew.map(|anew: &str| anew.as_bytes().to_vec()));
+            assert_eq!(close_up(text.as_bytes(), bad), anew, "{text:?}");
+        }
     }
 
     #[test]
@@ -466,15 +553,10 @@ mod tests {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
             "HTTP/1.1 200 OK\nContent-Length: 3\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\n\r\n",
-            "HTTP/1.1 200 OK\r\nA b: c\r\n\r\n",
-            "HTTP/1.1 200 OK\r\n : b\r\n\r\n",
-            "HTTP/1.1 200 OK\r\n A: b\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nA \r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
             "HTTP/2.1 200 OK\r\n\r\n",
             "HTTP/3.0 200 OK\r\n\r\n",
             "HTTP/0.9 200 OK\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nContent-Length : 3\r\nContent-Length: 4\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
             "HTTP/1.1 099 No\r\n\r\n",
             "HTTP/2 200 OK\r\n\r\n",

@@ -5,6 +5,8 @@
 //! the colon or a control character ends the scan with a refusal. Names and values are scanned sixteen bytes at a
 //! time.
 
+use super::host::is_host;
+
 mod sixteen;
 
 /// Why a scan stopped.
@@ -23,8 +25,6 @@ pub(super) struct Line<'b> {
     head: &'b [u8],
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Where the name ends.
-    named: usize,
     colon: usize,
     /// Where the value ends, and white space after it.
     text: usize,
@@ -33,24 +33,12 @@ pub(super) struct Line<'b> {
 impl<'b> Line<'b> {
     #[inline(always)]
     pub(super) fn name_len(&self) -> usize {
-        self.named - self.start
+        self.colon - self.start
     }
 
     #[inline(always)]
     pub(super) fn name(&self) -> &'b [u8] {
-        &self.head[self.start..self.named]
-    }
-
-    /// The same with a name that ends there.
-    #[inline(always)]
-    pub(super) fn called(self, named: usize) -> Self {
-        Self { named, ..self }
-    }
-
-    /// Returns whether white space stands before the colon.
-    #[inline(always)]
-    pub(super) fn spaced(&self) -> bool {
-        self.named != self.colon
+        &self.head[self.start..self.colon]
     }
 
     /// Without white space around it.
@@ -59,11 +47,38 @@ impl<'b> Line<'b> {
         trim(&self.head[self.colon + 1..self.text])
     }
 
+    /// The value if it is a host or empty, as a target without an authority has it (RFC 9112 section 3.2).
+    #[inline(always)]
+    pub(super) fn host(&self) -> Option<&'b [u8]> {
+        // Nearly all are a space, a name or address and perhaps a port: found where they stand, sixteen bytes at a time.
+        let from = self.colon + 1 + usize::from(self.head[self.colon + 1] == b' ');
+        let name = sixteen::first(self.head, from, |byte| !is_of_names(byte));
+        let end = match self.head.get(name) {
+            Some(b':') => sixteen::first(self.head, name + 1, |byte| !byte.is_ascii_digit()),
+            _ => name,
+        };
+        if name > from && end == self.text { Some(&self.head[from..end]) } else { self.odd_host() }
+    }
+
+    /// The same of other hosts.
+    #[cold]
+    fn odd_host(&self) -> Option<&'b [u8]> {
+        let value = self.value();
+        (value.is_empty() || is_host(value)).then_some(value)
+    }
+
     /// Has it this name, in any case? `lower` is in lower case.
     #[inline(always)]
     pub(super) fn named<const N: usize>(&self, lower: &[u8; N]) -> bool {
         is(self.name(), lower)
     }
+}
+
+/// Returns whether a byte is a letter, a digit, a dot or a hyphen.
+#[inline(always)]
+fn is_of_names(byte: u8) -> bool {
+    // A hyphen, a dot, a slash and the digits follow each other.
+    ((byte | 0x20).wrapping_sub(b'a') < 26 || byte.wrapping_sub(b'-') < 13) && byte != b'/'
 }
 
 const CRLF: &str = "a line does not end in CRLF";
@@ -98,39 +113,13 @@ pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
 pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, Stop> {
     let text = text_end(input, colon + 1)?;
     let end = crlf(input, text)?;
-    Ok(Line { head: input, start: at, end, named: colon, colon, text })
-}
-
-/// Where the name of an answer's field at `at` ends and where its colon stands, or `None` if an empty line is there. White space may
-/// stand in between (RFC 9112 section 5.1).
-#[inline(always)]
-pub(super) fn answer_name(input: &[u8], at: usize) -> Result<Option<(usize, usize)>, Stop> {
-    let named = name_end(input, at);
-    match input.get(named) {
-        Some(b':') if named > at => Ok(Some((named, named))),
-        Some(b' ' | b'\t') if named > at => spaced_colon(input, named).map(|colon| Some((named, colon))),
-        _ => match input[at..] {
-            [b'\r', b'\n', ..] => Ok(None),
-            _ => Err(no_field(&input[at..], named - at)),
-        },
-    }
-}
-
-/// Where the colon stands behind white space.
-#[cold]
-fn spaced_colon(input: &[u8], named: usize) -> Result<usize, Stop> {
-    let white = input[named..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
-    match input.get(named + white) {
-        None => Err(Stop::Partial),
-        Some(b':') => Ok(named + white),
-        Some(_) => Err(Stop::Bad("a field name is malformed")),
-    }
+    Ok(Line { head: input, start: at, end, colon, text })
 }
 
 /// The same of one whose value was looked through by somebody else: it ends at `text`, before its CRLF.
 #[inline(always)]
 pub(super) fn valued(input: &[u8], at: usize, colon: usize, text: usize) -> Line<'_> {
-    Line { head: input, start: at, end: text + 2, named: colon, colon, text }
+    Line { head: input, start: at, end: text + 2, colon, text }
 }
 
 /// Why `input` begins with neither a field nor the empty line; `name` bytes of it could be a name.
@@ -146,7 +135,7 @@ fn no_field(input: &[u8], name: usize) -> Stop {
 
 /// Where the characters of a name end.
 #[inline(always)]
-fn name_end(input: &[u8], from: usize) -> usize {
+pub(super) fn name_end(input: &[u8], from: usize) -> usize {
     let unlike_names = |byte: u8| !((byte | 0x20).wrapping_sub(b'a') < 26 || byte == b'-');
     let mut at = from;
     // Nearly all names are of letters and hyphens; other characters are seen to one by one.
@@ -162,10 +151,9 @@ fn name_end(input: &[u8], from: usize) -> usize {
 /// The lines of a head that was scanned before; `at` is where its fields begin.
 pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>> {
     std::iter::from_fn(move || {
-        let (named, colon) = answer_name(head, at).ok()??;
-        let line = value(head, at, colon).ok()?.called(named);
-        at = line.end;
-        Some(line)
+        let (line, next) = line(head, at).ok()?;
+        at = next;
+        line
     })
 }
 

@@ -1,5 +1,5 @@
-//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way; what is
-//! written for the client parses again, means the same, and carries nothing that was for this hop.
+//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way, also where white space before colons
+//! is left out; what is written for the client parses again, means the same, and carries nothing that was for this hop.
 
 use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite};
 
@@ -31,13 +31,26 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
                 assert_eq!(Some(&early), whole.as_ref(), "said after {cut} bytes of {}", show(input));
             }
         }
+        let anew = closed_up(input, to_head);
+        let closed = anew.as_deref().unwrap_or(input);
         let mut marks = Marks::new();
-        verdict = match http1::response(input, MAX_HEAD, to_head, &mut marks) {
+        verdict = match http1::response(closed, MAX_HEAD, to_head, &mut marks) {
             Ok(None) => Verdict::Partial,
+            Err(_) if waits(closed, to_head) => Verdict::Partial,
             Err(_) => Verdict::Refused,
             Ok(Some(response)) => {
-                let head = &input[..response.len];
+                let head = &closed[..response.len];
                 let second = of_response(&plain_version(head));
+                if anew.is_some() {
+                    let before =
+                        of_response(&plain_version(&input[..response.len + input.len() - closed.len()]));
+                    assert_eq!(
+                        (&before.start, &before.fields),
+                        (&second.start, &second.fields),
+                        "{}",
+                        show(input)
+                    );
+                }
                 agrees(&response, &second, to_head, head);
                 for (close, http10) in [(false, false), (false, true), (true, false), (true, true)] {
                     rewritten(&response, &second, to_head, Rewrite { close, http10, strip_report: close });
@@ -58,11 +71,25 @@ fn plain_version(head: &[u8]) -> Vec<u8> {
     head
 }
 
+/// The same without white space before colons, if the answer is bad with it.
+fn closed_up(input: &[u8], to_head: bool) -> Option<Vec<u8>> {
+    let bad = http1::response(input, MAX_HEAD, to_head, &mut Marks::new()).err()?;
+    http1::close_up(input, bad).ok()?
+}
+
+/// Returns whether an answer ends in white space that a colon may follow.
+fn waits(input: &[u8], to_head: bool) -> bool {
+    let bad = http1::response(input, MAX_HEAD, to_head, &mut Marks::new()).err();
+    bad.is_some_and(|bad| http1::close_up(input, bad) == Ok(None))
+}
+
 /// `None` if more has to come.
 fn read(input: &[u8], to_head: bool) -> Option<Result<Meaning, BadResponse>> {
-    let mut marks = Marks::new();
-    match http1::response(input, MAX_HEAD, to_head, &mut marks) {
+    let anew = closed_up(input, to_head);
+    let input = anew.as_deref().unwrap_or(input);
+    match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
         Ok(response) => response.map(|response| Ok(meaning(&response))),
+        Err(_) if waits(input, to_head) => None,
         Err(bad) => Some(Err(bad)),
     }
 }

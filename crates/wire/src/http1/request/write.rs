@@ -49,7 +49,7 @@ impl Request<'_, '_> {
             Why::Hop => true,
             Why::Forwarding => replaced,
             Why::Host => self.absolute,
-            Why::Coding | Why::Report | Why::Spelling => false,
+            Why::Coding | Why::Report => false,
         };
         copy_lines(self.head, from, self.marks, drop, out);
         if self.upgrade {
