@@ -167,21 +167,26 @@ pub fn disguised(name: &[u8]) -> bool {
 }
 
 /// The reason for which a disguised field may have to stay behind.
-#[inline]
+#[inline(always)]
 fn disguise(name: &[u8]) -> Option<Why> {
-    const DISGUISED: [(&[u8], Why); 5] = [
+    // With these all of them begin.
+    if matches!(name, [b'c' | b'C' | b't' | b'T' | b'x' | b'X', ..]) { undisguise(name) } else { None }
+}
+
+/// The same, looked at more closely.
+#[cold]
+fn undisguise(name: &[u8]) -> Option<Why> {
+    const USUAL: [(&[u8], Why); 5] = [
         (b"content-length", Why::Hop),
         (b"transfer-encoding", Why::Hop),
         (b"x-forwarded-for", Why::Forwarding),
         (b"x-forwarded-host", Why::Forwarding),
         (b"x-forwarded-proto", Why::Forwarding),
     ];
-    if !matches!(name, [b'x' | b'X' | b'c' | b'C' | b't' | b'T', ..]) || !name.contains(&b'_') {
-        return None;
-    }
     let alike = |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
     let same = |usual: &[u8]| name.len() == usual.len() && name.iter().zip(usual).all(alike);
-    DISGUISED.iter().find(|(usual, _)| same(usual)).map(|(_, why)| *why)
+    let found = USUAL.iter().find(|(usual, _)| same(usual));
+    found.filter(|_| name.contains(&b'_')).map(|(_, why)| *why)
 }
 
 struct RequestLine<'b> {
@@ -214,12 +219,24 @@ fn judge<'m, 'b>(
     let mut fits = true;
     let refuse = |what| Ok(Err(Refusal::Malformed(what)));
     let len = loop {
-        let (line, next) = scan::line(input, at)?;
-        let Some(line) = line else { break next };
+        let Some(colon) = scan::name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
             return Ok(Err(Refusal::HeadTooLarge));
         }
-        at = next;
+        if colon - at == 4
+            && scan::is(&input[at..colon], b"host")
+            && let Some((line, value)) = scan::plain_host(input, at, colon)
+        {
+            if host.replace(value).is_some() {
+                return refuse("more than one Host");
+            }
+            fits &= marks.add(&line, Why::Host);
+            at = line.end;
+            index += 1;
+            continue;
+        }
+        let line = scan::value(input, at, colon)?;
+        at = line.end;
         match line.name_len() {
             2 if line.named(b"te") => fits &= marks.add(&line, Why::Hop),
             4 if line.named(b"host") => {

@@ -48,21 +48,8 @@ impl<'b> Line<'b> {
     }
 
     /// The value if it is a host or empty, as a target without an authority has it (RFC 9112 section 3.2).
-    #[inline(always)]
-    pub(super) fn host(&self) -> Option<&'b [u8]> {
-        // Nearly all are a space, a name or address and perhaps a port: found where they stand, sixteen bytes at a time.
-        let from = self.colon + 1 + usize::from(self.head[self.colon + 1] == b' ');
-        let name = sixteen::first(self.head, from, |byte| !is_of_names(byte));
-        let end = match self.head.get(name) {
-            Some(b':') => sixteen::first(self.head, name + 1, |byte| !byte.is_ascii_digit()),
-            _ => name,
-        };
-        if name > from && end == self.text { Some(&self.head[from..end]) } else { self.odd_host() }
-    }
-
-    /// The same of other hosts.
     #[cold]
-    fn odd_host(&self) -> Option<&'b [u8]> {
+    pub(super) fn host(&self) -> Option<&'b [u8]> {
         let value = self.value();
         (value.is_empty() || is_host(value)).then_some(value)
     }
@@ -114,6 +101,23 @@ pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, S
     let text = text_end(input, colon + 1)?;
     let end = crlf(input, text)?;
     Ok(Line { head: input, start: at, end, colon, text })
+}
+
+/// Where the line at `at` ends whose name ends at `colon`, if its value is a space, a name or address and perhaps a port, as nearly all
+/// hosts are: found sixteen bytes at a time.
+#[inline(always)]
+pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(Line<'_>, &[u8])> {
+    let from = colon + 2;
+    if input.get(colon + 1) != Some(&b' ') {
+        return None;
+    }
+    let name = sixteen::first(input, from, |byte| !is_of_names(byte));
+    let text = match input.get(name) {
+        Some(b':') => sixteen::first(input, name + 1, |byte| !byte.is_ascii_digit()),
+        _ => name,
+    };
+    let line = valued(input, at, colon, text);
+    (name > from && input.get(text..text + 2) == Some(b"\r\n")).then(|| (line, &input[from..text]))
 }
 
 /// The same of one whose value was looked through by somebody else: it ends at `text`, before its CRLF.
