@@ -24,7 +24,7 @@ pub struct Passed {
 }
 
 impl Trailers {
-    /// Of a body whose head lists `named` in `Connection`: none of these passes.
+    /// Creates those of a body whose head lists `named` in `Connection`: none of these passes.
     pub fn after<'b>(named: impl Iterator<Item = &'b [u8]>) -> Self {
         let named: Vec<Box<[u8]>> = named.map(Into::into).collect();
         Self((!named.is_empty()).then(|| Box::new(Held { section: Vec::new(), named })))

@@ -169,11 +169,11 @@ pub fn disguised(name: &[u8]) -> bool {
 /// The reason for which a disguised field may have to stay behind.
 #[inline(always)]
 fn disguise(name: &[u8]) -> Option<Why> {
-    // With these all of them begin.
+    // All of them begin with one of these.
     if matches!(name, [b'c' | b'C' | b't' | b'T' | b'x' | b'X', ..]) { undisguise(name) } else { None }
 }
 
-/// The same, looked at more closely.
+/// Compares the whole name.
 #[cold]
 fn undisguise(name: &[u8]) -> Option<Why> {
     const USUAL: [(&[u8], Why); 5] = [

@@ -272,8 +272,9 @@ pub fn close_up(input: &[u8], bad: BadResponse) -> Result<Option<Vec<u8>>, BadRe
                 anew.extend_from_slice(&line[name + white..]);
                 changed = true;
             }
+            // Once others are closed up, such a line is judged when the head is read again.
             None if spaced && !changed => return Ok(None),
-            Some(_) if spaced => return Err(bad),
+            Some(_) if spaced && !changed => return Err(bad),
             // The empty line, or what is judged as it stands.
             _ if name == 0 => break,
             _ => anew.extend_from_slice(line),

@@ -47,7 +47,7 @@ impl<'b> Line<'b> {
         trim(&self.head[self.colon + 1..self.text])
     }
 
-    /// The value if it is a host or empty, as a target without an authority has it (RFC 9112 section 3.2).
+    /// Returns the value if it is a host, or empty for a target without an authority (RFC 9112 section 3.2).
     #[cold]
     pub(super) fn host(&self) -> Option<&'b [u8]> {
         let value = self.value();
@@ -103,8 +103,8 @@ pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, S
     Ok(Line { head: input, start: at, end, colon, text })
 }
 
-/// Where the line at `at` ends whose name ends at `colon`, if its value is a space, a name or address and perhaps a port, as nearly all
-/// hosts are: found sixteen bytes at a time.
+/// Returns the line at `at` whose name ends at `colon`, and its value, if that is a name or an address of IPv4 and perhaps a port after one
+/// space. Nearly all hosts are; they are looked through once, sixteen bytes at a time.
 #[inline(always)]
 pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(Line<'_>, &[u8])> {
     let from = colon + 2;

@@ -5,11 +5,12 @@ const LONGEST: usize = 22;
 
 /// Fields that mean something only in a head (RFC 9110 section 6.5.1), in lower case and in order: framing, routing, connection
 /// options, modifiers of a request, authentication, cookies, content format, control of an answer, and what tells whom a request is from.
-const NEVER: [&str; 37] = [
+const NEVER: [&str; 42] = [
     "age",
     "authentication-info",
     "authorization",
     "cache-control",
+    "cf-connecting-ip",
     "connection",
     "content-encoding",
     "content-length",
@@ -41,8 +42,12 @@ const NEVER: [&str; 37] = [
     "www-authenticate",
     "x-client-ip",
     "x-forwarded",
+    "x-http-method",
     "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
     "x-real-ip",
+    "x-rewrite-url",
 ];
 
 /// Families of such fields.
