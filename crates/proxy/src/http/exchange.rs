@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::http1::{self, BadResponse, Body, Method, Passed, Rewrite};
+use plimsoll_wire::http1::{self, BadResponse, Body, Method, Passed, Rewrite, Unread};
 
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
@@ -40,6 +40,7 @@ const TURNS: u32 = 32;
 const UNWATCHED: Duration = Duration::from_millis(100);
 
 struct Exchange<'a, S, M> {
+    core: &'a Core,
     session: &'a mut Session<S>,
     asked: &'a mut Asked,
     member: &'a mut M,
@@ -93,14 +94,16 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         reused: bool,
     ) -> Result<End, Failure> {
+        let core = Rc::clone(&self.core);
         let settings = self.listener.settings();
         let per_try = trip.settings().timeouts.per_try;
-        let now = self.core.now();
+        let now = core.now();
         if let Some(framed) = &mut asked.framed {
             // Of an attempt before this one.
             framed.to_member = None;
         }
         let mut exchange = Exchange {
+            core: &core,
             settings,
             deadline,
             per_try: if per_try.is_zero() { Time(u64::MAX) } else { now + per_try },
@@ -152,7 +155,7 @@ impl<S: Stream> Session<S> {
         }
         let mut end = End {
             status: exchange.status,
-            at: exchange.session.core.now(),
+            at: core.now(),
             keep_member: exchange.keep_member && exchange.sent_whole(),
             keep_client: exchange.keep_client && exchange.asked.body.done() && !exchange.client_ended,
             refused: exchange.refused,
@@ -186,7 +189,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.session.timer.fired() {
             self.look()?;
         }
-        let core = Rc::clone(&self.session.core);
+        let core = self.core;
         let heard = self.heard;
         let mut turns = 0;
         let done = match self.asked.framed {
@@ -195,7 +198,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 while turns < TURNS && self.request(cx, buffer)? {
                     turns += 1;
                 }
-                while turns < TURNS && self.answer(&core, cx, buffer, scratch)? {
+                while turns < TURNS && self.answer(cx, buffer, scratch)? {
                     turns += 1;
                     scratch.clear();
                     if matches!(self.answer, Answer::Done) && self.to_client.is_empty() {
@@ -298,7 +301,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn keep(&mut self) -> Result<bool, Failure> {
         let session = &mut *self.session;
         let bytes = self.to_member.len() + self.to_client.len() + session.unread.capacity();
-        match session.kept.grow(&session.core.census.memory, bytes) {
+        match session.kept.grow(&self.core.census.memory, bytes) {
             true => Ok(true),
             false if self.answered => Err(Failure::Client(true)),
             false => Err(Failure::Refused(Reason::Memory)),
@@ -319,7 +322,6 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Moves the answer on; true if something moved.
     fn answer(
         &mut self,
-        core: &Core,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
         scratch: &mut Vec<u8>,
@@ -351,7 +353,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.trip.stripe().bytes_in.add(came as u64);
         self.partial.clear();
         let input = &buffer[..kept + came];
-        let body = self.digest(core, input, scratch)?;
+        let body = self.digest(input, scratch)?;
         if body.len() <= COPY && !scratch.is_empty() {
             scratch.extend_from_slice(body);
             self.pass_on(cx, scratch, &[])
@@ -361,12 +363,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 
     /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
-    fn digest<'b>(
-        &mut self,
-        core: &Core,
-        input: &'b [u8],
-        scratch: &mut Vec<u8>,
-    ) -> Result<&'b [u8], Failure> {
+    fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
+        let core = self.core;
         let mut rest = input;
         let mut marks = core.marks.borrow_mut();
         while let Answer::Head = self.answer {
@@ -374,15 +372,15 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             // Not moved out of there: it is large.
             let read = http1::response(rest, self.settings.max_head, to_head, &mut marks);
             let head = match &read {
-                Ok(Some(head)) => head,
-                Ok(None) => {
+                Ok(head) => head,
+                Err(Unread::Partial) => {
                     self.partial.extend_from_slice(rest);
                     return Ok(&[]);
                 }
-                Err(bad) => {
+                Err(Unread::Bad(bad)) => {
                     let bad = *bad;
                     drop(marks);
-                    return self.spaced(core, rest, bad, scratch);
+                    return self.spaced(rest, bad, scratch);
                 }
             };
             let (text, after) = rest.split_at(head.len);
@@ -409,7 +407,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= head.keep_alive;
             let chunked = matches!(head.body, Body::Chunked(_));
             self.unchunk = self.asked.http10 && chunked;
-            self.trailers = head.trailers();
+            if chunked {
+                self.trailers = head.trailers();
+            }
             self.reports_after = head.reports_after;
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
@@ -437,7 +437,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Ok(&[]);
         };
         let Passed { taken, as_is } = match body {
-            Body::Chunked(_) => self.chunks(core, rest, scratch)?,
+            Body::Chunked(_) => self.chunks(rest, scratch)?,
             _ => Passed { taken: body.feed(rest).map_err(|_| self.bad_answer())?, as_is: true },
         };
         if matches!(self.answer, Answer::Body(Body::Done)) {
@@ -456,25 +456,24 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     #[inline(never)]
     fn spaced(
         &mut self,
-        core: &Core,
         input: &[u8],
         bad: BadResponse,
         scratch: &mut Vec<u8>,
     ) -> Result<&'static [u8], Failure> {
-        match http1::close_up(input, bad) {
+        match http1::close_up(input, self.settings.max_head, bad) {
             Ok(Some(anew)) => {
-                let body = self.digest(core, &anew, scratch)?;
+                let body = self.digest(&anew, scratch)?;
                 scratch.extend_from_slice(body);
             }
-            Ok(None) if input.len() < self.settings.max_head => self.partial.extend_from_slice(input),
-            Ok(None) | Err(_) => return Err(self.bad_answer()),
+            Ok(None) => self.partial.extend_from_slice(input),
+            Err(_) => return Err(self.bad_answer()),
         }
         Ok(&[])
     }
 
     /// Passes on what came of a chunked body: appends what goes on to `scratch`, unless it goes on as it is.
     #[inline(never)]
-    fn chunks(&mut self, core: &Core, input: &[u8], scratch: &mut Vec<u8>) -> Result<Passed, Failure> {
+    fn chunks(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> Result<Passed, Failure> {
         let Answer::Body(body) = &mut self.answer else { return Ok(Passed { taken: 0, as_is: true }) };
         let mut reports = report::Trailing::new(self.reports_after, self.trip.settings().strip_reports);
         let passed = if self.refused {
@@ -486,7 +485,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         };
         if let Some(report) = reports.heard {
             // An answer that was passed on is no refusal, whatever it says of itself.
-            let _ = self.trip.hear(&report, None, core.now());
+            let _ = self.trip.hear(&report, None, self.core.now());
         }
         passed.map_err(|_| self.bad_answer())
     }
@@ -498,7 +497,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if !self.asked.upgrade {
             return Err(self.bad_answer());
         }
-        let mut more = self.asked.metered.answered(head.status, None, || self.session.core.tick());
+        let mut more = self.asked.metered.answered(head.status, None, || self.core.tick());
         if let Some(bond) = &self.session.bond {
             bond.borrow().told(&mut more);
         }

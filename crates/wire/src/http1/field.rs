@@ -57,10 +57,16 @@ impl Marks {
     }
 
     /// Marks a line; false if there are too many.
+    #[inline(always)]
     #[must_use]
     pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
+        self.mark(Mark { start: line.start, end: line.end, why })
+    }
+
+    #[inline]
+    fn mark(&mut self, mark: Mark) -> bool {
         let Some(place) = self.lines.get_mut(self.len) else { return false };
-        *place = Mark { start: line.start, end: line.end, why };
+        *place = mark;
         self.len += 1;
         true
     }

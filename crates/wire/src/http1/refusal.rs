@@ -1,4 +1,13 @@
-//! Why a request is answered by the relay itself.
+//! Why a head is not passed on.
+
+/// The reason for which no head was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread<E> {
+    /// The bytes at hand end before the head does.
+    Partial,
+    /// It is malformed, or may not be passed on.
+    Bad(E),
+}
 
 /// A request that must not be passed on, with the status that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

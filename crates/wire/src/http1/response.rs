@@ -5,7 +5,7 @@ use super::field::{
     tokens,
 };
 use super::scan::{self, Line, Stop, is, lines};
-use super::{Body, Chunked, Trailers};
+use super::{Body, Chunked, Trailers, Unread};
 use crate::orca;
 use crate::reading::{self, Said};
 
@@ -55,33 +55,65 @@ pub struct Rewrite {
     pub http10: bool,
 }
 
-/// Reads an answer head from the beginning of `input`; `None` if it is not all there yet. `to_head` says that
-/// the request was HEAD.
+/// Reads an answer head from the beginning of `input`. `to_head` says that the request was HEAD.
 ///
 /// # Errors
-/// The answer is malformed, or could be read in two ways.
+/// It is not all there yet, or the answer is malformed or could be read in two ways.
 #[inline(always)]
 pub fn response<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
     to_head: bool,
     marks: &'m mut Marks,
-) -> Result<Option<Response<'m, 'b>>, BadResponse> {
-    match read(&input[..input.len().min(max_head)], to_head, marks) {
-        Ok(response) => Ok(Some(response)),
-        Err(Stop::Partial) if input.len() >= max_head => Err(BadResponse("the head is too large")),
-        Err(Stop::Partial) => Ok(None),
-        Err(Stop::Bad(what)) => Err(BadResponse(what)),
+) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
+    let mut read = read(&input[..input.len().min(max_head)], to_head, marks);
+    // Changed where it is: an answer is large.
+    if let Err(unread @ Unread::Partial) = &mut read
+        && input.len() >= max_head
+    {
+        *unread = bad(TOO_LARGE);
+    }
+    read
+}
+
+const TOO_LARGE: &str = "the head is too large";
+
+impl From<Stop> for Unread<BadResponse> {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Partial => Self::Partial,
+            Stop::Bad(what) => bad(what),
+        }
     }
 }
 
+const fn bad(what: &'static str) -> Unread<BadResponse> {
+    Unread::Bad(BadResponse(what))
+}
+
 #[inline(always)]
-fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
-    const LINE: Stop = Stop::Bad("the status line is malformed");
+fn read<'m, 'b>(
+    input: &'b [u8],
+    to_head: bool,
+    marks: &'m mut Marks,
+) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
+    const USUAL: &[u8; 17] = b"HTTP/1.1 200 OK\r\n";
+    let (line, fields) = match input.first_chunk() {
+        // Nearly all are that: compared at once.
+        Some(line) if line == USUAL => ((200, Version::Usual), USUAL.len()),
+        _ => status_line(input)?,
+    };
+    judge(input, fields, line, to_head, marks)
+}
+
+/// Status and version, and where the fields begin.
+#[inline(never)]
+fn status_line(input: &[u8]) -> Result<((u16, Version), usize), Unread<BadResponse>> {
+    const LINE: Unread<BadResponse> = bad("the status line is malformed");
     let Some(begin) = input.first_chunk::<12>() else {
         let alike = |(one, other): (&u8, &u8)| one == other || (*one, *other) == (b'2', b'1');
         let plausible = input.iter().zip(b"HTTP/1.").all(alike);
-        return Err(if plausible { Stop::Partial } else { LINE });
+        return Err(if plausible { Unread::Partial } else { LINE });
     };
     let (version, code) = begin.split_at(8);
     let status = match code {
@@ -92,16 +124,17 @@ fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<
         _ => return Err(LINE),
     };
     let version = match version {
-        // Compared at once, and not byte by byte.
-        _ if version == b"HTTP/1.1" => Version::Usual,
-        _ => other_version(version).ok_or(LINE)?,
+        b"HTTP/1.1" => Version::Usual,
+        b"HTTP/1.0" => Version::Old,
+        // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] | b"HTTP/2.0" => Version::Later,
+        _ => return Err(LINE),
     };
     let end = scan::text_end(input, 12)?;
     if end > 12 && input[12] != b' ' {
         return Err(LINE);
     }
-    let fields = scan::crlf(input, end)?;
-    judge(input, fields, (status, version), to_head, marks)
+    Ok(((status, version), scan::crlf(input, end)?))
 }
 
 /// The version that an answer names.
@@ -115,16 +148,6 @@ enum Version {
     Later,
 }
 
-#[cold]
-fn other_version(name: &[u8]) -> Option<Version> {
-    match name {
-        b"HTTP/1.0" => Some(Version::Old),
-        // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] | b"HTTP/2.0" => Some(Version::Later),
-        _ => None,
-    }
-}
-
 /// Reads the fields, which begin at `fields`, and decides what the answer is.
 fn judge<'m, 'b>(
     input: &'b [u8],
@@ -132,7 +155,7 @@ fn judge<'m, 'b>(
     (status, version): (u16, Version),
     to_head: bool,
     marks: &'m mut Marks,
-) -> Result<Response<'m, 'b>, Stop> {
+) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
     let mut connection = Connection::default();
     marks.clear();
     let mut hop = false;
@@ -146,7 +169,7 @@ fn judge<'m, 'b>(
     let len = loop {
         let Some(colon) = scan::name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
-            return Err(Stop::Bad("too many fields"));
+            return Err(bad("too many fields"));
         }
         if colon - at == orca::HEADER.len() && is(&input[at..colon], b"endpoint-load-metrics") {
             let (line, found) = report_line(input, at, colon)?;
@@ -180,7 +203,7 @@ fn judge<'m, 'b>(
             }
             14 if line.named(b"content-length") => {
                 let value = line.value();
-                let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
+                let length = length(value).ok_or(bad("Content-Length is malformed"))?;
                 match content_length.replace((length, value)) {
                     None => {}
                     // One is enough (RFC 9110 section 8.6). To the letter: a client may not read 03 as 3.
@@ -188,7 +211,7 @@ fn judge<'m, 'b>(
                         hop = true;
                         fits &= marks.add(&line, Why::Hop);
                     }
-                    Some(_) => return Err(Stop::Bad("two different Content-Lengths")),
+                    Some(_) => return Err(bad("two different Content-Lengths")),
                 }
             }
             16 if line.named(b"proxy-connection") => {
@@ -197,7 +220,7 @@ fn judge<'m, 'b>(
             }
             17 if line.named(b"transfer-encoding") => {
                 if chunked || !line.value().eq_ignore_ascii_case(b"chunked") {
-                    return Err(Stop::Bad("the transfer coding is not chunked"));
+                    return Err(bad("the transfer coding is not chunked"));
                 }
                 fits &= marks.add(&line, Why::Coding);
                 chunked = true;
@@ -208,7 +231,7 @@ fn judge<'m, 'b>(
     };
     let head = &input[..len];
     if chunked && content_length.is_some() {
-        return Err(Stop::Bad("both Content-Length and Transfer-Encoding"));
+        return Err(bad("both Content-Length and Transfer-Encoding"));
     }
     if connection.names_others {
         fits &= mark_named(head, fields, marks);
@@ -218,7 +241,7 @@ fn judge<'m, 'b>(
         fits &= mark_length(head, fields, marks);
     }
     if !fits {
-        return Err(Stop::Bad("too many fields for one hop"));
+        return Err(bad("too many fields for one hop"));
     }
     let body = match status {
         100..=199 | 204 | 304 => Body::Done,
@@ -252,12 +275,12 @@ fn judge<'m, 'b>(
 }
 
 /// Returns the bytes of an answer without the white space before the colons of its head, which [`response`] refuses and a relay has to take
-/// out (RFC 9112 section 5.1); `None` if `input` ends in such white space.
+/// out (RFC 9112 section 5.1); `None` if they end in such white space. At most `max_head` bytes are a head.
 ///
 /// # Errors
 /// There is none: the answer is `bad` for another reason.
 #[cold]
-pub fn close_up(input: &[u8], bad: BadResponse) -> Result<Option<Vec<u8>>, BadResponse> {
+pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Option<Vec<u8>>, BadResponse> {
     let mut lines = input.split_inclusive(|byte| *byte == b'\n');
     let mut anew = lines.next().unwrap_or_default().to_vec();
     let mut kept = anew.len();
@@ -273,8 +296,8 @@ pub fn close_up(input: &[u8], bad: BadResponse) -> Result<Option<Vec<u8>>, BadRe
                 changed = true;
             }
             // Once others are closed up, such a line is judged when the head is read again.
-            None if spaced && !changed => return Ok(None),
-            Some(_) if spaced && !changed => return Err(bad),
+            None if spaced && !changed && input.len() < max_head => return Ok(None),
+            _ if spaced && !changed => return Err(bad),
             // The empty line, or what is judged as it stands.
             _ if name == 0 => break,
             _ => anew.extend_from_slice(line),
@@ -283,6 +306,30 @@ pub fn close_up(input: &[u8], bad: BadResponse) -> Result<Option<Vec<u8>>, BadRe
     }
     anew.extend_from_slice(&input[kept..]);
     if changed { Ok(Some(anew)) } else { Err(bad) }
+}
+
+/// Returns the status of the last of the answers at the beginning of `input`, before which there may be interim ones; `None` if not all of
+/// its head is there.
+///
+/// # Errors
+/// One of the answers is bad, or more than `max_head` bytes are of interim ones.
+pub fn final_status(input: &[u8], max_head: usize) -> Result<Option<u16>, BadResponse> {
+    let (mut marks, mut begin) = (Marks::new(), 0);
+    while begin <= max_head {
+        let answers = &input[begin..];
+        match response(answers, max_head, false, &mut marks) {
+            Ok(head) if head.interim() => begin += head.len,
+            Ok(head) => return Ok(Some(head.status)),
+            Err(Unread::Partial) => return Ok(None),
+            Err(Unread::Bad(bad)) => {
+                return match close_up(answers, max_head, bad)? {
+                    Some(anew) => final_status(&anew, max_head),
+                    None => Ok(None),
+                };
+            }
+        }
+    }
+    Err(BadResponse("there are nothing but interim answers"))
 }
 
 /// The line of a report, and what it says if it has the form that nearly all have: then it is read while it is looked through.
@@ -388,7 +435,7 @@ mod tests {
             let mut marks = (Marks::new(), Marks::new());
             let (found, plain) = (response(&head, 8192, false, &mut marks.0), response(&other, 8192, false, &mut marks.1));
             match (&found, &plain) {
-                (Ok(Some(found)), Ok(Some(plain))) => {
+                (Ok(found), Ok(plain)) => {
                     let (_, alone) = plain.fields().next().expect("there is a field");
                     prop_assert_eq!((found.len, found.report), (plain.len, Some(alone)));
                     prop_assert!(found.said.is_none() || found.said == reading::quick(alone));
@@ -401,7 +448,11 @@ mod tests {
 
     fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
         let mut marks = Marks::new();
-        let response = response(input.as_bytes(), 8192, to_head, &mut marks)?.expect("complete");
+        let response = match response(input.as_bytes(), 8192, to_head, &mut marks) {
+            Ok(response) => response,
+            Err(Unread::Bad(bad)) => return Err(bad),
+            Err(Unread::Partial) => panic!("{input:?} is incomplete"),
+        };
         let mut out = Vec::new();
         response.write(rewrite, b"", &mut out);
         Ok((response.status, response.keep_alive, response.body, String::from_utf8(out).expect("text")))
@@ -450,7 +501,7 @@ mod tests {
     /// What goes on of an answer with white space before its colons.
     fn closed_up(input: &str, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
         let bad = read(input, false, rewrite).expect_err("it has white space");
-        let anew = close_up(input.as_bytes(), bad)?.expect("complete");
+        let anew = close_up(input.as_bytes(), 8192, bad)?.expect("complete");
         read(str::from_utf8(&anew).expect("text"), false, rewrite)
     }
 
@@ -482,7 +533,7 @@ mod tests {
             "220 smtp : x\r\n\r\n",
         ] {
             let bad = (bad, BadResponse("as told"));
-            let end = close_up(bad.0.as_bytes(), bad.1);
+            let end = close_up(bad.0.as_bytes(), 8192, bad.1);
             let read = |anew: Vec<u8>| read(str::from_utf8(&anew).expect("text"), false, Rewrite::default());
             assert!(matches!(end.map(|anew| anew.map(read)), Err(_) | Ok(Some(Err(_)))), "{bad:?}");
         }
@@ -501,8 +552,34 @@ mod tests {
             (&format!("{head}\r\nF : g\r\nH"), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\nF : g\r\nH"))),
         ] {
             let anew = anew.map(|anew| anew.map(|anew: &str| anew.as_bytes().to_vec()));
-            assert_eq!(close_up(text.as_bytes(), bad), anew, "{text:?}");
+            assert_eq!(close_up(text.as_bytes(), 8192, bad), anew, "{text:?}");
         }
+    }
+
+    #[test]
+    fn white_space_does_not_wait_for_ever() {
+        let (bad, text) = (BadResponse("as told"), b"HTTP/1.1 200 OK\r\nA  ");
+        assert_eq!(close_up(text, text.len() + 1, bad), Ok(None));
+        assert_eq!(close_up(text, text.len(), bad), Err(bad));
+    }
+
+    #[test]
+    fn the_status_that_counts_is_the_last() {
+        for (text, status) in [
+            ("HTTP/1.1 204 No\r\n\r\n", Ok(Some(204))),
+            ("HTTP/1.1 204 No\r\nA : b\r\n\r\n", Ok(Some(204))),
+            (
+                "HTTP/1.1 103 Early\r\nA : b\r\n\r\nHTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC : d\r\n\r\n",
+                Ok(Some(200)),
+            ),
+            ("HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC ", Ok(None)),
+            ("HTTP/1.1 103 Early\r\n\r\n", Ok(None)),
+            ("HTTP/1.1 200 OK\r\nA b\r\n\r\n", Err(BadResponse("a field name is malformed"))),
+        ] {
+            assert_eq!(final_status(text.as_bytes(), 8192), status, "{text:?}");
+        }
+        let interim = "HTTP/1.1 103 Early\r\n\r\n".repeat(500);
+        assert!(final_status(interim.as_bytes(), 8192).is_err());
     }
 
     #[test]

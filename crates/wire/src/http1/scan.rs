@@ -5,18 +5,12 @@
 //! the colon or a control character ends the scan with a refusal. Names and values are scanned sixteen bytes at a
 //! time.
 
-use super::host::is_host;
+use super::Unread;
 
 mod sixteen;
 
-/// Why a scan stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// The bytes at hand end before the head does.
-    Partial,
-    /// What is wrong.
-    Bad(&'static str),
-}
+/// The reason for which a scan stopped: what is wrong, if anything is.
+pub(super) type Stop = Unread<&'static str>;
 
 /// One field: its line is `head[start..end]`, CRLF included. Where its parts are is known, and they are cut out for those who ask: of most
 /// fields nobody wants to know.
@@ -45,13 +39,6 @@ impl<'b> Line<'b> {
     #[inline(always)]
     pub(super) fn value(&self) -> &'b [u8] {
         trim(&self.head[self.colon + 1..self.text])
-    }
-
-    /// Returns the value if it is a host, or empty for a target without an authority (RFC 9112 section 3.2).
-    #[cold]
-    pub(super) fn host(&self) -> Option<&'b [u8]> {
-        let value = self.value();
-        (value.is_empty() || is_host(value)).then_some(value)
     }
 
     /// Has it this name, in any case? `lower` is in lower case.
@@ -218,9 +205,16 @@ pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
         return false;
     }
     let differ = |one: u64, other: u64| (one | 0x2020_2020_2020_2020) ^ (other | 0x2020_2020_2020_2020);
-    if N < 8 {
+    if N < 4 {
         let short = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
         return differ(short(name), short(lower)) == 0;
+    }
+    if N < 8 {
+        let half = |bytes: &[u8], at: usize| {
+            bytes[at..].first_chunk::<4>().map_or(0, |chunk| u64::from(u32::from_le_bytes(*chunk)))
+        };
+        let both = |bytes: &[u8]| half(bytes, 0) | half(bytes, N - 4) << 32;
+        return differ(both(name), both(lower)) == 0;
     }
     let word = |bytes: &[u8], at: usize| {
         bytes[at..].first_chunk::<8>().map_or(0, |chunk| u64::from_le_bytes(*chunk))

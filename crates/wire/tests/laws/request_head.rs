@@ -1,7 +1,9 @@
 //! A request head: the same however it is cut; what is accepted, another parser reads in the same way; what is
 //! written for the next hop parses again, means the same, and carries nothing that was for this hop.
 
-use plimsoll_wire::http1::{self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request};
+use plimsoll_wire::http1::{
+    self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request, Unread,
+};
 
 use super::fields::{Field, Read, of_request, show};
 use super::{Verdict, cuts};
@@ -38,12 +40,12 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
     let mut marks = Marks::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
-        Ok(None) => Verdict::Partial,
-        Err(refusal) => {
+        Err(Unread::Partial) => Verdict::Partial,
+        Err(Unread::Bad(refusal)) => {
             assert!([400, 414, 417, 431, 501, 505].contains(&refusal.status()));
             Verdict::Refused
         }
-        Ok(Some(request)) => {
+        Ok(request) => {
             let head = &input[..request.len];
             let second = of_request(&plain_version(head));
             agrees(&request, &second, head);
@@ -75,8 +77,9 @@ fn plain_version(head: &[u8]) -> Vec<u8> {
 fn read(input: &[u8]) -> Option<Result<Meaning, Refusal>> {
     let mut marks = Marks::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
-        Ok(request) => request.map(|request| Ok(meaning(&request))),
-        Err(refusal) => Some(Err(refusal)),
+        Ok(request) => Some(Ok(meaning(&request))),
+        Err(Unread::Partial) => None,
+        Err(Unread::Bad(refusal)) => Some(Err(refusal)),
     }
 }
 
@@ -142,7 +145,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
     assert_eq!((second.len, second.minor), (out.len(), u8::from(!http10)), "{shown}");
     let mut marks = Marks::new();
     match http1::request(&out, out.len(), &mut marks) {
-        Ok(Some(again)) => {
+        Ok(again) => {
             let slash: &[u8] = if request.target.starts_with(b"?") { b"/" } else { b"" };
             let expected = Meaning {
                 target: [slash, request.target].concat(),
@@ -156,7 +159,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
             assert_eq!(meaning(&again), expected, "{shown}");
         }
         // What is added may be one too many for ourselves.
-        Err(Refusal::HeadTooLarge) if second.fields.len() > MAX_FIELDS => {}
+        Err(Unread::Bad(Refusal::HeadTooLarge)) if second.fields.len() > MAX_FIELDS => {}
         other => panic!("what was written is not read: {other:?}\n{shown}"),
     }
     let absolute = first.start.1.as_bytes() != request.target;

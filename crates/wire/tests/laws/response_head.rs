@@ -1,7 +1,7 @@
 //! An answer head: the same however it is cut; what is accepted, another parser reads in the same way, also where white space before colons
 //! is left out; what is written for the client parses again, means the same, and carries nothing that was for this hop.
 
-use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite};
+use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite, Unread};
 
 use super::fields::{Field, Read, of_response, show};
 use super::{Verdict, cuts};
@@ -35,10 +35,10 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
         let closed = anew.as_deref().unwrap_or(input);
         let mut marks = Marks::new();
         verdict = match http1::response(closed, MAX_HEAD, to_head, &mut marks) {
-            Ok(None) => Verdict::Partial,
+            Err(Unread::Partial) => Verdict::Partial,
             Err(_) if waits(closed, to_head) => Verdict::Partial,
             Err(_) => Verdict::Refused,
-            Ok(Some(response)) => {
+            Ok(response) => {
                 let head = &closed[..response.len];
                 let second = of_response(&plain_version(head));
                 if anew.is_some() {
@@ -73,14 +73,18 @@ fn plain_version(head: &[u8]) -> Vec<u8> {
 
 /// The same without white space before colons, if the answer is bad with it.
 fn closed_up(input: &[u8], to_head: bool) -> Option<Vec<u8>> {
-    let bad = http1::response(input, MAX_HEAD, to_head, &mut Marks::new()).err()?;
-    http1::close_up(input, bad).ok()?
+    match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
+        Err(Unread::Bad(bad)) => http1::close_up(input, usize::MAX, bad).ok()?,
+        _ => None,
+    }
 }
 
 /// Returns whether an answer ends in white space that a colon may follow.
 fn waits(input: &[u8], to_head: bool) -> bool {
-    let bad = http1::response(input, MAX_HEAD, to_head, &mut Marks::new()).err();
-    bad.is_some_and(|bad| http1::close_up(input, bad) == Ok(None))
+    match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
+        Err(Unread::Bad(bad)) => http1::close_up(input, usize::MAX, bad) == Ok(None),
+        _ => false,
+    }
 }
 
 /// `None` if more has to come.
@@ -88,9 +92,10 @@ fn read(input: &[u8], to_head: bool) -> Option<Result<Meaning, BadResponse>> {
     let anew = closed_up(input, to_head);
     let input = anew.as_deref().unwrap_or(input);
     match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
-        Ok(response) => response.map(|response| Ok(meaning(&response))),
+        Ok(response) => Some(Ok(meaning(&response))),
+        Err(Unread::Partial) => None,
         Err(_) if waits(input, to_head) => None,
-        Err(bad) => Some(Err(bad)),
+        Err(Unread::Bad(bad)) => Some(Err(bad)),
     }
 }
 
@@ -139,7 +144,7 @@ fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: 
     assert_eq!((second.len, second.minor), (out.len(), 1), "{shown}");
     let mut marks = Marks::new();
     let again = match http1::response(&out, out.len(), to_head, &mut marks) {
-        Ok(Some(again)) => meaning(&again),
+        Ok(again) => meaning(&again),
         // What is added may be one too many for ourselves.
         Err(_) if second.fields.len() > MAX_FIELDS => return,
         other => panic!("what was written is not read: {other:?}\n{shown}"),

@@ -42,7 +42,7 @@ fn the_plain_fields_are_what_a_connection_gives() {
 
 fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
     let mut marks = Marks::new();
-    let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted").expect("complete");
+    let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
     let mut out = Vec::new();
     request.write(forwarding, &mut out);
     String::from_utf8(out).expect("text")
@@ -51,7 +51,7 @@ fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
 fn refused(input: &[u8]) -> Refusal {
     let mut marks = Marks::new();
     match request(input, 8192, &mut marks) {
-        Err(refusal) => refusal,
+        Err(Unread::Bad(refusal)) => refusal,
         other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
     }
 }
@@ -81,7 +81,7 @@ fn a_list_of_what_concerns_one_hop_has_an_end() {
         request(input.as_bytes(), 64 * 1024, &mut Marks::new()).map(|_| ())
     };
     assert_eq!(naming(32, 0), Ok(()));
-    assert_eq!(naming(33, 0), Err(Refusal::HeadTooLarge));
+    assert_eq!(naming(33, 0), Err(Unread::Bad(Refusal::HeadTooLarge)));
     // Nothing is named by these.
     assert_eq!(naming(32, 30_000), Ok(()));
 }
@@ -160,7 +160,7 @@ fn upgrades_are_known_by_the_names_of_all_their_protocols() {
     let asks = |value: &str| {
         let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: {value}\r\n\r\n");
         let mut marks = Marks::new();
-        let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted").expect("complete");
+        let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
         request.upgrades_to(|name| name.eq_ignore_ascii_case(b"websocket"))
     };
     assert!(asks("websocket") && asks("WebSocket/13") && asks("websocket, WEBSOCKET"));
@@ -290,16 +290,15 @@ fn an_oversized_head_is_refused_without_waiting_for_its_end() {
 fn every_prefix_is_incomplete() {
     let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
     for end in 0..whole.len() {
-        assert!(request(&whole[..end], 8192, &mut Marks::new()).expect("no refusal").is_none(), "at {end}");
+        let unread = request(&whole[..end], 8192, &mut Marks::new()).expect_err("too short");
+        assert_eq!(unread, Unread::Partial, "at {end}");
     }
-    assert!(request(whole, 8192, &mut Marks::new()).expect("accepted").is_some());
+    assert!(request(whole, 8192, &mut Marks::new()).is_ok());
 }
 
 #[test]
 fn who_keeps_the_connection() {
-    let keeps = |head: &str| {
-        request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").expect("complete").keep_alive
-    };
+    let keeps = |head: &str| request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").keep_alive;
     assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
     assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
     assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));
