@@ -74,12 +74,18 @@ const BAD: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x, y\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: x/y\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: x:y\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
     "GET http:///path HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET http://:80/path HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET http://x:y/path HTTP/1.1\r\nHost: x\r\n\r\n",
+    "GET /path#fragment HTTP/1.1\r\nHost: x\r\n\r\n",
     // Request lines.
     "GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
     "GET / HTTP/1.1 \r\nHost: x\r\n\r\n",
     "GET /a b HTTP/1.1\r\nHost: x\r\n\r\n",
     "GET /\r\nHost: x\r\n\r\n",
+    "GET / \r\n\r\n",
     " GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "G\u{e9}T / HTTP/1.1\r\nHost: x\r\n\r\n",
     "GET nonsense HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -91,6 +97,7 @@ const BAD: &[&str] = &[
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n\r\nhello\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n 5\r\nhello\r\n0\r\n\r\n",
+    "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5 \r\nhello\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\nhello\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloo\r\n0\r\n\r\n",
     "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\n0\r\n\r\n",
@@ -144,12 +151,14 @@ fn other_refusals_have_other_statuses_and_reach_nobody_either() {
     let endless = format!("GET / HTTP/1.1\r\nHost: x\r\nX-A: {}", "a".repeat(20_000));
     let gzip = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_owned();
     let tunnel = "CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\n".to_owned();
+    let hopes = "GET / HTTP/1.1\r\nHost: x\r\nExpect: a miracle\r\n\r\n".to_owned();
     let two = "GET / HTTP/2.0\r\nHost: x\r\n\r\n".to_owned();
     // Where HTTP/2 begins it is spoken, but nowhere else.
     let late =
         "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned();
     for (bad, status, reason) in [
-        (long, 431, "head_too_large"),
+        (long, 414, "target_too_long"),
+        (hopes, 417, "expectation"),
         (wide, 431, "head_too_large"),
         (many, 431, "head_too_large"),
         (endless, 431, "head_too_large"),

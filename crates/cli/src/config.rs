@@ -81,7 +81,7 @@ pub(crate) use lottery::{
 pub(crate) use monitor::{Monitor, MonitorUrl};
 pub(crate) use name::{
     CookieName, Domain, HeaderName, HostName, Info, Key, LogPath, Name, ProbeHost, ProbePath, PublicUrl,
-    ServiceName,
+    ServiceName, UpgradeName,
 };
 pub(crate) use outlier::Outlier;
 pub(crate) use problem::{Problem, Problems, Severity, Source};

@@ -66,7 +66,12 @@ fn code(reason: Reason) -> u32 {
         // UNIMPLEMENTED
         Reason::NotImplemented => 12,
         // INTERNAL, as HTTP's 400 is read.
-        Reason::BadRequest | Reason::HeadTooLarge | Reason::Version | Reason::Handshake => 13,
+        Reason::BadRequest
+        | Reason::TargetTooLong
+        | Reason::Expectation
+        | Reason::HeadTooLarge
+        | Reason::Version
+        | Reason::Handshake => 13,
         // UNAVAILABLE
         Reason::NoMember
         | Reason::QueueFull

@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
-use plimsoll_wire::http1::{self, Marks};
+use plimsoll_wire::http1;
 
 use crate::HandOverSettings;
 
@@ -88,7 +88,6 @@ fn ask(settings: &HandOverSettings, path: &str, body: &str, end: Instant) -> io:
     stream.set_write_timeout(Some(left(end)?))?;
     stream.write_all((head + body).as_bytes())?;
     let mut answer = Vec::new();
-    let (mut marks, mut begin) = (Marks::default(), 0);
     loop {
         stream.set_read_timeout(Some(left(end)?))?;
         let mut piece = [0; PIECE];
@@ -96,17 +95,8 @@ fn ask(settings: &HandOverSettings, path: &str, body: &str, end: Instant) -> io:
             0 => return Err(io::Error::other("closed the connection before it answered")),
             read => answer.extend_from_slice(piece.get(..read).unwrap_or_default()),
         }
-        while let Some(head) =
-            http1::response(answer.get(begin..).unwrap_or_default(), MAX_HEAD, false, &mut marks)
-                .map_err(|bad| io::Error::other(bad.to_string()))?
-        {
-            if !head.interim() {
-                return Ok(head.status);
-            }
-            begin += head.len;
-            if begin > MAX_HEAD {
-                return Err(io::Error::other("answered with nothing but interim answers"));
-            }
+        if let Some(status) = http1::final_status(&answer, MAX_HEAD).map_err(io::Error::other)? {
+            return Ok(status);
         }
     }
 }

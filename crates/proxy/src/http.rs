@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use plimsoll_brain::{Time, Urgency};
-use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal};
+use plimsoll_wire::http1::{self, Body, Forwarding, Method, Refusal, Unread};
 
 use crate::account::Account;
 use crate::bond::Bond;
@@ -86,6 +86,8 @@ struct Asked {
     out: Vec<u8>,
     /// What of the body is still to come from the client.
     body: Body,
+    /// The trailers of that body.
+    trailers: http1::Trailers,
     /// Has any of the body come?
     came: bool,
     /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
@@ -154,7 +156,7 @@ pub(crate) async fn serve<S: Stream + 'static>(
     let heed = Heed::begin(listener.pool().group.side_car.as_ref());
     let (watched, answered_alone, kept) = (false, false, Kept::default());
     let mut session = Session {
-        core,
+        core: Rc::clone(&core),
         listener,
         stream,
         watched,
@@ -169,29 +171,27 @@ pub(crate) async fn serve<S: Stream + 'static>(
     };
     let mut served: u32 = 0;
     loop {
-        match session.next().await {
-            Next::Request(mut asked) => {
-                let goes_on = session.answer(&mut asked).await;
-                drop(asked);
-                if !goes_on {
-                    return;
-                }
-                // A client that sends ahead may never make this task wait, above all if we answer ourselves.
-                served = served.wrapping_add(1);
-                if session.answered_alone || served.is_multiple_of(STREAK) {
-                    tokio::task::yield_now().await;
-                }
-            }
+        // A request stays where it is until it is answered: it is large.
+        let goes_on = match &mut session.next(&core).await {
+            Next::Request(asked) => session.answer(asked).await,
             Next::Second if served == 0 => break,
             // After a request nobody speaks it.
             Next::Second => return session.refuse(Reason::Version).await,
             Next::Foreign if served == 0 => return session.hang_up(Reason::BadRequest).await,
             Next::Foreign => return session.refuse(Reason::BadRequest).await,
-            Next::Refused(reason) => return session.refuse(reason).await,
+            Next::Refused(reason) => return session.refuse(*reason).await,
             Next::Closed => return session.stream.part(),
+        };
+        if !goes_on {
+            return;
+        }
+        // A client that sends ahead may never make this task wait, above all if we answer ourselves.
+        served = served.wrapping_add(1);
+        if session.answered_alone || served.is_multiple_of(STREAK) {
+            tokio::task::yield_now().await;
         }
     }
-    let Session { core, listener, stream, peer, unread, .. } = session;
+    let Session { listener, stream, peer, unread, .. } = session;
     http2::serve(core, listener, stream, peer, unread).await;
 }
 
@@ -204,19 +204,19 @@ pub(crate) fn bond(listener: &Listener) -> Option<Rc<RefCell<Bond>>> {
 
 impl<S: Stream> Session<S> {
     /// Reads the next request head.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self, core: &Core) -> Next {
         let settings = self.listener.settings();
         self.timer.set(
-            self.core.now()
-                + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
+            core.now() + if self.unread.is_empty() { settings.timeouts.idle } else { settings.timeouts.head },
         );
         let mut fresh = !self.unread.is_empty();
         let mut parting = false;
-        poll_fn(|cx| self.poll_next(cx, &settings, &mut fresh, &mut parting)).await
+        poll_fn(|cx| self.poll_next(core, cx, &settings, &mut fresh, &mut parting)).await
     }
 
     fn poll_next(
         &mut self,
+        core: &Core,
         cx: &mut Context<'_>,
         settings: &ListenerSettings,
         fresh: &mut bool,
@@ -231,7 +231,6 @@ impl<S: Stream> Session<S> {
         if let Some((framed, ended)) = self.stream.asking().and_then(|client| client.framed()) {
             return Poll::Ready(Next::Request(self.begin_framed(cx, framed, ended)));
         }
-        let core = Rc::clone(&self.core);
         core.lend(|buffer, _| {
             let mut filled = self.unread.len();
             if filled > 0 {
@@ -239,7 +238,7 @@ impl<S: Stream> Session<S> {
             }
             loop {
                 if std::mem::take(fresh) {
-                    match self.begin(&core, &buffer[..filled], settings) {
+                    match self.begin(core, &buffer[..filled], settings) {
                         Ok(Some(asked)) => {
                             self.kept.clear();
                             return Poll::Ready(Next::Request(asked));
@@ -288,7 +287,15 @@ impl<S: Stream> Session<S> {
         settings: &ListenerSettings,
     ) -> Result<Option<Asked>, Refusal> {
         let mut marks = core.marks.borrow_mut();
-        let Some(request) = http1::request(input, settings.max_head, &mut marks)? else { return Ok(None) };
+        // Not moved out of there: it is large.
+        let mut read = http1::request(input, settings.max_head, &mut marks);
+        let request = match &mut read {
+            Ok(request) => request,
+            Err(Unread::Partial) => return Ok(None),
+            Err(Unread::Bad(refusal)) => return Err(*refusal),
+        };
+        // One that is not allowed goes on as an ordinary request: a member that switched would not be followed.
+        request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
         let begun = core.tick();
         let style = match settings.forwarded {
             Forwarded::XForwarded => http1::Forwarded::XForwarded,
@@ -307,29 +314,33 @@ impl<S: Stream> Session<S> {
             },
             &mut out,
         );
-        let account = Account::begin(core, &request, &mut out);
-        let mut body = request.body;
+        let account = Account::begin(core, request, &mut out);
+        let (mut body, mut trailers) = (request.body, request.trailers());
         let rest = &input[request.len..];
         let mut ahead = rest;
         let mut came = false;
         if !rest.is_empty() {
-            let taken = body.feed(rest).map_err(|bad| Refusal::Malformed(bad.0))?;
-            out.extend_from_slice(&rest[..taken]);
-            ahead = &rest[taken..];
-            came = taken > 0;
+            let passed = trailers.pass(&mut body, rest, &mut out, |_, _| true);
+            let passed = passed.map_err(|bad| Refusal::Malformed(bad.0))?;
+            if passed.as_is {
+                out.extend_from_slice(&rest[..passed.taken]);
+            }
+            ahead = &rest[passed.taken..];
+            came = passed.taken > 0;
         }
         let view = self.listener.view();
         let asked = Asked {
             method: request.method,
             out,
             body,
+            trailers,
             came,
             streamed: false,
             spare: false,
             keep_alive: request.keep_alive,
             http10: request.http10,
             upgrade: request.upgrade,
-            key: self.key(&request, &view),
+            key: self.key(request, &view),
             begun,
             view,
             account,
@@ -431,6 +442,7 @@ impl<S: Stream> Session<S> {
 }
 
 /// Is this client believed when it says for whom it asks?
+#[inline]
 pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
     !settings.trusted.is_empty() && {
         let client = peer.client.ip().to_canonical();
@@ -448,6 +460,8 @@ const SILENCE: Duration = Duration::from_secs(5);
 fn reason(refusal: Refusal) -> Reason {
     match refusal {
         Refusal::Malformed(_) => Reason::BadRequest,
+        Refusal::TargetTooLong => Reason::TargetTooLong,
+        Refusal::Expectation => Reason::Expectation,
         Refusal::HeadTooLarge => Reason::HeadTooLarge,
         Refusal::NotImplemented(_) => Reason::NotImplemented,
         Refusal::Version => Reason::Version,

@@ -119,13 +119,19 @@ impl Pool {
     }
 
     /// What is in force now.
+    #[inline]
     pub(crate) fn view(&self) -> Rc<View> {
-        let version = self.group.version();
-        if version != self.seen.get() {
-            self.seen.set(version);
-            self.take_over(self.group.published());
+        if self.group.version() != self.seen.get() {
+            self.renew();
         }
         Rc::clone(&self.view.borrow())
+    }
+
+    /// Takes over what has come into force since.
+    #[cold]
+    fn renew(&self) {
+        self.seen.set(self.group.version());
+        self.take_over(self.group.published());
     }
 
     pub(crate) fn tally(&self) -> &Tally {

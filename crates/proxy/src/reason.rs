@@ -25,6 +25,9 @@ pub(crate) enum Reason {
     Handshake,
     /// It came by a connection that is for another host.
     Misdirected,
+    TargetTooLong,
+    /// It expects something that nobody here knows.
+    Expectation,
     /// What is kept in memory for peers has reached its budget.
     Memory,
 }
@@ -33,7 +36,7 @@ pub(crate) enum Reason {
 pub(crate) const REASONS: usize = ALL.len();
 
 /// Every reason, in the order of its number.
-pub(crate) const ALL: [Reason; 19] = [
+pub(crate) const ALL: [Reason; 21] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
     Reason::NotImplemented,
@@ -52,6 +55,8 @@ pub(crate) const ALL: [Reason; 19] = [
     Reason::Shed,
     Reason::Handshake,
     Reason::Misdirected,
+    Reason::TargetTooLong,
+    Reason::Expectation,
     Reason::Memory,
 ];
 
@@ -77,6 +82,8 @@ impl Reason {
             Self::Shed => "shed",
             Self::Handshake => "handshake",
             Self::Misdirected => "misdirected",
+            Self::TargetTooLong => "target_too_long",
+            Self::Expectation => "expectation",
             Self::Memory => "memory",
         }
     }
@@ -102,6 +109,8 @@ impl Reason {
             Self::Shed => "every member works on as many requests as it can, or is too loaded for more",
             Self::Handshake => "no TLS came about",
             Self::Misdirected => "the connection is for another host: make one for this",
+            Self::TargetTooLong => "the request target is too long",
+            Self::Expectation => "the request expects something other than 100-continue",
             Self::Memory => "the balancer keeps as many bytes for its clients as it may (max_memory)",
         }
     }
@@ -110,6 +119,8 @@ impl Reason {
     pub(crate) fn status(self) -> (u16, &'static str) {
         match self {
             Self::BadRequest | Self::Handshake => (400, "Bad Request"),
+            Self::TargetTooLong => (414, "URI Too Long"),
+            Self::Expectation => (417, "Expectation Failed"),
             Self::HeadTooLarge => (431, "Request Header Fields Too Large"),
             Self::NotImplemented => (501, "Not Implemented"),
             Self::Version => (505, "HTTP Version Not Supported"),

@@ -142,6 +142,8 @@ pub struct ListenerSettings {
     /// A client that ends its side still waits for its answer; otherwise it has left, and the member is told so
     /// by the end of its connection (http).
     pub half_close: bool,
+    /// Protocols that a client may have its connection upgraded to (http), by their names in lower case.
+    pub upgrades: Vec<Box<str>>,
     /// Which headers tell the member who the client is.
     pub forwarded: Forwarded,
     /// Peers whose own forwarding headers are kept and added to; those of others are dropped.
@@ -168,6 +170,11 @@ impl ListenerSettings {
         let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
         let other = || self.others.iter().any(|other| **other == *group);
         *self.group == *group || other() || self.tls.as_ref().is_some_and(named)
+    }
+
+    /// Returns whether a client's connection may be upgraded to the protocol of this name.
+    pub(crate) fn upgrades_to(&self, name: &[u8]) -> bool {
+        self.upgrades.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// All groups that clients may come to here.

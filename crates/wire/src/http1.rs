@@ -6,15 +6,19 @@
 
 mod body;
 mod field;
+mod host;
+mod passing;
 mod refusal;
 mod request;
 mod response;
 mod scan;
+mod trailer;
 
 pub use body::{BadBody, Body, Chunked, MAX_EXTENSION, MAX_TRAILER, Piece};
 pub use field::{MAX_FIELDS, Marks};
-pub use refusal::Refusal;
-pub use request::{
-    Forwarded, Forwarding, Method, Request, disguised, foreign, plausible_host, request, x_forwarded,
-};
-pub use response::{BadResponse, Response, Rewrite, response};
+pub use host::is_host;
+pub use passing::{Passed, Trailers, trailer_fields};
+pub use refusal::{Refusal, Unread};
+pub use request::{Forwarded, Forwarding, Method, Request, disguised, foreign, request, x_forwarded};
+pub use response::{BadResponse, Response, Rewrite, close_up, final_status, response};
+pub use trailer::may_trail;

@@ -177,7 +177,7 @@ fn check_listener(listener: &Listener, spot: &Spot, found: &mut Vec<Problem>) {
             found.push(Problem::warning(table.name(key), message));
         }
     };
-    for key in ["forwarded", "half_close", "trusted", "max_head", "priority"] {
+    for key in ["forwarded", "half_close", "trusted", "max_head", "priority", "upgrades"] {
         idle(spot, key, &[Protocol::Http, Protocol::Https]);
     }
     let streams =

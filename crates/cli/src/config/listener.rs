@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::root::{count, millis};
 use super::{
     Affinity, Domain, HeaderName, ListenAddress, ListenerTls, MemberAddress, Name, Network, TimeSpan,
+    UpgradeName,
 };
 
 /// An address to accept clients on, and the group they are sent to.
@@ -93,6 +94,10 @@ pub(crate) struct Listener {
     #[serde(default)]
     pub(crate) half_close: bool,
 
+    /// Protocols that a client may have its connection upgraded to (http). A request for another one goes on as if it had not asked.
+    #[serde(default = "upgrades")]
+    pub(crate) upgrades: Vec<UpgradeName>,
+
     /// Headers that tell the member who the client is (http).
     #[serde(default)]
     pub(crate) forwarded: Forwarded,
@@ -119,6 +124,10 @@ pub(crate) struct Listener {
     /// How long to wait for clients.
     #[serde(default)]
     pub(crate) timeouts: ClientTimeouts,
+}
+
+fn upgrades() -> Vec<UpgradeName> {
+    vec![UpgradeName("websocket".to_owned())]
 }
 
 impl Listener {

@@ -122,6 +122,41 @@ impl fmt::Display for HeaderName {
     }
 }
 
+/// The name of a protocol that HTTP/1.1 connections are upgraded to, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UpgradeName(pub(crate) String);
+
+text! {
+    UpgradeName,
+    format: "plimsoll-upgrade-name",
+    what: "the name of a protocol",
+    example: "websocket",
+    pattern: "^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$",
+}
+
+impl FromStr for UpgradeName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() || text.len() > 64 || !text.bytes().all(is_token) {
+            return Err(
+                "is no name of a protocol: letters, digits and `-`, at most 64 characters, no version".into(),
+            );
+        }
+        let name = text.to_ascii_lowercase();
+        if name == "h2c" {
+            return Err("is not relayed: requests inside of such a connection could not be seen".into());
+        }
+        Ok(Self(name))
+    }
+}
+
+impl fmt::Display for UpgradeName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
 /// The name of a cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CookieName(pub(crate) String);
@@ -441,6 +476,10 @@ mod tests {
             ("cookie:Session", "cookie:Session"),
         ] {
             assert_eq!(good.parse::<Key>().unwrap().to_string(), shown);
+        }
+        assert_eq!("WebSocket".parse::<UpgradeName>().unwrap().to_string(), "websocket");
+        for bad in ["", "h2c", "H2C", "TLS/1.0", "a b", "a,b"] {
+            assert!(bad.parse::<UpgradeName>().is_err(), "{bad}");
         }
         assert_eq!("X-Urgency".parse::<HeaderName>().unwrap().to_string(), "x-urgency");
         for bad in ["", "a b", "a:", "ä", &"x".repeat(65)] {

@@ -389,6 +389,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             tunnel: timeouts.tunnel.0,
         },
         half_close: listener.half_close,
+        upgrades: listener.upgrades.iter().map(|name| name.0.as_str().into()).collect(),
         max_head: listener.max_head,
         forwarded: match listener.forwarded {
             Forwarded::X => proxy::Forwarded::XForwarded,

@@ -122,6 +122,9 @@ fn defaults_are_as_documented() {
         },
         max_head: 32768,
         half_close: false,
+        upgrades: [
+            "websocket",
+        ],
         forwarded: XForwarded,
         trusted: [],
         max_flows: 16384,

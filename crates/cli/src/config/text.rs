@@ -36,6 +36,7 @@ const FORMATS: &[(&str, Check, bool)] = &[
     format::<super::Domain>(),
     format::<super::HostName>(),
     format::<super::HeaderName>(),
+    format::<super::UpgradeName>(),
     format::<super::CookieName>(),
     format::<super::Key>(),
     format::<super::ListenAddress>(),

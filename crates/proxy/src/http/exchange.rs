@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
-use plimsoll_wire::http1::{self, Body, Method, Rewrite};
+use plimsoll_wire::http1::{self, BadResponse, Body, Method, Passed, Rewrite, Unread};
 
 use super::ending::{Answer, End, Failure};
 use super::{Asked, Session, Stream, ending};
@@ -21,12 +21,10 @@ use crate::reason::Reason;
 use crate::relay;
 use crate::residue::Residue;
 use crate::trip::Trip;
-use trailers::Trailers;
 
 mod patience;
 mod report;
 mod straight;
-mod trailers;
 
 /// A body up to this long is copied behind its head, to be sent by one call without gathering.
 const COPY: usize = 4096;
@@ -42,6 +40,7 @@ const TURNS: u32 = 32;
 const UNWATCHED: Duration = Duration::from_millis(100);
 
 struct Exchange<'a, S, M> {
+    core: &'a Core,
     session: &'a mut Session<S>,
     asked: &'a mut Asked,
     member: &'a mut M,
@@ -60,8 +59,10 @@ struct Exchange<'a, S, M> {
     status: u16,
     /// Chunks are taken apart for a client of HTTP/1.0.
     unchunk: bool,
-    /// A report of load is announced for what follows the answer's content.
-    trailers: Option<Box<Trailers>>,
+    /// The trailers of the answer.
+    trailers: http1::Trailers,
+    /// Whether a report of load is announced for them.
+    reports_after: bool,
     keep_member: bool,
     keep_client: bool,
     /// Was anything of the final answer passed on to the client? After interim ones another may still follow.
@@ -93,14 +94,16 @@ impl<S: Stream> Session<S> {
         deadline: Time,
         reused: bool,
     ) -> Result<End, Failure> {
+        let core = Rc::clone(&self.core);
         let settings = self.listener.settings();
         let per_try = trip.settings().timeouts.per_try;
-        let now = self.core.now();
+        let now = core.now();
         if let Some(framed) = &mut asked.framed {
             // Of an attempt before this one.
             framed.to_member = None;
         }
         let mut exchange = Exchange {
+            core: &core,
             settings,
             deadline,
             per_try: if per_try.is_zero() { Time(u64::MAX) } else { now + per_try },
@@ -111,7 +114,8 @@ impl<S: Stream> Session<S> {
             answer: Answer::Head,
             status: 0,
             unchunk: false,
-            trailers: None,
+            trailers: http1::Trailers::default(),
+            reports_after: false,
             keep_member: true,
             keep_client: asked.keep_alive,
             answered: false,
@@ -151,7 +155,7 @@ impl<S: Stream> Session<S> {
         }
         let mut end = End {
             status: exchange.status,
-            at: exchange.session.core.now(),
+            at: core.now(),
             keep_member: exchange.keep_member && exchange.sent_whole(),
             keep_client: exchange.keep_client && exchange.asked.body.done() && !exchange.client_ended,
             refused: exchange.refused,
@@ -186,7 +190,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.session.timer.fired() {
             self.look()?;
         }
-        let core = Rc::clone(&self.session.core);
+        let core = self.core;
         let heard = self.heard;
         let mut turns = 0;
         let done = match self.asked.framed {
@@ -195,7 +199,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 while turns < TURNS && self.request(cx, buffer)? {
                     turns += 1;
                 }
-                while turns < TURNS && self.answer(&core, cx, buffer, scratch)? {
+                while turns < TURNS && self.answer(cx, buffer, scratch)? {
                     turns += 1;
                     scratch.clear();
                     if matches!(self.answer, Answer::Done) && self.to_client.is_empty() {
@@ -273,20 +277,25 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             Poll::Ready(_) => return Err(Failure::Client(self.answered)),
             Poll::Pending => return Ok(false),
         };
-        let taken = match self.asked.body.feed(input) {
-            Ok(taken) => taken,
+        let mut anew = Vec::new();
+        let passed = match self.asked.trailers.pass(&mut self.asked.body, input, &mut anew, |_, _| true) {
+            Ok(passed) => passed,
             Err(_) if self.answered => return Err(Failure::Client(true)),
             Err(_) => return Err(Failure::Refused(Reason::BadRequest)),
         };
-        self.session.unread.extend_from_slice(&input[taken..]);
+        self.session.unread.extend_from_slice(&input[passed.taken..]);
         self.asked.came = true;
-        if !self.asked.streamed && self.asked.out.len() + taken <= KEPT && self.session.stream.shared() {
+        let text = if passed.as_is { &input[..passed.taken] } else { &anew[..] };
+        if text.is_empty() {
+            return Ok(true);
+        }
+        if !self.asked.streamed && self.asked.out.len() + text.len() <= KEPT && self.session.stream.shared() {
             // Sent from there, and once more if the member did nothing with it: calls are mostly as small as that.
-            self.asked.out.extend_from_slice(&input[..taken]);
+            self.asked.out.extend_from_slice(text);
             return Ok(true);
         }
         self.asked.streamed = true;
-        match self.to_member.send_or_keep(cx, &mut *self.member, &[], &input[..taken]) {
+        match self.to_member.send_or_keep(cx, &mut *self.member, &[], text) {
             Ok(sent) => self.trip.stripe().bytes_out.add(sent as u64),
             Err(_) => return self.refused_by_member(),
         }
@@ -298,7 +307,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     fn keep(&mut self) -> Result<bool, Failure> {
         let session = &mut *self.session;
         let bytes = self.to_member.len() + self.to_client.len() + session.unread.capacity();
-        match session.kept.grow(&session.core.census.memory, bytes) {
+        match session.kept.grow(&self.core.census.memory, bytes) {
             true => Ok(true),
             false if self.answered => Err(Failure::Client(true)),
             false => Err(Failure::Refused(Reason::Memory)),
@@ -319,7 +328,6 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     /// Moves the answer on; true if something moved.
     fn answer(
         &mut self,
-        core: &Core,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
         scratch: &mut Vec<u8>,
@@ -340,6 +348,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
         let came = match self.member.poll_recv(cx, &mut buffer[kept..], &mut self.member_watched) {
             Poll::Ready(Ok(came)) => came,
+            Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => return Err(self.malformed()),
             Poll::Ready(Err(_)) => return self.ended(true),
             Poll::Pending => return Ok(false),
         };
@@ -350,7 +359,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.trip.stripe().bytes_in.add(came as u64);
         self.partial.clear();
         let input = &buffer[..kept + came];
-        let body = self.digest(core, input, scratch)?;
+        let body = self.digest(input, scratch)?;
         if body.len() <= COPY && !scratch.is_empty() {
             scratch.extend_from_slice(body);
             self.pass_on(cx, scratch, &[])
@@ -360,12 +369,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 
     /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
-    fn digest<'b>(
-        &mut self,
-        core: &Core,
-        input: &'b [u8],
-        scratch: &mut Vec<u8>,
-    ) -> Result<&'b [u8], Failure> {
+    fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
+        let core = self.core;
         let mut rest = input;
         let mut marks = core.marks.borrow_mut();
         while let Answer::Head = self.answer {
@@ -373,12 +378,16 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             // Not moved out of there: it is large.
             let read = http1::response(rest, self.settings.max_head, to_head, &mut marks);
             let head = match &read {
-                Ok(Some(head)) => head,
-                Ok(None) => {
+                Ok(head) => head,
+                Err(Unread::Partial) => {
                     self.partial.extend_from_slice(rest);
                     return Ok(&[]);
                 }
-                Err(_) => return Err(self.bad_answer()),
+                Err(Unread::Bad(bad)) => {
+                    let bad = *bad;
+                    drop(marks);
+                    return self.spaced(rest, bad, scratch);
+                }
             };
             let (text, after) = rest.split_at(head.len);
             rest = after;
@@ -404,9 +413,10 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= head.keep_alive;
             let chunked = matches!(head.body, Body::Chunked(_));
             self.unchunk = self.asked.http10 && chunked;
-            if head.reports_after && chunked && !self.unchunk {
-                self.trailers = Some(Trailers::new(self.trip.settings().strip_reports));
+            if chunked {
+                self.trailers = head.trailers();
             }
+            self.reports_after = head.reports_after;
             self.keep_client &= self.asked.body.done()
                 && !self.unchunk
                 && head.body != Body::UntilClose
@@ -432,26 +442,58 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
-        let taken = match &mut self.trailers {
-            _ if self.refused => body.feed(rest),
-            Some(trailers) => trailers.pass(body, rest, scratch),
-            None if self.unchunk => ending::unchunk(body, rest, scratch),
-            None => body.feed(rest),
+        let Passed { taken, as_is } = match body {
+            Body::Chunked(_) => self.chunks(rest, scratch)?,
+            _ => Passed { taken: body.feed(rest).map_err(|_| self.bad_answer())?, as_is: true },
         };
-        let Ok(taken) = taken else { return Err(self.bad_answer()) };
-        if body.done() {
+        if matches!(self.answer, Answer::Body(Body::Done)) {
             self.answer = Answer::Done;
-            if let Some(report) = self.trailers.as_mut().and_then(|trailers| trailers.report()) {
-                // An answer that was passed on is no refusal, whatever it says of itself.
-                let _ = self.trip.hear(&report, None, core.now());
-            }
         }
         self.keep_member &= taken == rest.len();
         if self.refused {
             scratch.clear();
             return Ok(&[]);
         }
-        Ok(if self.unchunk || self.trailers.is_some() { &[] } else { &rest[..taken] })
+        Ok(if as_is { &rest[..taken] } else { &[] })
+    }
+
+    /// Reads an answer that is `bad` unless it becomes good by leaving out white space before colons: few servers write any.
+    #[cold]
+    #[inline(never)]
+    fn spaced(
+        &mut self,
+        input: &[u8],
+        bad: BadResponse,
+        scratch: &mut Vec<u8>,
+    ) -> Result<&'static [u8], Failure> {
+        match http1::close_up(input, self.settings.max_head, bad) {
+            Ok(Some(anew)) => {
+                let body = self.digest(&anew, scratch)?;
+                scratch.extend_from_slice(body);
+            }
+            Ok(None) => self.partial.extend_from_slice(input),
+            Err(_) => return Err(self.bad_answer()),
+        }
+        Ok(&[])
+    }
+
+    /// Passes on what came of a chunked body: appends what goes on to `scratch`, unless it goes on as it is.
+    #[inline(never)]
+    fn chunks(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> Result<Passed, Failure> {
+        let Answer::Body(body) = &mut self.answer else { return Ok(Passed { taken: 0, as_is: true }) };
+        let mut reports = report::Trailing::new(self.reports_after, self.trip.settings().strip_reports);
+        let passed = if self.refused {
+            body.feed(input).map(|taken| Passed { taken, as_is: true })
+        } else if self.unchunk {
+            ending::unchunk(body, input, scratch).map(|taken| Passed { taken, as_is: false })
+        } else {
+            self.trailers.pass(body, input, scratch, |name, value| reports.keep(name, value))
+        };
+        if let Some(report) = reports.heard {
+            // An answer that was passed on is no refusal, whatever it says of itself.
+            let _ = self.trip.hear(&report, None, self.core.now());
+        }
+        passed.map_err(|_| self.bad_answer())
     }
 
     /// The member speaks another protocol from here on.
@@ -461,7 +503,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if !self.asked.upgrade {
             return Err(self.bad_answer());
         }
-        let mut more = self.asked.metered.answered(head.status, None, || self.session.core.tick());
+        let mut more = self.asked.metered.answered(head.status, None, || self.core.tick());
         if let Some(bond) = &self.session.bond {
             bond.borrow().told(&mut more);
         }
@@ -484,6 +526,13 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
 
     fn bad_answer(&self) -> Failure {
         if self.answered { Failure::Broken } else { Failure::Member(Reason::BadAnswer, false) }
+    }
+
+    /// The failure of a member that sends no HTTP/2: nothing more can be read of it.
+    #[cold]
+    fn malformed(&mut self) -> Failure {
+        self.keep_member = false;
+        self.bad_answer()
     }
 
     /// Does the client know the end of this answer only by the end of its connection? A half that ended as a whole does would pass for

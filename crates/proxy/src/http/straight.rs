@@ -34,6 +34,7 @@ impl<S: Stream> Session<S> {
             method: Method::Other,
             out: Vec::new(),
             body,
+            trailers: plimsoll_wire::http1::Trailers::default(),
             came: !framed.pieces.is_empty(),
             streamed: false,
             spare: false,

@@ -155,6 +155,7 @@ fn stage() -> (Rc<Core>, Rc<Listener>) {
         timeouts: ClientTimeouts { head: minute, idle: minute, body: minute, tunnel: minute },
         max_head: 8192,
         half_close: false,
+        upgrades: vec!["websocket".into(), "y".into()],
         forwarded: Forwarded::Off,
         trusted: Vec::new(),
         max_flows: 1,
@@ -262,6 +263,17 @@ const CASES: &[Case] = &[
         to_client: "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdefg",
         end: (200, true, false),
     },
+    // Fields of heads in trailers, and what servers pad.
+    Case {
+        client: "POST / HTTP/1.1\r\nHost: x\r\nConnection: x-hop\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 3 ;e\r\nabc\r\n0\r\nHost: y\r\nT: 1\r\nX-Hop: 2\r\nCookie: c\r\n\r\n",
+        member: "HTTP/1.2 200 OK\r\nServer : old\r\nTransfer-Encoding: chunked\r\n\r\n\
+                 2  \r\nok\r\n0 \r\nContent-Length: 3\r\nZ: 9\r\nSet-Cookie: a=b\r\n\r\n",
+        closes: false,
+        to_member: "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3;e\r\nabc\r\n0\r\nT: 1\r\n\r\n",
+        to_client: "HTTP/1.1 200 OK\r\nServer: old\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nZ: 9\r\n\r\n",
+        end: (200, true, true),
+    },
     Case {
         client: "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         member: "HTTP/1.0 200 OK\r\nServer: old\r\n\r\nuntil the end",
@@ -321,6 +333,18 @@ fn a_client_may_send_for_as_long_as_it_does_after_an_early_answer() {
     runtime.block_on(session.linger());
     let script = &session.stream;
     assert_eq!(script.next, script.pieces.len(), "closed with bytes unread the connection is reset");
+}
+
+#[test]
+fn only_upgrades_that_are_allowed_are_passed_on() {
+    let upgrade = |name| {
+        let client = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: {name}\r\n\r\n");
+        one(&client, Then::Silence, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", Then::Silence).0
+    };
+    assert!(upgrade("WebSocket").ends_with("\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"));
+    for other in ["TLS/1.0", "foo", "websocket, foo", "HTTP/2.0"] {
+        assert_eq!(upgrade(other), "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "{other}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Header fields between the two versions: which of them concern one hop of HTTP/1.1 alone, and trailers as text.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use plimsoll_wire::http1::{may_trail, trailer_fields};
 use plimsoll_wire::orca;
 
 /// Does a field, in lower case or not, concern one hop of HTTP/1.1 and has no place in HTTP/2 (RFC 9113 section 8.2.2)?
@@ -31,22 +32,11 @@ pub(super) fn is_hop(name: &str) -> bool {
     )
 }
 
-/// The same as [`trails`] of a name in lower case.
-pub(super) fn stands_in_trailers(name: &str) -> bool {
-    !is_hop(name) && !matches!(name, "content-length" | "host" | "trailer")
-}
-
-/// May a field stand in trailers? Those that frame or route a message may not (RFC 9110 section 6.5.1).
-fn trails(name: &[u8]) -> bool {
-    const FRAMES: [&[u8]; 3] = [b"content-length", b"host", b"trailer"];
-    !hop(name) && !FRAMES.iter().any(|other| name.eq_ignore_ascii_case(other))
-}
-
-/// Appends `name: value` as a line.
+/// Appends `name: value` as a line. White space around a value has no place in HTTP/2 (RFC 9113 section 8.2.1) and means nothing in HTTP/1.
 pub(super) fn line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
+    out.extend_from_slice(value.trim_ascii());
     out.extend_from_slice(b"\r\n");
 }
 
@@ -54,31 +44,36 @@ pub(super) fn line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 pub(super) fn chunks_end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
-        if trails(name.as_str().as_bytes()) {
+        if may_trail(name.as_str().as_bytes()) {
             line(name.as_str().as_bytes(), value.as_bytes(), out);
         }
     }
     out.extend_from_slice(b"\r\n");
 }
 
-/// The trailers of a chunked body: `framing` is all that came after its content. What was checked before is not checked again;
-/// what is no field of HTTP/2 stays behind.
-pub(super) fn trailers(framing: &[u8]) -> HeaderMap {
-    // The end of the last chunk, if there was one, and the line of the one that ends the body.
-    let framing = framing.strip_prefix(b"\r\n").unwrap_or(framing);
-    let begin = framing.iter().position(|byte| *byte == b'\n').map_or(framing.len(), |end| end + 1);
+/// The trailers of a chunked body, whose section was checked before. What is no field of HTTP/2 stays behind.
+pub(super) fn trailers(section: &[u8]) -> HeaderMap {
     let mut found = HeaderMap::new();
-    for line in framing[begin..].split(|byte| *byte == b'\n') {
-        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+    for (name, value) in trailer_fields(section) {
         if let (true, Ok(name), Ok(value)) =
-            (trails(name), HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+            (may_trail(name), HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         {
             // As many as our own limit on trailers lets through: far fewer than a map can have.
             let _ = found.try_append(name, value);
         }
     }
     found
+}
+
+/// Takes the white space off both ends of values, which HTTP/2 does not allow there (RFC 9113 section 8.2.1).
+pub(super) fn trim(fields: &mut HeaderMap) {
+    let padded = |value: &HeaderValue| matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
+    for value in fields.values_mut().filter(|value| padded(value)) {
+        // A part of a value is one.
+        if let Ok(trimmed) = HeaderValue::from_bytes(value.as_bytes().trim_ascii()) {
+            *value = trimmed;
+        }
+    }
 }
 
 /// What trailers say of a member's load (ORCA), as the value of [`orca::HEADER`]; with `strip` they do not say it any more.
@@ -124,8 +119,8 @@ mod tests {
         sent.append("x", HeaderValue::from_static("2"));
         let mut text = Vec::new();
         chunks_end(Some(&sent), &mut text);
-        assert_eq!(trailers(&text), sent);
-        assert_eq!(trailers(&[b"\r\n", &text[..]].concat()), sent, "after a chunk");
+        let section = text.strip_prefix(b"0\r\n").expect("the last chunk");
+        assert_eq!(trailers(section), sent);
         let mut none = Vec::new();
         chunks_end(None, &mut none);
         assert_eq!(none, b"0\r\n\r\n");
@@ -134,9 +129,29 @@ mod tests {
 
     #[test]
     fn what_frames_a_message_is_no_trailer() {
-        let text = b"0;x=y:z\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: x\r\nOk: 1\r\n\r\n";
+        let text =
+            b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\nHost: x\r\nCookie: y\r\nOk: 1\r\n\r\n";
         let found = trailers(text);
         assert_eq!(found.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["ok"]);
+        let sent = ["host", "authorization", "x-forwarded-for", "ok"].map(HeaderName::from_static);
+        let sent = HeaderMap::from_iter(sent.map(|name| (name, HeaderValue::from_static("1"))));
+        let mut text = Vec::new();
+        chunks_end(Some(&sent), &mut text);
+        assert_eq!(text, b"0\r\nok: 1\r\n\r\n");
+    }
+
+    #[test]
+    fn white_space_around_values_stays_behind() {
+        let mut fields = HeaderMap::new();
+        for value in [" a", "b\t", " \t c d ", "e", "", "  "] {
+            fields.append("x", HeaderValue::from_str(value).expect("a value"));
+        }
+        trim(&mut fields);
+        let values: Vec<&[u8]> = fields.get_all("x").iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(values, [&b"a"[..], b"b", b"c d", b"e", b"", b""]);
+        let mut text = Vec::new();
+        line(b"x", b" \ta ", &mut text);
+        assert_eq!(text, b"x: a\r\n");
     }
 
     #[test]
@@ -149,15 +164,11 @@ mod tests {
             "upgrade",
             "te",
             "http2-settings",
-            "content-length",
-            "host",
-            "trailer",
             "grpc-status",
             "tea",
             "x",
         ] {
             assert_eq!(is_hop(name), hop(name.as_bytes()), "{name}");
-            assert_eq!(stands_in_trailers(name), trails(name.as_bytes()), "{name}");
         }
     }
 

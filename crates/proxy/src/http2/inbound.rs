@@ -9,7 +9,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, request};
-use plimsoll_wire::http1::{self, Body, Marks};
+use plimsoll_wire::http1::{self, Body, Marks, Unread};
 
 use super::heads;
 use super::pieces::{Asking, Framed, Piece, Pieces};
@@ -93,9 +93,9 @@ impl Inbound {
         self.partial.extend_from_slice(text);
         let mut marks = Marks::new();
         let head = match http1::response(&self.partial, MAX_HEAD, self.to_head, &mut marks) {
-            Ok(Some(head)) => head,
-            Ok(None) => return Ok(text.len()),
-            Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
+            Ok(head) => head,
+            Err(Unread::Partial) => return Ok(text.len()),
+            Err(Unread::Bad(bad)) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
         };
         let told = heads::answer_head(&head);
         let mut answer = told.map_err(|untold| io::Error::new(io::ErrorKind::InvalidData, untold))?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use http::{Request, Response, response};
-use plimsoll_wire::http1::{self, Marks};
+use plimsoll_wire::http1::{self, Marks, Unread};
 
 use super::pieces::{Answering, Framed, Piece, Pieces, Told};
 use super::reader::{Framing, Reader, broken};
@@ -129,6 +129,11 @@ impl Outbound {
         // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
         self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         self.untouched = self.declined || (error.is_remote() && error.is_go_away());
+        let ours = !error.is_remote() && !error.is_io();
+        if error.is_library() || (ours && error.reason() == Some(Reason::PROTOCOL_ERROR)) {
+            // It is we who end the stream or the connection, for what the member sent.
+            return io::Error::new(io::ErrorKind::InvalidData, error);
+        }
         broken(error)
     }
 
@@ -137,8 +142,11 @@ impl Outbound {
         ready!(self.poll_place(cx))?;
         let mut marks = Marks::new();
         let bad = |why: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidInput, why.to_string());
-        let head = http1::request(text, MAX_HEAD, &mut marks).map_err(|refusal| bad(&refusal))?;
-        let Some(head) = head else { return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())) };
+        let head = match http1::request(text, MAX_HEAD, &mut marks) {
+            Ok(head) => head,
+            Err(Unread::Bad(refusal)) => return Poll::Ready(Err(bad(&refusal))),
+            Err(Unread::Partial) => return Poll::Ready(Err(io::ErrorKind::InvalidInput.into())),
+        };
         let told = heads::request_head(&head, self.place.secure(), self.host.as_deref().unwrap_or_default())
             .map_err(|untold| bad(&untold))?;
         let sent = self.ask(told, Writer::new(head.body));

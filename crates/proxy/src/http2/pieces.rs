@@ -214,7 +214,7 @@ mod tests {
             let text = call.text(ended);
             assert!(text.ends_with(expected.as_bytes()), "{}", text.escape_ascii());
             let mut marks = Marks::new();
-            let head = http1::request(&text, 4096, &mut marks).expect("good").expect("whole");
+            let head = http1::request(&text, 4096, &mut marks).expect("good");
             let mut body = head.body;
             assert_eq!(body.feed(&text[head.len..]), Ok(text.len() - head.len));
             assert_eq!(matches!(body, Body::Done), ended);

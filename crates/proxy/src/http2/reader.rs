@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use http::HeaderMap;
+use plimsoll_wire::http1::may_trail;
 
 use super::pieces::Piece;
 use super::{STREAM_WINDOW, fields, straight};
@@ -171,7 +172,8 @@ impl Reader {
         if let Some(strip) = self.strip {
             self.report = fields::report(&mut trailers, strip);
         }
-        straight::remove(&mut trailers, |name| !fields::stands_in_trailers(name));
+        straight::remove(&mut trailers, |name| !may_trail(name.as_bytes()));
+        fields::trim(&mut trailers);
         trailers
     }
 

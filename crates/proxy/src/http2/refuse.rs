@@ -55,7 +55,7 @@ fn line(head: &request::Parts) -> Line {
 /// Sends an answer of our own, which is there as text. Short as it is, it may wait in the stream until the client takes it.
 fn answer(text: &[u8], to_head: bool, mut respond: SendResponse<Bytes>) {
     let mut marks = Marks::new();
-    let Ok(Some(head)) = http1::response(text, MAX_HEAD, to_head, &mut marks) else { return };
+    let Ok(head) = http1::response(text, MAX_HEAD, to_head, &mut marks) else { return };
     let Ok(told) = heads::answer_head(&head) else { return };
     let body = &text[head.len..];
     // A client that has gone needs none.

@@ -376,7 +376,11 @@ impl<S: Stream> Serving<S> {
                 Ok(if body.is_end_stream() { Framing::Empty } else { Framing::Chunks })
             }
             None => heads::request_text(&head, body.is_end_stream(), &mut text),
-            Some(_) if websocket::is_asked(&head) && !self.to_second() => {
+            Some(_)
+                if websocket::is_asked(&head)
+                    && !self.to_second()
+                    && self.listener.settings().upgrades_to(b"websocket") =>
+            {
                 let nonce = [self.core.chance().to_be_bytes(), self.core.chance().to_be_bytes()];
                 // What comes is told as it is.
                 websocket::request_text(&head, nonce.as_flattened().try_into().unwrap_or_default(), &mut text)

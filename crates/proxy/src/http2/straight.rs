@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, TE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, request};
 use plimsoll_wire::{http1, orca};
 
-use super::fields::is_hop;
+use super::fields::{is_hop, trim};
 use super::pieces::{Framed, field_len};
 use crate::{Forwarded, grpc};
 
@@ -75,7 +75,7 @@ pub(super) fn goes(head: &request::Parts, max_head: usize, style: Forwarded, tru
     if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) {
         return None;
     }
-    if !http1::plausible_host(authority.as_bytes()) {
+    if !http1::is_host(authority.as_bytes()) {
         return None;
     }
     let mut found = Found { len: path.len() + authority.len() + 32, ..Found::default() };
@@ -102,6 +102,7 @@ pub(super) fn goes(head: &request::Parts, max_head: usize, style: Forwarded, tru
 /// Makes of a head what members are to get.
 pub(super) fn ask(mut head: request::Parts, found: Found, style: Forwarded, whom: &Forwards) -> Framed {
     let fields = &mut head.headers;
+    trim(fields);
     if found.content_length {
         // The end of the stream says it, and trailers may come.
         fields.remove(CONTENT_LENGTH);
@@ -154,6 +155,7 @@ pub(crate) fn answer(answer: &mut Response<()>, max_head: usize, strip: bool) ->
     if judged.len > max_head || fields.len() > http1::MAX_FIELDS {
         return Err(());
     }
+    trim(fields);
     if lengths > 0 {
         settle_length(fields, call)?;
     }
@@ -220,6 +222,7 @@ mod tests {
             call().header("cookie", "a=b").header("cookie", "c=d"),
             call().header("http2-settings", "x"),
             call().uri("http://a@b/p"),
+            call().header("content_length", "3"),
             call().uri("http://h/p\u{e9}"),
             call().header("x", "y".repeat(4096)),
             (0..FIELDS).fold(call(), |head, number| head.header(format!("x-{number}"), "")),
@@ -259,7 +262,7 @@ mod tests {
             .header("x-forwarded-host", "other")
             .header("forwarded", "for=10.0.0.1")
             .header("content-length", "5")
-            .header("x", "y");
+            .header("x", " y\t");
         let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
         };

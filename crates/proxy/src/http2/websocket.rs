@@ -98,7 +98,7 @@ mod tests {
              Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         );
         let mut marks = Marks::new();
-        let read = http1::request(&text, 4096, &mut marks).expect("good").expect("whole");
+        let read = http1::request(&text, 4096, &mut marks).expect("good");
         assert!(read.upgrade && !read.keep_alive && read.body == Body::Done);
     }
 }

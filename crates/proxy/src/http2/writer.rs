@@ -24,8 +24,8 @@ const FREE: usize = 4 * 1024;
 /// How far the body is.
 pub(super) struct Writer {
     body: Body,
-    /// What came since the last content of a chunked body: its trailers are in there. Bounded by the limits of [`Body`].
-    framing: Vec<u8>,
+    /// The trailer section of a chunked body, as far as it came. Bounded by the limits of [`Body`].
+    section: Vec<u8>,
     ended: bool,
     /// What is left of [`FREE`].
     free: usize,
@@ -34,7 +34,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Nothing is to be sent if the body is done: then the head has said so.
     pub(super) fn new(body: Body) -> Self {
-        Self { body, framing: Vec::new(), ended: body.done(), free: FREE }
+        Self { body, section: Vec::new(), ended: body.done(), free: FREE }
     }
 
     /// Pieces are to be sent; none if the head was the end.
@@ -154,12 +154,18 @@ impl Writer {
                     let mut ahead = *chunks;
                     match ahead.step(rest) {
                         Err(bad) => return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, bad))),
-                        Ok(http1::Piece::Framing(len)) => {
+                        Ok(
+                            piece @ (http1::Piece::Framing(len)
+                            | http1::Piece::Padding(len)
+                            | http1::Piece::Trailer(len)),
+                        ) => {
                             *chunks = ahead;
-                            self.framing.extend_from_slice(&rest[..len]);
+                            if let http1::Piece::Trailer(_) = piece {
+                                self.section.extend_from_slice(&rest[..len]);
+                            }
                             if ahead.done() {
                                 (self.body, self.ended) = (Body::Done, true);
-                                let after = fields::trailers(&self.framing);
+                                let after = fields::trailers(&self.section);
                                 trailers(&after);
                                 let end = match after.is_empty() {
                                     true => stream.send_data(Bytes::new(), true),
@@ -179,7 +185,6 @@ impl Writer {
                                     Poll::Ready(Ok(rest.len()))
                                 }
                                 Poll::Ready(Ok(sent)) => {
-                                    self.framing.clear();
                                     // The same step, as far as it was taken: it was no error before.
                                     let _ = chunks.step(&rest[..sent]);
                                     moved

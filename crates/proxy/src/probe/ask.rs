@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use plimsoll_wire::http1::{self, Marks};
+use plimsoll_wire::http1;
 use plimsoll_wire::proxy_protocol;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -105,22 +105,12 @@ fn judged(status: u16, path: &str, expect: Option<u16>) -> Result<(), String> {
 async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Result<u16, String> {
     stream.write_all(request).await.map_err(|error| told(&error))?;
     let mut head = Vec::with_capacity(1024);
-    let mut marks = Marks::default();
-    let mut begin = 0;
     loop {
         if stream.read_buf(&mut head).await.map_err(|error| told(&error))? == 0 {
             return Err("closed the connection before it answered".into());
         }
-        while let Some(answer) =
-            http1::response(&head[begin..], MAX_HEAD, false, &mut marks).map_err(|bad| bad.to_string())?
-        {
-            if !answer.interim() {
-                return Ok(answer.status);
-            }
-            begin += answer.len;
-            if begin > MAX_HEAD {
-                return Err("answered with nothing but interim answers".into());
-            }
+        if let Some(status) = http1::final_status(&head, MAX_HEAD).map_err(|bad| bad.to_string())? {
+            return Ok(status);
         }
     }
 }

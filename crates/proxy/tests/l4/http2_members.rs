@@ -461,3 +461,32 @@ async fn a_members_connection_ends_before_its_mistakes_end_it() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_a_member_says_wrongly_is_a_bad_answer_and_no_reset() {
+    within(async {
+        // A name in upper case, a status that is none, a pseudo-field behind a field, DATA before a head, a block that is no HPACK.
+        let wrong: [fn(u32) -> Vec<u8>; 5] = [
+            |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88, 0, 1, b'X', 1, b'y']),
+            |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[8, 2, b'2', b'0']),
+            |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88, 0, 1, b'x', 1, b'y', 0x88]),
+            |stream| frame(DATA, END_STREAM, stream, b"early"),
+            |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0xff, 0xff, 0xff, 0xff]),
+        ];
+        for (place, wrong) in wrong.into_iter().enumerate() {
+            let (member, _) = raw_member(move |_, stream| (wrong(stream), true)).await;
+            let (_engine, address) = http(to_second(&[member]));
+            let (sender, _end) = client(address).await;
+            let (head, ..) = get(&sender, "/").await.unwrap();
+            assert_eq!(head.status(), StatusCode::BAD_GATEWAY, "{place}");
+            assert_eq!(head.headers()["plimsoll-reason"], "bad_answer", "{place}");
+        }
+        // One that closes before it has answered did nothing else.
+        let (member, _) = raw_member(|_, _| (Vec::new(), false)).await;
+        let (_engine, address) = http(to_second(&[member]));
+        let (sender, _end) = client(address).await;
+        let (head, ..) = get(&sender, "/").await.unwrap();
+        assert_eq!(head.headers()["plimsoll-reason"], "reset");
+    })
+    .await;
+}

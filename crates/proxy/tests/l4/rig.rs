@@ -101,6 +101,7 @@ pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
         priority: None,
         timeouts: ClientTimeouts { head: MINUTE, idle: MINUTE, body: MINUTE, tunnel: MINUTE },
         half_close: false,
+        upgrades: vec!["websocket".into()],
         max_head: 16_384,
         forwarded: Forwarded::XForwarded,
         trusted: Vec::new(),

@@ -41,7 +41,8 @@ async fn a_call_arrives_as_it_was_sent_and_so_does_its_answer() {
                     let mut stream = respond.send_response(grpc(), false).unwrap();
                     stream.send_data(Bytes::from_static(b"an"), false).unwrap();
                     stream.send_data(Bytes::from_static(b"swer"), false).unwrap();
-                    let after = [("grpc-status", "0"), ("content-length", "9"), ("x", "1")];
+                    let after =
+                        [("grpc-status", "0"), ("content-length", "9"), ("set-cookie", "a=b"), ("x", " 1\t")];
                     stream.send_trailers(trailers(&after)).unwrap();
                 }
             })
@@ -54,7 +55,13 @@ async fn a_call_arrives_as_it_was_sent_and_so_does_its_answer() {
         let (mut response, mut body) = sender.send_request(request, false).unwrap();
         body.send_data(Bytes::from_static(b"ques"), false).unwrap();
         body.send_data(Bytes::from_static(b"tion"), false).unwrap();
-        body.send_trailers(trailers(&[("a", "b"), ("host", "c")])).unwrap();
+        body.send_trailers(trailers(&[
+            ("a", "b"),
+            ("host", "c"),
+            ("authorization", "d"),
+            ("x_forwarded_for", "e"),
+        ]))
+        .unwrap();
         let hints = std::future::poll_fn(|cx| response.poll_informational(cx)).await.unwrap().unwrap();
         assert_eq!((hints.status().as_u16(), &hints.headers()["link"]), (103, &"</a>".parse().unwrap()));
         let (head, content, after) = answer(response).await.unwrap();

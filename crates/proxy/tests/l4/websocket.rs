@@ -7,10 +7,11 @@ use h2::RecvStream;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::ext::Protocol;
 use http::{Request, StatusCode};
+use plimsoll_proxy::{ListenerSettings, Protocol as Spoken};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-use crate::rig::{MILLI, group, status, until, within};
+use crate::rig::{MILLI, group, listener, start, status, until, within};
 use crate::second::*;
 
 /// A member that upgrades and speaks first, then sends back what it gets until its client ends; with the head that it was asked by.
@@ -148,8 +149,13 @@ async fn other_protocols_and_members_of_http_2_are_not_there() {
     within(async {
         let (old, _told) = plain("HTTP/1.1 204 No Content\r\n\r\n").await;
         let (new, _) = second(100, echo).await;
-        for (group, protocol) in [(group(&[old]), "connect-udp"), (to_second(&[new]), "websocket")] {
-            let (_engine, address) = http(group);
+        let none = ListenerSettings { upgrades: Vec::new(), ..listener(Spoken::Http) };
+        for (listener, group, protocol) in [
+            (listener(Spoken::Http), group(&[old]), "connect-udp"),
+            (listener(Spoken::Http), to_second(&[new]), "websocket"),
+            (none, group(&[old]), "websocket"),
+        ] {
+            let (_engine, address) = start(listener, group);
             let (sender, _end) = client(address).await;
             let (response, _body) = connect(&sender, protocol).await;
             let (head, ..) = answer(response).await.unwrap();

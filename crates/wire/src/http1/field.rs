@@ -57,10 +57,16 @@ impl Marks {
     }
 
     /// Marks a line; false if there are too many.
+    #[inline(always)]
     #[must_use]
     pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
+        self.mark(Mark { start: line.start, end: line.end, why })
+    }
+
+    #[inline]
+    fn mark(&mut self, mark: Mark) -> bool {
         let Some(place) = self.lines.get_mut(self.len) else { return false };
-        *place = Mark { start: line.start, end: line.end, why };
+        *place = mark;
         self.len += 1;
         true
     }
@@ -118,10 +124,8 @@ impl Connection {
 /// fields begin.
 #[must_use]
 pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
-    let connection = |line: &Line<'_>| line.named(b"connection");
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
-    let named = lines(head, at).filter(connection).flat_map(|line| tokens(line.value()));
-    for (nth, token) in named.filter(|token| !token.is_empty()).enumerate() {
+    for (nth, token) in named_by_connection(head, at).enumerate() {
         if nth == MAX_NAMED {
             return false;
         }
@@ -154,6 +158,12 @@ pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     }
     marks.sort();
     true
+}
+
+/// The names that the `Connection` fields of a head list. `at` is where its fields begin.
+pub(super) fn named_by_connection(head: &[u8], at: usize) -> impl Iterator<Item = &[u8]> {
+    let lists = lines(head, at).filter(|line| line.named(b"connection"));
+    lists.flat_map(|line| tokens(line.value())).filter(|token| !token.is_empty())
 }
 
 /// The elements of a comma-separated list, trimmed.

@@ -1,8 +1,9 @@
 //! Request heads: read and judged. [`write`] rewrites them for the next hop.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, tokens};
+use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, named_by_connection, tokens};
+use super::host::is_host;
 use super::scan::{self, Stop, TOKEN, lines};
-use super::{Body, Chunked, Refusal};
+use super::{Body, Chunked, Refusal, Trailers, Unread};
 
 mod write;
 
@@ -57,25 +58,56 @@ pub struct Request<'m, 'b> {
     /// Where the fields begin in `head`.
     fields: usize,
     absolute: bool,
+    /// Whether the request line is written anew.
+    line_anew: bool,
+    /// Whether `Connection` names other fields.
+    names_others: bool,
     marks: &'m Marks,
 }
 
-/// Reads a request head from the beginning of `input`; `None` if it is not all there yet.
+/// Reads a request head from the beginning of `input`.
 ///
 /// # Errors
-/// The request must be refused.
+/// It is not all there yet, or the request must be refused.
 #[inline(always)]
 pub fn request<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
     marks: &'m mut Marks,
-) -> Result<Option<Request<'m, 'b>>, Refusal> {
-    match read(&input[..input.len().min(max_head)], marks) {
-        Ok(request) => request.map(Some),
-        Err(Stop::Partial) if input.len() >= max_head => Err(Refusal::HeadTooLarge),
-        Err(Stop::Partial) => Ok(None),
-        Err(Stop::Bad(what)) => Err(Refusal::Malformed(what)),
+) -> Result<Request<'m, 'b>, Unread<Refusal>> {
+    let mut read = read(&input[..input.len().min(max_head)], marks);
+    // Changed where it is: a request is large.
+    if let Err(unread @ Unread::Partial) = &mut read
+        && input.len() >= max_head
+    {
+        *unread = Unread::Bad(too_large(&input[..max_head]));
     }
+    read
+}
+
+impl From<Stop> for Unread<Refusal> {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Partial => Self::Partial,
+            Stop::Bad(what) => malformed(what),
+        }
+    }
+}
+
+/// The refusal of what is malformed.
+#[cold]
+fn malformed(what: &'static str) -> Unread<Refusal> {
+    Unread::Bad(Refusal::Malformed(what))
+}
+
+const LINE: &str = "the request line is malformed";
+const NO_VERSION: &str = "the request line has no version";
+
+/// The reason to refuse a head that is longer than it may be.
+#[cold]
+fn too_large(head: &[u8]) -> Refusal {
+    let line = head.trim_ascii_start();
+    if line.contains(&b'\n') { Refusal::HeadTooLarge } else { Refusal::TargetTooLong }
 }
 
 /// Does it begin with a request line of another protocol: three words, the last of them not HTTP with a version? Clients of
@@ -97,63 +129,100 @@ pub fn foreign(input: &[u8]) -> bool {
     token(method) && visible(target) && visible(version) && !http
 }
 
-/// The outer error stops the scan, the inner one is a judgement.
 #[inline(always)]
-fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
+fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>, Unread<Refusal>> {
     let mut start = 0;
     while let [b'\r', b'\n', ..] = input[start..] {
         start += 2;
     }
-    let method_end =
-        start + input[start..].iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Stop::Partial)?;
-    if method_end == start || input[method_end] != b' ' {
+    let (method_len, known) = match &input[start..] {
+        // Most are that.
+        [b'G', b'E', b'T', b' ', ..] => (3, true),
+        line => (line.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Stop::Partial)?, false),
+    };
+    let method_end = start + method_len;
+    if !known && (method_len == 0 || input[method_end] != b' ') {
         return match input[start..] {
-            [b'\r'] => Err(Stop::Partial),
-            _ => Err(Stop::Bad("the request line is malformed")),
+            [b'\r'] => Err(Unread::Partial),
+            _ => Err(malformed(LINE)),
         };
     }
     let target_start = method_end + 1;
-    let target_end = scan::visible_end(input, target_start);
+    let target_end = scan::target_end(input, target_start);
     let after = *input.get(target_end).ok_or(Stop::Partial)?;
     if target_end == target_start || after != b' ' {
-        return Err(Stop::Bad("the request line is malformed"));
+        return Err(malformed(LINE));
     }
-    let version = input[target_end + 1..].first_chunk::<8>().ok_or(Stop::Partial)?;
-    let http10 = match version {
+    let Some(version) = input[target_end + 1..].first_chunk::<8>() else {
+        // A line that has ended gets no version any more: who sent it waits for an answer.
+        let ended = input[target_end + 1..].iter().any(|byte| matches!(byte, b'\r' | b'\n'));
+        return Err(if ended { malformed(NO_VERSION) } else { Unread::Partial });
+    };
+    let (http10, later) = match version {
         // Compared at once, and not byte by byte.
-        _ if version == b"HTTP/1.1" => false,
-        b"HTTP/1.0" => true,
-        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => return Ok(Err(Refusal::Version)),
-        _ => return Err(Stop::Bad("the request line is malformed")),
+        _ if version == b"HTTP/1.1" => (false, false),
+        b"HTTP/1.0" => (true, false),
+        // As the highest version that is spoken here (RFC 9110 section 2.5).
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => (false, true),
+        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+            return Err(Unread::Bad(Refusal::Version));
+        }
+        _ if version.contains(&b'\r') || version.contains(&b'\n') => return Err(malformed(NO_VERSION)),
+        _ => return Err(malformed(LINE)),
     };
     let fields = scan::crlf(input, target_end + 9)?;
+    let name = &input[start..method_end];
     let line = RequestLine {
         start,
-        method: &input[start..method_end],
+        name,
+        method: if known { Method::Get } else { method(name) },
         target: &input[target_start..target_end],
         http10,
+        later,
         end: fields,
     };
     judge(input, &line, marks)
 }
 
-/// Does a field say who the client is in a spelling that is only told from the usual one by `_` for `-`? Servers that hand fields on as
-/// variables (CGI, WSGI) make the same of both, so that a client could say of itself what its balancer is to say. `name` is in any case.
+/// Returns whether a field frames a message, or says who the client is, in a spelling that differs from the usual one by `_` for `-`. Servers
+/// that hand fields on as variables (CGI, WSGI) make the same of both, so that a client could say what only its balancer is to say, or
+/// where a body ends. `name` is in any case.
 pub fn disguised(name: &[u8]) -> bool {
-    matches!(name, [b'x' | b'X', b'-' | b'_', ..])
-        && name.contains(&b'_')
-        && [&b"x-forwarded-for"[..], b"x-forwarded-host", b"x-forwarded-proto"].iter().any(|usual| {
-            let alike =
-                |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
-            name.len() == usual.len() && name.iter().zip(*usual).all(alike)
-        })
+    disguise(name).is_some()
+}
+
+/// The reason for which a disguised field may have to stay behind.
+#[inline(always)]
+fn disguise(name: &[u8]) -> Option<Why> {
+    // All of them begin with one of these.
+    if matches!(name, [b'c' | b'C' | b't' | b'T' | b'x' | b'X', ..]) { undisguise(name) } else { None }
+}
+
+/// Compares the whole name.
+#[cold]
+fn undisguise(name: &[u8]) -> Option<Why> {
+    const USUAL: [(&[u8], Why); 5] = [
+        (b"content-length", Why::Hop),
+        (b"transfer-encoding", Why::Hop),
+        (b"x-forwarded-for", Why::Forwarding),
+        (b"x-forwarded-host", Why::Forwarding),
+        (b"x-forwarded-proto", Why::Forwarding),
+    ];
+    let alike = |(one, other): (&u8, &u8)| one.eq_ignore_ascii_case(other) || (*one, *other) == (b'_', b'-');
+    let same = |usual: &[u8]| name.len() == usual.len() && name.iter().zip(usual).all(alike);
+    let found = USUAL.iter().find(|(usual, _)| same(usual));
+    found.filter(|_| name.contains(&b'_')).map(|(_, why)| *why)
 }
 
 struct RequestLine<'b> {
     start: usize,
-    method: &'b [u8],
+    /// Of the method.
+    name: &'b [u8],
+    method: Method,
     target: &'b [u8],
     http10: bool,
+    /// Whether it is a version above 1.1.
+    later: bool,
     /// Where the fields begin.
     end: usize,
 }
@@ -163,8 +232,8 @@ fn judge<'m, 'b>(
     input: &'b [u8],
     line: &RequestLine<'b>,
     marks: &'m mut Marks,
-) -> Result<Result<Request<'m, 'b>, Refusal>, Stop> {
-    let (method_name, http10, fields) = (line.method, line.http10, line.end);
+) -> Result<Request<'m, 'b>, Unread<Refusal>> {
+    let (method_name, http10, fields) = (line.name, line.http10, line.end);
     let mut connection = Connection::default();
     marks.clear();
     let mut host = None;
@@ -173,31 +242,47 @@ fn judge<'m, 'b>(
     let mut expects_continue = false;
     let mut upgrade_fields = 0;
     let (mut index, mut at) = (0, fields);
-    let start = line.start;
+    let (start, method, target, later) = (line.start, line.method, line.target, line.later);
     let mut fits = true;
-    let refuse = |what| Ok(Err(Refusal::Malformed(what)));
     let len = loop {
-        let (line, next) = scan::line(input, at)?;
-        let Some(line) = line else { break next };
-        if index == MAX_FIELDS {
-            return Ok(Err(Refusal::HeadTooLarge));
+        // Most requests end here, where too few bytes are left for the scan of a name to be quick.
+        if let [b'\r', b'\n', ..] = input[at..] {
+            break at + 2;
         }
-        at = next;
+        let Some(colon) = scan::name(input, at)? else { break at + 2 };
+        if index == MAX_FIELDS {
+            return Err(Unread::Bad(Refusal::HeadTooLarge));
+        }
+        if colon - at == 4
+            && scan::is(&input[at..colon], b"host")
+            && let Some((line, value)) = scan::plain_host(input, at, colon)
+        {
+            if host.replace(value).is_some() {
+                return Err(malformed("more than one Host"));
+            }
+            fits &= marks.add(&line, Why::Host);
+            at = line.end;
+            index += 1;
+            continue;
+        }
+        let line = scan::value(input, at, colon)?;
+        at = line.end;
         match line.name_len() {
             2 if line.named(b"te") => fits &= marks.add(&line, Why::Hop),
             4 if line.named(b"host") => {
                 let value = line.value();
+                // A target without an authority has an empty Host (RFC 9112 section 3.2).
+                if !value.is_empty() && !is_host(value) {
+                    return Err(malformed("Host is malformed"));
+                }
                 if host.replace(value).is_some() {
-                    return refuse("more than one Host");
+                    return Err(malformed("more than one Host"));
                 }
                 fits &= marks.add(&line, Why::Host);
-                if !plausible_host(value) {
-                    return refuse("Host is malformed");
-                }
             }
             6 if line.named(b"expect") => {
                 if !line.value().eq_ignore_ascii_case(b"100-continue") {
-                    return refuse("Expect is not 100-continue");
+                    return Err(Unread::Bad(Refusal::Expectation));
                 }
                 expects_continue = !http10;
             }
@@ -214,9 +299,11 @@ fn judge<'m, 'b>(
             }
             10 if line.named(b"keep-alive") => fits &= marks.add(&line, Why::Hop),
             14 if line.named(b"content-length") => {
-                let Some(length) = length(line.value()) else { return refuse("Content-Length is malformed") };
+                let Some(length) = length(line.value()) else {
+                    return Err(malformed("Content-Length is malformed"));
+                };
                 if content_length.replace(length).is_some() {
-                    return refuse("more than one Content-Length");
+                    return Err(malformed("more than one Content-Length"));
                 }
             }
             14 if line.named(b"http2-settings") => fits &= marks.add(&line, Why::Hop),
@@ -226,44 +313,39 @@ fn judge<'m, 'b>(
             17 if line.named(b"x-forwarded-proto") => fits &= marks.add(&line, Why::Forwarding),
             17 if line.named(b"transfer-encoding") => {
                 if chunked || http10 {
-                    return refuse("Transfer-Encoding is not allowed here");
+                    return Err(malformed("Transfer-Encoding is not allowed here"));
                 }
-                match coding(line.value()) {
-                    Ok(()) => chunked = true,
-                    Err(refusal) => return Ok(Err(refusal)),
-                }
+                coding(line.value()).map_err(Unread::Bad)?;
+                chunked = true;
             }
-            15..=17 if disguised(line.name()) => fits &= marks.add(&line, Why::Forwarding),
+            14..=17 if let Some(why) = disguise(line.name()) => fits &= marks.add(&line, why),
             _ => {}
         }
         index += 1;
     };
     let head = &input[..len];
     if chunked && content_length.is_some() {
-        return refuse("both Content-Length and Transfer-Encoding");
+        return Err(malformed("both Content-Length and Transfer-Encoding"));
     }
     if host.is_none() && !http10 {
-        return refuse("no Host");
+        return Err(malformed("no Host"));
     }
     if connection.names_others {
         fits &= mark_named(head, fields, marks);
     }
     if !fits {
-        return Ok(Err(Refusal::HeadTooLarge));
+        return Err(Unread::Bad(Refusal::HeadTooLarge));
     }
     let upgrade = connection.upgrade && upgrade_fields == 1 && !http10;
-    let (target, authority) = match origin_form(method_name, line.target) {
-        Ok(split) => split,
-        Err(refusal) => return Ok(Err(refusal)),
-    };
+    let (target, authority) = origin_form(method_name, target).map_err(Unread::Bad)?;
     let body = match content_length {
         _ if chunked => Body::Chunked(Chunked::new()),
         Some(length) if length > 0 => Body::Length(length),
         _ => Body::Done,
     };
-    Ok(Ok(Request {
+    Ok(Request {
         method_name,
-        method: method(method_name),
+        method,
         target,
         host: authority.or(host).unwrap_or_default(),
         http10,
@@ -276,8 +358,10 @@ fn judge<'m, 'b>(
         start,
         fields,
         absolute: authority.is_some(),
+        line_anew: authority.is_some() || http10 || later,
+        names_others: connection.names_others,
         marks,
-    }))
+    })
 }
 
 #[inline]
@@ -332,21 +416,17 @@ fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&
     };
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
-    if authority.is_empty() || !plausible_host(authority) {
+    if !is_host(authority) {
         return Err(Refusal::Malformed("the request target is malformed"));
     }
-    Ok((if path.is_empty() { b"/" } else { path }, Some(authority)))
+    let path: &[u8] = match path {
+        // What a server as a whole is asked (RFC 9112 section 3.2.4).
+        [] if method == b"OPTIONS" => b"*",
+        [] => b"/",
+        _ => path,
+    };
+    Ok((path, Some(authority)))
 }
-
-/// Could this be a host and port? (Not a check of the grammar: of what could be read as two hosts.)
-pub fn plausible_host(host: &[u8]) -> bool {
-    let (fours, rest) = host.as_chunks::<4>();
-    fours.iter().all(|four| four.iter().fold(true, |all, byte| all & HOST[usize::from(*byte)]))
-        && rest.iter().all(|byte| HOST[usize::from(*byte)])
-}
-
-/// Characters of a host, an address in brackets or a port.
-const HOST: [bool; 256] = scan::letters_digits_and(b"-._~!$%&'()*+:;=[]");
 
 impl Request<'_, '_> {
     /// The value of the first field called `name` (lower case or not).
@@ -364,6 +444,22 @@ impl Request<'_, '_> {
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         lines(self.head, self.fields).map(|line| (line.name(), line.value()))
+    }
+
+    /// The trailers of its body, of which none has come yet.
+    #[inline]
+    pub fn trailers(&self) -> Trailers {
+        if self.names_others && matches!(self.body, Body::Chunked(_)) {
+            Trailers::after(named_by_connection(self.head, self.fields))
+        } else {
+            Trailers::default()
+        }
+    }
+
+    /// Returns whether it asks for protocols all of which `allowed` takes. Each is told by its name, without a version.
+    pub fn upgrades_to(&self, allowed: impl Fn(&[u8]) -> bool) -> bool {
+        let name = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
+        self.upgrade && tokens(self.field("upgrade").unwrap_or_default()).all(name)
     }
 
     fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {

@@ -1,8 +1,11 @@
 //! Answer heads: read, judged, rewritten for the client.
 
-use super::field::{Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, tokens};
+use super::field::{
+    Connection, MAX_FIELDS, Marks, Why, copy_lines, length, mark_length, mark_named, named_by_connection,
+    tokens,
+};
 use super::scan::{self, Line, Stop, is, lines};
-use super::{Body, Chunked};
+use super::{Body, Chunked, Trailers, Unread};
 use crate::orca;
 use crate::reading::{self, Said};
 
@@ -25,7 +28,10 @@ pub struct Response<'m, 'b> {
     head: &'b [u8],
     /// Where the fields begin in `head`.
     fields: usize,
-    http10: bool,
+    /// Whether the version is another one than HTTP/1.1, which goes on in its place.
+    other_version: bool,
+    /// Whether `Connection` names other fields.
+    names_others: bool,
     marks: &'m Marks,
     /// The value of the first ORCA report ([`crate::orca::HEADER`]), if there is one.
     pub report: Option<&'b [u8]>,
@@ -49,35 +55,67 @@ pub struct Rewrite {
     pub http10: bool,
 }
 
-/// Reads an answer head from the beginning of `input`; `None` if it is not all there yet. `to_head` says that
-/// the request was HEAD.
+/// Reads an answer head from the beginning of `input`. `to_head` says that the request was HEAD.
 ///
 /// # Errors
-/// The answer is malformed, or could be read in two ways.
+/// It is not all there yet, or the answer is malformed or could be read in two ways.
 #[inline(always)]
 pub fn response<'m, 'b>(
     input: &'b [u8],
     max_head: usize,
     to_head: bool,
     marks: &'m mut Marks,
-) -> Result<Option<Response<'m, 'b>>, BadResponse> {
-    match read(&input[..input.len().min(max_head)], to_head, marks) {
-        Ok(response) => Ok(Some(response)),
-        Err(Stop::Partial) if input.len() >= max_head => Err(BadResponse("the head is too large")),
-        Err(Stop::Partial) => Ok(None),
-        Err(Stop::Bad(what)) => Err(BadResponse(what)),
+) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
+    let mut read = read(&input[..input.len().min(max_head)], to_head, marks);
+    // Changed where it is: an answer is large.
+    if let Err(unread @ Unread::Partial) = &mut read
+        && input.len() >= max_head
+    {
+        *unread = bad(TOO_LARGE);
+    }
+    read
+}
+
+const TOO_LARGE: &str = "the head is too large";
+
+impl From<Stop> for Unread<BadResponse> {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::Partial => Self::Partial,
+            Stop::Bad(what) => bad(what),
+        }
     }
 }
 
+const fn bad(what: &'static str) -> Unread<BadResponse> {
+    Unread::Bad(BadResponse(what))
+}
+
 #[inline(always)]
-fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<Response<'m, 'b>, Stop> {
-    const LINE: Stop = Stop::Bad("the status line is malformed");
+fn read<'m, 'b>(
+    input: &'b [u8],
+    to_head: bool,
+    marks: &'m mut Marks,
+) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
+    const USUAL: &[u8; 17] = b"HTTP/1.1 200 OK\r\n";
+    let (line, fields) = match input.first_chunk() {
+        // Nearly all are that: compared at once.
+        Some(line) if line == USUAL => ((200, Version::Usual), USUAL.len()),
+        _ => status_line(input)?,
+    };
+    judge(input, fields, line, to_head, marks)
+}
+
+/// Status and version, and where the fields begin.
+#[inline(never)]
+fn status_line(input: &[u8]) -> Result<((u16, Version), usize), Unread<BadResponse>> {
+    const LINE: Unread<BadResponse> = bad("the status line is malformed");
     let Some(begin) = input.first_chunk::<12>() else {
-        let plausible = input.iter().zip(b"HTTP/1.").all(|(one, other)| one == other);
-        return Err(if plausible { Stop::Partial } else { LINE });
+        let alike = |(one, other): (&u8, &u8)| one == other || (*one, *other) == (b'2', b'1');
+        let plausible = input.iter().zip(b"HTTP/1.").all(alike);
+        return Err(if plausible { Unread::Partial } else { LINE });
     };
     let (version, code) = begin.split_at(8);
-    let http10 = version == b"HTTP/1.0";
     let status = match code {
         [b' ', a @ b'1'..=b'9', b, c] if b.is_ascii_digit() && c.is_ascii_digit() => {
             let digit = |byte: &u8| u16::from(byte - b'0');
@@ -85,26 +123,39 @@ fn read<'m, 'b>(input: &'b [u8], to_head: bool, marks: &'m mut Marks) -> Result<
         }
         _ => return Err(LINE),
     };
-    if !http10 && version != b"HTTP/1.1" {
-        return Err(LINE);
-    }
+    let version = match version {
+        b"HTTP/1.1" => Version::Usual,
+        b"HTTP/1.0" => Version::Old,
+        // Servers that say so speak HTTP/1.1 all the same: they were asked in it.
+        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] | b"HTTP/2.0" => Version::Later,
+        _ => return Err(LINE),
+    };
     let end = scan::text_end(input, 12)?;
     if end > 12 && input[12] != b' ' {
         return Err(LINE);
     }
-    let fields = scan::crlf(input, end)?;
-    judge(input, fields, status, http10, to_head, marks)
+    Ok(((status, version), scan::crlf(input, end)?))
+}
+
+/// The version that an answer names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// HTTP/1.1.
+    Usual,
+    /// HTTP/1.0.
+    Old,
+    /// A later one.
+    Later,
 }
 
 /// Reads the fields, which begin at `fields`, and decides what the answer is.
 fn judge<'m, 'b>(
     input: &'b [u8],
     fields: usize,
-    status: u16,
-    http10: bool,
+    (status, version): (u16, Version),
     to_head: bool,
     marks: &'m mut Marks,
-) -> Result<Response<'m, 'b>, Stop> {
+) -> Result<Response<'m, 'b>, Unread<BadResponse>> {
     let mut connection = Connection::default();
     marks.clear();
     let mut hop = false;
@@ -118,7 +169,7 @@ fn judge<'m, 'b>(
     let len = loop {
         let Some(colon) = scan::name(input, at)? else { break at + 2 };
         if index == MAX_FIELDS {
-            return Err(Stop::Bad("too many fields"));
+            return Err(bad("too many fields"));
         }
         if colon - at == orca::HEADER.len() && is(&input[at..colon], b"endpoint-load-metrics") {
             let (line, found) = report_line(input, at, colon)?;
@@ -152,7 +203,7 @@ fn judge<'m, 'b>(
             }
             14 if line.named(b"content-length") => {
                 let value = line.value();
-                let length = length(value).ok_or(Stop::Bad("Content-Length is malformed"))?;
+                let length = length(value).ok_or(bad("Content-Length is malformed"))?;
                 match content_length.replace((length, value)) {
                     None => {}
                     // One is enough (RFC 9110 section 8.6). To the letter: a client may not read 03 as 3.
@@ -160,7 +211,7 @@ fn judge<'m, 'b>(
                         hop = true;
                         fits &= marks.add(&line, Why::Hop);
                     }
-                    Some(_) => return Err(Stop::Bad("two different Content-Lengths")),
+                    Some(_) => return Err(bad("two different Content-Lengths")),
                 }
             }
             16 if line.named(b"proxy-connection") => {
@@ -169,7 +220,7 @@ fn judge<'m, 'b>(
             }
             17 if line.named(b"transfer-encoding") => {
                 if chunked || !line.value().eq_ignore_ascii_case(b"chunked") {
-                    return Err(Stop::Bad("the transfer coding is not chunked"));
+                    return Err(bad("the transfer coding is not chunked"));
                 }
                 fits &= marks.add(&line, Why::Coding);
                 chunked = true;
@@ -180,7 +231,7 @@ fn judge<'m, 'b>(
     };
     let head = &input[..len];
     if chunked && content_length.is_some() {
-        return Err(Stop::Bad("both Content-Length and Transfer-Encoding"));
+        return Err(bad("both Content-Length and Transfer-Encoding"));
     }
     if connection.names_others {
         fits &= mark_named(head, fields, marks);
@@ -190,12 +241,12 @@ fn judge<'m, 'b>(
         fits &= mark_length(head, fields, marks);
     }
     if !fits {
-        return Err(Stop::Bad("too many fields for one hop"));
+        return Err(bad("too many fields for one hop"));
     }
     let body = match status {
         100..=199 | 204 | 304 => Body::Done,
         _ if to_head => Body::Done,
-        _ if chunked => Body::Chunked(Chunked::new()),
+        _ if chunked => Body::Chunked(Chunked::of_answer()),
         _ => match content_length {
             Some((0, _)) => Body::Done,
             Some((length, _)) => Body::Length(length),
@@ -203,7 +254,7 @@ fn judge<'m, 'b>(
         },
     };
     // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
-    let persistent = if http10 { connection.keep_alive && !chunked } else { true };
+    let persistent = version != Version::Old || (connection.keep_alive && !chunked);
     let keep_alive = !matches!(body, Body::UntilClose) && !connection.close && persistent;
     Ok(Response {
         status,
@@ -212,7 +263,8 @@ fn judge<'m, 'b>(
         len,
         head,
         fields,
-        http10,
+        other_version: version != Version::Usual,
+        names_others: connection.names_others,
         marks,
         report,
         said,
@@ -220,6 +272,64 @@ fn judge<'m, 'b>(
         hop,
         upgrade,
     })
+}
+
+/// Returns the bytes of an answer without the white space before the colons of its head, which [`response`] refuses and a relay has to take
+/// out (RFC 9112 section 5.1); `None` if they end in such white space. At most `max_head` bytes are a head.
+///
+/// # Errors
+/// There is none: the answer is `bad` for another reason.
+#[cold]
+pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Option<Vec<u8>>, BadResponse> {
+    let mut lines = input.split_inclusive(|byte| *byte == b'\n');
+    let mut anew = lines.next().unwrap_or_default().to_vec();
+    let mut kept = anew.len();
+    let mut changed = false;
+    for line in lines {
+        let name = scan::name_end(line, 0);
+        let white = line[name..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+        let spaced = name > 0 && white > 0;
+        match line.get(name + white) {
+            Some(b':') if spaced => {
+                anew.extend_from_slice(&line[..name]);
+                anew.extend_from_slice(&line[name + white..]);
+                changed = true;
+            }
+            // Once others are closed up, such a line is judged when the head is read again.
+            None if spaced && !changed && input.len() < max_head => return Ok(None),
+            _ if spaced && !changed => return Err(bad),
+            // The empty line, or what is judged as it stands.
+            _ if name == 0 => break,
+            _ => anew.extend_from_slice(line),
+        }
+        kept += line.len();
+    }
+    anew.extend_from_slice(&input[kept..]);
+    if changed { Ok(Some(anew)) } else { Err(bad) }
+}
+
+/// Returns the status of the last of the answers at the beginning of `input`, before which there may be interim ones; `None` if not all of
+/// its head is there.
+///
+/// # Errors
+/// One of the answers is bad, or more than `max_head` bytes are of interim ones.
+pub fn final_status(input: &[u8], max_head: usize) -> Result<Option<u16>, BadResponse> {
+    let (mut marks, mut begin) = (Marks::new(), 0);
+    while begin <= max_head {
+        let answers = &input[begin..];
+        match response(answers, max_head, false, &mut marks) {
+            Ok(head) if head.interim() => begin += head.len,
+            Ok(head) => return Ok(Some(head.status)),
+            Err(Unread::Partial) => return Ok(None),
+            Err(Unread::Bad(bad)) => {
+                return match close_up(answers, max_head, bad)? {
+                    Some(anew) => final_status(&anew, max_head),
+                    None => Ok(None),
+                };
+            }
+        }
+    }
+    Err(BadResponse("there are nothing but interim answers"))
 }
 
 /// The line of a report, and what it says if it has the form that nearly all have: then it is read while it is looked through.
@@ -238,6 +348,16 @@ impl Response<'_, '_> {
         (100..200).contains(&self.status) && self.status != 101
     }
 
+    /// The trailers of its body, of which none has come yet.
+    #[inline]
+    pub fn trailers(&self) -> Trailers {
+        if self.names_others && matches!(self.body, Body::Chunked(_)) {
+            Trailers::after(named_by_connection(self.head, self.fields))
+        } else {
+            Trailers::default()
+        }
+    }
+
     /// All fields as they came, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         lines(self.head, self.fields).map(|line| (line.name(), line.value()))
@@ -247,7 +367,8 @@ impl Response<'_, '_> {
     #[inline(always)]
     pub fn write(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let strip = rewrite.strip_report && self.report.is_some();
-        if !self.hop && !self.http10 && !rewrite.close && !rewrite.http10 && !strip && more.is_empty() {
+        if !self.hop && !self.other_version && !rewrite.close && !rewrite.http10 && !strip && more.is_empty()
+        {
             out.extend_from_slice(self.head);
         } else {
             self.rewrite(rewrite, more, out);
@@ -256,7 +377,7 @@ impl Response<'_, '_> {
 
     fn rewrite(&self, rewrite: Rewrite, more: &[u8], out: &mut Vec<u8>) {
         let mut from = 0;
-        if self.http10 {
+        if self.other_version {
             from = b"HTTP/1.0".len();
             out.extend_from_slice(b"HTTP/1.1");
         }
@@ -314,7 +435,7 @@ mod tests {
             let mut marks = (Marks::new(), Marks::new());
             let (found, plain) = (response(&head, 8192, false, &mut marks.0), response(&other, 8192, false, &mut marks.1));
             match (&found, &plain) {
-                (Ok(Some(found)), Ok(Some(plain))) => {
+                (Ok(found), Ok(plain)) => {
                     let (_, alone) = plain.fields().next().expect("there is a field");
                     prop_assert_eq!((found.len, found.report), (plain.len, Some(alone)));
                     prop_assert!(found.said.is_none() || found.said == reading::quick(alone));
@@ -327,7 +448,11 @@ mod tests {
 
     fn read(input: &str, to_head: bool, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
         let mut marks = Marks::new();
-        let response = response(input.as_bytes(), 8192, to_head, &mut marks)?.expect("complete");
+        let response = match response(input.as_bytes(), 8192, to_head, &mut marks) {
+            Ok(response) => response,
+            Err(Unread::Bad(bad)) => return Err(bad),
+            Err(Unread::Partial) => panic!("{input:?} is incomplete"),
+        };
         let mut out = Vec::new();
         response.write(rewrite, b"", &mut out);
         Ok((response.status, response.keep_alive, response.body, String::from_utf8(out).expect("text")))
@@ -353,7 +478,7 @@ mod tests {
         let input = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         let (.., body, out) = read(input, false, Rewrite { close: true, http10: true, ..Rewrite::default() })
             .expect("accepted");
-        assert_eq!(body, Body::Chunked(Chunked::new()));
+        assert_eq!(body, Body::Chunked(Chunked::of_answer()));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
         let input = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n";
         let (.., out) = read(input, false, Rewrite { close: false, http10: true, ..Rewrite::default() })
@@ -371,6 +496,100 @@ mod tests {
         .expect("accepted");
         assert_eq!((keep_alive, body), (false, Body::UntilClose));
         assert_eq!(out, "HTTP/1.1 200 OK\r\nX: y\r\nConnection: close\r\n\r\n");
+    }
+
+    /// What goes on of an answer with white space before its colons.
+    fn closed_up(input: &str, rewrite: Rewrite) -> Result<(u16, bool, Body, String), BadResponse> {
+        let bad = read(input, false, rewrite).expect_err("it has white space");
+        let anew = close_up(input.as_bytes(), 8192, bad)?.expect("complete");
+        read(str::from_utf8(&anew).expect("text"), false, rewrite)
+    }
+
+    #[test]
+    fn white_space_before_a_colon_is_taken_and_stays_behind() {
+        let input = "HTTP/1.1 200 O : K\r\nServer \t: old\r\nTransfer-Encoding : chunked\r\nConnection : x-hop\r\nX-Hop : 1\r\n\
+                     X: y : z\r\nEndpoint-Load-Metrics : TEXT eps=1\r\nLast : z\r\n\r\n";
+        let (_, keep_alive, body, out) = closed_up(input, Rewrite::default()).expect("accepted");
+        assert_eq!((keep_alive, body), (true, Body::Chunked(Chunked::of_answer())));
+        let left = "HTTP/1.1 200 O : K\r\nServer: old\r\nTransfer-Encoding: chunked\r\nX: y : z\r\n\
+                    Endpoint-Load-Metrics: TEXT eps=1\r\nLast: z\r\n\r\n";
+        assert_eq!(out, left);
+        let strip = Rewrite { strip_report: true, http10: true, close: true };
+        let (.., out) = closed_up(input, strip).expect("accepted");
+        let left = "HTTP/1.1 200 O : K\r\nServer: old\r\nX: y : z\r\nLast: z\r\nConnection: close\r\n\r\n";
+        assert_eq!(out, left);
+        let none = closed_up("HTTP/1.1 204 No\r\nContent-Length : 3\r\n\r\n", Rewrite::default());
+        assert_eq!(none.expect("accepted").3, "HTTP/1.1 204 No\r\n\r\n");
+        for bad in [
+            "HTTP/1.1 200 OK\r\nA b: c\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n : b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\n A: b\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA \r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA : b\r\n c\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA : b\r\nC d\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nA:\r\n\r\nB : c\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length : 3\r\nContent-Length: 4\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
+            "220 smtp : x\r\n\r\n",
+        ] {
+            let bad = (bad, BadResponse("as told"));
+            let end = close_up(bad.0.as_bytes(), 8192, bad.1);
+            let read = |anew: Vec<u8>| read(str::from_utf8(&anew).expect("text"), false, Rewrite::default());
+            assert!(matches!(end.map(|anew| anew.map(read)), Err(_) | Ok(Some(Err(_)))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn white_space_that_may_have_a_colon_after_it_waits_and_bodies_move_with_their_heads() {
+        let bad = BadResponse("as told");
+        let head = "HTTP/1.1 200 OK\r\nA : b\r\nC \t: d\r\n";
+        for (text, anew) in [
+            ("HTTP/1.1 200 OK\r\nA ", Ok(None)),
+            ("HTTP/1.1 200 OK\r\nA \t", Ok(None)),
+            ("HTTP/1.1 200 OK\r\nA", Err(bad)),
+            ("HTTP/1.1 200 OK ", Err(bad)),
+            (&format!("{head}E "), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\nE "))),
+            (&format!("{head}\r\nF : g\r\nH"), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\nF : g\r\nH"))),
+        ] {
+            let anew = anew.map(|anew| anew.map(|anew: &str| anew.as_bytes().to_vec()));
+            assert_eq!(close_up(text.as_bytes(), 8192, bad), anew, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn white_space_does_not_wait_for_ever() {
+        let (bad, text) = (BadResponse("as told"), b"HTTP/1.1 200 OK\r\nA  ");
+        assert_eq!(close_up(text, text.len() + 1, bad), Ok(None));
+        assert_eq!(close_up(text, text.len(), bad), Err(bad));
+    }
+
+    #[test]
+    fn the_status_that_counts_is_the_last() {
+        for (text, status) in [
+            ("HTTP/1.1 204 No\r\n\r\n", Ok(Some(204))),
+            ("HTTP/1.1 204 No\r\nA : b\r\n\r\n", Ok(Some(204))),
+            (
+                "HTTP/1.1 103 Early\r\nA : b\r\n\r\nHTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC : d\r\n\r\n",
+                Ok(Some(200)),
+            ),
+            ("HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\nC ", Ok(None)),
+            ("HTTP/1.1 103 Early\r\n\r\n", Ok(None)),
+            ("HTTP/1.1 200 OK\r\nA b\r\n\r\n", Err(BadResponse("a field name is malformed"))),
+        ] {
+            assert_eq!(final_status(text.as_bytes(), 8192), status, "{text:?}");
+        }
+        let interim = "HTTP/1.1 103 Early\r\n\r\n".repeat(500);
+        assert!(final_status(interim.as_bytes(), 8192).is_err());
+    }
+
+    #[test]
+    fn other_versions_are_taken_for_http_1_1() {
+        for version in ["HTTP/1.2", "HTTP/1.9", "HTTP/2.0"] {
+            let input = format!("{version} 200 OK\r\nContent-Length: 3\r\n\r\n");
+            let (_, keep_alive, body, out) = read(&input, false, Rewrite::default()).expect("accepted");
+            assert_eq!((keep_alive, body), (true, Body::Length(3)));
+            assert_eq!(out, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "{version}");
+        }
     }
 
     #[test]
@@ -413,6 +632,9 @@ mod tests {
             "HTTP/1.1 200 OK\nContent-Length: 3\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 3\n\r\n",
             "HTTP/1.1 200 OK\r\nA : b\r\n\r\n",
+            "HTTP/2.1 200 OK\r\n\r\n",
+            "HTTP/3.0 200 OK\r\n\r\n",
+            "HTTP/0.9 200 OK\r\n\r\n",
             "HTTP/1.1 200 OK\r\nA: b\r\n c\r\n\r\n",
             "HTTP/1.1 099 No\r\n\r\n",
             "HTTP/2 200 OK\r\n\r\n",

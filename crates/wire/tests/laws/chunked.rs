@@ -84,7 +84,7 @@ fn step(input: &[u8], stride: usize) -> (End, Vec<u8>) {
     (End::Partial, content)
 }
 
-/// The grammar of RFC 9112 section 7.1 as it stands there, without white space where none should be sent: how it
+/// The grammar of RFC 9112 section 7.1 as it stands there, with white space before an extension and nowhere else: how it
 /// ends, and the content up to there.
 fn read(input: &[u8]) -> (End, Vec<u8>) {
     let mut rest = Rest(input);
@@ -105,7 +105,12 @@ fn body(rest: &mut Rest<'_>, content: &mut Vec<u8>) -> Result<(), End> {
         }
         match rest.peek()? {
             _ if digits.is_empty() => return Err(End::Bad),
+            _ => {}
+        }
+        let white = rest.run(|byte| matches!(byte, b' ' | b'\t'));
+        match rest.peek()? {
             b';' => drop(rest.run(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f)),
+            _ if !white.is_empty() => return Err(End::Bad),
             _ => {}
         }
         rest.crlf()?;

@@ -32,7 +32,9 @@ pub(super) fn of_request(head: &[u8]) -> Read {
 pub(super) fn of_response(head: &[u8]) -> Read {
     let mut headers = [EMPTY_HEADER; MOST];
     let mut response = httparse::Response::new(&mut headers);
-    let len = whole(response.parse(head), head);
+    let mut lenient = httparse::ParserConfig::default();
+    lenient.allow_spaces_after_header_name_in_responses(true);
+    let len = whole(lenient.parse_response(&mut response, head), head);
     let start = (response.code.unwrap_or_default().to_string(), String::new());
     Read { start, minor: response.version.unwrap_or(9), len, fields: owned(response.headers) }
 }

@@ -1,7 +1,9 @@
 //! A request head: the same however it is cut; what is accepted, another parser reads in the same way; what is
 //! written for the next hop parses again, means the same, and carries nothing that was for this hop.
 
-use plimsoll_wire::http1::{self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request};
+use plimsoll_wire::http1::{
+    self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request, Unread,
+};
 
 use super::fields::{Field, Read, of_request, show};
 use super::{Verdict, cuts};
@@ -10,6 +12,7 @@ use super::{Verdict, cuts};
 const MAX_HEAD: usize = 4096;
 const HOP: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
 const FORWARDING: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
+const UNDERSCORES: [&str; 2] = ["content_length", "transfer_encoding"];
 
 /// What a relay does with a request; all of it.
 #[derive(Debug, PartialEq)]
@@ -37,14 +40,14 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
     let mut marks = Marks::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
-        Ok(None) => Verdict::Partial,
-        Err(refusal) => {
-            assert!([400, 431, 501, 505].contains(&refusal.status()));
+        Err(Unread::Partial) => Verdict::Partial,
+        Err(Unread::Bad(refusal)) => {
+            assert!([400, 414, 417, 431, 501, 505].contains(&refusal.status()));
             Verdict::Refused
         }
-        Ok(Some(request)) => {
+        Ok(request) => {
             let head = &input[..request.len];
-            let second = of_request(head);
+            let second = of_request(&plain_version(head));
             agrees(&request, &second, head);
             for style in [Forwarded::XForwarded, Forwarded::Rfc7239, Forwarded::Off] {
                 for trusted in [false, true] {
@@ -59,12 +62,24 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
+/// The same head of HTTP/1.1, if its version is above: the other parser knows none of these.
+fn plain_version(head: &[u8]) -> Vec<u8> {
+    let mut head = head.to_vec();
+    let line = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or_default();
+    let end = head[line..].iter().position(|byte| *byte == b'\r').map_or(0, |end| line + end);
+    if end > 0 && matches!(head[end - 1], b'2'..=b'9') {
+        head[end - 1] = b'1';
+    }
+    head
+}
+
 /// `None` if more has to come.
 fn read(input: &[u8]) -> Option<Result<Meaning, Refusal>> {
     let mut marks = Marks::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
-        Ok(request) => request.map(|request| Ok(meaning(&request))),
-        Err(refusal) => Some(Err(refusal)),
+        Ok(request) => Some(Ok(meaning(&request))),
+        Err(Unread::Partial) => None,
+        Err(Unread::Bad(refusal)) => Some(Err(refusal)),
     }
 }
 
@@ -109,7 +124,9 @@ fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
     assert!(body, "{shown}");
     let target = second.start.1.as_bytes();
     let origin_form = target == request.target;
-    assert!(origin_form || target.ends_with(request.target) || request.target == b"/", "{shown}");
+    let bare = [&b"/"[..], b"*"].contains(&request.target);
+    assert!(origin_form || target.ends_with(request.target) || bare, "{shown}");
+    assert!(!target.contains(&b'#'), "{shown}");
     if origin_form {
         assert_eq!(request.host, hosts.first().copied().unwrap_or_default(), "{shown}");
     }
@@ -128,7 +145,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
     assert_eq!((second.len, second.minor), (out.len(), u8::from(!http10)), "{shown}");
     let mut marks = Marks::new();
     match http1::request(&out, out.len(), &mut marks) {
-        Ok(Some(again)) => {
+        Ok(again) => {
             let slash: &[u8] = if request.target.starts_with(b"?") { b"/" } else { b"" };
             let expected = Meaning {
                 target: [slash, request.target].concat(),
@@ -142,7 +159,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
             assert_eq!(meaning(&again), expected, "{shown}");
         }
         // What is added may be one too many for ourselves.
-        Err(Refusal::HeadTooLarge) if second.fields.len() > MAX_FIELDS => {}
+        Err(Unread::Bad(Refusal::HeadTooLarge)) if second.fields.len() > MAX_FIELDS => {}
         other => panic!("what was written is not read: {other:?}\n{shown}"),
     }
     let absolute = first.start.1.as_bytes() != request.target;
@@ -158,6 +175,7 @@ fn expected(
 ) -> Vec<Field> {
     let field = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
     let mut gone = first.hop_by_hop(&HOP);
+    gone.extend(UNDERSCORES.map(str::to_owned));
     if !matches!(forwarding.style, Forwarded::Off) {
         gone.extend(FORWARDING.map(str::to_owned));
     }

@@ -1,7 +1,7 @@
-//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way; what is
-//! written for the client parses again, means the same, and carries nothing that was for this hop.
+//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way, also where white space before colons
+//! is left out; what is written for the client parses again, means the same, and carries nothing that was for this hop.
 
-use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite};
+use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite, Unread};
 
 use super::fields::{Field, Read, of_response, show};
 use super::{Verdict, cuts};
@@ -31,13 +31,26 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
                 assert_eq!(Some(&early), whole.as_ref(), "said after {cut} bytes of {}", show(input));
             }
         }
+        let anew = closed_up(input, to_head);
+        let closed = anew.as_deref().unwrap_or(input);
         let mut marks = Marks::new();
-        verdict = match http1::response(input, MAX_HEAD, to_head, &mut marks) {
-            Ok(None) => Verdict::Partial,
+        verdict = match http1::response(closed, MAX_HEAD, to_head, &mut marks) {
+            Err(Unread::Partial) => Verdict::Partial,
+            Err(_) if waits(closed, to_head) => Verdict::Partial,
             Err(_) => Verdict::Refused,
-            Ok(Some(response)) => {
-                let head = &input[..response.len];
-                let second = of_response(head);
+            Ok(response) => {
+                let head = &closed[..response.len];
+                let second = of_response(&plain_version(head));
+                if anew.is_some() {
+                    let before =
+                        of_response(&plain_version(&input[..response.len + input.len() - closed.len()]));
+                    assert_eq!(
+                        (&before.start, &before.fields),
+                        (&second.start, &second.fields),
+                        "{}",
+                        show(input)
+                    );
+                }
                 agrees(&response, &second, to_head, head);
                 for (close, http10) in [(false, false), (false, true), (true, false), (true, true)] {
                     rewritten(&response, &second, to_head, Rewrite { close, http10, strip_report: close });
@@ -49,12 +62,40 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     verdict
 }
 
+/// The same head of HTTP/1.1, if its version is above: the other parser knows none of these.
+fn plain_version(head: &[u8]) -> Vec<u8> {
+    let mut head = head.to_vec();
+    if !head.starts_with(b"HTTP/1.0") {
+        head[..8].copy_from_slice(b"HTTP/1.1");
+    }
+    head
+}
+
+/// The same without white space before colons, if the answer is bad with it.
+fn closed_up(input: &[u8], to_head: bool) -> Option<Vec<u8>> {
+    match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
+        Err(Unread::Bad(bad)) => http1::close_up(input, usize::MAX, bad).ok()?,
+        _ => None,
+    }
+}
+
+/// Returns whether an answer ends in white space that a colon may follow.
+fn waits(input: &[u8], to_head: bool) -> bool {
+    match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
+        Err(Unread::Bad(bad)) => http1::close_up(input, usize::MAX, bad) == Ok(None),
+        _ => false,
+    }
+}
+
 /// `None` if more has to come.
 fn read(input: &[u8], to_head: bool) -> Option<Result<Meaning, BadResponse>> {
-    let mut marks = Marks::new();
-    match http1::response(input, MAX_HEAD, to_head, &mut marks) {
-        Ok(response) => response.map(|response| Ok(meaning(&response))),
-        Err(bad) => Some(Err(bad)),
+    let anew = closed_up(input, to_head);
+    let input = anew.as_deref().unwrap_or(input);
+    match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
+        Ok(response) => Some(Ok(meaning(&response))),
+        Err(Unread::Partial) => None,
+        Err(_) if waits(input, to_head) => None,
+        Err(Unread::Bad(bad)) => Some(Err(bad)),
     }
 }
 
@@ -103,7 +144,7 @@ fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: 
     assert_eq!((second.len, second.minor), (out.len(), 1), "{shown}");
     let mut marks = Marks::new();
     let again = match http1::response(&out, out.len(), to_head, &mut marks) {
-        Ok(Some(again)) => meaning(&again),
+        Ok(again) => meaning(&again),
         // What is added may be one too many for ourselves.
         Err(_) if second.fields.len() > MAX_FIELDS => return,
         other => panic!("what was written is not read: {other:?}\n{shown}"),

@@ -92,6 +92,7 @@ backlog = 100
 accept_proxy = true
 priority = "x-urgency"
 half_close = true
+upgrades = ["WebSocket", "foo"]
 forwarded = "forwarded"
 trusted = ["10.0.0.0/8", "::1"]
 max_head = 2048

@@ -240,6 +240,7 @@ fn listeners_of_xds_are_held_against_what_they_can() {
         ("binding = \"on_demand\"\nrebind = \"close\"", "rebind `close` is not supported for xds"),
         ("max_head = 2048", "`max_head` has no effect: this listener speaks xds"),
         ("half_close = true", "`half_close` has no effect"),
+        ("upgrades = []", "`upgrades` has no effect"),
         ("public = \"a:1\"", "`public` has no effect"),
     ] {
         let said = of(rest);

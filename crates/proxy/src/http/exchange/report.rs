@@ -1,6 +1,7 @@
 //! What a member says of itself with the head of its answer, and what follows for the request.
 
 use http::HeaderMap;
+use plimsoll_wire::orca;
 use plimsoll_wire::reading::{Said, Unseen};
 
 use super::Exchange;
@@ -31,6 +32,30 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 }
 
+/// Reports in the trailers of an answer in HTTP/1.1 whose head announces them (`Trailer: endpoint-load-metrics`).
+pub(super) struct Trailing {
+    announced: bool,
+    /// Whether reports are for us alone.
+    strip: bool,
+    /// The value of the first one.
+    pub(super) heard: Option<Vec<u8>>,
+}
+
+impl Trailing {
+    pub(super) fn new(announced: bool, strip: bool) -> Self {
+        Self { announced, strip, heard: None }
+    }
+
+    /// Hears a report. Returns whether the field goes on.
+    pub(super) fn keep(&mut self, name: &[u8], value: &[u8]) -> bool {
+        if !self.announced || !name.eq_ignore_ascii_case(orca::HEADER.as_bytes()) {
+            return true;
+        }
+        self.heard.get_or_insert_with(|| value.to_vec());
+        !self.strip
+    }
+}
+
 /// The code by which side-cars refuse calls, as its header says it.
 const UNAVAILABLE: &str = "14";
 
@@ -55,6 +80,19 @@ const STATUS: &str = "grpc-status";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_that_was_announced_is_heard_and_may_stay_behind() {
+        for (announced, strip, goes, heard) in
+            [(true, true, false, true), (true, false, true, true), (false, true, true, false)]
+        {
+            let mut trailing = Trailing::new(announced, strip);
+            assert!(trailing.keep(b"X", b"y"));
+            assert_eq!(trailing.keep(b"Endpoint-Load-Metrics", b"TEXT eps=1"), goes);
+            assert_eq!(trailing.keep(b"endpoint-load-metrics", b"TEXT eps=2"), goes);
+            assert_eq!(trailing.heard.as_deref(), heard.then_some(&b"TEXT eps=1"[..]));
+        }
+    }
 
     #[test]
     fn only_a_head_that_says_so_is_a_failed_call() {

@@ -98,6 +98,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 Answer::Head => {
                     return match member.poll_told(cx) {
                         Poll::Ready(Ok(told)) => self.told(told),
+                        Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                            Err(self.malformed())
+                        }
                         Poll::Ready(Err(_)) => self.ended(true),
                         Poll::Pending => Ok(false),
                     };
@@ -106,6 +109,9 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             }
             let piece = match member.poll_piece(cx) {
                 Poll::Ready(Ok(piece)) => piece,
+                Poll::Ready(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                    return Err(self.malformed());
+                }
                 Poll::Ready(Err(_)) => return self.ended(true),
                 Poll::Pending => return Ok(false),
             };

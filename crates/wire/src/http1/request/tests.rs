@@ -42,7 +42,7 @@ fn the_plain_fields_are_what_a_connection_gives() {
 
 fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
     let mut marks = Marks::new();
-    let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted").expect("complete");
+    let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
     let mut out = Vec::new();
     request.write(forwarding, &mut out);
     String::from_utf8(out).expect("text")
@@ -51,7 +51,7 @@ fn rewritten(input: &str, forwarding: &Forwarding<'_>) -> String {
 fn refused(input: &[u8]) -> Refusal {
     let mut marks = Marks::new();
     match request(input, 8192, &mut marks) {
-        Err(refusal) => refusal,
+        Err(Unread::Bad(refusal)) => refusal,
         other => panic!("{:?} was not refused: {other:?}", String::from_utf8_lossy(input)),
     }
 }
@@ -81,7 +81,7 @@ fn a_list_of_what_concerns_one_hop_has_an_end() {
         request(input.as_bytes(), 64 * 1024, &mut Marks::new()).map(|_| ())
     };
     assert_eq!(naming(32, 0), Ok(()));
-    assert_eq!(naming(33, 0), Err(Refusal::HeadTooLarge));
+    assert_eq!(naming(33, 0), Err(Unread::Bad(Refusal::HeadTooLarge)));
     // Nothing is named by these.
     assert_eq!(naming(32, 30_000), Ok(()));
 }
@@ -112,6 +112,65 @@ fn an_absolute_target_becomes_origin_form_and_host() {
     assert_eq!(rewritten(input, &off), "GET /p?q HTTP/1.1\r\nHost: real:81\r\n\r\n");
     let input = "GET http://real?q HTTP/1.1\r\nHost: other\r\n\r\n";
     assert_eq!(rewritten(input, &off), "GET /?q HTTP/1.1\r\nHost: real\r\n\r\n");
+}
+
+#[test]
+fn what_a_server_as_a_whole_is_asked_has_a_target_of_its_own() {
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    for (target, line) in [
+        ("http://h", "OPTIONS * HTTP/1.1\r\nHost: h"),
+        ("http://h:81", "OPTIONS * HTTP/1.1\r\nHost: h:81"),
+        ("http://h/", "OPTIONS / HTTP/1.1\r\nHost: h"),
+        ("http://h?q", "OPTIONS /?q HTTP/1.1\r\nHost: h"),
+        ("*", "OPTIONS * HTTP/1.1\r\nHost: x"),
+    ] {
+        let input = format!("OPTIONS {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(rewritten(&input, &off), format!("{line}\r\n\r\n"), "{target}");
+    }
+}
+
+#[test]
+fn versions_above_1_1_are_taken_for_it() {
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    for version in ["HTTP/1.2", "HTTP/1.9"] {
+        let input = format!("GET /a {version}\r\nHost: x\r\nA: b\r\n\r\n");
+        assert_eq!(rewritten(&input, &off), "GET /a HTTP/1.1\r\nHost: x\r\nA: b\r\n\r\n");
+        assert_eq!(refused(format!("GET /a {version}\r\n\r\n").as_bytes()).status(), 400);
+    }
+}
+
+#[test]
+fn an_expectation_that_is_unknown_and_a_target_that_is_too_long_have_their_own_status() {
+    assert_eq!(refused(b"GET / HTTP/1.1\r\nHost: x\r\nExpect: tea\r\n\r\n").status(), 417);
+    let long = format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(9000));
+    assert_eq!(refused(long.as_bytes()).status(), 414);
+    assert_eq!(refused(format!("\r\n{long}").as_bytes()).status(), 414);
+}
+
+#[test]
+fn framing_cannot_be_said_with_underscores() {
+    let input = "POST / HTTP/1.1\r\nHost: x\r\nContent_Length: 9\r\ncontent_LENGTH: 8\r\nTransfer_Encoding: chunked\r\n\
+                 TRANSFER_ENCODING: x\r\nContent_Lengths: 1\r\n\r\n";
+    let off = Forwarding { style: Forwarded::Off, ..PLAIN };
+    assert_eq!(rewritten(input, &off), "POST / HTTP/1.1\r\nHost: x\r\nContent_Lengths: 1\r\n\r\n");
+}
+
+#[test]
+fn upgrades_are_known_by_the_names_of_all_their_protocols() {
+    let asks = |value: &str| {
+        let input = format!("GET / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: {value}\r\n\r\n");
+        let mut marks = Marks::new();
+        let request = request(input.as_bytes(), 8192, &mut marks).expect("accepted");
+        request.upgrades_to(|name| name.eq_ignore_ascii_case(b"websocket"))
+    };
+    assert!(asks("websocket") && asks("WebSocket/13") && asks("websocket, WEBSOCKET"));
+    assert!(
+        !asks("TLS/1.0")
+            && !asks("websocket, TLS/1.0")
+            && !asks("h2c")
+            && !asks("")
+            && !asks("websocket, h2c")
+    );
 }
 
 #[test]
@@ -182,11 +241,35 @@ fn what_could_be_read_in_two_ways_is_refused() {
         "GET /\r\nHost: x\r\n\r\n",
         "GET nonsense HTTP/1.1\r\nHost: x\r\n\r\n",
         "GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http:///x HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://:80/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://:h/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://h:abc/x HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://[::1/x HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://e]x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://a@h/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET http://h#b/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /a#b HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET /# HTTP/1.1\r\nHost: x\r\n\r\n",
+        "OPTIONS *#b HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a:x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a:80:80\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a%\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: :80\r\n\r\n",
+        // Their senders wait for an answer: nothing more comes.
+        "GET / \r\n\r\n",
+        "GET / \r",
+        "GET / HTTP/1\r\n",
+        "GET /\r\n",
         "GET / HTTP/1.1\r\n: x\r\nHost: x\r\n\r\n",
     ] {
         assert_eq!(refused(bad.as_bytes()).status(), 400, "{bad:?}");
     }
-    assert_eq!(refused(b"GET / HTTP/2.0\r\nHost: x\r\n\r\n"), Refusal::Version);
+    for version in ["HTTP/2.0", "HTTP/0.9", "HTTP/3.1"] {
+        let head = format!("GET / {version}\r\nHost: x\r\n\r\n");
+        assert_eq!(refused(head.as_bytes()), Refusal::Version, "{version}");
+    }
     for target in ["x:1", "/", "http://x/", "*"] {
         let connect = format!("CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(refused(connect.as_bytes()).status(), 501, "{target}");
@@ -197,7 +280,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
 
 #[test]
 fn an_oversized_head_is_refused_without_waiting_for_its_end() {
-    let long = format!("GET / HTTP/1.1\r\nHost: x\r\nA: {}", "b".repeat(9000));
+    let long = format!("\r\nGET / HTTP/1.1\r\nHost: x\r\nA: {}", "b".repeat(9000));
     assert_eq!(refused(long.as_bytes()), Refusal::HeadTooLarge);
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(200));
     assert_eq!(refused(many.as_bytes()), Refusal::HeadTooLarge);
@@ -207,16 +290,15 @@ fn an_oversized_head_is_refused_without_waiting_for_its_end() {
 fn every_prefix_is_incomplete() {
     let whole = b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n";
     for end in 0..whole.len() {
-        assert!(request(&whole[..end], 8192, &mut Marks::new()).expect("no refusal").is_none(), "at {end}");
+        let unread = request(&whole[..end], 8192, &mut Marks::new()).expect_err("too short");
+        assert_eq!(unread, Unread::Partial, "at {end}");
     }
-    assert!(request(whole, 8192, &mut Marks::new()).expect("accepted").is_some());
+    assert!(request(whole, 8192, &mut Marks::new()).is_ok());
 }
 
 #[test]
 fn who_keeps_the_connection() {
-    let keeps = |head: &str| {
-        request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").expect("complete").keep_alive
-    };
+    let keeps = |head: &str| request(head.as_bytes(), 8192, &mut Marks::new()).expect("accepted").keep_alive;
     assert!(keeps("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
     assert!(!keeps("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
     assert!(!keeps("GET / HTTP/1.0\r\n\r\n"));

@@ -38,7 +38,7 @@ impl Request<'_, '_> {
     /// Appends the head for the next hop: HTTP/1.1 (1.0 if no host is named), origin form, without what concerned
     /// only this hop, with what tells the member who the client is.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
-        let from = if self.absolute || self.http10 {
+        let from = if self.line_anew {
             self.write_line(out);
             self.fields
         } else {

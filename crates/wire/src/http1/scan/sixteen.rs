@@ -34,5 +34,9 @@ fn rest(input: &[u8], at: usize, kind: impl Fn(u8) -> bool) -> usize {
 /// A bit for each of a kind, the lowest for the first byte.
 #[inline(always)]
 fn marked(bytes: &[u8; 16], kind: &impl Fn(u8) -> bool) -> u32 {
-    i8x16::new(bytes.map(|byte| if kind(byte) { -1 } else { 0 })).to_bitmask()
+    let mut kinds = [0; 16];
+    for (found, byte) in kinds.iter_mut().zip(bytes) {
+        *found = if kind(*byte) { -1 } else { 0 };
+    }
+    i8x16::new(kinds).to_bitmask()
 }

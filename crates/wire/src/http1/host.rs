@@ -1,0 +1,173 @@
+//! Hosts with or without a port, as Host fields, `:authority` and targets in absolute form name them.
+
+use core::net::Ipv6Addr;
+
+use super::scan;
+
+/// Neither in a host nor in a port.
+const NEVER: u8 = 1;
+/// Allowed in some places.
+const SOMEWHERE: u8 = 2;
+
+/// What a byte is in a host: 0 for those that may stand anywhere in a name.
+const KINDS: [u8; 256] = kinds();
+
+const fn kinds() -> [u8; 256] {
+    // Unreserved characters and sub-delims (RFC 3986 section 3.2.2), but no comma: in a field it separates values.
+    let name = scan::letters_digits_and(b"-._~!$&'()*+;=");
+    let mut kinds = [NEVER; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        if name[byte] {
+            kinds[byte] = 0;
+        }
+        byte += 1;
+    }
+    let mut some = [b':', b'[', b']', b'%'].as_slice();
+    while let [byte, rest @ ..] = some {
+        kinds[*byte as usize] = SOMEWHERE;
+        some = rest;
+    }
+    kinds
+}
+
+/// Returns whether this is a host and perhaps a port, as RFC 3986 section 3.2 has them. The host may not be empty where a port follows,
+/// nor in a URI of HTTP (RFC 9110 section 4.2.1); that nothing at all may be named is for the caller to know.
+#[inline]
+pub fn is_host(text: &[u8]) -> bool {
+    // Most have no more than a name and a port, both short.
+    let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
+    let name = match text[..text.len() - digits] {
+        [ref name @ .., b':'] => name,
+        _ => text,
+    };
+    let (fours, rest) = name.as_chunks::<4>();
+    let fours =
+        fours.iter().fold(0, |all, four| four.iter().fold(all, |all, byte| all | KINDS[usize::from(*byte)]));
+    let kinds = rest.iter().fold(fours, |all, byte| all | KINDS[usize::from(*byte)]);
+    match kinds {
+        0 => !name.is_empty(),
+        SOMEWHERE => parts(text),
+        _ => false,
+    }
+}
+
+/// The same where there are colons, brackets or percent signs.
+fn parts(text: &[u8]) -> bool {
+    let port = match text {
+        [b'[', literal @ ..] => {
+            let Some(end) = literal.iter().position(|byte| *byte == b']') else { return false };
+            if !is_literal(&literal[..end]) {
+                return false;
+            }
+            &literal[end + 1..]
+        }
+        _ => {
+            let end = text.iter().position(|byte| *byte == b':').unwrap_or(text.len());
+            if !is_name(&text[..end]) {
+                return false;
+            }
+            &text[end..]
+        }
+    };
+    match port {
+        [] => true,
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    }
+}
+
+/// Returns whether this is an address of IPv6, or of a version to come.
+fn is_literal(text: &[u8]) -> bool {
+    match text {
+        [b'v' | b'V', future @ ..] => {
+            let Some(dot) = future.iter().position(|byte| *byte == b'.') else { return false };
+            let (version, address) = (&future[..dot], &future[dot + 1..]);
+            let plain = |byte: &u8| KINDS[usize::from(*byte)] == 0 || *byte == b':';
+            let digits = !version.is_empty() && version.iter().all(u8::is_ascii_hexdigit);
+            digits && !address.is_empty() && address.iter().all(plain)
+        }
+        _ => core::str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok()),
+    }
+}
+
+/// Returns whether this is a name or an address of IPv4.
+fn is_name(mut text: &[u8]) -> bool {
+    if text.is_empty() {
+        return false;
+    }
+    loop {
+        text = match text {
+            [] => return true,
+            [b'%', one, other, rest @ ..] if one.is_ascii_hexdigit() && other.is_ascii_hexdigit() => rest,
+            [byte, rest @ ..] if KINDS[usize::from(*byte)] == 0 => rest,
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_told_from_what_is_none() {
+        for good in [
+            "h",
+            "a.example",
+            "a.example.",
+            "h:80",
+            "h:",
+            "127.0.0.1:8080",
+            "[::1]",
+            "[::1]:8080",
+            "[::ffff:1.2.3.4]",
+            "[v1.a:b]",
+            "my_host",
+            "%65xample.com",
+            "a;b+c",
+            "xn--nxasmq6b.example:1",
+        ] {
+            assert!(is_host(good.as_bytes()), "{good}");
+        }
+        for bad in [
+            "",
+            ":80",
+            ":",
+            ":example.com",
+            "h:abc",
+            "h:80:80",
+            "a:b:c",
+            "::1",
+            "[::1",
+            "[::1]x",
+            "[::1]:x",
+            "]",
+            "e]x",
+            "[]",
+            "[:80",
+            "[1.2.3.4]",
+            "[h]",
+            "[v.a]",
+            "[v1.]",
+            "[v1.[]",
+            "[::1%25eth0]",
+            "a%",
+            "a%6",
+            "a%zz",
+            "a,b",
+            "a@b",
+            "a/b",
+            "a b",
+            "h:+80",
+            "a\u{e9}",
+            "a#b",
+            "a?b",
+            "a\\b",
+            "<h>",
+            "[[::1]]",
+        ] {
+            assert!(!is_host(bad.as_bytes()), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Passing a chunked body on: as it came, but for white space in its framing and for trailers.
+
+use super::{BadBody, Body, Piece, may_trail};
+
+/// The trailers of one body that is passed on. A body without any costs nothing.
+#[derive(Debug, Default)]
+pub struct Trailers(Option<Box<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The trailer section, as far as it has come; the limits of [`Body`] bound it.
+    section: Vec<u8>,
+    /// Names that the head's `Connection` lists: they concern only this hop (RFC 9110 section 7.6.1).
+    named: Vec<Box<[u8]>>,
+}
+
+/// Bytes of a body that were passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// How many bytes of the input belong to the body.
+    pub taken: usize,
+    /// Whether they go on as they are. Otherwise what goes on was appended to the output.
+    pub as_is: bool,
+}
+
+impl Trailers {
+    /// Creates those of a body whose head lists `named` in `Connection`: none of these passes.
+    pub fn after<'b>(named: impl Iterator<Item = &'b [u8]>) -> Self {
+        let named: Vec<Box<[u8]>> = named.map(Into::into).collect();
+        Self((!named.is_empty()).then(|| Box::new(Held { section: Vec::new(), named })))
+    }
+
+    /// Takes the body's next bytes off the beginning of `input`. What goes on is either these bytes as they are, or is appended to `out`:
+    /// white space around a chunk's size stays behind, and so do trailers that [`may_trail`] or `keep`, which is told name and value, refuse.
+    ///
+    /// # Errors
+    /// The chunked framing is malformed.
+    #[inline]
+    pub fn pass(
+        &mut self,
+        body: &mut Body,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        keep: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Passed, BadBody> {
+        match body {
+            Body::Chunked(_) => self.chunks(body, input, out, keep),
+            _ => Ok(Passed { taken: body.feed(input)?, as_is: true }),
+        }
+    }
+
+    fn chunks(
+        &mut self,
+        body: &mut Body,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        keep: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Passed, BadBody> {
+        let Body::Chunked(chunks) = body else { return Ok(Passed { taken: 0, as_is: true }) };
+        let (mut taken, mut from, mut as_is) = (0, 0, true);
+        while taken < input.len() && !chunks.done() {
+            let piece = chunks.step(&input[taken..])?;
+            let end = taken + piece.len();
+            if let Piece::Padding(_) | Piece::Trailer(_) = piece {
+                as_is = false;
+                out.extend_from_slice(&input[from..taken]);
+                from = end;
+            }
+            if let Piece::Trailer(_) = piece {
+                self.0.get_or_insert_default().section.extend_from_slice(&input[taken..end]);
+            }
+            taken = end;
+        }
+        if !as_is {
+            out.extend_from_slice(&input[from..taken]);
+        }
+        if chunks.done() {
+            *body = Body::Done;
+            if let Some(held) = self.0.take().filter(|held| !held.section.is_empty()) {
+                held.write(out, keep);
+            }
+        }
+        Ok(Passed { taken, as_is })
+    }
+}
+
+impl Held {
+    /// Appends the trailer section as it goes on.
+    fn write(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
+        for (name, value) in trailer_fields(&self.section) {
+            let named = self.named.iter().any(|other| name.eq_ignore_ascii_case(other));
+            if !named && may_trail(name) && keep(name, value) {
+                for part in [name, b": ", value, b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The fields of a trailer section that [`Chunked`](super::Chunked) accepted: names and values, without white space around them.
+pub fn trailer_fields(section: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    section.split(|byte| *byte == b'\n').filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((line[..colon].trim_ascii(), line[colon + 1..].trim_ascii()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Chunked;
+    use super::*;
+
+    /// What goes on of a body that comes in pieces of this length; whether all of it went as it was.
+    fn passed(text: &str, size: usize, named: &[&str]) -> (String, bool) {
+        let mut trailers = Trailers::after(named.iter().map(|name| name.as_bytes()));
+        let (mut body, mut out, mut whole) = (Body::Chunked(Chunked::of_answer()), Vec::new(), true);
+        for piece in text.as_bytes().chunks(size) {
+            let passed =
+                trailers.pass(&mut body, piece, &mut out, |name, _| name != b"Kept-Back").expect("good");
+            assert_eq!(passed.taken, piece.len());
+            if passed.as_is {
+                out.extend_from_slice(piece);
+            }
+            whole &= passed.as_is;
+        }
+        assert_eq!(body, Body::Done);
+        (String::from_utf8(out).expect("text"), whole)
+    }
+
+    #[test]
+    fn bodies_without_trailers_go_as_they_came() {
+        let body = "5;a = b\r\nhello\r\n00a\r\n0123456789\r\n0;x\r\n\r\n";
+        for size in 1..=body.len() {
+            assert_eq!(passed(body, size, &[]), (body.to_owned(), true), "{size}");
+        }
+    }
+
+    #[test]
+    fn fields_of_heads_stay_behind_however_the_body_is_cut() {
+        let body = "5\r\nhello\r\n0\r\nHost: evil\r\nX-Sum:  1 \r\nTransfer-Encoding: chunked\r\ncontent_length: 7\r\n\
+                    X-Forwarded-For: 6.6.6.6\r\nX-Hop: a\r\nKept-Back: b\r\nCookie: c\r\nEmpty:\r\nSpaced \t: d\r\n\r\n";
+        let left = "5\r\nhello\r\n0\r\nX-Sum: 1\r\nEmpty: \r\nSpaced: d\r\n\r\n";
+        for size in 1..=body.len() {
+            assert_eq!(passed(body, size, &["x-hop", "close"]), (left.to_owned(), false), "{size}");
+        }
+        assert_eq!(passed("0\r\nAuthorization: a\r\n\r\n", 99, &[]).0, "0\r\n\r\n");
+    }
+
+    #[test]
+    fn white_space_around_sizes_is_written_anew() {
+        let body = "5 \t\r\nhello\r\n3 ; a=b\r\nabc\r\n0  \r\n\r\n";
+        for size in 1..=body.len() {
+            let (text, whole) = passed(body, size, &[]);
+            assert_eq!((text.as_str(), whole), ("5\r\nhello\r\n3; a=b\r\nabc\r\n0\r\n\r\n", false), "{size}");
+        }
+    }
+}

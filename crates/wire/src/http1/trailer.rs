@@ -1,0 +1,103 @@
+//! Which fields may stand in the trailers of a message: one rule for HTTP/1 and HTTP/2, for requests and answers.
+
+/// Longest name of [`NEVER`].
+const LONGEST: usize = 22;
+
+/// Fields that mean something only in a head (RFC 9110 section 6.5.1), in lower case and in order: framing, routing, connection
+/// options, modifiers of a request, authentication, cookies, content format, control of an answer, and what tells whom a request is from.
+const NEVER: [&str; 42] = [
+    "age",
+    "authentication-info",
+    "authorization",
+    "cache-control",
+    "cf-connecting-ip",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "cookie",
+    "date",
+    "expect",
+    "expires",
+    "forwarded",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "location",
+    "max-forwards",
+    "pragma",
+    "range",
+    "realm",
+    "retry-after",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "true-client-ip",
+    "upgrade",
+    "vary",
+    "via",
+    "warning",
+    "www-authenticate",
+    "x-client-ip",
+    "x-forwarded",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-url",
+    "x-real-ip",
+    "x-rewrite-url",
+];
+
+/// Families of such fields.
+const FAMILIES: [&[u8]; 3] = [b"if-", b"proxy-", b"x-forwarded-"];
+
+/// Returns whether a field may stand in trailers. `name` is in any case. `_` counts as `-`: servers that pass fields on as variables
+/// (CGI, WSGI) cannot tell the two.
+pub fn may_trail(name: &[u8]) -> bool {
+    let mut plain = [0; LONGEST];
+    let begin = &name[..name.len().min(LONGEST)];
+    for (plain, byte) in plain.iter_mut().zip(begin) {
+        *plain = if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    }
+    let plain = &plain[..begin.len()];
+    !FAMILIES.iter().any(|family| plain.starts_with(family))
+        && (name.len() > LONGEST || NEVER.binary_search_by(|never| never.as_bytes().cmp(plain)).is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_order_and_none_is_longer_than_the_longest() {
+        assert!(NEVER.is_sorted() && NEVER.iter().all(|name| name.len() <= LONGEST));
+        assert!(NEVER.iter().any(|name| name.len() == LONGEST));
+    }
+
+    #[test]
+    fn fields_of_heads_do_not_trail_in_any_spelling() {
+        for name in NEVER {
+            let (upper, under) = (name.to_ascii_uppercase(), name.replace('-', "_"));
+            for name in [name, &upper, &under] {
+                assert!(!may_trail(name.as_bytes()), "{name}");
+            }
+        }
+        for name in
+            ["If-Match", "if_none_match", "Proxy-Authorization", "X-Forwarded-For", "x_forwarded_port"]
+        {
+            assert!(!may_trail(name.as_bytes()), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_fields_trail() {
+        let long = "a-name-that-is-longer-than-any";
+        for name in
+            ["grpc-status", "Grpc-Message", "x-checksum", "Digest", "tea", "hosts", "x", "ETag", "iffy", long]
+        {
+            assert!(may_trail(name.as_bytes()), "{name}");
+        }
+    }
+}
