@@ -103,6 +103,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
     successor.serve(&running, status);
+    if let Err(error) = running.be_held() {
+        tracing::warn!("the Supervisor does not hold the sockets of this process: no thread: {error}");
+    }
     let mut admin = Some(admin);
     let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers, &mut admin));
     // Last, so that what stops can be watched.
