@@ -200,9 +200,13 @@ impl Running {
         };
         let file = self.read_file().map_err(|error| refuse(error.headline()))?;
         warn(&file);
-        limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
-        let (settings, told) = names::settings(&self.names, &file, self.machine)
-            .map_err(|problems| refuse(problems.headline()))?;
+        let files = limits::raise();
+        limits::check_files(&file.config, files).map_err(refuse)?;
+        // What the files are divided among may be other listeners.
+        let Machine { threads, max_memory, .. } = self.machine;
+        let machine = Machine { threads, max_memory, ..Machine::here(&file.config, files) };
+        let (settings, told) =
+            names::settings(&self.names, &file, machine).map_err(|problems| refuse(problems.headline()))?;
         let rules = file.rules().map_err(refuse)?;
         let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
         let certificates = file.authorities().map_err(|problems| refuse(problems.headline()))?;
