@@ -237,7 +237,8 @@ pub(crate) enum Rebind {
     Close,
     /// Its next request is answered with 307 and the address of another member that has a `public` one (http).
     Redirect,
-    /// Not here: members' agents are told with the answer to each report.
+    /// When its member closes the connection that its answer came by: members' agents are told with the answer to each report which part
+    /// of the sessions is to go, and the balancer binds a client anew that one has sent away.
     Agent,
 }
 

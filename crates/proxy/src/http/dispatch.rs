@@ -194,9 +194,13 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Ok(end) => {
+                    let member = trip.member();
                     match self.stream.call() {
                         None => trip.answered(end.status, end.at),
                         Some(call) => trip.called(end.status, call.failed(), end.at),
+                    }
+                    if !end.keep_member && self.bond.is_some() {
+                        self.closed_by(member);
                     }
                     return Outcome::Answered(end);
                 }
