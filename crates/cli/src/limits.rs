@@ -27,10 +27,13 @@ const LEAST: u64 = 16;
 /// Flows of a udp listener where the file does not say: at least, and at most.
 const FLOWS: (u64, u64) = (16, 16_384);
 
-/// Most files this process may ever open: the hard limit.
+/// Most files that this process may ever open, and those that it starts: the hard limit.
 pub(crate) fn hard() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
+
+/// What [`check_files`] calls the process that it is called in.
+pub(crate) const OWN: &str = "this process";
 
 /// Raises the limit on open files to the hard limit; returns what is allowed now.
 pub(crate) fn raise() -> u64 {
@@ -119,8 +122,9 @@ fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64
     limits.min()
 }
 
-/// Checks that `files` are enough for what the configuration promises; the error says what to do.
-pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
+/// Checks that `files` are enough for what the configuration promises; the error says what to do. `whose` names the process that may
+/// open so many.
+pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), String> {
     let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
     let named: Vec<u64> = named_flows(config).collect();
     let named_sum = named.iter().sum::<u64>();
@@ -143,7 +147,7 @@ pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
         what += " and monitors, reports and control";
     }
     Err(format!(
-        "{what} can take {need} open files, and this process may open {files}: raise the limit (ulimit -Hn, \
+        "{what} can take {need} open files, and {whose} may open {files}: raise the limit (ulimit -Hn, \
          LimitNOFILE= in a systemd unit, --ulimit nofile= of a container) or lower the numbers"
     ))
 }
@@ -239,19 +243,21 @@ mod tests {
         assert_eq!(max_connections(&open, 1 << 20), 100_000);
         assert_eq!(max_connections(&open, 5256), 2000);
         assert_eq!(max_connections(&open, 10), 16);
-        assert!(check_files(&open, 1288).is_ok());
-        assert!(check_files(&open, 1287).unwrap_err().contains("max_flows = 1000"));
+        assert!(check_files(&open, 1288, OWN).is_ok());
+        assert!(check_files(&open, 1287, OWN).unwrap_err().contains("max_flows = 1000"));
         assert_eq!(max_connections(&config("admin.reports = '127.0.0.1:9901'"), 5256), 1872);
         let second = "[[listener]]\naddress='127.0.0.1:54'\ngroup='g'\nprotocol='udp'\nmax_flows=500";
-        let error = check_files(&config(second), 1287).unwrap_err();
+        let error = check_files(&config(second), 1287, OWN).unwrap_err();
         assert!(error.contains("the max_flows of 2 udp listeners, 1500 together, can take"), "{error}");
         let fixed = config("max_connections = 50_000");
-        assert!(check_files(&fixed, 101_256).is_ok());
-        let error = check_files(&fixed, 1024).unwrap_err();
+        assert!(check_files(&fixed, 101_256, OWN).is_ok());
+        let error = check_files(&fixed, 1024, OWN).unwrap_err();
         assert!(
             error.contains("max_connections = 50000") && error.contains("this process may open 1024"),
             "{error}"
         );
+        let error = check_files(&fixed, 1024, "pid 4711").unwrap_err();
+        assert!(error.contains("pid 4711 may open 1024") && !error.contains("this process"), "{error}");
     }
 
     #[test]
@@ -267,7 +273,7 @@ mod tests {
         let udp = |port: u16| listener(port, "protocol='udp'");
         // Two of them: 16,384 each are more than there are files.
         let two = of(&[udp(53), udp(54)]);
-        assert!(check_files(&two, 20_000).is_ok());
+        assert!(check_files(&two, 20_000, OWN).is_ok());
         assert_eq!(max_flows(&two, 20_000), (20_000 - 256 - 32) / 2);
         assert_eq!(max_flows(&two, 1 << 20), 16_384);
         // Connections get a half, or what they are said to take.
@@ -278,7 +284,7 @@ mod tests {
         // A number that the file says stays, and leaves the others less.
         let mixed = of(&[listener(53, "protocol='udp'\nmax_flows=19000"), udp(54)]);
         assert_eq!(max_flows(&mixed, 20_000), 20_000 - 256 - 19_000 - 32);
-        let error = check_files(&mixed, 19_000).unwrap_err();
+        let error = check_files(&mixed, 19_000, OWN).unwrap_err();
         assert!(
             error.contains("and max_flows = 19000 can take") && error.contains("lower the numbers"),
             "{error}"
@@ -289,10 +295,10 @@ mod tests {
                 let need =
                     2 * max_connections(config, files) as u64 + 2 * max_flows(config, files) as u64 + 256;
                 assert!(need <= files, "{need} of {files}");
-                assert!(check_files(config, files).is_ok());
+                assert!(check_files(config, files, OWN).is_ok());
             }
         }
-        assert!(check_files(&two, 319).is_err());
+        assert!(check_files(&two, 319, OWN).is_err());
     }
 
     #[test]
@@ -305,13 +311,15 @@ mod tests {
         // Of 600 files that are left 512 would be for pipes, which nobody could fill.
         assert_eq!(max_connections(&four, 1256 + 600), 100);
         let fixed = tcp("threads = 4\nmax_connections = 1000");
-        assert!(check_files(&fixed, 1256 + 2512).is_ok() && check_files(&fixed, 1256 + 2511).is_err());
+        assert!(
+            check_files(&fixed, 1256 + 2512, OWN).is_ok() && check_files(&fixed, 1256 + 2511, OWN).is_err()
+        );
         let few = tcp("threads = 4\nmax_connections = 100");
-        assert!(check_files(&few, 1256 + 600).is_ok() && check_files(&few, 1256 + 599).is_err());
+        assert!(check_files(&few, 1256 + 600, OWN).is_ok() && check_files(&few, 1256 + 599, OWN).is_err());
         // What is derived is what passes.
         for files in 1400..6000 {
             let most = max_connections(&four, files);
-            assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files).is_ok());
+            assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files, OWN).is_ok());
         }
     }
 }

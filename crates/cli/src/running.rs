@@ -201,7 +201,7 @@ impl Running {
         let file = self.read_file().map_err(|error| refuse(error.headline()))?;
         warn(&file);
         let files = limits::raise();
-        limits::check_files(&file.config, files).map_err(refuse)?;
+        limits::check_files(&file.config, files, limits::OWN).map_err(refuse)?;
         // What the files are divided among may be other listeners.
         let Machine { threads, max_memory, .. } = self.machine;
         let machine = Machine { threads, max_memory, ..Machine::here(&file.config, files) };

@@ -156,7 +156,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     let (file, document) = with.map_err(|error| Failure::rendered(Exit::Usage, error))?;
     warn(&file);
     let files = limits::raise();
-    limits::check_files(&file.config, files).map_err(Failure::failed)?;
+    limits::check_files(&file.config, files, limits::OWN).map_err(Failure::failed)?;
     let machine = Machine::here(&file.config, files);
     let names = Names::default();
     let (settings, told) = names::settings(&names, &file, machine)
