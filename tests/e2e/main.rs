@@ -100,6 +100,7 @@ mod store_shared;
 mod streaming;
 mod supervise;
 mod supervise_control;
+mod supervise_sockets;
 mod switch;
 mod tcp;
 mod tls;

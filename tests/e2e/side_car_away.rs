@@ -18,13 +18,13 @@ struct Group {
 }
 
 impl Group {
-    fn start() -> Self {
+    fn start(rebind: &str) -> Self {
         // What is of the hosts is told of the members there, so that nobody has to know a port before it is there.
         let hosts = ["127.0.0.2", "127.0.0.3"];
-        let listener = "binding = \"on_demand\"\nrebind = \"redirect\"\n";
+        let listener = format!("binding = \"on_demand\"\nrebind = \"{rebind}\"\n");
         let rest = "strategy = \"first_available\"\n[group.monitor]\nmetric = \"load\"\n";
         let first = hosts.map(|host| SocketAddr::new(host.parse().unwrap(), 9));
-        let text = listening(listener, &first, rest);
+        let text = listening(&listener, &first, rest);
         let balancer = Balancer::start(&text);
         let (home, reports) = (balancer.url(""), format!("http://{}", balancer.reports()));
         let side_cars = [0, 1].map(|number| {
@@ -87,7 +87,7 @@ fn ask(address: SocketAddr, request: &str, body: &str) -> Answer {
 
 #[test]
 fn clients_leave_the_loaded_member_for_the_group_and_then_the_other_one() {
-    let group = Group::start();
+    let group = Group::start("redirect");
     let [one, other] = group.side_cars.each_ref().map(|side_car| side_car.address);
     let get = |path: &str| format!("GET {path} HTTP/1.1\r\n");
     // As if they had been sent there by the balancer.
@@ -130,7 +130,7 @@ fn clients_leave_the_loaded_member_for_the_group_and_then_the_other_one() {
 
 #[test]
 fn who_comes_through_the_balancer_notices_nothing_of_it() {
-    let group = Group::start();
+    let group = Group::start("redirect");
     let [one, _] = group.side_cars.each_ref().map(|side_car| side_car.address);
     let mut client = Wire::connect(group.balancer.address());
     let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", group.balancer.address());
@@ -147,4 +147,27 @@ fn who_comes_through_the_balancer_notices_nothing_of_it() {
         (0..200).for_each(|_| round());
     });
     assert_eq!(group.balancer.member(one)["failures"], 0);
+}
+
+#[test]
+fn who_comes_through_the_balancer_goes_where_the_side_car_of_its_member_has_it_go() {
+    let group = Group::start("agent");
+    let mut clients: Vec<Wire> = (0..8).map(|_| Wire::connect(group.balancer.address())).collect();
+    let request = format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", group.balancer.address());
+    let mut round = || {
+        let answers = clients.iter_mut().map(|client| {
+            client.send(&request);
+            let answer = client.answer().unwrap();
+            assert_eq!((answer.status, answer.field("connection")), (200, None));
+            answer.text()
+        });
+        answers.filter(|who| who == "other").count()
+    };
+    assert_eq!(round(), 0, "the strategy has the first one serve");
+    group.under([1.2, 0.2], || until("clients that are with the other one", || round() >= 2));
+    let [one, other] = group.side_cars.each_ref().map(|side_car| side_car.address);
+    for member in [one, other] {
+        assert_eq!(group.balancer.member(member)["failures"], 0);
+    }
+    assert!(group.balancer.member(one)["moved"].as_u64().unwrap() >= 2);
 }

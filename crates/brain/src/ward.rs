@@ -4,10 +4,10 @@
 //! say what happened, with the time; [`Ward::poll_order`] says what is to be done, [`Ward::poll_timeout`] when to call
 //! [`Ward::handle_timeout`]. Calls may come in any order and too late.
 //!
-//! What a process ended with decides ([`Ending::meaning`]). One that failed is started again after a pause that doubles with
-//! each failure in a row, from [`Rules::first`] to [`Rules::longest`], and of which a random part of up to a half is taken
-//! off, so that processes that failed together do not come back together. One that ran for [`Rules::settled`] begins anew
-//! with the first pause. It is never given up. One whose configuration is wrong would fail again: it waits until it is told
+//! What a process ended with decides ([`Ending::meaning`]). One that failed is started again: at once after the first failure, then
+//! after a pause that doubles with each failure in a row, from [`Rules::first`] to [`Rules::longest`]. A random part of up to a half
+//! of each pause is taken off, so that processes that failed together do not come back together. For one that ran for
+//! [`Rules::settled`] the next failure is the first again. It is never given up. One whose configuration is wrong would fail again: it waits until it is told
 //! to start, or its configuration has changed. One that was told to stop stays stopped, whoever told it.
 
 use alloc::collections::VecDeque;
@@ -20,7 +20,7 @@ use crate::Time;
 /// How long what takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Pause after the first failure, before the random part is taken off.
+    /// Pause after the second failure in a row, before the random part is taken off; after the first there is none.
     pub first: Duration,
     /// Longest pause.
     pub longest: Duration,
@@ -294,6 +294,10 @@ impl Ward {
     fn fail(&mut self, chance: u64, now: Time) {
         let settled = now.since(self.begun) >= self.rules.settled;
         self.failures = if settled { 1 } else { self.failures.saturating_add(1) };
+        if self.failures == 1 {
+            self.restarts += 1;
+            return self.begin(now);
+        }
         self.enter(Phase::BackingOff, Some(now + pause(&self.rules, self.failures, chance)), now);
     }
 
@@ -302,10 +306,10 @@ impl Ward {
     }
 }
 
-/// Between a half and the whole of what so many failures in a row come to.
+/// Between a half and the whole of what so many failures in a row come to; two or more.
 fn pause(rules: &Rules, failures: u32, chance: u64) -> Duration {
     // Beyond so many the longest is reached from any first pause.
-    let doubled = rules.first.saturating_mul(1 << failures.saturating_sub(1).min(30));
+    let doubled = rules.first.saturating_mul(1 << failures.saturating_sub(2).min(30));
     let whole = doubled.min(rules.longest);
     let off = (whole.as_nanos() / 2 * u128::from(chance >> 32)) >> 32;
     whole.saturating_sub(Duration::from_nanos(u64::try_from(off).unwrap_or(u64::MAX)))

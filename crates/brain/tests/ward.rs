@@ -19,9 +19,21 @@ fn running() -> Ward {
     ward
 }
 
+/// One that has failed once and was started again at once.
+fn again() -> Ward {
+    let mut ward = running();
+    ward.ended(Ending::Signal(9), 0, Time(0));
+    assert_eq!(
+        (orders(&mut ward), ward.phase(), ward.poll_timeout()),
+        (vec![Order::Start], Phase::Running, None)
+    );
+    assert_eq!((ward.failures(), ward.restarts()), (1, 1));
+    ward
+}
+
 #[test]
 fn a_crash_loop_backs_off_from_a_second_to_a_minute() {
-    let (mut ward, mut now, mut pauses) = (running(), Time(0), Vec::new());
+    let (mut ward, mut now, mut pauses) = (again(), Time(0), Vec::new());
     for _ in 0..10 {
         now = now + Duration::from_millis(10);
         ward.ended(Ending::Signal(11), 0, now);
@@ -35,23 +47,26 @@ fn a_crash_loop_backs_off_from_a_second_to_a_minute() {
         assert_eq!(orders(&mut ward), [Order::Start]);
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]);
-    assert_eq!((ward.failures(), ward.restarts()), (10, 10));
+    assert_eq!((ward.failures(), ward.restarts()), (11, 11));
 }
 
 #[test]
 fn who_ran_a_while_begins_anew() {
-    let mut ward = running();
+    let mut ward = again();
     ward.ended(Ending::Code(1), 0, Time(0) + SECOND);
     let mut now = ward.poll_timeout().unwrap();
     ward.handle_timeout(now);
     now = now + SECOND * 59;
     ward.ended(Ending::Code(1), 0, now);
-    assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (2, SECOND * 2));
+    assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (3, SECOND * 2));
     now = ward.poll_timeout().unwrap();
     ward.handle_timeout(now);
+    orders(&mut ward);
     now = now + SECOND * 60;
     ward.ended(Ending::Code(1), 0, now);
-    assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (1, SECOND));
+    assert_eq!((ward.failures(), ward.phase(), orders(&mut ward)), (1, Phase::Running, vec![Order::Start]));
+    ward.ended(Ending::Code(1), 0, now);
+    assert_eq!((ward.failures(), ward.poll_timeout().unwrap().since(now)), (2, SECOND));
 }
 
 #[test]
@@ -114,6 +129,8 @@ fn a_restart_ends_before_it_begins() {
     assert_eq!((orders(&mut ward), ward.restarts()), (vec![Order::Start], 1));
     // One that does not run has nothing to end.
     ward.ended(Ending::Code(1), 0, Time(4));
+    assert_eq!(orders(&mut ward), [Order::Start]);
+    ward.ended(Ending::Code(1), 0, Time(4));
     ward.restart(Time(5));
     assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Start], Phase::Running));
     // The last word counts.
@@ -135,7 +152,10 @@ fn who_was_found_running_is_left_alone() {
     let mut missed = Ward::new(Rules::default(), now).recalling(2, 2);
     missed.missed(0, now);
     assert_eq!((missed.phase(), missed.failures()), (Phase::BackingOff, 3));
-    assert_eq!(missed.poll_timeout(), Some(now + SECOND * 4));
+    assert_eq!(missed.poll_timeout(), Some(now + SECOND * 2));
+    let mut missed = Ward::new(Rules::default(), now);
+    missed.missed(0, now);
+    assert_eq!((missed.phase(), orders(&mut missed)), (Phase::Running, vec![Order::Start]));
 }
 
 #[derive(Clone, Debug)]
@@ -191,7 +211,7 @@ proptest! {
                     ward.ended(ending, chance, now);
                     match ward.phase() {
                         Phase::BackingOff => {
-                            let whole = rules.first * (1 << ward.failures().saturating_sub(1).min(20));
+                            let whole = rules.first * (1 << ward.failures().saturating_sub(2).min(20));
                             let (whole, pause) = (whole.min(rules.longest), ward.poll_timeout().unwrap().since(now));
                             prop_assert!(pause <= whole && pause >= whole / 2, "{pause:?} of {whole:?}");
                         }
@@ -200,7 +220,8 @@ proptest! {
                             wanted = false;
                         }
                         Phase::Failed => prop_assert_eq!(ending, Ending::Code(2)),
-                        Phase::Running => prop_assert!(stopping && wanted),
+                        // Told to restart, or failed for the first time.
+                        Phase::Running => prop_assert!(wanted && (stopping || ward.failures() == 1)),
                         Phase::Stopping => prop_assert!(false, "nobody is left to end"),
                     }
                 }

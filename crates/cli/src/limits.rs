@@ -24,10 +24,16 @@ const PIPED_PER_CONNECTION: u64 = 4;
 /// Fewer connections than this are no balancer.
 const LEAST: u64 = 16;
 
-/// Most files this process may ever open: the hard limit.
+/// Flows of a udp listener where the file does not say: at least, and at most.
+const FLOWS: (u64, u64) = (16, 16_384);
+
+/// Most files that this process may ever open, and those that it starts: the hard limit.
 pub(crate) fn hard() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
+
+/// What [`check_files`] calls the process that it is called in.
+pub(crate) const OWN: &str = "this process";
 
 /// Raises the limit on open files to the hard limit; returns what is allowed now.
 pub(crate) fn raise() -> u64 {
@@ -52,10 +58,31 @@ pub(crate) fn max_descriptors(config: &Config, files: u64) -> usize {
 
 /// Returns how many client connections there are files for if each has one to a member.
 fn pairs(config: &Config, files: u64) -> u64 {
-    let left = files.saturating_sub(RESERVE + others(config));
+    let left = files.saturating_sub(RESERVE + others(config) + flows(config, files));
     // With as many pipes as there may be, or where those are more than so few connections can use, with what they can.
     let all_piped = left / (FILES_PER_CONNECTION + PIPED_PER_CONNECTION);
     (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped)
+}
+
+/// Returns the `max_flows` that applies where a udp listener does not say, with that many files. All those listeners together leave the
+/// files that `max_connections` needs; a half of all, where the file does not say that and there are listeners for connections.
+pub(crate) fn max_flows(config: &Config, files: u64) -> usize {
+    let listeners = udp(config).filter(|listener| listener.max_flows.is_none()).count() as u64;
+    let left = files.saturating_sub(RESERVE + others(config) + named_flows(config).sum::<u64>());
+    let least = files_of(config, LEAST);
+    let connections = match config.max_connections {
+        Some(named) => files_of(config, named as u64),
+        None if udp(config).count() == config.listeners.len() => least,
+        None => least.max(left / 2),
+    };
+    let each = left.saturating_sub(connections) / listeners.max(1);
+    usize::try_from(each.clamp(FLOWS.0, FLOWS.1)).unwrap_or(usize::MAX)
+}
+
+/// Returns how many files so many client connections take.
+fn files_of(config: &Config, connections: u64) -> u64 {
+    let piped = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipes(config));
+    connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped)
 }
 
 /// Returns the `max_memory` that applies where the file does not say: half of what this process may use.
@@ -95,12 +122,15 @@ fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64
     limits.min()
 }
 
-/// Checks that `files` are enough for what the configuration promises; the error says what to do.
-pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
+/// Checks that `files` are enough for what the configuration promises; the error says what to do. `whose` names the process that may
+/// open so many.
+pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), String> {
     let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
-    let piped = connections.saturating_mul(PIPED_PER_CONNECTION).min(pipes(config));
-    let need =
-        connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped + RESERVE + others(config));
+    let named: Vec<u64> = named_flows(config).collect();
+    let named_sum = named.iter().sum::<u64>();
+    let unnamed = udp(config).count() - named.len();
+    let least_flows = named_sum + unnamed as u64 * FLOWS.0;
+    let need = files_of(config, connections).saturating_add(RESERVE + others(config) + least_flows);
     if need <= files {
         return Ok(());
     }
@@ -108,18 +138,16 @@ pub(crate) fn check_files(config: &Config, files: u64) -> Result<(), String> {
     if config.max_connections.is_none() {
         what = format!("{connections} connections");
     }
-    match udp(config).count() {
+    match named.len() {
         0 => {}
-        1 => what += &format!(" and max_flows = {}", flows(config)),
-        several => {
-            what += &format!(" and the max_flows of {several} udp listeners, {} together,", flows(config))
-        }
+        1 => what += &format!(" and max_flows = {named_sum}"),
+        several => what += &format!(" and the max_flows of {several} udp listeners, {named_sum} together,"),
     }
-    if others(config) > flows(config) {
+    if others(config) > 0 {
         what += " and monitors, reports and control";
     }
     Err(format!(
-        "{what} can take {need} open files, and this process may open {files}: raise the limit (ulimit -Hn, \
+        "{what} can take {need} open files, and {whose} may open {files}: raise the limit (ulimit -Hn, \
          LimitNOFILE= in a systemd unit, --ulimit nofile= of a container) or lower the numbers"
     ))
 }
@@ -145,13 +173,13 @@ pub(crate) fn check_backlog(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Files for what is configured beside connections: flows, monitors that are asked, members that report.
+/// Files for what is configured beside connections and flows: monitors that are asked, members that report.
 fn others(config: &Config) -> u64 {
     let asks = |group: &&Group| group.monitor.as_ref().is_some_and(|monitor| monitor.source.asks());
     let asked = config.groups.iter().filter(asks).map(|group| group.members.len() as u64).sum::<u64>();
     let told = config.admin.reports.0.map_or(0, |_| u64::from(REPORTERS));
     let guests = config.admin.control.tls().map_or(0, |_| u64::from(GUESTS));
-    flows(config) + asked + told + guests
+    asked + told + guests
 }
 
 /// Files for the pipes that byte streams are spliced through, on all threads.
@@ -165,9 +193,15 @@ fn pipes(config: &Config) -> u64 {
     (threads * PIPE_FILES) as u64
 }
 
-/// Each flow takes a file of its own.
-fn flows(config: &Config) -> u64 {
-    udp(config).map(|listener| listener.max_flows as u64).sum()
+/// Files for flows, one each, with that many files in all.
+fn flows(config: &Config, files: u64) -> u64 {
+    let each = max_flows(config, files) as u64;
+    udp(config).map(|listener| listener.max_flows.map_or(each, |named| named as u64)).sum()
+}
+
+/// The numbers of flows that the file says.
+fn named_flows(config: &Config) -> impl Iterator<Item = u64> {
+    udp(config).filter_map(|listener| Some(listener.max_flows? as u64))
 }
 
 fn udp(config: &Config) -> impl Iterator<Item = &Listener> {
@@ -209,16 +243,62 @@ mod tests {
         assert_eq!(max_connections(&open, 1 << 20), 100_000);
         assert_eq!(max_connections(&open, 5256), 2000);
         assert_eq!(max_connections(&open, 10), 16);
-        assert!(check_files(&open, 1288).is_ok());
-        assert!(check_files(&open, 1287).unwrap_err().contains("max_flows = 1000"));
+        assert!(check_files(&open, 1288, OWN).is_ok());
+        assert!(check_files(&open, 1287, OWN).unwrap_err().contains("max_flows = 1000"));
         assert_eq!(max_connections(&config("admin.reports = '127.0.0.1:9901'"), 5256), 1872);
         let second = "[[listener]]\naddress='127.0.0.1:54'\ngroup='g'\nprotocol='udp'\nmax_flows=500";
-        let error = check_files(&config(second), 1287).unwrap_err();
+        let error = check_files(&config(second), 1287, OWN).unwrap_err();
         assert!(error.contains("the max_flows of 2 udp listeners, 1500 together, can take"), "{error}");
         let fixed = config("max_connections = 50_000");
-        assert!(check_files(&fixed, 101_256).is_ok());
-        let error = check_files(&fixed, 1024).unwrap_err();
-        assert!(error.contains("max_connections = 50000") && error.contains("may open 1024"), "{error}");
+        assert!(check_files(&fixed, 101_256, OWN).is_ok());
+        let error = check_files(&fixed, 1024, OWN).unwrap_err();
+        assert!(
+            error.contains("max_connections = 50000") && error.contains("this process may open 1024"),
+            "{error}"
+        );
+        let error = check_files(&fixed, 1024, "pid 4711").unwrap_err();
+        assert!(error.contains("pid 4711 may open 1024") && !error.contains("this process"), "{error}");
+    }
+
+    #[test]
+    fn flows_that_nobody_counted_share_the_files_that_there_are() {
+        let listener =
+            |port: u16, rest: &str| format!("[[listener]]\naddress='127.0.0.1:{port}'\ngroup='g'\n{rest}\n");
+        let of = |listeners: &[String]| {
+            let group = "[[group]]\nname='g'\nmembers=['127.0.0.1:1']\n";
+            crate::config::parse("x", format!("threads = 1\n{}{group}", listeners.concat()).into_bytes())
+                .unwrap()
+                .config
+        };
+        let udp = |port: u16| listener(port, "protocol='udp'");
+        // Two of them: 16,384 each are more than there are files.
+        let two = of(&[udp(53), udp(54)]);
+        assert!(check_files(&two, 20_000, OWN).is_ok());
+        assert_eq!(max_flows(&two, 20_000), (20_000 - 256 - 32) / 2);
+        assert_eq!(max_flows(&two, 1 << 20), 16_384);
+        // Connections get a half, or what they are said to take.
+        let both = of(&[udp(53), udp(54), listener(80, "protocol='iiop'")]);
+        assert_eq!((max_flows(&both, 20_000), max_connections(&both, 20_000)), (19_744 / 4, 19_744 / 4));
+        let said = of(&["max_connections = 9000\n".into(), udp(53), listener(80, "protocol='iiop'")]);
+        assert_eq!(max_flows(&said, 20_000), 20_000 - 256 - 18_000);
+        // A number that the file says stays, and leaves the others less.
+        let mixed = of(&[listener(53, "protocol='udp'\nmax_flows=19000"), udp(54)]);
+        assert_eq!(max_flows(&mixed, 20_000), 20_000 - 256 - 19_000 - 32);
+        let error = check_files(&mixed, 19_000, OWN).unwrap_err();
+        assert!(
+            error.contains("and max_flows = 19000 can take") && error.contains("lower the numbers"),
+            "{error}"
+        );
+        // What is derived fits, down to the least that can be started with.
+        for files in 320..4000 {
+            for config in [&two, &both] {
+                let need =
+                    2 * max_connections(config, files) as u64 + 2 * max_flows(config, files) as u64 + 256;
+                assert!(need <= files, "{need} of {files}");
+                assert!(check_files(config, files, OWN).is_ok());
+            }
+        }
+        assert!(check_files(&two, 319, OWN).is_err());
     }
 
     #[test]
@@ -231,13 +311,15 @@ mod tests {
         // Of 600 files that are left 512 would be for pipes, which nobody could fill.
         assert_eq!(max_connections(&four, 1256 + 600), 100);
         let fixed = tcp("threads = 4\nmax_connections = 1000");
-        assert!(check_files(&fixed, 1256 + 2512).is_ok() && check_files(&fixed, 1256 + 2511).is_err());
+        assert!(
+            check_files(&fixed, 1256 + 2512, OWN).is_ok() && check_files(&fixed, 1256 + 2511, OWN).is_err()
+        );
         let few = tcp("threads = 4\nmax_connections = 100");
-        assert!(check_files(&few, 1256 + 600).is_ok() && check_files(&few, 1256 + 599).is_err());
+        assert!(check_files(&few, 1256 + 600, OWN).is_ok() && check_files(&few, 1256 + 599, OWN).is_err());
         // What is derived is what passes.
         for files in 1400..6000 {
             let most = max_connections(&four, files);
-            assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files).is_ok());
+            assert!(check_files(&tcp(&format!("threads = 4\nmax_connections = {most}")), files, OWN).is_ok());
         }
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::{Notify, watch};
 use crate::config::{self, AdminConfig, Config, File, Machine, look_up};
 use crate::limits;
 use crate::made::{Base, Force, Made};
-use crate::succession::Elder;
+use crate::succession::{Elder, Holder};
 use balancing::Balancing;
 use certificates::Window;
 use discovered::Discovered;
@@ -36,6 +36,7 @@ pub(crate) mod certificates;
 pub(crate) mod discovered;
 pub(crate) mod document;
 mod fleet;
+mod held;
 mod joint;
 pub(crate) mod kept;
 mod lend;
@@ -72,6 +73,8 @@ pub(crate) struct Running {
     off: Mutex<BTreeMap<String, Balancing>>,
     /// How another process takes over from this one; set once it runs.
     elder: OnceLock<Elder>,
+    /// The Supervisor, which holds copies of its sockets, if there is one.
+    holder: OnceLock<Arc<Holder>>,
     /// Since when a process that was taken over from ends its connections; `None` when it has ended.
     predecessor: watch::Sender<Option<Instant>>,
     /// What the sources of members said.
@@ -146,6 +149,7 @@ impl Running {
             reloaded,
             off,
             elder: OnceLock::new(),
+            holder: OnceLock::new(),
             predecessor: watch::Sender::new(None),
             stop,
         }))
@@ -196,9 +200,13 @@ impl Running {
         };
         let file = self.read_file().map_err(|error| refuse(error.headline()))?;
         warn(&file);
-        limits::check_files(&file.config, limits::raise()).map_err(refuse)?;
-        let (settings, told) = names::settings(&self.names, &file, self.machine)
-            .map_err(|problems| refuse(problems.headline()))?;
+        let files = limits::raise();
+        limits::check_files(&file.config, files, limits::OWN).map_err(refuse)?;
+        // What the files are divided among may be other listeners.
+        let Machine { threads, max_memory, .. } = self.machine;
+        let machine = Machine { threads, max_memory, ..Machine::here(&file.config, files) };
+        let (settings, told) =
+            names::settings(&self.names, &file, machine).map_err(|problems| refuse(problems.headline()))?;
         let rules = file.rules().map_err(refuse)?;
         let lotteries = file.lotteries(look_up).map_err(|problems| refuse(problems.headline()))?;
         let certificates = file.authorities().map_err(|problems| refuse(problems.headline()))?;
@@ -245,8 +253,11 @@ impl Running {
 
     /// Puts settings in force; what that changes. One at a time.
     fn enforce(&self, force: Force, beside: Vec<String>) -> Result<Vec<String>, String> {
-        let changes =
-            self.engine.reload(force.settings.clone(), beside).map_err(|error| error.to_string())?;
+        self.hold_sockets_of(&force.settings.listeners);
+        let reloaded = self.engine.reload(force.settings.clone(), beside);
+        // As they are now, or still are.
+        self.hold_sockets();
+        let changes = reloaded.map_err(|error| error.to_string())?;
         self.cluster.update(force.watched.clone());
         *lock(&self.force) = Arc::new(force);
         Ok(changes)

@@ -15,11 +15,11 @@
 //! Whatever goes wrong before 5 leaves the elder as it was: nothing of what it has was taken from it. An heir whose elder dies
 //! before 5 goes on alone, as it has the sockets. Messages are JSON, and what one side does not know of them it leaves out.
 //!
-//! Sockets may also come from a service manager (`activated`).
+//! Sockets may also come from a service manager (`activated`), or from the Supervisor, which holds copies of them (`holder`).
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use plimsoll_brain::Time;
@@ -39,12 +39,14 @@ mod activated;
 mod channel;
 mod elder;
 mod heir;
+mod holder;
 mod seen;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use elder::{Elder, House, PATIENCE, Program, Took};
 pub(crate) use heir::Heir;
+pub(crate) use holder::{HOLDER, Holder, Wish, answer};
 pub(crate) use seen::Seen;
 
 /// In the heir's environment: the process number of the elder.
@@ -93,7 +95,8 @@ fn is_at(socket: &OwnedFd, wanted: Option<SocketAddr>) -> bool {
 /// What is said.
 #[derive(Serialize, Deserialize)]
 struct Message {
-    /// One of [`ESTATE`], [`READY`], [`FAILED`], [`LEGACY`], [`TAKEN`], [`PAST`], [`SERVING`], [`COUNTS`].
+    /// One of [`ESTATE`], [`READY`], [`FAILED`], [`LEGACY`], [`TAKEN`], [`PAST`], [`SERVING`], [`COUNTS`]; with the Supervisor
+    /// one of [`TAKE`], [`HOLD`], [`HELD`].
     is: String,
     #[serde(default)]
     body: Value,
@@ -107,6 +110,12 @@ const TAKEN: &str = "taken";
 const PAST: &str = "past";
 const SERVING: &str = "serving";
 const COUNTS: &str = "counts";
+/// A balancer that starts asks for the sockets that are held for it.
+const TAKE: &str = "take";
+/// A balancer sends copies of all its listening sockets, to be held in place of those before.
+const HOLD: &str = "hold";
+/// The Supervisor's answer to both.
+const HELD: &str = "held";
 
 impl Message {
     fn new(is: &str, body: &impl Serialize) -> io::Result<Self> {
@@ -189,8 +198,54 @@ impl Kept {
 const MEMORY: &str = "memory";
 const SHARED: &str = "etcd";
 
+/// Listening sockets of a balancer, with what each is for.
+#[derive(Debug, Default)]
+pub(crate) struct SocketSet {
+    passed: Vec<Passed>,
+    /// In the same order.
+    sockets: Vec<OwnedFd>,
+}
+
+impl SocketSet {
+    /// How many sockets there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Copies all of them.
+    ///
+    /// # Errors
+    /// There are no more files.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        let sockets = self.sockets.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+        Ok(Self { passed: self.passed.clone(), sockets })
+    }
+
+    fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
+        self.sockets.iter().map(|socket| socket.as_fd()).collect()
+    }
+
+    fn push_listener(&mut self, bound: Bound) {
+        self.passed.push(Passed {
+            is: "listener".into(),
+            count: bound.sockets.len(),
+            address: Some(bound.address),
+            bound: Some(bound.bound),
+            datagrams: bound.datagrams,
+            disabled: bound.disabled,
+        });
+        self.sockets.extend(bound.sockets);
+    }
+
+    fn push(&mut self, name: &str, socket: OwnedFd) {
+        let (address, bound, datagrams, disabled) = (None, None, false, false);
+        self.passed.push(Passed { is: name.to_owned(), count: 1, address, bound, datagrams, disabled });
+        self.sockets.push(socket);
+    }
+}
+
 /// Sockets that come.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Passed {
     /// `listener`, `load_manager`, `fleet` or a door of the admin plane.
     is: String,

@@ -2,13 +2,15 @@
 //!
 //! What is to be done is decided by a value for each process (`plimsoll_brain::ward`); here it is carried out. One thread
 //! does it all, and waits for what the kernel tells it: that a process has ended (pidfd), has said something (pipe), that a
-//! file has changed (inotify), a signal, a command, or that a pause is over. While nothing happens nothing runs.
+//! file has changed (inotify), a signal, a command, or that a pause is over. Beside it a thread for each balancer receives the sockets
+//! that are held for the process after it. While nothing happens nothing runs.
 
 mod attend;
 mod charge;
 mod child;
 mod clock;
 mod desk;
+mod holding;
 mod lines;
 mod reload;
 mod state;
@@ -33,6 +35,7 @@ use attend::{Ended, How, attend};
 use charge::Charge;
 use clock::{chance, now, unix_ms};
 use desk::Asked;
+use holding::Told;
 use lines::Scribe;
 use state::State;
 use watch::Watch;
@@ -41,6 +44,8 @@ pub(crate) use desk::Desk;
 
 /// Ends of processes that may wait to be seen; more wait where they are.
 const ENDS: usize = 64;
+/// Requests of balancers about their sockets that may wait.
+const TOLD: usize = 16;
 
 /// A Supervisor and its processes.
 pub(crate) struct Supervisor {
@@ -55,6 +60,11 @@ pub(crate) struct Supervisor {
     /// For those who watch processes.
     end: mpsc::Sender<Ended>,
     asked: mpsc::Receiver<Asked>,
+    /// From balancers, about their sockets; and for those who hear them.
+    told: mpsc::Receiver<Told>,
+    tell: mpsc::Sender<Told>,
+    /// Where balancers are heard, if anywhere.
+    holder: Option<PathBuf>,
     desk: Arc<Desk>,
     /// Who may do what over TLS.
     rules: Arc<Rules>,
@@ -85,6 +95,7 @@ pub(crate) struct Signals {
 enum News {
     Ended(Ended),
     Asked(Asked),
+    Told(Told),
     Changed,
     Due,
     HangUp,
@@ -107,6 +118,7 @@ impl Supervisor {
         audit: Option<Arc<Audit>>,
     ) -> io::Result<Self> {
         let (end, ends) = mpsc::channel(ENDS);
+        let (tell, told) = mpsc::channel(TOLD);
         let mut supervisor = Self {
             path,
             program: child::program()?,
@@ -115,6 +127,9 @@ impl Supervisor {
             ends,
             end,
             asked,
+            told,
+            tell,
+            holder: None,
             desk,
             rules,
             audit,
@@ -142,6 +157,7 @@ impl Supervisor {
     /// It was told to end at once, and killed what still ran.
     pub(crate) async fn run(mut self, mut signals: Signals) -> Result<(), Failure> {
         self.take_over();
+        self.hear_balancers();
         for charge in &mut self.charges {
             charge.begin(now());
         }
@@ -151,6 +167,7 @@ impl Supervisor {
             match self.news(&mut signals).await {
                 News::Ended(ended) => self.ended(ended),
                 News::Asked(asked) => self.answer(asked),
+                News::Told(told) => self.told(told),
                 News::Changed => self.changed(),
                 News::Due => self.charges.iter_mut().for_each(|charge| charge.due(now())),
                 News::HangUp => {
@@ -160,8 +177,7 @@ impl Supervisor {
                 }
                 News::Terminate(signal) if self.ending.is_some() => {
                     note(self.audit.as_deref(), signal, "shutdown", Ok(()));
-                    // Nothing is left to be found.
-                    let _ = std::fs::remove_file(self.file.state());
+                    self.leave_nothing();
                     self.charges
                         .iter()
                         .filter_map(|charge| charge.child.as_ref())
@@ -180,8 +196,7 @@ impl Supervisor {
                     return Ok(());
                 }
                 Some(Children::Stop) if self.charges.iter().all(|charge| charge.child.is_none()) => {
-                    // Nothing is left to be found.
-                    let _ = std::fs::remove_file(self.file.state());
+                    self.leave_nothing();
                     tracing::info!("stopped");
                     return Ok(());
                 }
@@ -191,7 +206,7 @@ impl Supervisor {
     }
 
     async fn news(&mut self, signals: &mut Signals) -> News {
-        let due = self.charges.iter().filter_map(|charge| charge.ward.poll_timeout()).min();
+        let due = self.charges.iter().filter_map(Charge::poll_timeout).min();
         let pause = due.map(|due| tokio::time::sleep(due.since(now())));
         let pause = pin!(async {
             match pause {
@@ -200,14 +215,49 @@ impl Supervisor {
             }
         });
         tokio::select! {
-            // The channels never end: both senders are held as long as this is.
+            // The channels never end: their senders are held as long as this is.
             Some(ended) = self.ends.recv() => News::Ended(ended),
             Some(asked) = self.asked.recv() => News::Asked(asked),
+            Some(told) = self.told.recv() => News::Told(told),
             () = self.watch.changed() => News::Changed,
             () = pause => News::Due,
             _ = signals.hangup.recv() => News::HangUp,
             _ = signals.terminate.recv() => News::Terminate("SIGTERM"),
             _ = signals.interrupt.recv() => News::Terminate("SIGINT"),
+        }
+    }
+
+    /// Takes the sockets of balancers from now on.
+    fn hear_balancers(&mut self) {
+        let path = self.file.sockets();
+        let opened = std::path::absolute(&path).and_then(|whole| {
+            holding::open(&whole, self.tell.clone())?;
+            Ok(whole)
+        });
+        match opened {
+            Ok(whole) => self.holder = Some(whole),
+            Err(error) => tracing::warn!(
+                "{}: {error}; while a balancer that failed is started again its clients are refused",
+                path.display()
+            ),
+        }
+    }
+
+    /// A balancer asks for its sockets, or has them held.
+    fn told(&mut self, Told { pid, wish, reply }: Told) {
+        let place = self.charges.iter().position(|charge| charge.is(pid));
+        let place = place.or_else(|| self.charges.iter().position(|charge| charge.is_followed_by(pid)));
+        if let Some(place) = place {
+            // It may have ended.
+            let _ = reply.send(self.charges[place].grant(wish));
+        }
+    }
+
+    /// Nothing is left to be found.
+    fn leave_nothing(&self) {
+        let _ = std::fs::remove_file(self.file.state());
+        if let Some(path) = &self.holder {
+            let _ = std::fs::remove_file(path);
         }
     }
 
@@ -261,6 +311,8 @@ impl Supervisor {
 
     /// Does what is to be done, and tells the world how things are.
     fn settle(&mut self) {
+        // Before anybody is told to end.
+        self.charges.iter_mut().for_each(|charge| charge.look_at_sockets(now()));
         for place in 0..self.charges.len() {
             while let Some(order) = self.charges[place].ward.poll_order() {
                 self.carry_out(place, order);
@@ -283,7 +335,7 @@ impl Supervisor {
         match order {
             Order::Start => {
                 charge.prepare();
-                match child::Child::start(&self.program, &charge.launch, to_files) {
+                match child::Child::start(&self.program, &charge.launch, to_files, self.holder.as_deref()) {
                     Ok((child, wait, stderr)) => {
                         self.count += 1;
                         let pid = child.identity.pid;
@@ -318,6 +370,7 @@ impl Supervisor {
             How::Ended(ending) => (Some(ending), None),
             How::HandedOver(pipe, back) => (None, Some((pipe, back))),
         };
+        let hold = self.file.supervise.supervise.hold_sockets.0;
         let charge = &mut self.charges[place];
         match (charge.heir(), ending, pipe) {
             (Some((child, wait, own)), _, pipe) => {
@@ -327,7 +380,10 @@ impl Supervisor {
                 charge.follow(child, self.count);
                 tokio::spawn(attend(self.count, wait, stderr, charge.scribe.clone(), self.end.clone()));
             }
-            (None, Some(ending), _) => charge.ended(ending, charge::reason(ending), chance(), now()),
+            (None, Some(ending), _) => {
+                charge.hold_for(hold, now());
+                charge.ended(ending, charge::reason(ending), chance(), now());
+            }
             (None, None, Some((pipe, back))) => drop(back.send(pipe)),
             (None, None, None) => {}
         }

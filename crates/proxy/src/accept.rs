@@ -96,8 +96,7 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: Socket, client: Socke
             let second = stream.protocol() == Some(http2::ALPN);
             let stream = Link::Other(Box::new(stream));
             if second && listener.settings().protocol == Protocol::Http {
-                let _visit = visit;
-                return http2::serve(core, listener, stream, peer, Vec::new()).await;
+                return http2::begin(core, listener, stream, peer, Vec::new(), Some(visit));
             }
             carry(&core, &listener, visit, stream, peer, Vec::new());
         }
@@ -148,12 +147,8 @@ fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, p
         }));
     } else if protocol == Protocol::Http {
         // It gives others their turn itself (`http`), at places that suit it.
-        let sessions = Rc::clone(&core.sessions);
-        sessions.spawn(async move {
-            let _visit = visit;
-            let bond = http::bond(&listener);
-            http::serve(core, listener, stream, peer, unread, bond, None).await;
-        });
+        let (sessions, bond) = (Rc::clone(&core.sessions), http::bond(&listener));
+        sessions.spawn(http::serve(core, listener, (stream, peer, unread), bond, None, Some(visit)));
     } else {
         tokio::task::spawn_local(async move {
             let _visit = visit;

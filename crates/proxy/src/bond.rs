@@ -17,7 +17,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_brain::{Member, MemberId, Moves, Size, Swap, Time, session_moves, sized_session_moves};
+use plimsoll_brain::{
+    Member, MemberId, Moves, Size, Swap, Time, session_escapes, session_moves, sized_session_moves,
+};
 
 use crate::Binding;
 use crate::account::Choice;
@@ -125,6 +127,8 @@ pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
 #[derive(Default)]
 pub(crate) struct Bond {
     seat: Option<Seat>,
+    /// Has its member, under alert, ended the connection that the last answer came by?
+    closed: bool,
     moves: Moves,
     part: Part,
     /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
@@ -166,6 +170,7 @@ impl Bond {
     /// Binds the session to the member of a trip; nothing if it is bound to it already.
     pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
         let record = &trip.upstream.record;
+        self.closed = false;
         if self.seat.as_ref().is_some_and(|seat| Arc::ptr_eq(&seat.tie.record, record)) {
             if let Binding::OnDemand(_) = listener.settings().binding {
                 self.part.asks(record.vitals.begun_here(), trip.begun);
@@ -235,6 +240,30 @@ impl Bond {
             Some(Size { here, load: of_load, swaps: luggage.swap.is_some() })
         };
         sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(luggage)
+    }
+
+    /// This member has ended the connection that its answer to the session came by.
+    pub(crate) fn closed_by(&mut self, member: MemberId, view: &View) {
+        self.closed = self.is_to(member) && self.sheds(view);
+    }
+
+    /// Is its member under alert, and not the only one?
+    fn sheds(&mut self, view: &View) -> bool {
+        let Some(place) = self.place(view) else { return false };
+        let members = view.published.plan.members();
+        members.len() > 1 && members[place].shed.share > 0.0
+    }
+
+    /// Returns what the session takes along if its member has sent it away, as members do that obey alerts themselves: by ending the
+    /// connection that their last answer came by. Nothing if the member is under no alert, or the only one, or if the session has moved
+    /// lately: a member may close all its connections.
+    pub(crate) fn is_sent_away(&mut self, view: &View, now: Time) -> Option<Luggage> {
+        if !std::mem::take(&mut self.closed) || !self.sheds(view) {
+            return None;
+        }
+        let place = self.place(view)?;
+        let period = view.published.plan.members()[place].shed.period;
+        session_escapes(&mut self.moves, period, now).then(Luggage::default)
     }
 
     /// A place with a member other than its own, for a session that takes this along; `None` if it has to stay.

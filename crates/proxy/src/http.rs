@@ -19,7 +19,7 @@ use crate::bond::Bond;
 use crate::connect::Peer;
 use crate::core::Core;
 use crate::http2::{self, Framed};
-use crate::listener::Listener;
+use crate::listener::{Listener, Visit};
 use crate::memory::Kept;
 use crate::metered::{Heed, Metered};
 use crate::pool::{View, Work};
@@ -74,9 +74,13 @@ struct Session<S> {
     timer: Timer,
     /// Was the last request answered without a member?
     answered_alone: bool,
+    /// Requests so far.
+    served: u32,
     /// Its member, unless one is chosen for each request.
     bond: Option<Rc<RefCell<Bond>>>,
     heed: Heed,
+    /// As its listener counts it, unless it is a stream of a connection that is.
+    visit: Option<Visit>,
 }
 
 /// A request whose head was read and may be passed on.
@@ -140,20 +144,30 @@ enum Next {
     Closed,
 }
 
+/// Why a connection has no next request. Smaller than [`Next`], which no connection is to keep.
+enum Last {
+    /// It goes on in HTTP/2.
+    Second,
+    Refused(Reason),
+    /// The client would not understand an answer.
+    Foreign,
+    Closed,
+}
+
 /// Serves one client connection until it ends. `unread` are bytes that were read from it already; `bond`: its own
-/// ([`bond`]), or that of the connection of HTTP/2 that it is a stream of; `client`: as that connection knows it, if it is such a stream.
-pub(crate) async fn serve<S: Stream + 'static>(
+/// ([`bond`]), or that of the connection of HTTP/2 that it is a stream of; `client`: as that connection knows it, if it is such a stream;
+/// `visit`: how the listener counts it, unless it is.
+pub(crate) fn serve<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
-    stream: S,
-    peer: Peer,
-    unread: Vec<u8>,
+    (stream, peer, unread): (S, Peer, Vec<u8>),
     bond: Option<Rc<RefCell<Bond>>>,
     client: Option<Rc<Client>>,
-) {
-    let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
+    visit: Option<Visit>,
+) -> impl Future<Output = ()> + use<S> {
     let client = client.unwrap_or_else(|| Client::new(&peer, stream.scheme()));
     let heed = Heed::begin(listener.pool().group.side_car.as_ref());
+    let timer = core.wheel.timer_of_nobody();
     let (watched, answered_alone, kept) = (false, false, Kept::default());
     let mut session = Session {
         core: Rc::clone(&core),
@@ -166,33 +180,46 @@ pub(crate) async fn serve<S: Stream + 'static>(
         kept,
         timer,
         answered_alone,
+        served: 0,
         bond,
         heed,
+        visit,
     };
-    let mut served: u32 = 0;
-    loop {
-        // A request stays where it is until it is answered: it is large.
-        let goes_on = match &mut session.next(&core).await {
-            Next::Request(asked) => session.answer(asked).await,
-            Next::Second if served == 0 => break,
-            // After a request nobody speaks it.
-            Next::Second => return session.refuse(Reason::Version).await,
-            Next::Foreign if served == 0 => return session.hang_up(Reason::BadRequest).await,
-            Next::Foreign => return session.refuse(Reason::BadRequest).await,
-            Next::Refused(reason) => return session.refuse(*reason).await,
-            Next::Closed => return session.stream.part(),
+    // The session is all that the future keeps while the connection is idle: a function that is `async` itself would keep its arguments
+    // as well, and what is moved out of them.
+    async move {
+        poll_fn(|cx: &mut Context<'_>| Poll::Ready(session.timer.wakes(cx.waker()))).await;
+        let last = loop {
+            // A request stays where it is until it is answered: it is large.
+            let goes_on = match &mut session.next(&core).await {
+                Next::Request(asked) => session.answer(asked).await,
+                Next::Second if session.served == 0 => break Last::Second,
+                // After a request nobody speaks it.
+                Next::Second => break Last::Refused(Reason::Version),
+                Next::Foreign if session.served == 0 => break Last::Foreign,
+                Next::Foreign => break Last::Refused(Reason::BadRequest),
+                Next::Refused(reason) => break Last::Refused(*reason),
+                Next::Closed => break Last::Closed,
+            };
+            if !goes_on {
+                return;
+            }
+            // A client that sends ahead may never make this task wait, above all if we answer ourselves.
+            session.served = session.served.wrapping_add(1);
+            if session.answered_alone || session.served.is_multiple_of(STREAK) {
+                tokio::task::yield_now().await;
+            }
         };
-        if !goes_on {
-            return;
-        }
-        // A client that sends ahead may never make this task wait, above all if we answer ourselves.
-        served = served.wrapping_add(1);
-        if session.answered_alone || served.is_multiple_of(STREAK) {
-            tokio::task::yield_now().await;
+        match last {
+            Last::Second => {
+                let Session { core, listener, stream, peer, unread, visit, .. } = session;
+                http2::begin(core, listener, stream, peer, unread, visit);
+            }
+            Last::Refused(reason) => session.refuse(reason).await,
+            Last::Foreign => session.hang_up(Reason::BadRequest).await,
+            Last::Closed => session.stream.part(),
         }
     }
-    let Session { listener, stream, peer, unread, .. } = session;
-    http2::serve(core, listener, stream, peer, unread).await;
 }
 
 /// What binds a client's connection to a member, if this listener's are to be bound; where clients come by cookies, it stays

@@ -38,7 +38,7 @@ mod writer;
 
 pub(crate) use govern::{Governed, Watch};
 pub(crate) use pieces::{Answering, Asking, Framed, Told};
-pub(crate) use serve::{begins, serve};
+pub(crate) use serve::{begin, begins};
 pub(crate) use straight::answer as judge;
 pub(crate) use wires::{Wires, at_hand, reach};
 

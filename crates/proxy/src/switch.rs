@@ -2,6 +2,7 @@
 //! more, but keeps its counts, its place and, from one reload to the next, its being closed.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
@@ -89,6 +90,12 @@ impl Control {
         let (settings, bound) = (&self.settings.listeners[place], self.listeners[place].door.address);
         let address = if settings.address.port() == 0 { bound } else { settings.address };
         Ok(format!("{}:{address}", settings.label()))
+    }
+
+    /// See [`Engine::socket_of`](crate::Engine::socket_of).
+    pub(crate) fn socket_of(&self, text: &str) -> Result<(SocketAddr, bool), String> {
+        let place = self.listener(text)?;
+        Ok((self.listeners[place].door.address, self.settings.listeners[place].protocol.datagrams()))
     }
 
     /// The place of the listener that somebody means.

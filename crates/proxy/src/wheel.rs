@@ -4,7 +4,7 @@
 //! store; the slot is visited at the old time, finds the new deadline and moves on (Varghese and Lauck's
 //! hashed wheel, with timers re-armed at expiry as in Linux before 4.8).
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -39,7 +39,8 @@ struct Entry {
     /// Tick of the slot that will be visited for it; `u64::MAX` for none.
     armed: Cell<u64>,
     fired: Cell<bool>,
-    waker: Waker,
+    /// Of the task that it wakes, once that is known.
+    waker: OnceCell<Waker>,
 }
 
 impl Wheel {
@@ -56,8 +57,15 @@ impl Wheel {
 
     /// A timer that wakes the task of `waker`.
     pub(crate) fn timer(self: &Rc<Self>, waker: &Waker) -> Timer {
+        let timer = self.timer_of_nobody();
+        timer.wakes(waker);
+        timer
+    }
+
+    /// A timer that wakes nobody before [`Timer::wakes`].
+    pub(crate) fn timer_of_nobody(self: &Rc<Self>) -> Timer {
         let (due, armed) = (Cell::new(u64::MAX), Cell::new(u64::MAX));
-        let entry = Rc::new(Entry { due, armed, fired: Cell::new(false), waker: waker.clone() });
+        let entry = Rc::new(Entry { due, armed, fired: Cell::new(false), waker: OnceCell::new() });
         let key = self.timers.borrow_mut().insert_with(|_| Rc::clone(&entry));
         Timer { wheel: Rc::clone(self), entry, key }
     }
@@ -111,7 +119,8 @@ impl Wheel {
 
     /// Wakes every task that has a timer, without firing any.
     pub(crate) fn wake_all(&self) {
-        let wakers: Vec<Waker> = self.timers.borrow().iter().map(|entry| entry.waker.clone()).collect();
+        let wakers: Vec<Waker> =
+            self.timers.borrow().iter().filter_map(|entry| entry.waker.get().cloned()).collect();
         wakers.iter().for_each(Waker::wake_by_ref);
     }
 
@@ -150,7 +159,7 @@ impl Wheel {
         if due <= now {
             entry.due.set(u64::MAX);
             entry.fired.set(true);
-            entry.waker.wake_by_ref();
+            entry.waker.get().into_iter().for_each(Waker::wake_by_ref);
         } else if due != u64::MAX {
             entry.armed.set(self.place(key, due));
         }
@@ -181,6 +190,11 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
+    /// Wakes the task of `waker` from now on, if it wakes none yet.
+    pub(crate) fn wakes(&self, waker: &Waker) {
+        self.entry.waker.get_or_init(|| waker.clone());
+    }
+
     /// Fires at `deadline` unless set again before; forgets an earlier firing.
     #[inline]
     pub(crate) fn set(&self, deadline: Time) {

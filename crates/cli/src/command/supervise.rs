@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Exit, Failure, Globals};
 use crate::supervise::{Desk, Signals, Supervisor};
-use crate::{config, doors, log};
+use crate::{config, doors, limits, log};
 
 /// Start balancers, agents and lotteries of this host, watch over them and start again those that fail
 ///
@@ -72,6 +72,8 @@ fn supervise(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     log::start(args.log, globals);
+    // The sockets that are held are files.
+    limits::raise();
     let own = &file.supervise.supervise;
     let (mut doors, rules) = doors::open(own.doors(), own.audit.as_ref())?;
     (doors.listen, doors.control) = (own.listen.0, Some(file.control()));

@@ -103,6 +103,9 @@ pub(super) fn run(args: &Args, globals: &Globals) -> Result<ExitCode, Failure> {
         notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
     }
     successor.serve(&running, status);
+    if let Err(error) = running.be_held() {
+        tracing::warn!("the Supervisor does not hold the sockets of this process: no thread: {error}");
+    }
     let mut admin = Some(admin);
     let outcome = runtime.block_on(serve(&running, signals, load_manager, audit, followers, &mut admin));
     // Last, so that what stops can be watched.
@@ -153,7 +156,7 @@ fn begin(args: &Args, globals: &Globals, heir: &mut Heir) -> Result<Begun, Failu
     let (file, document) = with.map_err(|error| Failure::rendered(Exit::Usage, error))?;
     warn(&file);
     let files = limits::raise();
-    limits::check_files(&file.config, files).map_err(Failure::failed)?;
+    limits::check_files(&file.config, files, limits::OWN).map_err(Failure::failed)?;
     let machine = Machine::here(&file.config, files);
     let names = Names::default();
     let (settings, told) = names::settings(&names, &file, machine)

@@ -166,8 +166,13 @@ mod tests {
 
     use super::super::{File, Machine, MemberAddress, parse};
 
-    const HERE: Machine =
-        Machine { threads: 1, max_connections: 99, max_descriptors: 1000, max_memory: 1 << 30 };
+    const HERE: Machine = Machine {
+        threads: 1,
+        max_connections: 99,
+        max_descriptors: 1000,
+        max_memory: 1 << 30,
+        max_flows: 16384,
+    };
 
     fn nowhere(_: &MemberAddress) -> io::Result<SocketAddr> {
         Ok(([127, 0, 0, 1], 1).into())

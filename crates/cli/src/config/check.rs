@@ -11,8 +11,9 @@ use plimsoll_brain::Knobs;
 use super::place::Spot;
 use super::problem::{Problem, quoted};
 use super::{
-    Binding, Config, Group, Listener, Outlier, Protocol, Rebind, TimeSpan, acme, affinity, discover, door,
-    fleet, formula, group, hand_over, health, monitor, scaler, store, suggest, tls, trace, xds,
+    Binding, Config, Group, Listener, MemberProtocol, Outlier, Protocol, Rebind, TimeSpan, acme, affinity,
+    discover, door, fleet, formula, group, hand_over, health, monitor, scaler, store, suggest, tls, trace,
+    xds,
 };
 
 /// Adds what is wrong to `found`; `text` is what the places are places of.
@@ -419,6 +420,20 @@ fn check_pair(listener: &Listener, at: &Spot, group: &Group, spot: &Spot, found:
             let place = spot.key("members").item(*first).value();
             found.push(problem.also(place, "here").hint("sessions that go there stay behind this listener"));
         }
+    }
+    if on_demand
+        && protocol.is_http()
+        && listener.rebind == Rebind::Agent
+        && group.protocol == MemberProtocol::H2
+    {
+        let message = format!(
+            "clients that come through this listener stay with their members: group `{}` speaks h2, where one connection has the \
+             requests of many clients, and a member cannot send one of them away by closing it",
+            group.name
+        );
+        let problem = Problem::warning(at.key("rebind").value(), message);
+        let place = spot.key("protocol").value();
+        found.push(problem.also(place, "here").hint("silent, close and redirect move them"));
     }
     if let (Protocol::Iiop, Some(health)) = (protocol, &group.health)
         && health.http.is_some()

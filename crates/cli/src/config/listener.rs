@@ -112,10 +112,11 @@ pub(crate) struct Listener {
     pub(crate) max_head: usize,
 
     /// Most flows at once (udp). When it is reached a new flow takes the place of one that is worth less, such as one that its member
-    /// has never answered; where there is none, it is refused.
+    /// has never answered; where there is none, it is refused. Default: as many as the limit on open files leaves room for, at most
+    /// 16384.
     #[schemars(range(min = 1, max = 1_000_000))]
-    #[serde(default = "count::<16384>")]
-    pub(crate) max_flows: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_flows: Option<usize>,
 
     /// Clients come by TLS: for https, for xds, and for tcp that is to be decrypted here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -245,7 +246,8 @@ pub(crate) enum Rebind {
     Close,
     /// Its next request is answered with 307 and the address of another member that has a `public` one (http).
     Redirect,
-    /// Not here: members' agents are told with the answer to each report.
+    /// When its member closes the connection that its answer came by: members' agents are told with the answer to each report which part
+    /// of the sessions is to go, and the balancer binds a client anew that one has sent away.
     Agent,
 }
 

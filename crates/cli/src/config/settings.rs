@@ -73,6 +73,8 @@ pub(crate) struct Machine {
     pub(crate) max_descriptors: usize,
     /// For `max_memory`.
     pub(crate) max_memory: usize,
+    /// For `max_flows` of each udp listener.
+    pub(crate) max_flows: usize,
 }
 
 impl Machine {
@@ -83,6 +85,7 @@ impl Machine {
             max_connections: crate::limits::max_connections(config, files),
             max_descriptors: crate::limits::max_descriptors(config, files),
             max_memory: crate::limits::max_memory(),
+            max_flows: crate::limits::max_flows(config, files),
         }
     }
 }
@@ -170,7 +173,7 @@ impl File {
         let listeners = config.listeners.iter().enumerate().flat_map(|(index, listener)| {
             let tls = tls::of_listener(listener, spots.item(index).key("tls"), &mut problems);
             let affinity = affinity::of_listener(listener, spots.item(index), &mut problems);
-            listeners(listener).into_iter().map(move |settings| {
+            listeners(listener, machine).into_iter().map(move |settings| {
                 let (tls, affinity) = (tls.clone(), affinity.clone());
                 proxy::ListenerSettings { tls, affinity, ..settings }
             })
@@ -315,6 +318,9 @@ impl Config {
         for listener in &mut config.listeners {
             listener.binding.get_or_insert_with(|| listener.protocol.binding());
             listener.timeouts.idle.get_or_insert_with(|| listener.protocol.idle());
+            if listener.protocol == Protocol::Udp {
+                listener.max_flows.get_or_insert(machine.max_flows);
+            }
         }
         for group in &mut config.groups {
             group.strategy = match group.lottery {
@@ -341,8 +347,8 @@ impl Config {
 }
 
 /// Most are one; dns listens on both transports.
-fn listeners(listener: &Listener) -> Vec<proxy::ListenerSettings> {
-    let settings = listener_settings(listener);
+fn listeners(listener: &Listener, machine: Machine) -> Vec<proxy::ListenerSettings> {
+    let settings = listener_settings(listener, machine);
     match listener.protocol {
         Protocol::Dns => {
             let stream = proxy::ListenerSettings { protocol: proxy::Protocol::DnsStream, ..settings.clone() };
@@ -352,8 +358,10 @@ fn listeners(listener: &Listener) -> Vec<proxy::ListenerSettings> {
     }
 }
 
-fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
+fn listener_settings(listener: &Listener, machine: Machine) -> proxy::ListenerSettings {
     let timeouts = &listener.timeouts;
+    // Others have no flows.
+    let flows = if listener.protocol == Protocol::Udp { machine.max_flows } else { 0 };
     proxy::ListenerSettings {
         address: listener.address.0,
         protocol: match listener.protocol {
@@ -397,7 +405,7 @@ fn listener_settings(listener: &Listener) -> proxy::ListenerSettings {
             Forwarded::Off => proxy::Forwarded::Off,
         },
         trusted: listener.trusted.iter().map(|network| network.0).collect(),
-        max_flows: listener.max_flows,
+        max_flows: listener.max_flows.unwrap_or(flows),
         zone: listener.domain.as_ref().map(|domain| proxy::ZoneSettings {
             domain: domain.0.as_str().into(),
             ttl: u32::try_from(listener.ttl.0.as_secs()).unwrap_or(u32::MAX),

@@ -85,8 +85,13 @@ pub(crate) struct Own {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) log_dir: Option<Folder>,
 
-    /// Pause before a process that failed is started again; it doubles with each failure in a row, and up to a half of it is
-    /// taken off at random.
+    /// How long the listening sockets of a balancer that failed are held while no process serves them: clients who connect wait
+    /// for the next one. After that they are refused. `0s` holds none.
+    #[schemars(extend("x-maximum" = "1h"))]
+    pub(crate) hold_sockets: TimeSpan,
+
+    /// Pause before a process that failed for the second time in a row is started again; after the first failure there is none. It
+    /// doubles with each failure, and up to a half of it is taken off at random.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1h"))]
     pub(crate) restart_delay: TimeSpan,
 
@@ -94,7 +99,7 @@ pub(crate) struct Own {
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
     pub(crate) restart_delay_max: TimeSpan,
 
-    /// A process that ran for so long begins with the first pause again.
+    /// For a process that ran for so long the next failure counts as the first.
     #[schemars(extend("x-minimum" = "1ms", "x-maximum" = "1d"))]
     pub(crate) settled_after: TimeSpan,
 }
@@ -126,6 +131,7 @@ impl Default for Own {
             access: AccessTable::default(),
             state: None,
             log_dir: None,
+            hold_sockets: TimeSpan::millis(10_000),
             restart_delay: TimeSpan::millis(1_000),
             restart_delay_max: TimeSpan::millis(60_000),
             settled_after: TimeSpan::millis(60_000),
@@ -313,6 +319,11 @@ impl SuperviseFile {
         given.unwrap_or_else(|| self.control().with_extension("state"))
     }
 
+    /// Where balancers bring their listening sockets.
+    pub(crate) fn sockets(&self) -> PathBuf {
+        self.control().with_extension("sockets")
+    }
+
     /// For a process.
     pub(crate) fn rules(&self, process: &Process) -> Rules {
         let own = &self.supervise.supervise;
@@ -342,12 +353,15 @@ mod tests {
         assert!(process.start && process.environment.is_empty());
         assert_eq!(file.rules(process), Rules::default());
         assert_eq!(file.state(), Path::new("/run/plimsoll-supervise.state"));
+        assert_eq!(file.sockets(), Path::new("/run/plimsoll-supervise.sockets"));
+        assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::from_secs(10));
         let full = "[supervise]\ncontrol = \"unix:/x/y.sock\"\nlisten = \"127.0.0.1:0\"\nlog_dir = \"/var/log/\"\n\
-                    restart_delay = \"10ms\"\nrestart_delay_max = \"50ms\"\nsettled_after = \"2s\"\n\
+                    hold_sockets = \"0s\"\nrestart_delay = \"10ms\"\nrestart_delay_max = \"50ms\"\nsettled_after = \"2s\"\n\
                     [[process]]\nname = \"web\"\ncommand = [\"up\", \"-c\", \"web.toml\"]\nstart = false\n\
                     stop_timeout = \"5s\"\nenvironment = [\"RUST_LOG=a=b\"]\n";
         let file = read(full).expect("it is right");
         assert_eq!(file.state(), Path::new("/x/y.state"));
+        assert_eq!(file.supervise.supervise.hold_sockets.0, Duration::ZERO);
         let process = &file.supervise.processes[0];
         assert_eq!(file.rules(process).patience, Duration::from_secs(5));
         assert_eq!((&*process.environment[0].name, &*process.environment[0].value), ("RUST_LOG", "a=b"));

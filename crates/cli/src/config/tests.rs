@@ -18,7 +18,8 @@ mod strategies;
 mod tls;
 mod wrong;
 
-const HERE: Machine = Machine { threads: 1, max_connections: 99, max_descriptors: 1000, max_memory: 1 << 30 };
+const HERE: Machine =
+    Machine { threads: 1, max_connections: 99, max_descriptors: 1000, max_memory: 1 << 30, max_flows: 16384 };
 
 /// The least that is a configuration.
 const LEAST: &str = r#"[[listener]]
@@ -96,7 +97,13 @@ fn defaults_are_as_documented() {
     let settings = read(LEAST)
         .unwrap()
         .settings(
-            Machine { threads: 2, max_connections: 1234, max_descriptors: 1000, max_memory: 1 << 30 },
+            Machine {
+                threads: 2,
+                max_connections: 1234,
+                max_descriptors: 1000,
+                max_memory: 1 << 30,
+                max_flows: 16384,
+            },
             nowhere,
         )
         .unwrap();
@@ -127,7 +134,7 @@ fn defaults_are_as_documented() {
         ],
         forwarded: XForwarded,
         trusted: [],
-        max_flows: 16384,
+        max_flows: 0,
         zone: None,
         tls: None,
     }

@@ -198,7 +198,7 @@ impl Running {
             Deed::Unbalanced(group) => self.balance(group, false).map(drop),
             Deed::Drained(group, member) => self.engine.drain(Some(group), member),
             Deed::Disabled(group, member) => self.engine.disable(Some(group), member),
-            Deed::Closed(listener) => self.engine.close_listener(listener).map(drop),
+            Deed::Closed(listener) => self.close_listener(listener).map(drop),
         }
     }
 
@@ -213,7 +213,7 @@ impl Running {
             Deed::Unbalanced(group) => self.balance(group, true).map(drop),
             Deed::Drained(group, member) => self.engine.undrain(Some(group), member),
             Deed::Disabled(group, member) => self.engine.enable(Some(group), member),
-            Deed::Closed(listener) => self.engine.open_listener(listener).map(drop),
+            Deed::Closed(listener) => self.open_listener(listener).map(drop),
         }
     }
 
@@ -290,18 +290,18 @@ impl Running {
         let deed = Deed::Closed(named);
         if on {
             // It may not be possible to have its address again: then nothing has changed.
-            let news = self.engine.open_listener(listener)?;
+            let news = self.open_listener(listener)?;
             if let Err(why) = self.erase(&mut kept, &deed) {
                 if news {
                     // It is closed for others and for the next process: an error there changes nothing of that.
-                    let _ = self.engine.close_listener(listener);
+                    let _ = self.close_listener(listener);
                 }
                 return Err(why);
             }
             return Ok(news);
         }
         self.write(&mut kept, deed)?;
-        self.engine.close_listener(listener)
+        self.close_listener(listener)
     }
 
     /// An operator switches the balancing of a group off, or on.

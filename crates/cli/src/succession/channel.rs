@@ -2,14 +2,15 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
 
@@ -30,6 +31,17 @@ pub(super) struct Channel {
 impl Channel {
     pub(super) fn new(stream: UnixStream) -> Self {
         Self { stream }
+    }
+
+    /// Another handle of the same end.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { stream: self.stream.try_clone()? })
+    }
+
+    /// Ends it in both directions, for all handles.
+    pub(super) fn hang_up(&self) {
+        // It may have ended already.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// How long either direction may take from now on; `None` for any time.
@@ -106,7 +118,7 @@ impl Channel {
         if got.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if sockets.len() == before {
+        if sockets.len() == before || got.flags.contains(ReturnFlags::CTRUNC) {
             return Err(io::Error::other("sockets did not come: perhaps there are no more files"));
         }
         Ok(())

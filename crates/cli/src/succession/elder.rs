@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use plimsoll_brain::EventKind;
 use plimsoll_cluster::fleet::Past;
-use plimsoll_proxy::{Counts, Engine};
+use plimsoll_proxy::{Bound, Counts, Engine};
 use sd_notify::NotifyState;
 use tokio::sync::Notify;
 
 use super::channel::Channel;
 use super::{
-    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, Message, PAST, Passed, READY, Ready,
-    SERVING, Seen, TAKEN,
+    COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, Message, PAST, READY, Ready, SERVING,
+    Seen, SocketSet, TAKEN,
 };
 use crate::config::cookie_key;
 use crate::running::discovered::Found;
@@ -295,23 +295,12 @@ impl Elder {
 
     /// What the next process needs to get ready.
     fn estate(&self, engine: &Engine, house: &dyn House) -> io::Result<(Estate, Vec<OwnedFd>)> {
-        let (mut passed, mut sockets) = (Vec::new(), Vec::new());
-        for bound in engine.sockets()? {
-            passed.push(Passed {
-                is: "listener".into(),
-                count: bound.sockets.len(),
-                address: Some(bound.address),
-                bound: Some(bound.bound),
-                datagrams: bound.datagrams,
-                disabled: bound.disabled,
-            });
-            sockets.extend(bound.sockets);
-        }
+        let mut set = SocketSet::default();
+        engine.sockets()?.into_iter().for_each(|bound| set.push_listener(bound));
         for (name, socket) in &*lock(&self.others) {
-            let (address, bound, datagrams, disabled) = (None, None, false, false);
-            passed.push(Passed { is: (*name).to_owned(), count: 1, address, bound, datagrams, disabled });
-            sockets.push(socket.try_clone()?);
+            set.push(name, socket.try_clone()?);
         }
+        let SocketSet { passed, sockets } = set;
         let estate = Estate {
             version: env!("CARGO_PKG_VERSION").into(),
             begin: engine.begin(),
@@ -324,6 +313,21 @@ impl Elder {
             found: house.found(),
         };
         Ok((estate, sockets))
+    }
+
+    /// Returns copies of the sockets that clients connect to, for the Supervisor: of the listeners that are open and stay so, and of the
+    /// admin side. Without the one by which other balancers reach this process: to them the next one is another.
+    ///
+    /// # Errors
+    /// There are no more files.
+    pub(crate) fn listening(&self, engine: &Engine, stays: &dyn Fn(&Bound) -> bool) -> io::Result<SocketSet> {
+        let mut set = SocketSet::default();
+        let open = engine.sockets()?.into_iter().filter(|bound| !bound.sockets.is_empty() && stays(bound));
+        open.for_each(|bound| set.push_listener(bound));
+        for (name, socket) in lock(&self.others).iter().filter(|(name, _)| *name != "fleet") {
+            set.push(name, socket.try_clone()?);
+        }
+        Ok(set)
     }
 
     /// Tells the next process, once a second and at the end, what is counted here until everything has ended. In a thread

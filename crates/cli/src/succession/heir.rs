@@ -15,7 +15,7 @@ use sd_notify::NotifyState;
 use super::channel::Channel;
 use super::{
     COUNTS, ELDER, ESTATE, Estate, FAILED, Failed, Kept, LEGACY, Left, PAST, Passed, READY, Ready, SERVING,
-    Seen, Sockets, TAKEN, activated,
+    Seen, SocketSet, Sockets, TAKEN, activated, holder,
 };
 use crate::config::{AdminConfig, recall_cookie_key};
 use crate::failure::{Exit, Failure};
@@ -32,6 +32,10 @@ const DOORS: [&str; 4] = ["listen", "control", "reports", "secured"];
 pub(crate) struct Heir {
     /// To the process before, if that is who gives.
     elder: Option<(u32, Channel)>,
+    /// Do the sockets come from the Supervisor?
+    held: bool,
+    /// Why they do not.
+    unheld: Option<String>,
     /// What time is counted from there.
     pub(crate) begin: Option<u64>,
     /// Its sockets.
@@ -66,7 +70,15 @@ impl Heir {
                 .map_err(|why| Failure::failed(format_args!("cannot take over from process {elder}: {why}"))),
             None => {
                 let sockets = activated::sockets().map_err(Failure::failed)?;
-                Ok(Self { sockets, ..Self::default() })
+                let heir = Self { sockets, ..Self::default() };
+                let given = holder::take().and_then(|set| {
+                    set.map(|SocketSet { passed, sockets }| sorted(&passed, sockets)).transpose()
+                });
+                Ok(match given {
+                    Ok(Some(sockets)) => Self { sockets, held: true, ..heir },
+                    Ok(None) => heir,
+                    Err(why) => Self { unheld: Some(why), ..heir },
+                })
             }
         }
     }
@@ -101,6 +113,7 @@ impl Heir {
             kept: estate.kept,
             seen: estate.seen,
             found: estate.found,
+            ..Self::default()
         })
     }
 
@@ -116,6 +129,11 @@ impl Heir {
     ) -> Result<(), Failure> {
         if let Some((pid, _)) = &self.elder {
             tracing::info!("taking over from process {pid}");
+        }
+        if let Some(why) = &self.unheld {
+            tracing::warn!("{why}");
+        }
+        if self.elder.is_some() || self.held {
             self.sockets.fit(admin, fleet);
             return Ok(());
         }

@@ -137,7 +137,13 @@ fn engine(name: &str) -> Engine {
     std::fs::write(&path, text).unwrap();
     let file = config::read(&path).unwrap();
     std::fs::remove_file(path).unwrap();
-    let machine = Machine { threads: 1, max_connections: 9, max_descriptors: 1000, max_memory: 1 << 30 };
+    let machine = Machine {
+        threads: 1,
+        max_connections: 9,
+        max_descriptors: 1000,
+        max_memory: 1 << 30,
+        max_flows: 16384,
+    };
     let settings = file.settings(machine, config::look_up).unwrap();
     Engine::start(settings).unwrap()
 }

@@ -10,11 +10,13 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::child::{Child, Launch, Wait, heir};
 use super::clock::unix_ms;
+use super::holding::Holding;
 use super::lines::Scribe;
 use super::state::Kept;
 use super::watch::Print;
 use crate::command::Command;
 use crate::config::{Process, TimeSpan};
+use crate::succession::{SocketSet, Wish};
 
 /// A process under supervision.
 pub(super) struct Charge {
@@ -30,6 +32,8 @@ pub(super) struct Charge {
     /// Of the child.
     pub(super) number: Option<u64>,
     pub(super) scribe: Scribe,
+    /// Its listening sockets, for the process after it.
+    pub(super) holding: Holding,
     /// As the child was started.
     runs: Option<Launch>,
     adopted: bool,
@@ -56,6 +60,7 @@ impl Charge {
             child: None,
             number: None,
             scribe,
+            holding: Holding::default(),
             runs: None,
             adopted: false,
             start: process.start,
@@ -80,6 +85,7 @@ impl Charge {
             child: None,
             number: None,
             scribe,
+            holding: Holding::default(),
             runs: None,
             adopted: false,
             start: false,
@@ -109,7 +115,7 @@ impl Charge {
             Phase::Failed => {}
             _ if kept.wanted => {
                 self.ward.missed(chance, now);
-                self.why = format!("it ended while there was no Supervisor: {}", self.pause(now));
+                self.why = format!("it ended while there was no Supervisor: {}", self.again(now));
                 tracing::warn!("{}: {}", self.name, self.why);
             }
             _ if self.start => {
@@ -162,6 +168,62 @@ impl Charge {
         Child::adopt(heir(&child.identity, &runs.command)?)
     }
 
+    /// Is this the number of the process that is looked after?
+    pub(super) fn is(&self, pid: i32) -> bool {
+        self.child.as_ref().is_some_and(|child| child.identity.pid == pid)
+    }
+
+    /// Has the process of this number taken over from the one that is looked after?
+    pub(super) fn is_followed_by(&self, pid: i32) -> bool {
+        let Some((child, runs)) = self.child.as_ref().zip(self.runs.as_ref()) else { return false };
+        heir(&child.identity, &runs.command).is_some_and(|heir| heir.pid == pid)
+    }
+
+    /// Grants what its process asks for its sockets. Of one that is told to end nothing is held.
+    pub(super) fn grant(&mut self, wish: Wish) -> SocketSet {
+        match wish {
+            Wish::Take => return self.holding.give(),
+            Wish::Hold(set) if self.ward.phase() == Phase::Running => match self.holding.replace(set) {
+                0 => {}
+                1 => tracing::info!("{}: its listening socket is held for the next process", self.name),
+                sockets => {
+                    tracing::info!(
+                        "{}: its {sockets} listening sockets are held for the next process",
+                        self.name
+                    )
+                }
+            },
+            Wish::Hold(_) => self.holding.close(),
+        }
+        SocketSet::default()
+    }
+
+    /// No process serves its sockets any more: they are held for so long.
+    pub(super) fn hold_for(&mut self, hold: Duration, now: Time) {
+        match hold {
+            Duration::ZERO => self.holding.close(),
+            hold => self.holding.expire(now + hold),
+        }
+    }
+
+    /// Closes the sockets that are held if it is not to serve any more, or has not served for too long.
+    pub(super) fn look_at_sockets(&mut self, now: Time) {
+        if !matches!(self.ward.phase(), Phase::Running | Phase::BackingOff) {
+            self.holding.close();
+        } else if self.holding.look(now) {
+            tracing::warn!(
+                "{}: its listening sockets are closed, and clients are refused: no process has served them in time \
+                 ([supervise] hold_sockets)",
+                self.name
+            );
+        }
+    }
+
+    /// Returns when it is to be looked at.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.ward.poll_timeout().into_iter().chain(self.holding.due()).min()
+    }
+
     /// Tells it to end.
     pub(super) fn terminate(&self) {
         if let Some((child, runs)) = self.child.as_ref().zip(self.runs.as_ref()) {
@@ -197,7 +259,11 @@ impl Charge {
                     0 | 1 => String::new(),
                     failures => format!(", {failures} times in a row"),
                 };
-                self.why = format!("{reason}{times}: {}", self.pause(now));
+                self.why = format!("{reason}{times}: {}", self.again(now));
+                tracing::warn!("{name}: {}", self.why);
+            }
+            Phase::Running if !asked => {
+                self.why = format!("{reason}: {}", self.again(now));
                 tracing::warn!("{name}: {}", self.why);
             }
             Phase::Running | Phase::Stopping => tracing::info!("{name}: {reason}"),
@@ -355,9 +421,11 @@ impl Charge {
         unix_ms().saturating_sub(millis(now.since(self.ward.since())))
     }
 
-    fn pause(&self, now: Time) -> String {
-        let pause = self.ward.poll_timeout().map(|due| millis(due.since(now))).unwrap_or_default();
-        format!("started again in {}", TimeSpan::millis(pause))
+    fn again(&self, now: Time) -> String {
+        match self.ward.poll_timeout() {
+            Some(due) => format!("started again in {}", TimeSpan::millis(millis(due.since(now)))),
+            None => "started again at once".into(),
+        }
     }
 }
 

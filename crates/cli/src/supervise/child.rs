@@ -25,6 +25,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
 
 use crate::config::{Process, Variable};
+use crate::succession::HOLDER;
 
 /// Room for what a process says while nobody reads, bytes; less where the system does not allow it.
 const ROOM: usize = 1 << 20;
@@ -38,6 +39,7 @@ const OURS: &[&str] = &[
     "LISTEN_PID",
     "LISTEN_FDNAMES",
     "STATE_DIRECTORY",
+    HOLDER,
 ];
 
 /// What is run.
@@ -89,8 +91,13 @@ pub(super) struct Wait {
 
 impl Child {
     /// Starts a process; with what to wait for and what it says. `dated`: are its lines to have a date whatever becomes of
-    /// the Supervisor's own?
-    pub(super) fn start(program: &Path, launch: &Launch, dated: bool) -> io::Result<(Self, Wait, Receiver)> {
+    /// the Supervisor's own? `holder`: where sockets are taken that are to be held for the process after it.
+    pub(super) fn start(
+        program: &Path,
+        launch: &Launch,
+        dated: bool,
+        holder: Option<&Path>,
+    ) -> io::Result<(Self, Wait, Receiver)> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let _ = fcntl_setpipe_size(&reader, ROOM);
         let both = open(
@@ -107,6 +114,9 @@ impl Child {
         }
         if dated {
             command.env_remove("JOURNAL_STREAM");
+        }
+        if let Some(holder) = holder {
+            command.env(HOLDER, holder);
         }
         command.envs(launch.environment.iter().map(|(name, value)| (name, value)));
         let mut own = command.spawn()?;
@@ -296,7 +306,7 @@ mod tests {
     fn shell(script: &str) -> (Child, Wait, Receiver) {
         let launch =
             Launch { command: vec!["-c".into(), script.into()], environment: vec![("X".into(), "7".into())] };
-        Child::start(Path::new("/bin/sh"), &launch, false).unwrap()
+        Child::start(Path::new("/bin/sh"), &launch, false, None).unwrap()
     }
 
     #[tokio::test]
@@ -336,7 +346,7 @@ mod tests {
             command: vec!["-c".into(), script.into(), script.into()],
             environment: vec![("X".into(), "1".into())],
         };
-        let (child, wait, mut pipe) = Child::start(Path::new("/bin/sh"), &launch, false).unwrap();
+        let (child, wait, mut pipe) = Child::start(Path::new("/bin/sh"), &launch, false, None).unwrap();
         // One line of each.
         pipe.read_exact(&mut [0; 2]).await.unwrap();
         let found = heir(&child.identity, &launch.command).expect("it runs");

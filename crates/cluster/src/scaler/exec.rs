@@ -123,8 +123,15 @@ pub(super) fn short(line: &str) -> String {
 const LEFT_OPEN: Duration = Duration::from_secs(1);
 
 /// What is meant for this process alone.
-pub(super) const NOT_THEIRS: [&str; 6] =
-    ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"];
+pub(super) const NOT_THEIRS: [&str; 7] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "PLIMSOLL_SUPERVISE_SOCKETS",
+];
 
 /// Between two looks whether it has ended.
 const PAUSE: Duration = Duration::from_millis(10);

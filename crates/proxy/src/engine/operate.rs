@@ -1,5 +1,6 @@
 //! What operators do with members and listeners.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -88,6 +89,14 @@ impl Engine {
     /// There is no such listener, or more than one.
     pub fn listener(&self, listener: &str) -> Result<String, String> {
         lock(&self.0.control).name_of_listener(listener)
+    }
+
+    /// Returns where a listener's socket is bound, and whether it takes datagrams. `listener` is as for [`Engine::close_listener`].
+    ///
+    /// # Errors
+    /// There is no such listener, or more than one.
+    pub fn socket_of(&self, listener: &str) -> Result<(SocketAddr, bool), String> {
+        lock(&self.0.control).socket_of(listener)
     }
 
     /// Closes a listener, as if the configuration had it no more, until it is opened again; false if it is closed already.

@@ -59,27 +59,30 @@ impl<S: Stream> Session<S> {
         {
             // One that is closed comes back to whoever lacks most.
             let closes = rebind == Rebind::Close;
-            trip = match (rebind, bond.is_bound()) {
+            let leaves = match (rebind, bond.is_bound()) {
                 // It may be one that was sent away, by us or by a member's side-car: not back there.
                 (Rebind::Close | Rebind::Redirect | Rebind::Agent, false) => {
-                    admit::returning(&self.core, pool, &view, now)
+                    trip = admit::returning(&self.core, pool, &view, now);
+                    None
                 }
-                (Rebind::Agent, true) | (Rebind::Silent, false) => None,
-                (_, true) => match bond.leaves_with(&view, !closes, self.core.chance(), now) {
-                    None => None,
-                    Some(_) if closes => {
-                        asked.keep_alive = false;
-                        self.stream.farewell();
-                        bond.moved(None);
-                        None
-                    }
-                    Some(luggage) => {
-                        let ask = (asked.key, self.core.chance());
-                        bond.elsewhere(pool, &view, ask, asked.work(), luggage, now)
-                            .inspect(|there| bond.moved(Some(there)))
-                    }
-                },
+                (Rebind::Silent, false) => None,
+                (Rebind::Agent, true) => bond.is_sent_away(&view, now),
+                (_, true) => bond.leaves_with(&view, !closes, self.core.chance(), now),
             };
+            match leaves {
+                None => {}
+                Some(_) if closes => {
+                    asked.keep_alive = false;
+                    self.stream.farewell();
+                    bond.moved(None);
+                }
+                Some(luggage) => {
+                    let ask = (asked.key, self.core.chance());
+                    trip = bond
+                        .elsewhere(pool, &view, ask, asked.work(), luggage, now)
+                        .inspect(|there| bond.moved(Some(there)));
+                }
+            }
             // Clients of gRPC and of WebSockets follow nobody.
             let follows = self.stream.call().is_none() && !asked.upgrade;
             if let (Rebind::Redirect, true, Some(there)) = (rebind, bond.is_bound() && follows, &trip)
@@ -117,6 +120,20 @@ impl<S: Stream> Session<S> {
             bond.hold(&self.listener, trip);
         }
         Ok(admission)
+    }
+
+    /// A member has ended the connection that its answer came by. Where sessions are left to the members' agents that is how one sends
+    /// a session away: it is bound anew with its next request.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn closed_by(&self, member: MemberId) {
+        let view = self.listener.view();
+        if view.alert
+            && self.listener.settings().binding == Binding::OnDemand(Rebind::Agent)
+            && let Some(bond) = &self.bond
+        {
+            bond.borrow_mut().closed_by(member, &view);
+        }
     }
 
     /// Binds the client, or its connection, to the member of a trip that it has waited for, if it is to be bound.

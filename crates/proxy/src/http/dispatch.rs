@@ -114,11 +114,13 @@ impl<S: Stream> Session<S> {
                 return Outcome::Reject(Reason::Shed);
             }
         }
-        let total = asked.view.published.settings.timeouts.total;
-        let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
-        let deadline = match self.stream.call() {
-            None => deadline,
-            Some(call) => call.timeout.map_or(deadline, |timeout| deadline.min(asked.begun + timeout)),
+        let deadline = {
+            let total = asked.view.published.settings.timeouts.total;
+            let deadline = if total.is_zero() { Time(u64::MAX) } else { asked.begun + total };
+            match self.stream.call() {
+                None => deadline,
+                Some(call) => call.timeout.map_or(deadline, |timeout| deadline.min(asked.begun + timeout)),
+            }
         };
         let mut tried: Vec<MemberId> = Vec::new();
         let mut last = Reason::NoMember;
@@ -133,16 +135,15 @@ impl<S: Stream> Session<S> {
         let mut first = true;
         loop {
             let view = if std::mem::take(&mut first) { Rc::clone(&asked.view) } else { pool.view() };
-            let admission = match &self.bond {
+            // What is found is no variable: each connection would have room for it beside all that comes of it.
+            let trip = match match &self.bond {
                 _ if refused && refusals >= REFUSALS => Admission::Shed,
                 None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.work(), now),
                 Some(_) => match self.admit_bound(pool, view, asked, &tried, now) {
                     Ok(admission) => admission,
                     Err(location) => return Outcome::Redirected(location),
                 },
-            };
-            let full = matches!(admission, Admission::Full);
-            let trip = match admission {
+            } {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody if (1..REFUSALS).contains(&declined) && last == Reason::Reset => {
                     // They did nothing with it, and may have had a reason that has gone: once more, whoever it is.
@@ -151,7 +152,9 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Admission::Nobody if last != Reason::Shed => return Outcome::Reject(last),
-                Admission::Full | Admission::Shed | Admission::Nobody => {
+                none => {
+                    let full = matches!(none, Admission::Full);
+                    drop(none);
                     // Those that refused it may have room by then. Those that declined it have had room all the time.
                     tried.truncate(usize::from(retries + spared));
                     let known = match refused {
@@ -197,9 +200,13 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Ok(end) => {
+                    let member = trip.member();
                     match self.stream.call() {
                         None => trip.answered(end.status, end.at),
                         Some(call) => trip.called(end.status, call.failed(), end.at),
+                    }
+                    if !end.keep_member && self.bond.is_some() {
+                        self.closed_by(member);
                     }
                     return Outcome::Answered(end);
                 }
@@ -383,40 +390,47 @@ impl<S: Stream> Session<S> {
     }
 
     /// Gives the request to one member.
-    async fn attempt(
-        &mut self,
-        asked: &mut Asked,
-        trip: &Trip,
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "as an `async fn` it keeps its arguments twice, in each connection"
+    )]
+    fn attempt<'a>(
+        &'a mut self,
+        asked: &'a mut Asked,
+        trip: &'a Trip,
         deadline: Time,
         fresh: bool,
-    ) -> Result<End, Failure> {
-        let second = trip.settings().http2;
-        let pooled = match second {
-            _ if fresh => None,
-            true => http2::at_hand(&self.core, trip),
-            false => trip.upstream.check_out(),
-        };
-        let (mut member, reused) = match pooled {
-            Some(stream) => (stream, true),
-            None => {
-                let made = self.reach(trip, deadline).await;
-                (made.map_err(|reason| self.unreached(asked, reason))?, false)
+    ) -> impl Future<Output = Result<End, Failure>> + use<'a, S> {
+        async move {
+            let second = trip.settings().http2;
+            // As above.
+            let (mut member, reused) = match match second {
+                _ if fresh => None,
+                true => http2::at_hand(&self.core, trip),
+                false => trip.upstream.check_out(),
+            } {
+                Some(stream) => (stream, true),
+                none => {
+                    drop(none);
+                    let made = self.reach(trip, deadline).await;
+                    (made.map_err(|reason| self.unreached(asked, reason))?, false)
+                }
+            };
+            if !second && asked.framed.is_some() {
+                asked.tell();
             }
-        };
-        if !second && asked.framed.is_some() {
-            asked.tell();
-        }
-        let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
-        let settings = trip.settings();
-        if second {
-            if let Some(report) = member.report() {
-                // An answer that was passed on is no refusal, whatever it says of itself.
-                let _ = trip.hear(&report, None, self.core.now());
+            let end = self.exchange(asked, &mut member, trip, deadline, reused).await?;
+            let settings = trip.settings();
+            if second {
+                if let Some(report) = member.report() {
+                    // An answer that was passed on is no refusal, whatever it says of itself.
+                    let _ = trip.hear(&report, None, self.core.now());
+                }
+            } else if end.keep_member && settings.send_proxy.is_none() {
+                trip.upstream.check_in(member, self.core.now(), settings.pool);
             }
-        } else if end.keep_member && settings.send_proxy.is_none() {
-            trip.upstream.check_in(member, self.core.now(), settings.pool);
+            Ok(end)
         }
-        Ok(end)
     }
 }
 

@@ -181,8 +181,10 @@ fn session_at<S: crate::stream::Stream>(core: Rc<Core>, listener: Rc<Listener>, 
         kept: Default::default(),
         timer,
         answered_alone: false,
+        served: 0,
         bond: None,
         heed: Default::default(),
+        visit: None,
     }
 }
 
@@ -418,4 +420,16 @@ fn interim_answers_without_end_are_no_answer() {
     let hints = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
     let (_, to_client, end) = one(get, Then::Silence, &hints, Then::Silence);
     assert_eq!((to_client.as_str(), end), ("", Err(Failure::Member(Reason::BadAnswer, false))));
+}
+
+/// Returns the size of what a function of six arguments returns.
+fn size_of_result<A, B, C, D, E, F, R>(_: impl Fn(A, B, C, D, E, F) -> R) -> usize {
+    size_of::<R>()
+}
+
+#[test]
+fn a_connection_between_requests_is_small() {
+    // The allocator has places of 1024 bytes, and then of 1280: an idle connection costs that, and as much again beside it.
+    let size = size_of_result(super::serve::<crate::link::Link>);
+    assert!(size <= 1024, "{size} bytes");
 }

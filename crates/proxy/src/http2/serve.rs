@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -30,7 +29,7 @@ use crate::connect::Peer;
 use crate::core::Core;
 use crate::http::{self, Client};
 use crate::link::Link;
-use crate::listener::Listener;
+use crate::listener::{Listener, Visit};
 use crate::memory::Kept;
 use crate::metered::Heed;
 use crate::reason::Reason;
@@ -115,16 +114,19 @@ impl Drop for Guest {
     }
 }
 
-/// Serves one client connection until it ends. `unread` are bytes that were read from it already. In a box, so that connections
-/// of other protocols are no larger for it.
-pub(crate) fn serve<S: Stream + 'static>(
+/// Serves one client connection until it ends, in a session of its own: what led to it is not kept for that long. `unread` are bytes that
+/// were read from it already.
+pub(crate) fn begin<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
     stream: S,
     peer: Peer,
     unread: Vec<u8>,
-) -> Pin<Box<dyn Future<Output = ()>>> {
-    Box::pin(async move {
+    visit: Option<Visit>,
+) {
+    let sessions = Rc::clone(&core.sessions);
+    sessions.spawn(async move {
+        let _visit = visit;
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let (scheme, origin) = (stream.scheme(), stream.origin());
         stream.keepalive();
@@ -168,7 +170,7 @@ pub(crate) fn serve<S: Stream + 'static>(
             ended
         })
         .await;
-    })
+    });
 }
 
 /// Exchanges settings.
@@ -416,7 +418,7 @@ impl<S: Stream> Serving<S> {
             bond => bond.clone(),
         };
         let client = Some(Rc::clone(&self.hub.client));
-        let served = http::serve(core, listener, link, self.peer, Vec::new(), bond, client);
+        let served = http::serve(core, listener, (link, self.peer, Vec::new()), bond, client, None);
         self.core.sessions.spawn(served);
     }
 }

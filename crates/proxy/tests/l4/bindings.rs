@@ -1,6 +1,8 @@
 //! Bindings of listeners: sessions that keep their member, leave it under alert, and are not asked again.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use plimsoll_brain::EventKind;
 use plimsoll_brain::status::BindingStatus;
@@ -19,15 +21,23 @@ fn bound(protocol: Protocol, binding: Binding) -> ListenerSettings {
 
 /// A member that answers each request with its address.
 async fn server() -> SocketAddr {
+    server_that(Arc::default()).await
+}
+
+/// The same, which closes a connection with each answer while it `closes`.
+async fn server_that(closes: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
+            let closes = Arc::clone(&closes);
             tokio::spawn(async move {
                 while head(&mut stream).await.is_some() {
-                    let body = address.to_string();
-                    let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-                    if stream.write_all(answer.as_bytes()).await.is_err() {
+                    let (body, closes) = (address.to_string(), closes.load(SeqCst));
+                    let last = if closes { "Connection: close\r\n" } else { "" };
+                    let answer =
+                        format!("HTTP/1.1 200 OK\r\n{last}Content-Length: {}\r\n\r\n{body}", body.len());
+                    if stream.write_all(answer.as_bytes()).await.is_err() || closes {
                         return;
                     }
                 }
@@ -364,6 +374,49 @@ async fn sessions_may_be_left_to_the_members_agents() {
             engine.load("g", &busy.to_string(), 0.8, MILLI, false);
         }
         assert_eq!(engine.asked_to_shed(None, &busy.to_string()), None);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_is_sent_away_by_a_members_agent_is_bound_anew() {
+    within(async {
+        let closes = Arc::new(AtomicBool::new(true));
+        let (busy, idle) = (server_that(Arc::clone(&closes)).await, server().await);
+        let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Agent));
+        let (engine, address) = start(listener, first(&[busy, idle]));
+        let mut clients = clients(address, 10).await;
+        // Under no alert a member that closes its connections keeps its sessions.
+        for _ in 0..3 {
+            assert_eq!(served(&mut clients, busy).await, 10);
+        }
+        alert(&engine, busy, idle);
+        // The plan with the alert is in force when another one has come after it.
+        engine.drain(None, &idle.to_string()).unwrap();
+        engine.undrain(None, &idle.to_string()).unwrap();
+        closes.store(false, SeqCst);
+        for _ in 0..2 {
+            assert_eq!(served(&mut clients, busy).await, 10, "it closes none");
+        }
+        closes.store(true, SeqCst);
+        assert_eq!(served(&mut clients[..4], busy).await, 4, "nothing of an answer is lost");
+        assert_eq!((binding(&engine, busy).bound, binding(&engine, busy).moved), (10, 0));
+        // Their own connections are open, and go on with the other member.
+        assert_eq!(served(&mut clients[..4], idle).await, 4);
+        assert_eq!((binding(&engine, busy).bound, binding(&engine, busy).moved), (6, 4));
+        closes.store(false, SeqCst);
+        assert_eq!((served(&mut clients, idle).await, binding(&engine, idle).bound), (4, 4));
+        assert_eq!(status_of(&engine, busy).moved, 4);
+
+        // Where the balancer itself moves sessions, who closes a connection has other reasons.
+        closes.store(true, SeqCst);
+        let (engine, address) =
+            start(bound(Protocol::Http, Binding::OnDemand(Rebind::Close)), first(&[busy, idle]));
+        let mut client = Client::new(address).await;
+        for _ in 0..3 {
+            assert_eq!(client.who().await, busy);
+        }
+        assert_eq!(binding(&engine, busy).bound, 1);
     })
     .await;
 }

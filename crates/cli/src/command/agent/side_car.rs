@@ -353,7 +353,13 @@ mod tests {
             let file = config::parse("x", written(std::slice::from_ref(&place)).into_bytes()).unwrap();
             let settings = file
                 .settings(
-                    Machine { threads: 8, max_connections: 10, max_descriptors: 1000, max_memory: 1 << 30 },
+                    Machine {
+                        threads: 8,
+                        max_connections: 10,
+                        max_descriptors: 1000,
+                        max_memory: 1 << 30,
+                        max_flows: 16384,
+                    },
                     look_up,
                 )
                 .unwrap();

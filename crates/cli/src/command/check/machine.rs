@@ -59,9 +59,9 @@ pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
     let process = running.and_then(|pid| Some((pid, OpenFiles::of(pid)?.hard)));
     let (files, whose) = match process {
         Some((pid, hard)) => (hard, format!("pid {pid}")),
-        None => (limits::hard(), "this shell".to_owned()),
+        None => (limits::hard(), "a process of this shell".to_owned()),
     };
-    match limits::check_files(config, files) {
+    match limits::check_files(config, files, &whose) {
         Ok(()) => {
             let most = config.max_connections.unwrap_or_else(|| limits::max_connections(config, files));
             let most = grouped(most as u64);
@@ -70,11 +70,7 @@ pub(super) fn limits(config: &Config, running: Option<u32>) -> Part {
                 grouped(files)
             ));
         }
-        Err(why) => part.fail(
-            format!("{whose}: {why}"),
-            "LimitNOFILE= of the unit, or ulimit -Hn of the shell",
-            See::Limits,
-        ),
+        Err(why) => part.fail(why, "LimitNOFILE= of the unit, or ulimit -Hn of the shell", See::Limits),
     }
     let cut = limits::check_backlog(config);
     for line in &cut {
@@ -200,8 +196,8 @@ mod tests {
         let of_other = said(Some(other.id()));
         drop(other.stdin.take());
         other.wait().unwrap();
-        assert!(of_other.contains(&format!("pid {}: ", other.id())), "{of_other}");
-        assert!(of_other.contains("may open 40"), "{of_other}");
+        assert!(of_other.contains(&format!("and pid {} may open 40: ", other.id())), "{of_other}");
+        assert!(!of_other.contains("this process"), "{of_other}");
         assert!(!said(None).contains("may open 40"));
     }
 }

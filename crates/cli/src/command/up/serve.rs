@@ -100,6 +100,9 @@ pub(super) async fn serve(
     running.store().close();
     if !handed_over {
         notify(&[NotifyState::Stopping]);
+        let own = Arc::clone(running);
+        // Before anything is closed here. A panic there has been reported by the panic hook.
+        let _ = tokio::task::spawn_blocking(move || own.release_sockets()).await;
     }
     // Nobody makes a group of what is about to end.
     drop(load_manager);

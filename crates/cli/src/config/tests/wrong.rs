@@ -204,6 +204,23 @@ members = [{ address = "x:1", public = "http://x" }, "y:1", "z:1"]
 }
 
 #[test]
+fn members_of_http2_cannot_send_one_of_many_clients_away() {
+    let text = |rebind: &str, protocol: &str| {
+        format!(
+            "[[listener]]\naddress = \"127.0.0.1:80\"\ngroup = \"a\"\nbinding = \"on_demand\"\nrebind = \"{rebind}\"\n\
+             [[group]]\nname = \"a\"\nmembers = [\"127.0.0.1:1\"]\nprotocol = \"{protocol}\"\n\
+             monitor = {{ source = \"push\", metric = \"cpu\" }}\n"
+        )
+    };
+    let warned = |rebind, protocol| read(&text(rebind, protocol)).unwrap().warnings.to_string();
+    let said = warned("agent", "h2");
+    assert!(said.contains("plimsoll.toml:5:10: clients that come through this listener stay"), "{said}");
+    for (rebind, protocol) in [("agent", "http1"), ("silent", "h2"), ("close", "h2")] {
+        assert_eq!(warned(rebind, protocol), "", "{rebind} {protocol}");
+    }
+}
+
+#[test]
 fn a_listener_is_not_its_own_member() {
     let own = LEAST.replace("[\"127.0.0.1:1\"]", "[\"127.0.0.1:1\", { address = \"127.0.0.1:8080\" }]");
     assert_snapshot!(errors(&own), @r#"

@@ -1,0 +1,145 @@
+//! Listening sockets of balancers, held while there is no process that serves them.
+//!
+//! A balancer sends copies of its sockets (`succession::holder`). If it fails, clients who connect wait in the queues of these until
+//! the next process has taken them. They are closed when the balancer is stopped on purpose, and when no process has served for too
+//! long: a client that is refused can go elsewhere.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_brain::Time;
+use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::succession::{SocketSet, Wish, answer};
+
+/// Balancers that are connected at once, each with a thread of its own.
+const MOST: usize = 256;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 64;
+
+/// A request of a process, which has this number.
+pub(super) struct Told {
+    pub(super) pid: i32,
+    pub(super) wish: Wish,
+    /// What it gets; nothing is sent to one that is not known.
+    pub(super) reply: oneshot::Sender<SocketSet>,
+}
+
+/// Sockets that are held for one process and those after it.
+#[derive(Debug, Default)]
+pub(super) struct Holding {
+    set: SocketSet,
+    /// Until when, if no process serves.
+    until: Option<Time>,
+}
+
+impl Holding {
+    /// Returns copies for the next process.
+    pub(super) fn give(&self) -> SocketSet {
+        self.set.try_clone().unwrap_or_else(|error| {
+            tracing::warn!("listening sockets cannot be copied: {error}");
+            SocketSet::default()
+        })
+    }
+
+    /// Holds these in place of those before; how many there are.
+    pub(super) fn replace(&mut self, set: SocketSet) -> usize {
+        *self = Self { set, until: None };
+        self.set.len()
+    }
+
+    /// No process serves any more. They are held until then if none does, or until the time that was said before.
+    pub(super) fn expire(&mut self, until: Time) {
+        if self.set.len() > 0 {
+            self.until.get_or_insert(until);
+        }
+    }
+
+    /// Returns when [`Self::look`] wants to be called.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.until
+    }
+
+    /// Closes them if their time is over; true if it did.
+    pub(super) fn look(&mut self, now: Time) -> bool {
+        let over = self.until.is_some_and(|until| until <= now);
+        if over {
+            self.close();
+        }
+        over
+    }
+
+    /// Closes them.
+    pub(super) fn close(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Takes connections of balancers at a path. Whoever connects must be of this user or of root.
+///
+/// # Errors
+/// The path cannot be bound.
+pub(super) fn open(path: &Path, tell: mpsc::Sender<Told>) -> io::Result<()> {
+    match fs::remove_file(path) {
+        // Only one Supervisor has the control socket beside it: what is there was left by one that is no more.
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let socket = UnixSocket::new_stream()?;
+    // The file gets the mode of the socket: it is never open to others.
+    fs::File::from(socket.as_fd().try_clone_to_owned()?)
+        .set_permissions(fs::Permissions::from_mode(0o600))?;
+    socket.bind(path)?;
+    tokio::spawn(accept(socket.listen(BACKLOG)?, tell));
+    Ok(())
+}
+
+async fn accept(listener: UnixListener, tell: mpsc::Sender<Told>) {
+    let places = Arc::new(());
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) if Arc::strong_count(&places) <= MOST => {
+                let place = Arc::clone(&places);
+                if let Err(error) = attend(stream, tell.clone(), place) {
+                    tracing::warn!("a process that has sockets to be held is not heard: {error}");
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!("cannot take sockets to be held: {error}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// Hears one process in a thread of its own, as sockets are received by calls that wait.
+fn attend(stream: UnixStream, tell: mpsc::Sender<Told>, place: Arc<()>) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    let own = rustix::process::geteuid().as_raw();
+    let Some(pid) = peer.pid().filter(|_| [0, own].contains(&peer.uid())) else {
+        return Err(io::Error::other(format!("it is of user {}", peer.uid())));
+    };
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    thread::Builder::new().name("holder".into()).spawn(move || {
+        let _place = place;
+        let grant = |wish| {
+            let (reply, answered) = oneshot::channel();
+            tell.blocking_send(Told { pid, wish, reply }).ok()?;
+            answered.blocking_recv().ok()
+        };
+        if let Err(error) = answer(stream, grant) {
+            tracing::warn!("sockets of process {pid} are not held: {error}");
+        }
+    })?;
+    Ok(())
+}
