@@ -1,5 +1,8 @@
 //! How a group stands, in one mark: the same on every screen.
 
+use alloc::format;
+use alloc::string::String;
+
 use super::{GroupStatus, LoadLine};
 use crate::State;
 
@@ -68,6 +71,17 @@ impl Standing {
             Self::InTrouble => ("‼", "in trouble"),
             Self::Down => ("✘", "down"),
         }
+    }
+}
+
+impl GroupStatus {
+    /// Returns why it cannot serve all that comes, in words for people; none while it has a usable member and
+    /// refuses nothing.
+    pub fn unfit(&self) -> Option<String> {
+        if !self.healthy {
+            return Some("no usable member".into());
+        }
+        self.shedding_seconds.map(|since| format!("refuses requests for want of room, for {since:.0} s"))
     }
 }
 
