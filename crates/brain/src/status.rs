@@ -241,6 +241,14 @@ pub struct GroupStatus {
     /// seconds.
     #[serde(default)]
     pub shedding_seconds: Option<f64>,
+    /// Share of the requests of the last ten seconds, or of those since then, that were refused for that, 0
+    /// to 1; none where none was.
+    #[serde(default)]
+    pub shedding_share: Option<f64>,
+    /// Reason of most of them (`shed`, `queue_full`, `queue_timeout`); none where none was, or a process
+    /// before this one refused them.
+    #[serde(default)]
+    pub shedding_reason: Option<String>,
     /// Requests tried again on another connection or member.
     pub retries: u64,
     /// Retries not done because the budget was spent.

@@ -241,6 +241,8 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
         members,
         rejected,
         shedding_seconds: ruled.refusals.since().map(|since| now.since(since).as_secs_f64()),
+        shedding_share: ruled.refusals.share(),
+        shedding_reason: ruled.refusals.reason().map(|reason| reason.label().to_owned()),
         retries: sum(&|tally| tally.retries.value()),
         retries_denied: sum(&|tally| tally.retries_denied.value()),
         hand_overs: ruled.hand_overs.done,

@@ -218,7 +218,7 @@ impl Verdict {
         let tone = match standing {
             Standing::Well => Tone::Good,
             Standing::LookAtIt => Tone::Fair,
-            Standing::InTrouble | Standing::Down => Tone::Bad,
+            Standing::InTrouble | Standing::Refusing | Standing::Down => Tone::Bad,
         };
         let (glyph, word) = standing.shown();
         let shedding = match shedding {

@@ -16,6 +16,8 @@ pub enum Standing {
     LookAtIt,
     /// It serves, and not as it should: over its load line, requests are lost, or it uses members that are down for want of others.
     InTrouble,
+    /// It serves some requests, and refuses others for want of room.
+    Refusing,
     /// Nobody serves.
     Down,
 }
@@ -32,9 +34,10 @@ impl Standing {
     pub fn of(group: &GroupStatus, lost: f64) -> Self {
         let members = group.members.iter().map(|member| (member.state, member.alert_share));
         let line = group.load_line.as_ref().map_or(Self::Well, Self::floating);
+        let refusing = if group.shedding_seconds.is_some() { Self::Refusing } else { Self::Well };
         match Self::of_members(members, lost) {
-            Self::Down if group.healthy => Self::InTrouble,
-            standing => standing.max(line),
+            Self::Down if group.healthy => Self::InTrouble.max(refusing),
+            standing => standing.max(line).max(refusing),
         }
     }
 
@@ -69,6 +72,7 @@ impl Standing {
             Self::Well => ("✔", "well"),
             Self::LookAtIt => ("▲", "look at it"),
             Self::InTrouble => ("‼", "in trouble"),
+            Self::Refusing => ("✘", "refuses requests"),
             Self::Down => ("✘", "down"),
         }
     }
@@ -126,7 +130,11 @@ mod tests {
             let group = GroupStatus { load_line: Some(line), ..GroupStatus::default() };
             assert_eq!(Standing::of(&group, 0.0), Standing::Down);
             // Unless it is to use them all the same.
-            assert_eq!(Standing::of(&GroupStatus { healthy: true, ..group }, 0.0), Standing::InTrouble);
+            let usable = GroupStatus { healthy: true, ..group.clone() };
+            assert_eq!(Standing::of(&usable, 0.0), Standing::InTrouble);
+            // Requests that are refused count above all but that.
+            let refusing = |group| Standing::of(&GroupStatus { shedding_seconds: Some(3.0), ..group }, 0.0);
+            assert_eq!((refusing(usable), refusing(group)), (Standing::Refusing, Standing::Down));
         }
     }
 }

@@ -29,7 +29,7 @@ impl From<Standing> for Tone {
         match standing {
             Standing::Well => Self::Good,
             Standing::LookAtIt => Self::Fair,
-            Standing::InTrouble | Standing::Down => Self::Bad,
+            Standing::InTrouble | Standing::Refusing | Standing::Down => Self::Bad,
         }
     }
 }

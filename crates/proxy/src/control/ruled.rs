@@ -183,9 +183,11 @@ impl Ruled {
 
     /// Writes down that requests are refused since the last time, or are not any more.
     pub(super) fn tell_refusals(&mut self, now: Time, journal: &mut Journal) {
-        let refused = self.group.rejected(Refusals::REASON);
+        let refused = Refusals::REASONS.map(|reason| self.group.rejected(reason));
+        let own = self.records.values().flat_map(|record| record.own());
+        let ended = own.map(|stripe| stripe.requests.value()).fold(0, u64::wrapping_add);
         let in_flight = self.analyzer.members().map(|(_, _, vitals)| vitals.in_flight()).sum();
-        if let Some(mut event) = self.refusals.look(refused, in_flight, &self.group.name, now) {
+        if let Some(mut event) = self.refusals.look((refused, ended), in_flight, &self.group.name, now) {
             let spec = &self.settings.spec;
             let rejects = spec.knobs.named(spec.strategy, "reject").is_some_and(|reject| reject > 0.0);
             if rejects && event.kind == plimsoll_brain::EventKind::Shedding {
