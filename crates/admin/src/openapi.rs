@@ -65,6 +65,7 @@ fn operation(route: &Route, by: Option<By>) -> Value {
     ];
     match route.takes {
         Takes::Nothing => {}
+        Takes::Groups => refused.push((404, "there is no such group")),
         Takes::Children => refused.push((400, "the query is malformed")),
         Takes::Since => refused.extend([(400, "the query is malformed"), (503, "too many event streams")]),
         Takes::Report => refused.extend([
@@ -175,6 +176,14 @@ fn parameters(route: &Route) -> Vec<Value> {
         let children = json!({"type": "string", "enum": ["stop", "leave"], "default": "stop"});
         parameters.push(json!({"name": "children", "in": "query", "schema": children}));
     }
+    if route.takes == Takes::Groups {
+        let about =
+            "a balancer's group that has to have a usable member and refuse no requests; may be repeated";
+        let schema = json!({"type": "array", "items": {"type": "string"}});
+        parameters.push(json!({
+            "name": "group", "in": "query", "schema": schema, "explode": true, "description": about,
+        }));
+    }
     if route.takes == Takes::Since {
         let since = json!({"type": "integer", "minimum": 0, "maximum": u64::MAX});
         let follow = json!({"type": "string", "enum": ["0", "1"]});
@@ -234,7 +243,7 @@ fn usual(takes: Takes) -> Option<Value> {
     }
     let content = match takes {
         Takes::Wish | Takes::Renewal | Takes::Lessees | Takes::Registration | Takes::Upgrade => return None,
-        Takes::Nothing | Takes::Since | Takes::Children => return None,
+        Takes::Nothing | Takes::Groups | Takes::Since | Takes::Children => return None,
         Takes::Secret => json!({"application/json": refer("Key")}),
         Takes::KeyId => json!({"application/json": refer("KeyId")}),
         Takes::Report => json!({"application/json": refer("Report")}),
@@ -278,6 +287,7 @@ fn schemas() -> Value {
             "name": {"type": "string"}, "address": {"type": "string"}, "state": {"type": "string"},
             "why": {"type": "string"}, "capacity": {"type": "number"}, "weight": {"type": "number"},
             "in_flight": {"type": "integer"}, "requests": {"type": "integer"}, "failures": {"type": "integer"},
+            "slow_seconds": {"type": ["number", "null"]},
             "load_line": {"anyOf": [{"$ref": "#/components/schemas/MemberLoadLine"}, {"type": "null"}]},
         });
         object(&["name", "address", "state", "why", "capacity", "in_flight", "requests"], properties)
@@ -290,7 +300,9 @@ fn schemas() -> Value {
     let source = object(&["kind", "what", "members", "failures"], source);
     let group = json!({
         "name": {"type": "string"}, "strategy": {"type": "string"}, "verdict": {"type": "string"},
-        "healthy": {"type": "boolean"}, "members": {"type": "array", "items": member()},
+        "healthy": {"type": "boolean"}, "shedding_seconds": {"type": ["number", "null"]},
+        "shedding_share": {"type": ["number", "null"]}, "shedding_reason": {"type": ["string", "null"]},
+        "members": {"type": "array", "items": member()},
         "discovery": {"type": "array", "items": source},
         "scaler": {"anyOf": [{"$ref": "#/components/schemas/Scaler"}, {"type": "null"}]},
         "load_line": {"anyOf": [{"$ref": "#/components/schemas/LoadLine"}, {"type": "null"}]},

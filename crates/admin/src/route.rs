@@ -13,7 +13,7 @@ use crate::act::Order;
 use crate::audit::Deed;
 use crate::plane::{Arrival, Behind, Plane, Powers};
 use crate::reply::{Body, error, not_allowed, whole};
-use crate::verb::{Named, ROUTES, Route, Verb};
+use crate::verb::{By, Named, ROUTES, Route, Verb};
 use crate::{act, dashboard, lottery, show, supervisor};
 
 /// Answers one request.
@@ -210,6 +210,13 @@ async fn look(
     }
     if let Some(answer) = show::of_all(ask.plane, route.verb) {
         return answer;
+    }
+    if route.verb == Verb::Health
+        && let Some(group) = show::asked(request).next()
+        && ask.plane.behind.by() != By::Balancer
+    {
+        let by = ask.plane.behind.by().name();
+        return error(StatusCode::NOT_FOUND, format!("there is no group {group}: a {by} has none"));
     }
     match &ask.plane.behind {
         Behind::Balancer(subject) => {

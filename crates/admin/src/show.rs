@@ -1,5 +1,6 @@
 //! What only looks, as far as the caller may see.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http_body_util::Either;
@@ -36,6 +37,35 @@ pub(crate) fn health(stopping: bool) -> Response<Body> {
     }
 }
 
+/// Groups that a query of [`Verb::Health`] names, in its order.
+pub(crate) fn asked(request: &Request<Incoming>) -> impl Iterator<Item = &str> {
+    let pairs = request.uri().query().unwrap_or_default().split('&');
+    pairs.filter_map(|pair| pair.strip_prefix("group="))
+}
+
+/// Alive, and fit to serve what comes for these groups?
+fn health_of<'g>(
+    subject: &dyn Subject,
+    groups: impl Iterator<Item = &'g str>,
+    permit: &Permit,
+) -> Response<Body> {
+    let mut unfit = Vec::new();
+    // A name that is repeated must cost nothing.
+    for name in groups.collect::<BTreeSet<_>>() {
+        let Some(group) = Some(name).filter(|name| permit.admits(name)).and_then(|name| subject.group(name))
+        else {
+            // Health is told to every `Host`, so the other groups are not named.
+            return error(StatusCode::NOT_FOUND, format!("there is no group {name}"));
+        };
+        unfit.extend(group.unfit().map(|why| format!("{name}: {why}")));
+    }
+    match unfit.as_slice() {
+        [] => health(subject.stopping()),
+        _ if subject.stopping() => health(true),
+        unfit => text(StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", unfit.join("; "))),
+    }
+}
+
 /// A page of metrics.
 pub(crate) fn page(page: String) -> Response<Body> {
     full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
@@ -52,7 +82,7 @@ pub(crate) fn answer(
     request: &Request<Incoming>,
 ) -> Response<Body> {
     match verb {
-        Verb::Health => health(subject.stopping()),
+        Verb::Health => health_of(&**subject, asked(request), &permit),
         Verb::Events => log(plane, subject, caller, &permit, request),
         Verb::Explain => found(&**subject, group, &permit, NOTHING, |group| {
             subject.explain(group).map(|found| to_json(StatusCode::OK, &found))

@@ -145,6 +145,8 @@ pub enum Reach {
 pub enum Takes {
     /// Nothing.
     Nothing,
+    /// `group` in the query, once for each group that is asked for.
+    Groups,
     /// `since` and `follow` in the query.
     Since,
     /// A report, as a form or JSON.
@@ -233,7 +235,7 @@ const SUPERVISOR: &[By] = &[By::Supervisor];
 pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Index, name: "index", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/", about: "what is here", takes: Takes::Nothing, gives: (200, Text) },
     Route { verb: Verb::Document, name: "document", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/v1/openapi.json", about: "this, as an OpenAPI document", takes: Takes::Nothing, gives: (200, Object("Document")) },
-    Route { verb: Verb::Health, name: "health", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/healthz", about: "200 ok; 503 while it stops", takes: Takes::Nothing, gives: (200, Text) },
+    Route { verb: Verb::Health, name: "health", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/healthz", about: "200 ok; 503 while it stops; ?group=NAME also 503 where the group has no usable member or refuses requests", takes: Takes::Groups, gives: (200, Text) },
     Route { verb: Verb::Status, name: "status", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/status", about: "listeners, groups and members", takes: Takes::Nothing, gives: (200, Object("Status")) },
     Route { verb: Verb::Metrics, name: "metrics", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/metrics", about: "Prometheus text format", takes: Takes::Nothing, gives: (200, Page) },
     Route { verb: Verb::Events, name: "events", nature: Look, reach: Groups, by: BALANCER, method: "GET", path: "/events", about: "what was decided and why, as server-sent events; ?since=SEQ (or Last-Event-ID) resumes, ?follow=0 gives a JSON array", takes: Takes::Since, gives: (200, Stream) },

@@ -221,6 +221,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
             if let Some(record) = ruled.record(id) {
                 fill(&mut status, record);
             }
+            status.slow_seconds = ruled.slow.since(id).map(|since| now.since(since).as_secs_f64());
             status.load_line = ruled.load_line.member(id);
             status.host = ruled.hosts.shared(id).cloned();
             status
@@ -241,6 +242,8 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
         members,
         rejected,
         shedding_seconds: ruled.refusals.since().map(|since| now.since(since).as_secs_f64()),
+        shedding_share: ruled.refusals.share(),
+        shedding_reason: ruled.refusals.reason().map(|reason| reason.label().to_owned()),
         retries: sum(&|tally| tally.retries.value()),
         retries_denied: sum(&|tally| tally.retries_denied.value()),
         hand_overs: ruled.hand_overs.done,

@@ -1,6 +1,6 @@
 //! What both doors show.
 
-use plimsoll_brain::status::Status;
+use plimsoll_brain::status::{GroupStatus, Status};
 
 use crate::script::{Answer, open};
 
@@ -12,6 +12,36 @@ fn healthz_follows_the_process() {
     open.script.status.lock().unwrap().stopping = true;
     let answer = open.show("/healthz");
     assert_eq!((answer.status, &*answer.body), (503, "stopping\n"));
+}
+
+#[test]
+fn healthz_of_groups_follows_the_groups() {
+    let open = open();
+    let said = |target: &str| {
+        let answer = open.show(target);
+        (answer.status, answer.body)
+    };
+    let with = |change: &dyn Fn(&mut GroupStatus)| {
+        change(&mut open.script.status.lock().unwrap().groups[0]);
+    };
+    let ok = (200, "ok\n".to_owned());
+    assert_eq!(said("/healthz?group=web"), ok);
+    assert_eq!(said("/v1/healthz?x=1&group=web&group=web"), ok);
+    assert_eq!(said("/healthz?group=web&group=mail").0, 404, "an unknown group is never well");
+    let answer = open.show("/healthz?group=mail");
+    assert_eq!((answer.status, answer.error().as_str()), (404, "there is no group mail"));
+    with(&|web| web.shedding_seconds = Some(3.2));
+    let refuses = (503, "web: refuses requests for want of room, for 3 s\n".to_owned());
+    assert_eq!(said("/healthz?group=web"), refuses);
+    assert_eq!(open.act("GET", "/v1/healthz?group=web", "").status, 503);
+    assert_eq!(said("/healthz"), ok, "of the process alone");
+    with(&|web| web.healthy = false);
+    open.script.status.lock().unwrap().groups[1].name = "api".into();
+    let nobody = (503, "web: no usable member\n".to_owned());
+    assert_eq!(said("/healthz?group=api&group=web"), nobody);
+    assert_eq!(said("/healthz?group=api"), ok);
+    open.script.status.lock().unwrap().stopping = true;
+    assert_eq!(said("/healthz?group=web"), (503, "stopping\n".to_owned()));
 }
 
 #[test]

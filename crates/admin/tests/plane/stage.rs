@@ -191,7 +191,7 @@ impl Stage {
             Takes::Wish | Takes::Renewal => r#"{"lease_seconds":9}"#,
             Takes::Lessees => r#"{"member":"10.0.0.1:80"}"#,
             Takes::Upgrade => r#"{"timeout_seconds":9}"#,
-            Takes::Nothing | Takes::Since | Takes::Children => "",
+            Takes::Nothing | Takes::Groups | Takes::Since | Takes::Children => "",
         };
         self.ask(shows, route.method, &path, body)
     }

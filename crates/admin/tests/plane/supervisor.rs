@@ -190,4 +190,5 @@ fn each_route_is_one_verb_and_the_listener_only_looks() {
     let elsewhere = open.act("GET", "/status");
     assert!(elsewhere.status == 404 && elsewhere.error().contains("a balancer does"), "{}", elsewhere.body);
     assert_eq!(open.ask("GET", "/v1/healthz").status, 200, "as it was called before");
+    assert_eq!(open.ask("GET", "/healthz?group=web").status, 404, "its balancers know");
 }

@@ -1,6 +1,9 @@
 //! How a group stands, in one mark: the same on every screen.
 
-use super::{GroupStatus, LoadLine};
+use alloc::format;
+use alloc::string::String;
+
+use super::{GroupStatus, LoadLine, MemberStatus};
 use crate::State;
 
 /// How a group stands, best first.
@@ -8,11 +11,13 @@ use crate::State;
 pub enum Standing {
     /// As it should be.
     Well,
-    /// It serves, and something is worth a look: a member that is not in use though it should be, one that sheds, little room, a
-    /// loss of requests.
+    /// It serves, and something is worth a look: a member that is not in use though it should be, one that
+    /// sheds or is slow, little room, a loss of requests.
     LookAtIt,
     /// It serves, and not as it should: over its load line, requests are lost, or it uses members that are down for want of others.
     InTrouble,
+    /// It serves some requests, and refuses others for want of room.
+    Refusing,
     /// Nobody serves.
     Down,
 }
@@ -29,9 +34,12 @@ impl Standing {
     pub fn of(group: &GroupStatus, lost: f64) -> Self {
         let members = group.members.iter().map(|member| (member.state, member.alert_share));
         let line = group.load_line.as_ref().map_or(Self::Well, Self::floating);
+        let slow = group.members.iter().any(MemberStatus::is_slow);
+        let line = line.max(if slow { Self::LookAtIt } else { Self::Well });
+        let refusing = if group.shedding_seconds.is_some() { Self::Refusing } else { Self::Well };
         match Self::of_members(members, lost) {
-            Self::Down if group.healthy => Self::InTrouble,
-            standing => standing.max(line),
+            Self::Down if group.healthy => Self::InTrouble.max(refusing),
+            standing => standing.max(line).max(refusing),
         }
     }
 
@@ -66,8 +74,20 @@ impl Standing {
             Self::Well => ("✔", "well"),
             Self::LookAtIt => ("▲", "look at it"),
             Self::InTrouble => ("‼", "in trouble"),
+            Self::Refusing => ("✘", "refuses requests"),
             Self::Down => ("✘", "down"),
         }
+    }
+}
+
+impl GroupStatus {
+    /// Returns why it cannot serve all that comes, in words for people; none while it has a usable member and
+    /// refuses nothing.
+    pub fn unfit(&self) -> Option<String> {
+        if !self.healthy {
+            return Some("no usable member".into());
+        }
+        self.shedding_seconds.map(|since| format!("refuses requests for want of room, for {since:.0} s"))
     }
 }
 
@@ -112,7 +132,11 @@ mod tests {
             let group = GroupStatus { load_line: Some(line), ..GroupStatus::default() };
             assert_eq!(Standing::of(&group, 0.0), Standing::Down);
             // Unless it is to use them all the same.
-            assert_eq!(Standing::of(&GroupStatus { healthy: true, ..group }, 0.0), Standing::InTrouble);
+            let usable = GroupStatus { healthy: true, ..group.clone() };
+            assert_eq!(Standing::of(&usable, 0.0), Standing::InTrouble);
+            // Requests that are refused count above all but that.
+            let refusing = |group| Standing::of(&GroupStatus { shedding_seconds: Some(3.0), ..group }, 0.0);
+            assert_eq!((refusing(usable), refusing(group)), (Standing::Refusing, Standing::Down));
         }
     }
 }

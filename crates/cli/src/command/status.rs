@@ -134,11 +134,25 @@ fn amiss(args: &Args, status: &Status) -> Vec<String> {
             let all = count(group.members.len(), "member");
             lines.push(format!("{}: {down} of {all} down", group.name));
         }
-        if let Some(since) = group.shedding_seconds {
-            lines.push(format!("{}: requests are refused for want of room, for {}", group.name, ago(since)));
+        if let (Some(since), Some(refused)) = (group.shedding_seconds, refused(group)) {
+            lines.push(format!("{}: {refused}, for {}", group.name, ago(since)));
         }
     }
     lines
+}
+
+/// Returns how much a group refuses of late, and for which reason: `12% of the requests are refused for want
+/// of room (shed)`.
+fn refused(group: &GroupStatus) -> Option<String> {
+    group.shedding_seconds?;
+    let part = match group.shedding_share {
+        Some(share) if share >= 0.01 => format!("{:.0}% of the requests are", share * 100.0),
+        Some(share) if share > 0.0 => "less than 1% of the requests are".to_owned(),
+        // Of a balancer that does not say how many, or has just taken over from one that did.
+        _ => "requests are".to_owned(),
+    };
+    let reason = group.shedding_reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    Some(format!("{part} refused for want of room{reason}"))
 }
 
 fn well(status: &Status) -> bool {
@@ -230,6 +244,7 @@ fn render(status: &Status, color: bool) -> String {
             Cell::text(&group.verdict),
             Cell::text(&strategy(group)).tone(Tone::Faint),
             Cell::text(&times).tone(Tone::Faint),
+            Cell::text(&refused(group).unwrap_or_default()).tone(Tone::Bad),
         ]
     });
     out.push_str(&table(&groups.collect::<Vec<_>>(), color));
@@ -326,6 +341,21 @@ mod tests {
         assert!(amiss(&args, &status).is_empty(), "as many as were asked for are enough");
         status.groups[0].shedding_seconds = Some(3.0);
         assert_eq!(amiss(&args, &status), ["web: requests are refused for want of room, for 3s"]);
+        let mut said = |share, reason: &str| {
+            status.groups[0].shedding_share = Some(share);
+            status.groups[0].shedding_reason = Some(reason.to_owned());
+            let line = render(&status, false).lines().find(|line| line.contains("web ")).unwrap().to_owned();
+            assert!(line.starts_with("✘  web "), "{line}");
+            (amiss(&args, &status).concat(), line)
+        };
+        for (share, reason, refused) in [
+            (0.124, "shed", "12% of the requests are refused for want of room (shed)"),
+            (0.0004, "queue_full", "less than 1% of the requests are refused for want of room (queue_full)"),
+        ] {
+            let (talk, line) = said(share, reason);
+            assert_eq!(talk, format!("web: {refused}, for 3s"));
+            assert!(line.ends_with(&format!("p99 37.2ms  {refused}")), "{line}");
+        }
     }
 
     #[test]

@@ -1,20 +1,35 @@
-//! When a group begins to refuse requests because its members have as many as they can work on, and when that is over.
+//! When a group begins to refuse requests because its members have as many as they can work on, how many, and
+//! when that is over.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use plimsoll_brain::{Event, EventKind, Time};
 
 use crate::reason::Reason;
 
-/// It is over when none was refused for so long.
+/// It is over when none was refused for so long; the share refused is that of so long.
 const CALM: Duration = Duration::from_secs(10);
+
+/// Reasons that count here, and how many requests were refused for each.
+pub(crate) type Refused = [u64; Refusals::REASONS.len()];
 
 /// Requests of a group that were refused for want of room, as far as events told of them.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    /// Up to the last look.
-    seen: u64,
+    /// At the last looks: of ten seconds, or since the refusals began. Only the last one while there are
+    /// none.
+    looks: VecDeque<Look>,
     spell: Option<Spell>,
+}
+
+/// What was counted up to a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Look {
+    at: Time,
+    refused: Refused,
+    /// Requests that ended with a member.
+    ended: u64,
 }
 
 /// A time of refusals.
@@ -23,11 +38,13 @@ struct Spell {
     since: Time,
     last: Time,
     count: u64,
+    /// Reason of most of the last ones; none before this process has refused any.
+    reason: Option<Reason>,
 }
 
 impl Refusals {
-    /// Which of the reasons counts here.
-    pub(crate) const REASON: Reason = Reason::Shed;
+    /// Reasons for which requests find no room.
+    pub(crate) const REASONS: [Reason; 3] = [Reason::Shed, Reason::QueueFull, Reason::QueueTimeout];
 
     /// Its kinds of events: it begins, and it is over.
     pub(crate) const KINDS: [EventKind; 2] = [EventKind::Shedding, EventKind::ShedEnded];
@@ -36,7 +53,7 @@ impl Refusals {
     /// the end.
     pub(crate) fn recall(&mut self, last: Option<EventKind>, now: Time) {
         if last == Some(EventKind::Shedding) {
-            self.spell.get_or_insert(Spell { since: now, last: now, count: 0 });
+            self.spell.get_or_insert(Spell { since: now, last: now, count: 0, reason: None });
         }
     }
 
@@ -45,9 +62,45 @@ impl Refusals {
         self.spell.as_ref().map(|spell| spell.since)
     }
 
-    /// So many were refused so far; what there is to be told of it. `in_flight`: requests that the members work on.
-    pub(crate) fn look(&mut self, refused: u64, in_flight: u32, group: &str, now: Time) -> Option<Event> {
-        let new = refused.saturating_sub(std::mem::replace(&mut self.seen, refused));
+    /// Returns the share of the requests of the last ten seconds that were refused, 0 to 1, or of those since
+    /// the refusals began; none while there are none.
+    pub(crate) fn share(&self) -> Option<f64> {
+        self.spell.as_ref()?;
+        let (Some(first), Some(last)) = (self.looks.front(), self.looks.back()) else { return Some(0.0) };
+        let refused: u64 = between(first, last).iter().sum();
+        let all = refused + last.ended.saturating_sub(first.ended);
+        Some(if all > 0 { refused as f64 / all as f64 } else { 0.0 })
+    }
+
+    /// Returns the reason of most of them.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        self.spell.as_ref()?.reason
+    }
+
+    /// Looks at what was refused and what ended with members so far, and returns what there is to be told of
+    /// it. `in_flight`: requests that the members work on.
+    pub(crate) fn look(
+        &mut self,
+        (refused, ended): (Refused, u64),
+        in_flight: u32,
+        group: &str,
+        now: Time,
+    ) -> Option<Event> {
+        let look = Look { at: now, refused, ended };
+        let before = self.looks.back().copied().unwrap_or_default();
+        let lately = between(&before, &look);
+        let new: u64 = lately.iter().sum();
+        if self.spell.is_none() {
+            self.looks.clear();
+            self.looks.push_back(before);
+        }
+        self.looks.push_back(look);
+        // The first is as old as the share is to be, or younger.
+        while self.looks.get(1).is_some_and(|next| now.since(next.at) >= CALM) {
+            self.looks.pop_front();
+        }
+        let most = Self::REASONS.into_iter().zip(lately).max_by_key(|(_, count)| *count);
+        let reason = most.map(|(reason, _)| reason).filter(|_| new > 0);
         let event = |kind, why, inputs: [(&str, f64); 2]| {
             let inputs = inputs.map(|(name, value)| (name.to_owned(), value)).to_vec();
             Some(Event { kind, group: group.into(), member: None, why, inputs })
@@ -55,10 +108,14 @@ impl Refusals {
         match &mut self.spell {
             None if new == 0 => None,
             None => {
-                self.spell = Some(Spell { since: now, last: now, count: new });
+                self.spell = Some(Spell { since: now, last: now, count: new, reason });
                 let requests =
                     if new == 1 { "1 request was".to_owned() } else { format!("{new} requests were") };
-                let why = format!("{requests} refused: its members have as many as they can work on");
+                let full = match reason {
+                    Some(Reason::Shed) | None => "its members have as many as they can work on",
+                    Some(other) => other.sentence(),
+                };
+                let why = format!("{requests} refused: {full}");
                 event(
                     EventKind::Shedding,
                     why,
@@ -68,6 +125,7 @@ impl Refusals {
             Some(spell) if new > 0 => {
                 spell.last = now;
                 spell.count += new;
+                spell.reason = reason;
                 None
             }
             Some(spell) if now.since(spell.last) >= CALM => {
@@ -89,9 +147,20 @@ impl Refusals {
     }
 }
 
+/// Refused between two looks, by reason.
+fn between(first: &Look, last: &Look) -> Refused {
+    let mut counts = last.refused;
+    counts.iter_mut().zip(first.refused).for_each(|(count, before)| *count = count.saturating_sub(before));
+    counts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn at(second: u64) -> Time {
+        Time(0) + Duration::from_secs(second)
+    }
 
     #[test]
     fn it_is_told_once_that_it_begins_and_once_that_it_is_over() {
@@ -104,9 +173,9 @@ mod tests {
                 4 | 9 => 1,
                 _ => 0,
             };
-            let now = Time(0) + Duration::from_secs(second);
-            said.extend(refusals.look(refused, 12, "web", now).map(|event| (second, event.kind, event.why)));
-            let goes_on = (3..19).contains(&second).then_some(Time(0) + Duration::from_secs(3));
+            let found = refusals.look(([refused, 0, 0], 0), 12, "web", at(second));
+            said.extend(found.map(|event| (second, event.kind, event.why)));
+            let goes_on = (3..19).contains(&second).then_some(at(3));
             assert_eq!(refusals.since(), goes_on, "at {second} s");
         }
         let why = |text: &str| text.to_owned();
@@ -124,14 +193,59 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_before_has_begun_this_one_ends() {
-        let at = |second| Time(0) + Duration::from_secs(second);
+    fn the_share_is_of_ten_seconds_or_since_it_began() {
         let mut refusals = Refusals::default();
+        let mut counts = ([0, 0, 0], 0);
+        for second in 0..30 {
+            // A hundred requests a second; from the fifth second on 20 are refused, from the tenth on 60 for
+            // another reason.
+            let refused = match second {
+                0..5 => [0, 0, 0],
+                5..10 => [20, 0, 0],
+                _ => [20, 60, 0],
+            };
+            counts.0.iter_mut().zip(refused).for_each(|(all, new)| *all += new);
+            counts.1 += 100 - refused.iter().sum::<u64>();
+            refusals.look(counts, 12, "web", at(second));
+            let (share, reason) = match second {
+                0..5 => (None, None),
+                5..10 => (Some(0.2), Some(Reason::Shed)),
+                // Five seconds of the one and so many of the other.
+                10..15 => {
+                    let seconds = (second - 9) as f64;
+                    (Some((5.0 * 0.2 + seconds * 0.8) / (5.0 + seconds)), Some(Reason::QueueFull))
+                }
+                15..20 => {
+                    let seconds = (second - 9) as f64;
+                    (Some(((10.0 - seconds) * 0.2 + seconds * 0.8) / 10.0), Some(Reason::QueueFull))
+                }
+                _ => (Some(0.8), Some(Reason::QueueFull)),
+            };
+            let close = match (refusals.share(), share) {
+                (Some(one), Some(other)) => (one - other).abs() < 1e-9,
+                (one, other) => one == other,
+            };
+            assert!(close, "at {second} s: {:?}, not {share:?}", refusals.share());
+            assert_eq!(refusals.reason(), reason, "at {second} s");
+            assert!(refusals.looks.len() <= 11, "bounded");
+        }
+        // Nothing is refused, and nothing comes: the last share stays until it is over.
+        (30..39).for_each(|second| assert_eq!(refusals.look(counts, 0, "web", at(second)), None));
+        assert_eq!((refusals.share(), refusals.reason()), (Some(0.8), Some(Reason::QueueFull)));
+        assert!(refusals.look(counts, 0, "web", at(39)).is_some());
+        assert_eq!((refusals.share(), refusals.reason()), (None, None));
+    }
+
+    #[test]
+    fn what_the_process_before_has_begun_this_one_ends() {
+        let mut refusals = Refusals::default();
+        let nothing = ([0, 0, 0], 0);
         refusals.recall(Some(EventKind::ShedEnded), at(0));
-        assert_eq!(refusals.look(0, 0, "web", at(60)), None);
+        assert_eq!(refusals.look(nothing, 0, "web", at(60)), None);
         refusals.recall(Some(EventKind::Shedding), at(60));
-        assert_eq!(refusals.look(0, 0, "web", at(69)), None);
-        let over = refusals.look(0, 0, "web", at(70)).map(|event| (event.kind, event.why));
+        assert_eq!((refusals.share(), refusals.reason()), (Some(0.0), None));
+        assert_eq!(refusals.look(nothing, 0, "web", at(69)), None);
+        let over = refusals.look(nothing, 0, "web", at(70)).map(|event| (event.kind, event.why));
         assert_eq!(over, Some((EventKind::ShedEnded, "no request was refused for 10 s".to_owned())));
     }
 }
