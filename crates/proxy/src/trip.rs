@@ -83,7 +83,7 @@ impl Trip {
         self.view = self.view.rules();
     }
 
-    /// Records that the exchange waits for an event, while so much of it has been done: was the request `sent` whole, and is the answer's
+    /// Records that the exchange waits for an event, while so much of it has been done: did the request come whole (`sent`), and is the answer's
     /// head there (`answered`)? Only requests whose head is awaited are load.
     #[inline]
     pub(crate) fn waits(&self, sent: bool, answered: bool, core: &Core) {

@@ -164,11 +164,14 @@ fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
 /// seen counts in place of that, where it is more (less it may be by chance, or as the member was not asked while it had much to do).
 /// Failures are part of what is seen. For as long as it has answered none of several requests, that counts as well.
 fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) -> f64 {
-    let seen = member.vitals.blended().map_or(0.0, |latency| f64::from(latency) * 1e-9);
+    let (seen, age) = member.vitals.blended_at(now).unwrap_or_default();
+    let seen = f64::from(seen) * 1e-9;
     let more = seen - said;
     let slower = if more > 0.0 { (faded() * more).max(seen - BELIEF * said) } else { 0.0 };
-    let owed = member.vitals.unanswered(said * 1e9, now) * 1e-9;
-    if owed < SILENT { slower } else { slower.max(owed - BELIEF * said) }
+    if age < SILENT {
+        return slower;
+    }
+    slower.max(member.vitals.unanswered(said * 1e9, now) * 1e-9 - BELIEF * said)
 }
 
 /// By how much a member's failures make it look slower: the inverse square of the share of its requests that it
@@ -188,8 +191,8 @@ const BELIEF: f64 = 4.0;
 /// Words over which the part of the requests that comes from elsewhere is averaged.
 const WORDS: f64 = 64.0;
 
-/// Seconds without an answer that every server has now and then.
-const SILENT: f64 = 0.2;
+/// Nanoseconds without an answer that every server has now and then.
+const SILENT: u64 = 200_000_000;
 
 /// Nanoseconds after which a member that was slow and says nothing is tried again.
 const RETRY: u64 = 1_000_000_000;

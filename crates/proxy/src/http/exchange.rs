@@ -213,7 +213,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.trip.head_came(core.tick());
             return Poll::Ready(Ok(()));
         }
-        let sent = self.sent_whole();
+        let sent = self.asked.body.done();
         self.trip.waits(sent, !matches!(self.answer, Answer::Head), &core);
         if sent && self.asked.metered.is_coming() {
             self.asked.metered.came(core.tick());

@@ -145,12 +145,12 @@ impl Usual {
         }
         let crowd = (load + self.streams(member)) / part + 1.0;
         let idle = awaiting == 0;
-        let unanswered = if idle { 0.0 } else { member.vitals.unanswered(self.latency, now) };
+        let unanswered = || member.vitals.unanswered(self.latency, now);
         let Some((latency, age)) = lately else {
             return match member.vitals.streak() {
                 // A new one is tried, and then is as the others are until it has answered.
                 0 if idle => 0.0,
-                0 => crowd * crowd * self.latency.max(unanswered),
+                0 => crowd * crowd * self.latency.max(unanswered()),
                 // All it did was to fail: it is tried again, but not first.
                 failures => {
                     crowd * crowd * self.latency * f64::from(1 + failures.min(3)) / self.faded(unchosen)
@@ -165,7 +165,9 @@ impl Usual {
                 / (part * self.faded(age.max(unchosen.min(TICKS))));
         }
         // Many requests take a few times as long as the mean. What is owed for longer is known now, and does not grow old.
-        let owed = if unanswered > BELATED * latency { unanswered } else { 0.0 };
+        let late = BELATED * latency;
+        let owed = if age as i64 as f64 > late { unanswered() } else { 0.0 };
+        let owed = if owed > late { owed } else { 0.0 };
         crowd * crowd * (latency / self.faded(age.min(unchosen))).max(owed)
     }
 
