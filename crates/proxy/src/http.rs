@@ -321,7 +321,7 @@ impl<S: Stream> Session<S> {
             Err(Unread::Partial) => return Ok(None),
             Err(Unread::Bad(refusal)) => return Err(*refusal),
         };
-        // One that is not allowed goes on as an ordinary request: a member that switched would not be followed.
+        // An upgrade that is not allowed goes on as an ordinary request.
         request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
         let begun = core.tick();
         let style = match settings.forwarded {

@@ -94,7 +94,8 @@ pub(crate) struct Listener {
     #[serde(default)]
     pub(crate) half_close: bool,
 
-    /// Protocols that a client may have its connection upgraded to (http). A request for another one goes on as if it had not asked.
+    /// Protocols that a client may have its connection upgraded to (http). A request for another one goes on
+    /// as if it had not asked.
     #[serde(default = "upgrades")]
     pub(crate) upgrades: Vec<UpgradeName>,
 

@@ -457,7 +457,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(if as_is { &rest[..taken] } else { &[] })
     }
 
-    /// Reads an answer that is `bad` unless it becomes good by leaving out white space before colons: few servers write any.
+    /// Reads an answer that is `bad` unless it becomes good by leaving out white space before colons: few
+    /// servers write any.
     #[cold]
     #[inline(never)]
     fn spaced(

@@ -194,11 +194,11 @@ type Relayed = (String, String, Result<(u16, bool, bool), Failure>);
 fn relay(client: Script, mut member: Script) -> Relayed {
     let mut session = session(client);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
-    let wheel = Rc::clone(&session.core.wheel);
+    let (core, wheel) = (Rc::clone(&session.core), Rc::clone(&session.core.wheel));
     let alarm = runtime.block_on(async { Alarm::new(Clock::start()).expect("an alarm") });
     let end = runtime.block_on(async {
         session.timer = poll_fn(|cx| Poll::Ready(wheel.timer(cx.waker()))).await;
-        let Next::Request(mut asked) = session.next().await else { panic!("no request") };
+        let Next::Request(mut asked) = session.next(&core).await else { panic!("no request") };
         let pool = session.listener.pool();
         let Admission::Trip(trip) = pool.admit(0, 0, Time(0), &[], Work::Session) else {
             panic!("no member")

@@ -32,7 +32,8 @@ pub(super) fn is_hop(name: &str) -> bool {
     )
 }
 
-/// Appends `name: value` as a line. White space around a value has no place in HTTP/2 (RFC 9113 section 8.2.1) and means nothing in HTTP/1.
+/// Appends `name: value` as a line. White space around a value has no place in HTTP/2 (RFC 9113 section
+/// 8.2.1) and means nothing in HTTP/1.
 pub(super) fn line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");

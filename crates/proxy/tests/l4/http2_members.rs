@@ -465,7 +465,8 @@ async fn a_members_connection_ends_before_its_mistakes_end_it() {
 #[tokio::test]
 async fn what_a_member_says_wrongly_is_a_bad_answer_and_no_reset() {
     within(async {
-        // A name in upper case, a status that is none, a pseudo-field behind a field, DATA before a head, a block that is no HPACK.
+        // A name in upper case, a status that is none, a pseudo-field behind a field, DATA before a head, a
+        // block that is no HPACK.
         let wrong: [fn(u32) -> Vec<u8>; 5] = [
             |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88, 0, 1, b'X', 1, b'y']),
             |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[8, 2, b'2', b'0']),

@@ -1,7 +1,8 @@
 //! Where a message body ends (RFC 9112 section 6 and 7).
 //!
-//! A body is followed, not stored: [`Body::feed`] says how many of the bytes at hand belong to it. Each line of the framing of a
-//! chunked body is checked, so that no other reader can find another end. [`Trailers`](super::Trailers) passes such a body on.
+//! A body is followed, not stored: [`Body::feed`] says how many of the bytes at hand belong to it. Each line
+//! of the framing of a chunked body is checked, so that no other reader can find another end.
+//! [`Trailers`](super::Trailers) passes such a body on.
 
 /// Most bytes of chunk extensions in one body: they carry nothing anybody uses.
 pub const MAX_EXTENSION: usize = 16 * 1024;
@@ -137,8 +138,8 @@ impl Chunked {
         Self { state: State::Size, left: 0, digits: 0, lenient: false, extension: 0, trailer: 0 }
     }
 
-    /// An answer's body. Servers that pad sizes with spaces will not be changed, so that is taken from them, and so is white space
-    /// before the colon of a trailer (RFC 9112 section 5.1).
+    /// An answer's body. Some servers pad sizes with spaces and will not be changed: white space is taken
+    /// there, and before the colon of a trailer (RFC 9112 section 5.1).
     pub fn of_answer() -> Self {
         Self { lenient: true, ..Self::new() }
     }

@@ -13,7 +13,8 @@ const SOMEWHERE: u8 = 2;
 const KINDS: [u8; 256] = kinds();
 
 const fn kinds() -> [u8; 256] {
-    // Unreserved characters and sub-delims (RFC 3986 section 3.2.2), but no comma: in a field it separates values.
+    // Unreserved characters and sub-delims (RFC 3986 section 3.2.2), but no comma: in a field it separates
+    // values.
     let name = scan::letters_digits_and(b"-._~!$&'()*+;=");
     let mut kinds = [NEVER; 256];
     let mut byte = 0;
@@ -31,8 +32,9 @@ const fn kinds() -> [u8; 256] {
     kinds
 }
 
-/// Returns whether this is a host and perhaps a port, as RFC 3986 section 3.2 has them. The host may not be empty where a port follows,
-/// nor in a URI of HTTP (RFC 9110 section 4.2.1); that nothing at all may be named is for the caller to know.
+/// Returns whether this is a host and perhaps a port, as RFC 3986 section 3.2 has them. The host may not be
+/// empty where a port follows, nor in a URI of HTTP (RFC 9110 section 4.2.1); that nothing at all may be
+/// named is for the caller to know.
 #[inline]
 pub fn is_host(text: &[u8]) -> bool {
     // Most have no more than a name and a port, both short.

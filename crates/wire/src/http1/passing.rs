@@ -30,8 +30,9 @@ impl Trailers {
         Self((!named.is_empty()).then(|| Box::new(Held { section: Vec::new(), named })))
     }
 
-    /// Takes the body's next bytes off the beginning of `input`. What goes on is either these bytes as they are, or is appended to `out`:
-    /// white space around a chunk's size stays behind, and so do trailers that [`may_trail`] or `keep`, which is told name and value, refuse.
+    /// Takes the body's next bytes off the beginning of `input`. What goes on is either these bytes as they
+    /// are, or is appended to `out`: white space around a chunk's size stays behind, and so do trailers that
+    /// [`may_trail`] or `keep`, which is told name and value, refuse.
     ///
     /// # Errors
     /// The chunked framing is malformed.
@@ -99,7 +100,8 @@ impl Held {
     }
 }
 
-/// The fields of a trailer section that [`Chunked`](super::Chunked) accepted: names and values, without white space around them.
+/// The fields of a trailer section that [`Chunked`](super::Chunked) accepted: names and values, without white
+/// space around them.
 pub fn trailer_fields(section: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     section.split(|byte| *byte == b'\n').filter_map(|line| {
         let colon = line.iter().position(|byte| *byte == b':')?;

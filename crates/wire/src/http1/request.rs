@@ -184,9 +184,9 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>
     judge(input, &line, marks)
 }
 
-/// Returns whether a field frames a message, or says who the client is, in a spelling that differs from the usual one by `_` for `-`. Servers
-/// that hand fields on as variables (CGI, WSGI) make the same of both, so that a client could say what only its balancer is to say, or
-/// where a body ends. `name` is in any case.
+/// Returns whether a field frames a message, or says who the client is, in a spelling that differs from the
+/// usual one by `_` for `-`. Servers that hand fields on as variables (CGI, WSGI) make the same of both, so
+/// that a client could say what only its balancer is to say, or where a body ends. `name` is in any case.
 pub fn disguised(name: &[u8]) -> bool {
     disguise(name).is_some()
 }
@@ -456,7 +456,8 @@ impl Request<'_, '_> {
         }
     }
 
-    /// Returns whether it asks for protocols all of which `allowed` takes. Each is told by its name, without a version.
+    /// Returns whether it asks for protocols all of which `allowed` takes. Each is told by its name, without
+    /// a version.
     pub fn upgrades_to(&self, allowed: impl Fn(&[u8]) -> bool) -> bool {
         let name = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
         self.upgrade && tokens(self.field("upgrade").unwrap_or_default()).all(name)

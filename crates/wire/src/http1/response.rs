@@ -106,7 +106,7 @@ fn read<'m, 'b>(
     judge(input, fields, line, to_head, marks)
 }
 
-/// Status and version, and where the fields begin.
+/// Reads status and version, and returns where the fields begin.
 #[inline(never)]
 fn status_line(input: &[u8]) -> Result<((u16, Version), usize), Unread<BadResponse>> {
     const LINE: Unread<BadResponse> = bad("the status line is malformed");
@@ -274,8 +274,9 @@ fn judge<'m, 'b>(
     })
 }
 
-/// Returns the bytes of an answer without the white space before the colons of its head, which [`response`] refuses and a relay has to take
-/// out (RFC 9112 section 5.1); `None` if they end in such white space. At most `max_head` bytes are a head.
+/// Returns the bytes of an answer without the white space before the colons of its head, which [`response`]
+/// refuses and a relay has to take out (RFC 9112 section 5.1); `None` if they end in such white space. At
+/// most `max_head` bytes are a head.
 ///
 /// # Errors
 /// There is none: the answer is `bad` for another reason.
@@ -295,8 +296,11 @@ pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Optio
                 anew.extend_from_slice(&line[name + white..]);
                 changed = true;
             }
+            None if spaced && !changed && input.len() < max_head => {
+                let before = response(&input[..kept], max_head, false, &mut Marks::new());
+                return if matches!(before, Err(Unread::Partial)) { Ok(None) } else { Err(bad) };
+            }
             // Once others are closed up, such a line is judged when the head is read again.
-            None if spaced && !changed && input.len() < max_head => return Ok(None),
             _ if spaced && !changed => return Err(bad),
             // The empty line, or what is judged as it stands.
             _ if name == 0 => break,
@@ -308,8 +312,8 @@ pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Optio
     if changed { Ok(Some(anew)) } else { Err(bad) }
 }
 
-/// Returns the status of the last of the answers at the beginning of `input`, before which there may be interim ones; `None` if not all of
-/// its head is there.
+/// Returns the status of the last of the answers at the beginning of `input`, before which there may be
+/// interim ones; `None` if not all of its head is there.
 ///
 /// # Errors
 /// One of the answers is bad, or more than `max_head` bytes are of interim ones.
@@ -548,6 +552,8 @@ mod tests {
             ("HTTP/1.1 200 OK\r\nA \t", Ok(None)),
             ("HTTP/1.1 200 OK\r\nA", Err(bad)),
             ("HTTP/1.1 200 OK ", Err(bad)),
+            ("HTTP/1.1 20 OK\r\nA ", Err(bad)),
+            ("HTTP/1.1 200 OK\r\nContent-Length: x\r\nA ", Err(bad)),
             (&format!("{head}E "), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\nE "))),
             (&format!("{head}\r\nF : g\r\nH"), Ok(Some("HTTP/1.1 200 OK\r\nA: b\r\nC: d\r\n\r\nF : g\r\nH"))),
         ] {

@@ -90,8 +90,9 @@ pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, S
     Ok(Line { head: input, start: at, end, colon, text })
 }
 
-/// Returns the line at `at` whose name ends at `colon`, and its value, if that is a name or an address of IPv4 and perhaps a port after one
-/// space. Nearly all hosts are; they are looked through once, sixteen bytes at a time.
+/// Returns the line at `at` whose name ends at `colon`, and its value, if that is a name or an address of
+/// IPv4 and perhaps a port after one space. Nearly all hosts are; they are looked through once, sixteen bytes
+/// at a time.
 #[inline(always)]
 pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(Line<'_>, &[u8])> {
     let from = colon + 2;
@@ -162,7 +163,8 @@ pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
     }
 }
 
-/// Where the target of a request that begins at `from` ends: visible characters of ASCII, but no fragment (RFC 9112 section 3.2).
+/// Returns where the target of a request that begins at `from` ends: visible characters of ASCII, but no
+/// fragment (RFC 9112 section 3.2).
 #[inline(always)]
 pub(super) fn target_end(input: &[u8], from: usize) -> usize {
     sixteen::first(input, from, |byte| !byte.is_ascii_graphic() || byte == b'#')

@@ -1,10 +1,12 @@
-//! Which fields may stand in the trailers of a message: one rule for HTTP/1 and HTTP/2, for requests and answers.
+//! The fields that may stand in the trailers of a message: one rule for HTTP/1 and HTTP/2, for requests and
+//! answers.
 
 /// Longest name of [`NEVER`].
 const LONGEST: usize = 22;
 
-/// Fields that mean something only in a head (RFC 9110 section 6.5.1), in lower case and in order: framing, routing, connection
-/// options, modifiers of a request, authentication, cookies, content format, control of an answer, and what tells whom a request is from.
+/// Fields that mean something only in a head (RFC 9110 section 6.5.1), in lower case and in order: framing,
+/// routing, connection options, modifiers of a request, authentication, cookies, content format, control of
+/// an answer, and what tells whom a request is from.
 const NEVER: [&str; 42] = [
     "age",
     "authentication-info",
@@ -53,8 +55,8 @@ const NEVER: [&str; 42] = [
 /// Families of such fields.
 const FAMILIES: [&[u8]; 3] = [b"if-", b"proxy-", b"x-forwarded-"];
 
-/// Returns whether a field may stand in trailers. `name` is in any case. `_` counts as `-`: servers that pass fields on as variables
-/// (CGI, WSGI) cannot tell the two.
+/// Returns whether a field may stand in trailers. `name` is in any case. `_` counts as `-`: servers that pass
+/// fields on as variables (CGI, WSGI) cannot tell the two.
 pub fn may_trail(name: &[u8]) -> bool {
     let mut plain = [0; LONGEST];
     let begin = &name[..name.len().min(LONGEST)];

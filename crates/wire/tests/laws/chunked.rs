@@ -1,6 +1,8 @@
-//! A chunked body: it ends where a plain recursive reader says it ends, with the same content, however it is cut.
+//! A chunked body, of a request and of an answer: it ends where a plain recursive reader says it ends, with
+//! the same content, however it is cut. What is passed on of it is the body of a request, with the same
+//! content and no trailer that means something only in a head.
 
-use plimsoll_wire::http1::{Body, Chunked, Piece};
+use plimsoll_wire::http1::{Body, Chunked, Piece, Trailers, may_trail};
 
 use super::fields::show;
 use super::{Verdict, cuts};
@@ -21,29 +23,74 @@ enum End {
 /// Panics if the law does not hold.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(LONGEST)];
-    let shown = || show(input);
-    let (plain, content) = read(input);
-    assert_eq!(feed(input, &[]), plain, "{}", shown());
-    assert_eq!(step(input, input.len().max(1)), (plain, content), "{}", shown());
-    let whole = step(input, input.len().max(1));
-    for stride in [1, 2, 7] {
-        assert_eq!(step(input, stride), whole, "in pieces of {stride}: {}", shown());
-    }
-    for cut in cuts(input) {
-        assert_eq!(feed(input, &[cut]), whole.0, "cut at {cut}: {}", shown());
-    }
-    let each: Vec<usize> = (0..input.len()).collect();
-    assert_eq!(feed(input, &each), whole.0, "byte by byte: {}", shown());
-    match whole.0 {
+    obeys(input, Chunked::of_answer());
+    match obeys(input, Chunked::new()) {
         End::Whole(_) => Verdict::Accepted,
         End::Partial => Verdict::Partial,
         End::Bad => Verdict::Refused,
     }
 }
 
+/// The same of a body that is read by `chunked`.
+fn obeys(input: &[u8], chunked: Chunked) -> End {
+    let shown = || show(input);
+    let (plain, content) = read(input, chunked == Chunked::of_answer());
+    assert_eq!(feed(chunked, input, &[]), plain, "{}", shown());
+    assert_eq!(step(chunked, input, input.len().max(1)), (plain, content), "{}", shown());
+    let whole = step(chunked, input, input.len().max(1));
+    for stride in [1, 2, 7] {
+        assert_eq!(step(chunked, input, stride), whole, "in pieces of {stride}: {}", shown());
+    }
+    for cut in cuts(input) {
+        assert_eq!(feed(chunked, input, &[cut]), whole.0, "cut at {cut}: {}", shown());
+    }
+    let each: Vec<usize> = (0..input.len()).collect();
+    assert_eq!(feed(chunked, input, &each), whole.0, "byte by byte: {}", shown());
+    if let End::Whole(len) = whole.0 {
+        let passed = pass(chunked, &input[..len], len);
+        for stride in [1, 2, 7] {
+            assert_eq!(pass(chunked, &input[..len], stride), passed, "in pieces of {stride}: {}", shown());
+        }
+        let again = step(Chunked::new(), &passed, passed.len());
+        assert_eq!(again, (End::Whole(passed.len()), whole.1), "{}", show(&passed));
+        for name in trailers(&passed) {
+            assert!(may_trail(name), "{}", show(&passed));
+        }
+    }
+    whole.0
+}
+
+/// [`Trailers::pass`], at most `stride` bytes at a time: all that goes on.
+fn pass(chunked: Chunked, input: &[u8], stride: usize) -> Vec<u8> {
+    let (mut trailers, mut body, mut out) = (Trailers::default(), Body::Chunked(chunked), Vec::new());
+    for piece in input.chunks(stride) {
+        let passed = trailers.pass(&mut body, piece, &mut out, |_, _| true).expect("it is good");
+        assert_eq!(passed.taken, piece.len());
+        if passed.as_is {
+            out.extend_from_slice(piece);
+        }
+    }
+    out
+}
+
+/// The names of the trailers of a body that is good.
+fn trailers(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut chunked = Chunked::new();
+    let mut section: &[u8] = b"";
+    while !chunked.done() {
+        let step = chunked.step(body).expect("it is good");
+        if let Piece::Trailer(len) = step {
+            section = &body[..len];
+        }
+        body = &body[step.len()..];
+    }
+    let lines = section.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| Some(&line[..line.iter().position(|byte| *byte == b':')?]))
+}
+
 /// [`Body::feed`], in pieces that end at `ends`.
-fn feed(input: &[u8], ends: &[usize]) -> End {
-    let mut body = Body::Chunked(Chunked::new());
+fn feed(chunked: Chunked, input: &[u8], ends: &[usize]) -> End {
+    let mut body = Body::Chunked(chunked);
     let mut taken = 0;
     for end in ends.iter().copied().chain([input.len()]) {
         let piece = &input[taken..end];
@@ -62,8 +109,7 @@ fn feed(input: &[u8], ends: &[usize]) -> End {
 }
 
 /// [`Chunked::step`], at most `stride` bytes at a time: how it ended, and the content so far.
-fn step(input: &[u8], stride: usize) -> (End, Vec<u8>) {
-    let mut chunked = Chunked::new();
+fn step(mut chunked: Chunked, input: &[u8], stride: usize) -> (End, Vec<u8>) {
     let (mut taken, mut content) = (0, Vec::new());
     while taken < input.len() {
         let piece = &input[taken..input.len().min(taken + stride)];
@@ -84,33 +130,34 @@ fn step(input: &[u8], stride: usize) -> (End, Vec<u8>) {
     (End::Partial, content)
 }
 
-/// The grammar of RFC 9112 section 7.1 as it stands there, with white space before an extension and nowhere else: how it
-/// ends, and the content up to there.
-fn read(input: &[u8]) -> (End, Vec<u8>) {
+/// The grammar of RFC 9112 section 7.1 as it stands there: how it ends, and the content up to there. White
+/// space stands before an extension, and if `lenient` after every size and before the colons of trailers;
+/// nowhere else.
+fn read(input: &[u8], lenient: bool) -> (End, Vec<u8>) {
     let mut rest = Rest(input);
     let mut content = Vec::new();
-    let end = match body(&mut rest, &mut content) {
+    let end = match body(&mut rest, lenient, &mut content) {
         Ok(()) => End::Whole(input.len() - rest.0.len()),
         Err(end) => end,
     };
     (end, content)
 }
 
-fn body(rest: &mut Rest<'_>, content: &mut Vec<u8>) -> Result<(), End> {
+fn body(rest: &mut Rest<'_>, lenient: bool, content: &mut Vec<u8>) -> Result<(), End> {
     loop {
         let digits = rest.run(|byte| byte.is_ascii_hexdigit());
         // Fifteen digits are four thousand times the disks of this world.
         if digits.len() > 15 {
             return Err(End::Bad);
         }
-        match rest.peek()? {
-            _ if digits.is_empty() => return Err(End::Bad),
-            _ => {}
+        rest.peek()?;
+        if digits.is_empty() {
+            return Err(End::Bad);
         }
-        let white = rest.run(|byte| matches!(byte, b' ' | b'\t'));
+        let white = rest.run(is_white);
         match rest.peek()? {
             b';' => drop(rest.run(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f)),
-            _ if !white.is_empty() => return Err(End::Bad),
+            _ if !white.is_empty() && !lenient => return Err(End::Bad),
             _ => {}
         }
         rest.crlf()?;
@@ -129,13 +176,24 @@ fn body(rest: &mut Rest<'_>, content: &mut Vec<u8>) -> Result<(), End> {
     }
     while rest.peek()? != b'\r' {
         let name = rest.run(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
-        if rest.peek()? != b':' || name.is_empty() {
+        rest.peek()?;
+        if name.is_empty() {
+            return Err(End::Bad);
+        }
+        if lenient {
+            rest.run(is_white);
+        }
+        if rest.peek()? != b':' {
             return Err(End::Bad);
         }
         rest.run(|byte| byte == b'\t' || byte >= b' ' && byte != 0x7f);
         rest.crlf()?;
     }
     rest.crlf()
+}
+
+fn is_white(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
 }
 
 /// What is still to be read.

@@ -1,5 +1,6 @@
-//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way, also where white space before colons
-//! is left out; what is written for the client parses again, means the same, and carries nothing that was for this hop.
+//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way, also
+//! where white space before colons is left out; what is written for the client parses again, means the same,
+//! and carries nothing that was for this hop.
 
 use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite, Unread};
 

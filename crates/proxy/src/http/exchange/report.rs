@@ -32,7 +32,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 }
 
-/// Reports in the trailers of an answer in HTTP/1.1 whose head announces them (`Trailer: endpoint-load-metrics`).
+/// Reports in the trailers of an answer in HTTP/1.1 whose head announces them (`Trailer:
+/// endpoint-load-metrics`).
 pub(super) struct Trailing {
     announced: bool,
     /// Whether reports are for us alone.

@@ -144,7 +144,7 @@ fn run(
     let (core, listener) = stage;
     let mut session = session_at(Rc::clone(core), Rc::clone(listener), Wire(Rc::clone(&client)));
     let mut cx = Context::from_waker(Waker::noop());
-    let Poll::Ready(Next::Request(mut asked)) = pin!(session.next()).poll(&mut cx) else {
+    let Poll::Ready(Next::Request(mut asked)) = pin!(session.next(core)).poll(&mut cx) else {
         panic!("the head is whole")
     };
     let pool = session.listener.pool();
