@@ -336,8 +336,8 @@ impl Vitals {
             return 0;
         }
         let age = tick(now).wrapping_sub(self.asked.load(Relaxed));
-        let age = if age > u32::MAX - FUTURE { 0 } else { age };
-        self.blended_at(now).map_or(u64::from(age) << 20, |(_, since)| since.min(u64::from(age) << 20))
+        let age = if age > u32::MAX - FUTURE { 0 } else { u64::from(age) << 20 };
+        self.blended_at(now).map_or(age, |(_, since)| since.min(age))
     }
 
     /// Returns the [`silence`](Self::silence) as far as it says that the member has become slow: one unanswered request may be a long one,
