@@ -210,6 +210,12 @@ fn groups(page: &mut Page, groups: &[GroupStatus]) {
     each("plimsoll_group_healthy", Kind::Gauge, "1 if a member of the group can be used.", |g| {
         flag(g.healthy)
     });
+    each(
+        "plimsoll_group_refused_ratio",
+        Kind::Gauge,
+        "Share of the requests of the last ten seconds that were refused for want of room; 0 if none was.",
+        |g| g.shedding_share.unwrap_or(0.0),
+    );
     each("plimsoll_retries_total", Kind::Counter, "Requests tried again.", |g| g.retries as f64);
     each(
         "plimsoll_retries_denied_total",

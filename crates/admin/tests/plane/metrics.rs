@@ -40,6 +40,8 @@ fn the_page_is_valid_and_complete() {
         assert_eq!(value(&series), expected, "{series}");
     }
     assert_eq!(value(r#"plimsoll_group_load{group="web"}"#), 0.625);
+    assert_eq!(value(r#"plimsoll_group_refused_ratio{group="web"}"#), 0.125);
+    assert_eq!(value("plimsoll_group_refused_ratio{group=\"odd \"\\\n one\"}"), 0.0);
     assert!(value("process_resident_memory_bytes") > 0.0);
 }
 

@@ -329,6 +329,7 @@ fn status() -> Status {
         load: (name == "web").then_some(0.625),
         members,
         rejected: BTreeMap::from([("no_member".to_owned(), 2)]),
+        shedding_share: (name == "web").then_some(0.125),
         urgencies: vec![UrgencyStatus { urgency: 1, served: 13, refused: 14 }],
         latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
         load_line: (name == "web").then(load_line),
