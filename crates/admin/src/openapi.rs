@@ -287,6 +287,7 @@ fn schemas() -> Value {
             "name": {"type": "string"}, "address": {"type": "string"}, "state": {"type": "string"},
             "why": {"type": "string"}, "capacity": {"type": "number"}, "weight": {"type": "number"},
             "in_flight": {"type": "integer"}, "requests": {"type": "integer"}, "failures": {"type": "integer"},
+            "slow_seconds": {"type": ["number", "null"]},
             "load_line": {"anyOf": [{"$ref": "#/components/schemas/MemberLoadLine"}, {"type": "null"}]},
         });
         object(&["name", "address", "state", "why", "capacity", "in_flight", "requests"], properties)

@@ -52,6 +52,10 @@ pub enum EventKind {
     Shedding,
     /// None was for a while.
     ShedEnded,
+    /// It answers ten times slower than its group.
+    Slow,
+    /// It was not for a while.
+    SlowEnded,
     /// An operator changed a setting while it runs.
     Changed,
     /// More reports came for a member than are taken.

@@ -351,6 +351,9 @@ pub struct MemberStatus {
     /// What strategies make of its loads: averaged, and mixed with the group's mean as they age; none without one that
     /// counts.
     pub load_effective: Option<f64>,
+    /// Seconds since it was found to answer ten times slower than its group; none where it does not.
+    #[serde(default)]
+    pub slow_seconds: Option<f64>,
     /// Part of its sessions that is to go now, 0 to 1; 0 without an alert, or while the alert is held.
     pub alert_share: f64,
     /// Idle connections to it kept for reuse.
@@ -383,6 +386,16 @@ pub struct MemberStatus {
     /// Whom it shares its host with; none where only this group is there.
     #[serde(default)]
     pub host: Option<HostStatus>,
+}
+
+/// A glyph and a word for members that are slow, in place of those of their state.
+pub const SLOW: (&str, &str) = ("▲", "slow");
+
+impl MemberStatus {
+    /// Returns whether it is in use, and ten times slower than its group.
+    pub fn is_slow(&self) -> bool {
+        self.slow_seconds.is_some() && self.state.eligible()
+    }
 }
 
 /// A host on which several groups have members.

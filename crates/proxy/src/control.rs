@@ -26,12 +26,14 @@ use crate::{GroupSettings, ListenerSettings, Settings};
 mod journal;
 mod refusals;
 mod ruled;
+mod slow;
 
 pub(crate) use journal::Journal;
 pub use journal::Stamped;
 pub(crate) use refusals::Refusals;
 pub(crate) use ruled::Ruled;
 use ruled::blame;
+use slow::SlowMembers;
 
 /// A listener as the slow path sees it.
 pub(crate) struct Opened {
@@ -87,6 +89,13 @@ const LINES: usize = 4096;
 /// The groups that listeners lead to.
 pub(crate) fn of_groups<'s>(listeners: impl Iterator<Item = &'s ListenerSettings>) -> BTreeSet<&'s str> {
     listeners.flat_map(ListenerSettings::led_to).map(|name| &**name).collect()
+}
+
+/// The groups whose members have sessions. These last as long as they like: how many are open says nothing
+/// about how busy a member is, and how long they last nothing about how quick it is.
+fn of_sessions(settings: &Settings) -> BTreeSet<&str> {
+    let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.tells());
+    of_groups(settings.listeners.iter().filter(sessions))
 }
 
 impl Control {
@@ -147,9 +156,13 @@ impl Control {
         }
         self.survey(&stirring, now);
         let drawn = (LINES / self.groups.len().max(1)).clamp(2, DRAWN);
+        let sessions = of_sessions(&self.settings);
         for (name, ruled) in &mut self.groups {
             match stirring.contains(name) {
-                true => ruled.remember(drawn, now),
+                true => {
+                    ruled.remember(drawn, now);
+                    ruled.tell_slow(!sessions.contains(&**name), now, &mut self.journal);
+                }
                 false => ruled.history.rest(&MIDDLES, now),
             }
         }
@@ -175,9 +188,7 @@ impl Control {
 
     /// Looks at the traffic; for how long not again.
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
-        // Sessions last as long as they like; that many are open says nothing about how busy a member is.
-        let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.tells());
-        let of = of_groups(self.settings.listeners.iter().filter(sessions));
+        let of = of_sessions(&self.settings);
         let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), now));
         looks.min().unwrap_or(Duration::from_secs(1))
     }

@@ -20,7 +20,7 @@ use crate::stats::{Count, Merged};
 pub(crate) const SECONDS: usize = 600;
 /// Members of a group of which there are lines, and times of late: the first of them.
 pub(crate) const DRAWN: usize = 32;
-const TIMED: usize = 256;
+pub(crate) const TIMED: usize = 256;
 /// Samples that times of a group are of.
 const TIMES: usize = 5;
 /// Samples that rates of a member are of, and what was moved.
@@ -28,6 +28,8 @@ const RATES: usize = 10;
 const MINUTE: usize = 60;
 /// Half life of a member's times, seconds.
 const HALF: f64 = 5.0;
+/// Answers that a median has to rest on for a member to be compared by it; old ones count less.
+const STEADY: f32 = 5.0;
 /// A sample that comes sooner after the last is left out.
 const SOONEST: f64 = 0.5;
 
@@ -238,6 +240,15 @@ impl History {
             p99: sample.p99.map(f64::from),
         };
         self.samples.iter().map(second).collect()
+    }
+
+    /// Returns how many requests ended with a member in the last minute, and the median of about the last ten
+    /// seconds where it rests on enough of them.
+    pub(crate) fn pace(&self, id: MemberId, middles: &[f64]) -> (u64, Option<f64>) {
+        let Some(track) = self.members.get(&id) else { return (0, None) };
+        let (Some(first), Some(last)) = (track.counts.front(), track.counts.back()) else { return (0, None) };
+        let times = track.times.as_ref().filter(|times| times.counts.iter().sum::<f32>() >= STEADY);
+        (last.requests.saturating_sub(first.requests), times.and_then(|times| times.quantile(0.5, middles)))
     }
 
     fn member(&self, id: MemberId, name: &str, middles: &[f64]) -> MemberRecent {

@@ -40,6 +40,7 @@ pub(super) fn status() -> Status {
         said_age_seconds: None,
         load: None,
         load_effective: None,
+        slow_seconds: None,
         alert_share: 0.0,
         idle_connections: 4,
         requests: 7000,

@@ -234,7 +234,7 @@ fn shown(group: &GroupStatus, most: usize) -> impl Iterator<Item = &MemberStatus
         let used =
             |member: &MemberStatus| member.load_line.as_ref().and_then(|line| line.used).unwrap_or(0.0);
         members.sort_by(|one, other| {
-            let need = |member: &MemberStatus| std::cmp::Reverse(words::state(member.state).2);
+            let need = |member: &MemberStatus| std::cmp::Reverse(words::member(member).2);
             need(one).cmp(&need(other)).then(used(other).total_cmp(&used(one)))
         });
     }
@@ -278,7 +278,7 @@ impl MemberRow {
         scale: Scale,
         bound: u64,
     ) -> Self {
-        let (glyph, word, tone) = words::state(member.state);
+        let (glyph, word, tone) = words::member(member);
         let figures = Figures::of(member, recent, bound);
         let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
         let errors = match (figures.failures, figures.failing) {
@@ -300,7 +300,7 @@ impl MemberRow {
             tone,
             glyph,
             word,
-            why: member.why.clone(),
+            why: why(member),
             since: ago(member.since_seconds),
             bar: bar::bar(member, recent, scale),
             report: figures.report_age.map_or_else(|| "–".to_owned(), ago),
@@ -314,6 +314,13 @@ impl MemberRow {
             sheds_tone: if figures.alert_share > 0.0 { Tone::Fair } else { Tone::Off },
         }
     }
+}
+
+/// Why a member is in its state, after since when it is slow.
+fn why(member: &MemberStatus) -> String {
+    let slow = member.slow_seconds.filter(|_| member.is_slow());
+    let slow = slow.map(|since| format!("ten times slower than its group for {}; ", ago(since)));
+    format!("{}{}", slow.unwrap_or_default(), member.why)
 }
 
 /// The three charts of a group.

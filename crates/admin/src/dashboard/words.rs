@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use plimsoll_brain::status::{GroupStatus, LoadLine, RecentSecond, Standing};
+use plimsoll_brain::status::{GroupStatus, LoadLine, MemberStatus, RecentSecond, SLOW, Standing};
 use plimsoll_brain::{Event, EventKind, State};
 use time::OffsetDateTime;
 
@@ -18,6 +18,14 @@ pub(super) fn state(state: State) -> (&'static str, &'static str, Tone) {
         State::Ejected | State::Down => Tone::Bad,
     };
     (glyph, word, tone)
+}
+
+/// Glyph, word and tone of a member: that it is slow, if it is, or its state.
+pub(super) fn member(member: &MemberStatus) -> (&'static str, &'static str, Tone) {
+    match member.is_slow() {
+        true => (SLOW.0, SLOW.1, Tone::Fair),
+        false => state(member.state),
+    }
 }
 
 /// Glyph, words and tone of what happened.
@@ -40,8 +48,9 @@ pub(super) fn happened(kind: EventKind, why: &str) -> (&'static str, String, Ton
         | Kind::Enabled
         | Kind::AlertCleared
         | Kind::ShedEnded
+        | Kind::SlowEnded
         | Kind::DiscoveryRecovered => ("✔", Tone::Good),
-        Kind::AlertRaised => ("▲", Tone::Fair),
+        Kind::AlertRaised | Kind::Slow => ("▲", Tone::Fair),
         Kind::Moved | Kind::HandedOver => ("→", Tone::Fair),
         Kind::SlowStart => ("◐", Tone::Fair),
         Kind::Draining => ("◌", Tone::Fair),
@@ -318,6 +327,13 @@ mod tests {
         assert_eq!(Verdict::of(&group, &[]).serve, "it has no members");
         let mut group = sample::status().groups.remove(0);
         group.members.truncate(1);
+        group.members[0].slow_seconds = Some(3.0);
+        assert_eq!(member(&group.members[0]), ("▲", "slow", Tone::Fair));
+        assert_eq!(Verdict::of(&group, &[]).tone, Tone::Fair, "worth a look");
+        group.members[0].state = State::Down;
+        assert_eq!(member(&group.members[0]).1, "down");
+        group.members[0].slow_seconds = None;
+        group.members[0].state = State::Up;
         let second =
             RecentSecond { offered: 300.0, failed: 100.0, p99: Some(0.038), ..RecentSecond::default() };
         let mut seconds = vec![second; 9];

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::{GroupStatus, LoadLine};
+use super::{GroupStatus, LoadLine, MemberStatus};
 use crate::State;
 
 /// How a group stands, best first.
@@ -11,8 +11,8 @@ use crate::State;
 pub enum Standing {
     /// As it should be.
     Well,
-    /// It serves, and something is worth a look: a member that is not in use though it should be, one that sheds, little room, a
-    /// loss of requests.
+    /// It serves, and something is worth a look: a member that is not in use though it should be, one that
+    /// sheds or is slow, little room, a loss of requests.
     LookAtIt,
     /// It serves, and not as it should: over its load line, requests are lost, or it uses members that are down for want of others.
     InTrouble,
@@ -34,6 +34,8 @@ impl Standing {
     pub fn of(group: &GroupStatus, lost: f64) -> Self {
         let members = group.members.iter().map(|member| (member.state, member.alert_share));
         let line = group.load_line.as_ref().map_or(Self::Well, Self::floating);
+        let slow = group.members.iter().any(MemberStatus::is_slow);
+        let line = line.max(if slow { Self::LookAtIt } else { Self::Well });
         let refusing = if group.shedding_seconds.is_some() { Self::Refusing } else { Self::Well };
         match Self::of_members(members, lost) {
             Self::Down if group.healthy => Self::InTrouble.max(refusing),

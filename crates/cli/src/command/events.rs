@@ -241,6 +241,8 @@ pub(super) fn kind(kind: EventKind, why: &str) -> (&'static str, Tone) {
         EventKind::Recovered => ("recovered", Tone::Good),
         EventKind::Shedding => ("refuses", Tone::Bad),
         EventKind::ShedEnded => ("refuses none", Tone::Good),
+        EventKind::Slow => ("slow", Tone::Fair),
+        EventKind::SlowEnded => ("not slow", Tone::Good),
         EventKind::Changed => ("changed", Tone::Plain),
         EventKind::Flooded => ("flooded", Tone::Bad),
         EventKind::NoReports => ("no reports", Tone::Bad),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use plimsoll_brain::status::{GroupStatus, Status};
+use plimsoll_brain::status::{GroupStatus, MemberStatus, Status};
 use serde_json::{Value, json};
 
 use super::{Exit, Failure, Globals, load_line, sources};
@@ -85,7 +85,7 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
     for group in groups {
         let all: u64 = group.members.iter().map(|member| member.requests).sum();
         for member in &group.members {
-            let (glyph, word, tone) = text::state(member.state);
+            let (glyph, word, tone) = text::standing(member.state, member.is_slow());
             let share = match all {
                 0 => "-".into(),
                 all => format!("{:.1}%", member.requests as f64 * 100.0 / all as f64),
@@ -106,7 +106,7 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
                 Cell::number(time(member.latency.p50)),
                 Cell::number(time(member.latency.p99)),
                 Cell::number(ago(member.since_seconds)),
-                Cell::text(&member.why).tone(Tone::Faint),
+                Cell::text(&why(member)).tone(Tone::Faint),
             ]);
         }
     }
@@ -121,6 +121,13 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
         lines => format!("\n{}", table(lines, color)),
     };
     table(&rows, color) + &below(&can_carry) + &below(&predicted) + &below(&found)
+}
+
+/// Why a member is in its state, after since when it is slow.
+fn why(member: &MemberStatus) -> String {
+    let slow = member.slow_seconds.filter(|_| member.is_slow());
+    let slow = slow.map(|since| format!("ten times slower than its group for {}; ", ago(since)));
+    format!("{}{}", slow.unwrap_or_default(), member.why)
 }
 
 #[cfg(test)]
@@ -141,6 +148,20 @@ mod tests {
         web           [fd00::5]:80          ✘ down               1          0         0         0   0.0%       -       -   3m 20s  connection refused
         game servers  games.internal:27015  ○ unchecked          1          0         0         0      -       -       -   3m 20s  no check has passed yet
         ");
+    }
+
+    #[test]
+    fn a_slow_member_is_marked() {
+        let mut status = sample();
+        status.groups[0].members.iter_mut().for_each(|member| member.slow_seconds = Some(12.0));
+        let groups: Vec<_> = status.groups.iter().collect();
+        let shown = render(&groups, false);
+        let states = shown.lines().filter(|line| line.contains("▲ slow "));
+        let states: Vec<&str> = states.filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(states, ["10.0.0.1:80", "10.0.0.2:80"], "of others the state says more: {shown}");
+        let why = "ten times slower than its group for 12s; 2 checks in a row passed";
+        assert!(shown.lines().any(|line| line.ends_with(why)), "{shown}");
+        assert!(render(&groups, true).contains("\u{1b}[33m▲ slow"));
     }
 
     #[test]

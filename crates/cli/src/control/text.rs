@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use plimsoll_brain::State;
-use plimsoll_brain::status::Standing;
+use plimsoll_brain::status::{SLOW, Standing};
 
 /// How something is to be seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,14 @@ impl Tone {
             Self::Bad => "31",
         };
         if code.is_empty() { text.to_owned() } else { format!("\x1b[{code}m{text}\x1b[0m") }
+    }
+}
+
+/// Glyph, word and tone of a member: that it is slow, if it is, or its state.
+pub(crate) fn standing(member: State, slow: bool) -> (&'static str, &'static str, Tone) {
+    match slow {
+        true => (SLOW.0, SLOW.1, Tone::Fair),
+        false => state(member),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The events so far: the last thousand are kept, and whoever listens is told of the next.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_brain::{Event, EventKind};
@@ -75,6 +76,20 @@ impl Journal {
         self.history.iter().rev().find(of).map(|stamped| stamped.event.kind)
     }
 
+    /// Members of a group of which something has begun and is not over, by its two kinds of events.
+    pub(crate) fn begun_of(&self, group: &str, [begins, ends]: [EventKind; 2]) -> BTreeSet<Arc<str>> {
+        let mut begun = BTreeSet::new();
+        for Stamped { event, .. } in self.history.iter().filter(|stamped| &*stamped.event.group == group) {
+            let Some(member) = &event.member else { continue };
+            if event.kind == begins {
+                begun.insert(Arc::clone(member));
+            } else if event.kind == ends || event.kind == EventKind::Left {
+                begun.remove(member);
+            }
+        }
+        begun
+    }
+
     /// Goes on where another process stopped: what happened here since comes after what happened there.
     pub(crate) fn recall(&mut self, seq: u64, before: Vec<Stamped>) {
         let own = std::mem::take(&mut self.history);
@@ -138,6 +153,25 @@ mod tests {
         journal.speak();
         journal.note(EventKind::Changed, "now".into());
         assert_eq!(journal.untold, None);
+    }
+
+    #[test]
+    fn what_has_begun_goes_on_until_it_is_over_or_the_member_has_left() {
+        let mut journal = Journal::new();
+        let kinds = [EventKind::Slow, EventKind::SlowEnded];
+        for (group, member, kind) in [
+            ("web", "a", EventKind::Slow),
+            ("web", "b", EventKind::Slow),
+            ("web", "c", EventKind::Slow),
+            ("api", "d", EventKind::Slow),
+            ("web", "b", EventKind::SlowEnded),
+            ("web", "c", EventKind::Left),
+            ("web", "a", EventKind::Down),
+        ] {
+            let (why, inputs) = (String::new(), Vec::new());
+            journal.write(Event { kind, group: group.into(), member: Some(member.into()), why, inputs });
+        }
+        assert_eq!(journal.begun_of("web", kinds), BTreeSet::from(["a".into()]));
     }
 
     #[test]

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use plimsoll_brain::{Analyzer, MemberId, MemberSpec, Time, Totals};
 
-use super::{Journal, Refusals};
+use super::slow::Pace;
+use super::{Journal, Refusals, SlowMembers};
 use crate::GroupSettings;
 use crate::blame::Blame;
 use crate::group::{Group, Published, Record, Wires};
 use crate::hand_over::HandOvers;
-use crate::history::History;
-use crate::load_line::Survey;
+use crate::history::{History, TIMED};
+use crate::load_line::{MIDDLES, Survey};
 use crate::metered::HostMeter;
 use crate::moves::{self, Targets};
 use crate::neighbours::Hosts;
@@ -35,6 +36,7 @@ pub(crate) struct Ruled {
     /// Sessions that left members, as far as events told of them.
     pub(crate) told: BTreeMap<MemberId, u64>,
     pub(crate) refusals: Refusals,
+    pub(crate) slow: SlowMembers,
     ids: BTreeMap<Arc<str>, MemberId>,
     pub(crate) hand_overs: HandOvers,
     pub(crate) load_line: Survey,
@@ -84,6 +86,7 @@ impl Ruled {
             records,
             told: BTreeMap::new(),
             refusals: Refusals::default(),
+            slow: SlowMembers::default(),
             ids,
             hand_overs: HandOvers::default(),
             load_line: Survey::default(),
@@ -195,6 +198,27 @@ impl Ruled {
             }
             journal.write(event);
         }
+    }
+
+    /// Writes down which members are slow since the last time, or are not any more. `requests`: do times say
+    /// how quick they are?
+    pub(super) fn tell_slow(&mut self, requests: bool, now: Time, journal: &mut Journal) {
+        let pace = |(id, spec, _): (MemberId, &MemberSpec, _)| {
+            let (answers, median) = self.history.pace(id, &MIDDLES);
+            let median = median.filter(|_| requests);
+            Pace { member: id, name: Arc::clone(&spec.name), answers, median }
+        };
+        let paces: Vec<Pace> = self.analyzer.members().take(TIMED).map(pace).collect();
+        for event in self.slow.look(&paces, &self.group.name, now) {
+            journal.write(event);
+        }
+    }
+
+    /// Goes on with what a process before this one wrote down of its members.
+    pub(crate) fn recall_slow(&mut self, journal: &Journal, now: Time) {
+        let slow = journal.begun_of(&self.group.name, SlowMembers::KINDS);
+        let slow: Vec<MemberId> = slow.iter().filter_map(|name| self.id(name)).collect();
+        self.slow.recall(slow, now);
     }
 
     pub(super) fn totals(&self) -> Vec<(MemberId, Totals)> {

@@ -185,6 +185,7 @@ impl Engine {
             // What was counted elsewhere did not come in an instant.
             ruled.load_line = Survey::default();
             ruled.refusals.recall(journal.last_of(name, &Refusals::KINDS), now);
+            ruled.recall_slow(journal, now);
             ruled.settle(*cores, now, journal);
         }
         control.add_counts(&counts);

@@ -144,3 +144,19 @@ fn a_group_at_rest_has_seconds_in_which_nothing_happened() {
     assert_eq!(rests.recent(time(40)), looked_at.recent(time(40)));
     assert_eq!(last(&rests).requests_per_second, 0.0);
 }
+
+#[test]
+fn a_pace_is_of_a_minute_and_rests_on_enough_answers() {
+    let mut history = History::default();
+    for now in 1..=100 {
+        // One answer in five seconds.
+        let few = Counts { requests: now / 5, ..seen(2, now, 0).counts };
+        let few = Seen { counts: few, latencies: Some(vec![0, 0, now / 5]), ..seen(2, now, 0) };
+        second(&mut history, now, vec![seen(1, now, 10), few]);
+    }
+    let pace = |id| history.pace(MemberId(id), &MIDDLES);
+    assert_eq!(pace(1), (600, Some(0.1)));
+    assert_eq!(pace(2), (12, None));
+    assert_eq!(pace(3), (0, None), "nothing is known of it");
+    assert_eq!(history.member(MemberId(2), "b:1", &MIDDLES).p50, Some(1.0), "which is shown all the same");
+}

@@ -58,6 +58,8 @@ pub(super) struct Section {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) state: State,
+    /// In use, and ten times slower than its group.
+    pub(super) slow: bool,
     pub(super) why: String,
     pub(super) since_seconds: f64,
     pub(super) load: Gauge,
@@ -215,6 +217,7 @@ fn row(group: &GroupStatus, member: &MemberStatus, known: &Known<'_>, past: &Pas
     Row {
         name: member.name.clone(),
         state: member.state,
+        slow: member.is_slow(),
         why: member.why.clone(),
         since_seconds: member.since_seconds,
         load: Gauge::new(Load::of(&limited, recent, known.scale), known.scale),

@@ -280,7 +280,7 @@ impl Layout {
         let width = self.name;
         let name = cut(&plain(&row.name), width);
         let mut line = Line::new(&format!("{name:width$}  "), Tone::Strong);
-        let (glyph, word, tone) = text::state(row.state);
+        let (glyph, word, tone) = text::standing(row.state, row.slow);
         line.push(&format!("{:STATE$}  ", format!("{glyph} {word}")), tone);
         line.push(&row.load.bar(self.bar), row.load.tone());
         line.push(&format!("  {:LOAD$}", row.load.text()), row.load.tone());

@@ -1,0 +1,222 @@
+//! Members that answer ten times slower than their group, when that begins, and when it is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use plimsoll_brain::{Event, EventKind, MemberId, Time};
+
+/// A member is slow whose median is so many times that of its group, …
+const TIMES: f64 = 10.0;
+/// … and longer by so many seconds: what is quick is not slow beside what is quicker.
+const LONGER: f64 = 0.05;
+/// Answers in the last minute below which nothing is said of a member.
+const FEW: u64 = 20;
+/// It is over when the member was not slow for so long, …
+const CALM: Duration = Duration::from_secs(10);
+/// … or has answered next to nothing for so long.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How a member answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    pub(crate) member: MemberId,
+    pub(crate) name: Arc<str>,
+    /// Answers in the last minute.
+    pub(crate) answers: u64,
+    /// Median of about the last ten seconds, seconds; none of too few answers.
+    pub(crate) median: Option<f64>,
+}
+
+impl Pace {
+    /// Returns the median, if it rests on enough.
+    fn proved(&self) -> Option<f64> {
+        self.median.filter(|_| self.answers >= FEW)
+    }
+}
+
+/// Members of a group that are slow, as far as events told of them.
+#[derive(Debug, Default)]
+pub(crate) struct SlowMembers {
+    marks: BTreeMap<MemberId, Mark>,
+}
+
+/// Since when a member is slow, and when it was last found to be.
+#[derive(Debug)]
+struct Mark {
+    since: Time,
+    last: Time,
+}
+
+impl SlowMembers {
+    /// Its kinds of events: it begins, and it is over.
+    pub(crate) const KINDS: [EventKind; 2] = [EventKind::Slow, EventKind::SlowEnded];
+
+    /// Goes on where a process before this one stopped, with the members that it found slow.
+    pub(crate) fn recall(&mut self, members: impl IntoIterator<Item = MemberId>, now: Time) {
+        self.marks.extend(members.into_iter().map(|member| (member, Mark { since: now, last: now })));
+    }
+
+    /// Returns since when a member is slow, if it is.
+    pub(crate) fn since(&self, member: MemberId) -> Option<Time> {
+        self.marks.get(&member).map(|mark| mark.since)
+    }
+
+    /// Compares the members of a group, and returns what there is to be told of them.
+    pub(crate) fn look(&mut self, paces: &[Pace], group: &str, now: Time) -> Vec<Event> {
+        let here: BTreeSet<MemberId> = paces.iter().map(|pace| pace.member).collect();
+        self.marks.retain(|member, _| here.contains(member));
+        let usual = usual(paces);
+        let mut events = Vec::new();
+        for pace in paces {
+            let (median, usual) = match (pace.proved(), usual) {
+                (Some(median), Some(usual)) => (Some(median), usual),
+                // One of a kind, or silent: it cannot be compared.
+                _ => (None, 0.0),
+            };
+            let slow = median.map(|median| median >= TIMES * usual && median - usual >= LONGER);
+            let event = |kind, why| {
+                let inputs = |median| vec![("median".to_owned(), median), ("group_median".to_owned(), usual)];
+                let inputs = median.map(inputs).unwrap_or_default();
+                Event { kind, group: group.into(), member: Some(Arc::clone(&pace.name)), why, inputs }
+            };
+            match (self.marks.get_mut(&pace.member), slow) {
+                (None, Some(true)) => {
+                    self.marks.insert(pace.member, Mark { since: now, last: now });
+                    let median = median.unwrap_or_default();
+                    let why = format!(
+                        "half of its answers take {} or longer, where its group takes {}",
+                        shown(median),
+                        shown(usual)
+                    );
+                    events.push(event(EventKind::Slow, why));
+                }
+                (Some(mark), Some(true)) => mark.last = now,
+                (Some(mark), Some(false)) if now.since(mark.last) >= CALM => {
+                    let lasted = mark.last.since(mark.since).as_secs();
+                    self.marks.remove(&pace.member);
+                    let why = format!("was not slow for {} s; it was for {lasted} s before", CALM.as_secs());
+                    events.push(event(EventKind::SlowEnded, why));
+                }
+                (Some(mark), None) if now.since(mark.last) >= SILENCE => {
+                    self.marks.remove(&pace.member);
+                    let why =
+                        format!("has answered too little for {} s to be called slow", SILENCE.as_secs());
+                    events.push(event(EventKind::SlowEnded, why));
+                }
+                _ => {}
+            }
+        }
+        events
+    }
+}
+
+/// Median of the members' medians, the lower one of two in the middle; none where fewer than two can be
+/// compared.
+fn usual(paces: &[Pace]) -> Option<f64> {
+    let mut medians: Vec<f64> = paces.iter().filter_map(Pace::proved).collect();
+    medians.sort_by(f64::total_cmp);
+    let middle = medians.len().checked_sub(1)? / 2;
+    (medians.len() > 1).then(|| medians[middle])
+}
+
+/// Seconds for people.
+fn shown(seconds: f64) -> String {
+    match seconds {
+        ..0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
+        ..0.009_995 => format!("{:.1} ms", seconds * 1e3),
+        ..0.9995 => format!("{:.0} ms", seconds * 1e3),
+        _ => format!("{seconds:.1} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Time {
+        Time(0) + Duration::from_secs(second)
+    }
+
+    fn pace(nth: u32, answers: u64, median: f64) -> Pace {
+        Pace {
+            member: MemberId(nth),
+            name: format!("m{nth}").into(),
+            answers,
+            median: Some(median).filter(|median| *median > 0.0),
+        }
+    }
+
+    const NOBODY: [u32; 0] = [];
+
+    /// Which of the members with these answers and medians are slow.
+    fn slow(members: &[(u64, f64)]) -> Vec<u32> {
+        let paces: Vec<Pace> =
+            (0..).zip(members).map(|(nth, (answers, median))| pace(nth, *answers, *median)).collect();
+        let mut slow = SlowMembers::default();
+        let events = slow.look(&paces, "web", at(1));
+        assert_eq!(events.len(), slow.marks.len());
+        slow.marks.keys().map(|member| member.0).collect()
+    }
+
+    #[test]
+    fn slow_is_ten_times_the_group_and_fifty_milliseconds() {
+        assert_eq!(slow(&[(100, 0.01), (100, 0.01), (100, 0.1)]), [2]);
+        assert_eq!(slow(&[(100, 0.01), (100, 0.01), (100, 0.099)]), NOBODY, "not ten times");
+        assert_eq!(slow(&[(100, 0.001), (100, 0.001), (100, 0.05)]), NOBODY, "49 ms");
+        assert_eq!(slow(&[(100, 0.001), (100, 0.001), (100, 0.052)]), [2]);
+        assert_eq!(slow(&[(100, 0.01), (100, 0.01), (19, 0.5)]), NOBODY, "too few answers");
+        assert_eq!(slow(&[(100, 0.01), (100, 0.5)]), [1], "of two");
+        assert_eq!(slow(&[(100, 0.01), (100, 0.5), (100, 0.5), (100, 0.01)]), [1, 2], "of half");
+        assert_eq!(slow(&[(100, 0.01), (100, 0.5), (100, 0.5)]), NOBODY, "then that is what the group takes");
+        assert_eq!(slow(&[(100, 0.5)]), NOBODY, "alone");
+        assert_eq!(slow(&[(100, 0.5), (3, 0.01)]), NOBODY, "as good as alone");
+        assert_eq!(slow(&[]), NOBODY);
+    }
+
+    #[test]
+    fn it_is_told_once_that_it_begins_and_once_that_it_is_over() {
+        let mut slow = SlowMembers::default();
+        let mut said = Vec::new();
+        for second in 0..120 {
+            let (answers, median) = match second {
+                5..20 | 25 | 40..50 => (100, 0.8),
+                50..115 => (3, 0.8),
+                _ => (100, 0.01),
+            };
+            let paces = [pace(0, 900, 0.01), pace(1, answers, median)];
+            for event in slow.look(&paces, "web", at(second)) {
+                said.push((second, event.member.unwrap().to_string(), event.kind, event.why));
+            }
+            let since = match second {
+                5..35 => Some(at(5)),
+                40..109 => Some(at(40)),
+                _ => None,
+            };
+            assert_eq!(slow.since(MemberId(1)), since, "at {second} s");
+            assert_eq!(slow.since(MemberId(0)), None);
+        }
+        let one = |second, kind, why: &str| (second, "m1".to_owned(), kind, why.to_owned());
+        let begins = "half of its answers take 800 ms or longer, where its group takes 10 ms";
+        assert_eq!(
+            said,
+            [
+                one(5, EventKind::Slow, begins),
+                one(35, EventKind::SlowEnded, "was not slow for 10 s; it was for 20 s before"),
+                one(40, EventKind::Slow, begins),
+                one(109, EventKind::SlowEnded, "has answered too little for 60 s to be called slow"),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_mark_is_handed_on_and_goes_with_its_member() {
+        let mut slow = SlowMembers::default();
+        slow.recall([MemberId(1), MemberId(2)], at(0));
+        let paces = [pace(0, 900, 0.01), pace(1, 900, 0.01)];
+        assert!(slow.look(&paces, "web", at(9)).is_empty());
+        assert_eq!((slow.since(MemberId(1)), slow.since(MemberId(2))), (Some(at(0)), None));
+        let over = slow.look(&paces, "web", at(10));
+        assert_eq!(over.iter().map(|event| event.kind).collect::<Vec<_>>(), [EventKind::SlowEnded]);
+    }
+}
