@@ -148,6 +148,29 @@ fn the_first_screen_says_what_is() {
     }
     assert_eq!(text.matches("<figure").count(), 3);
     assert_eq!(text.matches("<details").count(), 3, "each chart has its numbers");
+    assert!(!text.contains("class=\"banner\""), "nothing is amiss");
+}
+
+#[test]
+fn refusals_and_slow_members_stand_out() {
+    let mut told = Told::new();
+    let group = &mut told.status.groups[0];
+    (group.shedding_seconds, group.shedding_share) = (Some(3.0), Some(0.124));
+    group.shedding_reason = Some("shed".into());
+    group.members[0].slow_seconds = Some(12.0);
+    let (plane, told) = plane(told, Powers::Show);
+    let text = text(&plane, &told, "/dashboard");
+    let main = text.split_once("<main").map_or("", |(_, main)| main);
+    let banner = "<p class=\"banner\">✘ Requests are refused for want of room: web 12 % (shed)</p>";
+    let (Some(banner), Some(group)) = (main.find(banner), main.find("<h2 class=\"verdict\"")) else {
+        panic!("{main}")
+    };
+    assert!(banner < group, "it comes first");
+    for said in
+        ["<span aria-hidden=\"true\">▲</span> slow</span>", "ten times slower than its group for 12 s; "]
+    {
+        assert!(main.contains(said), "{said}\n{main}");
+    }
 }
 
 #[test]

@@ -73,6 +73,7 @@ impl<'a> Eye<'a> {
                 "‼ The last reload was refused, the configuration before stays in force: {why}"
             ));
         }
+        banners.extend(words::refusing(&self.status.groups));
         let mut base = Base::of(title, self.plane, self.caller);
         base.live = here.lives().then(|| format!("{}/live?page={}", place::ROOT, place::encoded(path)));
         base.banners = banners;

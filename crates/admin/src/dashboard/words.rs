@@ -191,6 +191,39 @@ fn lost(seconds: &[RecentSecond]) -> f64 {
     if failed > 0.0 { (failed / offered.max(failed)).min(1.0) } else { 0.0 }
 }
 
+/// Part of the requests that a group refuses for want of room, and the reason of most of them; none if it
+/// refuses none.
+fn refused(group: &GroupStatus) -> Option<(Option<String>, String)> {
+    group.shedding_seconds?;
+    let share = match group.shedding_share {
+        Some(share) if share >= 0.01 => Some(percent(share)),
+        Some(share) if share > 0.0 => Some("less than 1 %".to_owned()),
+        // By a balancer that this one has just taken over from.
+        _ => None,
+    };
+    let reason = group.shedding_reason.as_ref().map(|reason| format!(" ({reason})"));
+    Some((share, reason.unwrap_or_default()))
+}
+
+/// Groups that a warning names.
+const NAMED: usize = 8;
+
+/// Returns which groups refuse requests for want of room, and how many; none if none does.
+pub(super) fn refusing(groups: &[GroupStatus]) -> Option<String> {
+    let one = |group: &GroupStatus| {
+        let (share, reason) = refused(group)?;
+        let share = share.map(|share| format!(" {share}")).unwrap_or_default();
+        Some(format!("{}{share}{reason}", group.name))
+    };
+    let mut said: Vec<String> = groups.iter().filter_map(one).collect();
+    let more = said.len().saturating_sub(NAMED);
+    said.truncate(NAMED);
+    if more > 0 {
+        said.push(format!("{more} more"));
+    }
+    (!said.is_empty()).then(|| format!("✘ Requests are refused for want of room: {}", said.join(", ")))
+}
+
 impl Verdict {
     /// `seconds`: the last of the group, oldest first.
     pub(super) fn of(group: &GroupStatus, seconds: &[RecentSecond]) -> Self {
@@ -239,10 +272,12 @@ impl Verdict {
             ..0.01 => "less than 1 % of the requests fail or are refused".to_owned(),
             lost => format!("{} of the requests fail or are refused", percent(lost)),
         });
-        let shedding = match (shedding, losing) {
-            (Some(shedding), Some(losing)) => Some(format!("{shedding}, {losing}")),
-            (shedding, losing) => shedding.or(losing),
-        };
+        let refuses = refused(group).map(|(share, reason)| match share {
+            Some(share) => format!("{share} are refused for want of room{reason}"),
+            None => format!("requests are refused for want of room{reason}"),
+        });
+        let parts: Vec<String> = [shedding, losing, refuses].into_iter().flatten().collect();
+        let shedding = (!parts.is_empty()).then(|| parts.join(", "));
         let late = seconds.iter().rev().take(LATELY).find_map(|second| second.p99);
         Self {
             tone,
@@ -291,6 +326,27 @@ mod tests {
         assert_eq!(said, ["0", "3", "0.1234", "12.35", "12346", "1.000e-9", "-2.5"]);
         assert_eq!([0, 1023, 1536, 1 << 40].map(bytes), ["0 B", "1023 B", "1.5 KiB", "1.0 TiB"]);
         assert_eq!(date(1_763_866_366_500), "2025-11-23 02:52:46");
+    }
+
+    #[test]
+    fn groups_that_refuse_are_named_with_how_much() {
+        let group = |name: &str, seconds, share, reason: Option<&str>| GroupStatus {
+            name: name.into(),
+            shedding_seconds: seconds,
+            shedding_share: share,
+            shedding_reason: reason.map(str::to_owned),
+            ..GroupStatus::default()
+        };
+        let well = group("well", None, None, None);
+        assert_eq!(refusing(std::slice::from_ref(&well)), None);
+        let web = group("web", Some(3.0), Some(0.124), Some("shed"));
+        let api = group("api", Some(1.0), Some(0.001), Some("queue_full"));
+        let old = group("old", Some(0.0), Some(0.0), None);
+        let said =
+            "✘ Requests are refused for want of room: web 12 % (shed), api less than 1 % (queue_full), old";
+        assert_eq!(refusing(&[web.clone(), well, api, old]).as_deref(), Some(said));
+        let many = refusing(&vec![web; 11]).unwrap_or_default();
+        assert!(many.ends_with("web 12 % (shed), 3 more"), "{many}");
     }
 
     #[test]
@@ -343,6 +399,12 @@ mod tests {
             "its 1 member serves, 33 % of the requests fail or are refused, p99 38 ms, 41 % below the load line"
         );
         assert_eq!((said.tone, said.glyph), (Tone::Bad, "‼"));
+        (group.shedding_seconds, group.shedding_share) = (Some(3.0), Some(0.124));
+        group.shedding_reason = Some("shed".into());
+        let said = Verdict::of(&group, &seconds);
+        let lost = "33 % of the requests fail or are refused, 12 % are refused for want of room (shed)";
+        assert_eq!((said.shedding.as_deref(), said.glyph), (Some(lost), "✘"));
+        (group.shedding_seconds, group.shedding_share, group.shedding_reason) = (None, None, None);
         seconds.iter_mut().for_each(|one| one.failed = 1.0);
         assert_eq!(Verdict::of(&group, &seconds).tone, Tone::Fair);
         seconds.iter_mut().rev().take(LATELY).for_each(|one| one.failed = 0.0);
