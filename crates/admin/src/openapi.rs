@@ -300,7 +300,9 @@ fn schemas() -> Value {
     let source = object(&["kind", "what", "members", "failures"], source);
     let group = json!({
         "name": {"type": "string"}, "strategy": {"type": "string"}, "verdict": {"type": "string"},
-        "healthy": {"type": "boolean"}, "members": {"type": "array", "items": member()},
+        "healthy": {"type": "boolean"}, "shedding_seconds": {"type": ["number", "null"]},
+        "shedding_share": {"type": ["number", "null"]}, "shedding_reason": {"type": ["string", "null"]},
+        "members": {"type": "array", "items": member()},
         "discovery": {"type": "array", "items": source},
         "scaler": {"anyOf": [{"$ref": "#/components/schemas/Scaler"}, {"type": "null"}]},
         "load_line": {"anyOf": [{"$ref": "#/components/schemas/LoadLine"}, {"type": "null"}]},
