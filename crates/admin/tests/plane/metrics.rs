@@ -41,7 +41,7 @@ fn the_page_is_valid_and_complete() {
     }
     assert_eq!(value(r#"plimsoll_group_load{group="web"}"#), 0.625);
     assert_eq!(value(r#"plimsoll_group_refused_ratio{group="web"}"#), 0.125);
-    assert_eq!(value(r#"plimsoll_group_refused_ratio{group="odd \"\\\n one"}"#), 0.0);
+    assert_eq!(value("plimsoll_group_refused_ratio{group=\"odd \"\\\n one\"}"), 0.0);
     assert!(value("process_resident_memory_bytes") > 0.0);
 }
 

@@ -297,7 +297,8 @@ pub fn close_up(input: &[u8], max_head: usize, bad: BadResponse) -> Result<Optio
                 changed = true;
             }
             None if spaced && !changed && input.len() < max_head => {
-                let before = response(&input[..kept], max_head, false, &mut Marks::new());
+                let mut marks = Marks::new();
+                let before = response(&input[..kept], max_head, false, &mut marks);
                 return if matches!(before, Err(Unread::Partial)) { Ok(None) } else { Err(bad) };
             }
             // Once others are closed up, such a line is judged when the head is read again.
