@@ -188,7 +188,11 @@ pub(crate) fn serve<S: Stream + 'static>(
     // The session is all that the future keeps while the connection is idle: a function that is `async` itself would keep its arguments
     // as well, and what is moved out of them.
     async move {
-        poll_fn(|cx: &mut Context<'_>| Poll::Ready(session.timer.wakes(cx.waker()))).await;
+        poll_fn(|cx: &mut Context<'_>| {
+            session.timer.wakes(cx.waker());
+            Poll::Ready(())
+        })
+        .await;
         let last = loop {
             // A request stays where it is until it is answered: it is large.
             let goes_on = match &mut session.next(&core).await {

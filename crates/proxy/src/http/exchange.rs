@@ -214,7 +214,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Poll::Ready(Ok(()));
         }
         let sent = self.asked.body.done();
-        self.trip.waits(sent, !matches!(self.answer, Answer::Head), &core);
+        self.trip.waits(sent, !matches!(self.answer, Answer::Head), core);
         if sent && self.asked.metered.is_coming() {
             self.asked.metered.came(core.tick());
         }
