@@ -170,7 +170,7 @@ pub(crate) fn serve<S: Stream + 'static>(
     let timer = core.wheel.timer_of_nobody();
     let (watched, answered_alone, kept) = (false, false, Kept::default());
     let mut session = Session {
-        core: Rc::clone(&core),
+        core,
         listener,
         stream,
         watched,
@@ -195,7 +195,11 @@ pub(crate) fn serve<S: Stream + 'static>(
         .await;
         let last = loop {
             // A request stays where it is until it is answered: it is large.
-            let goes_on = match &mut session.next(&core).await {
+            let next = async {
+                let core = Rc::clone(&session.core);
+                session.next(&core).await
+            };
+            let goes_on = match &mut next.await {
                 Next::Request(asked) => session.answer(asked).await,
                 Next::Second if session.served == 0 => break Last::Second,
                 // After a request nobody speaks it.

@@ -179,11 +179,11 @@ fn defaults_are_as_documented() {
 fn every_key_reaches_the_settings() {
     let file = read(&all()).expect("valid");
     assert_snapshot!(file.warnings, @r#"
-    warning: plimsoll.toml:139:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
-      139 | send_proxy = "v1"
+    warning: plimsoll.toml:140:1: `send_proxy` has no effect for the udp listener on 127.0.0.1:0
+      140 | send_proxy = "v1"
           | ^^^^^^^^^^
-    warning: plimsoll.toml:180:8: no listener sends clients to group `sticky`
-      180 | name = "sticky"
+    warning: plimsoll.toml:181:8: no listener sends clients to group `sticky`
+      181 | name = "sticky"
           |        ^^^^^^^^
     2 warnings
     "#);
