@@ -11,16 +11,16 @@
 //! Nothing is ever decided by it: it is for people.
 
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::{String, ToString};
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::status::{LoadLine, MemberLoadLine};
 use crate::{MemberId, Time};
 use balancer::Balancer;
-use crew::{Crew, Mate};
+use crew::Crew;
 use curve::{Shape, Station};
-use gauge::{Base, Gauge, Window};
+use gauge::{Base, FAILING, Gauge, Window};
 use record::Record;
 
 mod balancer;
@@ -31,6 +31,8 @@ mod gauge;
 mod host;
 mod knee;
 mod levels;
+mod muster;
+mod peers;
 mod record;
 mod say;
 
@@ -65,6 +67,8 @@ pub struct MemberSeen<'a> {
     pub usable: bool,
     /// Its weight among those that may; 0 or more.
     pub weight: f64,
+    /// Its capacity as configured; above 0.
+    pub capacity: f64,
     /// Requests ended.
     pub requests: u64,
     /// Those that failed.
@@ -150,6 +154,12 @@ pub struct Estimator {
     /// Whose turn it is to be worked out anew, where there are many.
     turn: usize,
     said: Option<LoadLine>,
+    /// Can the group do at least what it does?
+    floors: bool,
+    /// Did requests fail in this window?
+    unsound: bool,
+    /// Windows for which the rate is also that of somebody who has left.
+    left: u32,
 }
 
 impl Estimator {
@@ -174,14 +184,14 @@ impl Estimator {
         self.at = Some(now);
         if !seen.requests {
             let why = "it carries sessions, which last as long as they like";
-            *self = Self { said: Some(say::unknown(0.0, why)), ..Self::default() };
+            *self = Self { said: Some(say::unknown(0.0, 0.0, why)), ..Self::default() };
             return;
         }
         if !self.gauges.is_empty() {
             let here: BTreeSet<MemberId> = seen.members.iter().map(|member| member.id).collect();
             self.gauges.retain(|id, _| here.contains(id));
         }
-        let (mut ended, mut took) = (0.0, 0.0);
+        let (mut ended, mut took, mut failed) = (0.0, 0.0, 0.0);
         for member in seen.members {
             if !member.tells() && !self.gauges.contains_key(&member.id) {
                 continue;
@@ -190,7 +200,10 @@ impl Estimator {
             let of = self.gauges.entry(member.id).or_insert_with(Gauge::idle).look(member, seconds);
             ended += of.0;
             took += of.1;
+            failed += of.2;
         }
+        let sound = failed <= FAILING * ended;
+        self.unsound |= !sound;
         self.window.add(ended, took, seconds, true);
         let kept = keep(seconds, RECENT);
         for (recent, fresh) in self.recent.iter_mut().zip([ended, seconds]) {
@@ -208,6 +221,10 @@ impl Estimator {
         let rate = self.rate();
         if let Some(said) = &mut self.said {
             said.requests_per_second = rate;
+            if self.floors && sound {
+                let ends = [&mut said.capacity_low, &mut said.capacity, &mut said.capacity_high];
+                ends.into_iter().flatten().for_each(|end| *end = end.max(rate));
+            }
             said.headroom = said.capacity.map(|capacity| 1.0 - rate / capacity);
             said.age_seconds = self.closed.map_or(0.0, |closed| now.since(closed).as_secs_f64());
         }
@@ -272,138 +289,53 @@ impl Estimator {
         self.turn = if count > AT_ONCE { (turn + AT_ONCE) % count } else { 0 };
         let crew: Vec<MemberId> =
             seen.members.iter().filter(|member| member.usable).map(|member| member.id).collect();
+        self.left = self.left.saturating_sub(1);
         if crew != self.crew {
             self.record.forget();
             self.gauges.values_mut().for_each(Gauge::share_anew);
+            let here: BTreeSet<&MemberId> = crew.iter().collect();
+            if self.crew.iter().any(|id| !here.contains(id)) {
+                self.left = FORGOTTEN;
+            }
             self.crew = crew;
         }
         self.closed = Some(now);
         let rate = self.rate();
         let balancer = self.balancer.capacity(rate);
-        let found = match self.crew(seen, &windows, &shape) {
-            Ok(found) => found,
-            Err(why) => {
-                self.said = Some(say::unknown(rate, &why));
-                return;
-            }
-        };
-        let stations = found.stations();
-        let Some(most) = crew::saturation(&stations) else {
-            self.said = Some(say::unknown(rate, "no member can be used"));
+        let crew = self.muster(seen, &windows, &shape);
+        let Some(reach) = crew.reach(balancer) else {
+            self.said = Some(say::unknown(rate, 0.0, "no member can be used"));
             return;
         };
-        if window.steady() && window.requests >= FEW {
+        // What was served can be served: by those who served it, and unless one is full where the others go on.
+        let sound = !core::mem::take(&mut self.unsound);
+        self.floors = sound && self.left == 0 && (seen.by_load || !self.is_any_full(&crew));
+        let served = if self.floors { window.rate().max(rate) } else { 0.0 };
+        if reach.high > WIDEST * reach.low.max(served) {
+            let why = say::why_unknown(self.crew.iter().filter_map(|id| self.gauges.get(id)));
+            self.said = Some(say::unknown(rate, reach.low.max(served), &why));
+            return;
+        }
+        let stations = crew.stations();
+        let most = crew::saturation(&stations).unwrap_or(reach.best);
+        if reach.proven && window.steady() && window.requests >= FEW {
             self.record.check(&window, &shape, most.min(balancer), now);
             self.record.keep(window.rate(), &stations, balancer, now);
         }
         self.anchor(&stations, &window, most, &shape, seen.middles);
-        let ends = self.ends(seen);
-        let outlook =
-            say::Outlook { crew: &found, shape: &shape, anchors: self.anchors, rate, balancer, ends };
         let mut source = self.source(seen);
         if self.balancer.is_mixed() {
             source.push_str(say::MIXED);
         }
-        self.said = Some(outlook.said(&self.record, &source));
+        let outlook =
+            say::Outlook { crew: &crew, shape: &shape, anchors: self.anchors, rate, balancer, served };
+        self.said = Some(outlook.said(reach, &self.record, &source));
     }
 
-    /// The members as far as they are known.
-    fn crew(
-        &mut self,
-        seen: &Seen<'_>,
-        windows: &BTreeMap<MemberId, Window>,
-        shape: &Shape,
-    ) -> Result<Crew, String> {
-        let usable: Vec<MemberId> = self.crew.clone();
-        let known = |gauges: &BTreeMap<MemberId, Gauge>, id: &MemberId| {
-            gauges.get(id).and_then(|gauge| gauge.estimate).filter(gauge::Estimate::known)
-        };
-        let mut capacities: Vec<f64> =
-            usable.iter().filter_map(|id| Some(known(&self.gauges, id)?.best)).collect();
-        if usable.is_empty() {
-            return Err("no member can be used".into());
-        }
-        if 2 * capacities.len() < usable.len() || capacities.is_empty() {
-            return Err(say::why_unknown(usable.iter().filter_map(|id| self.gauges.get(id))));
-        }
-        capacities.sort_by(f64::total_cmp);
-        let median = capacities[capacities.len() / 2];
-        let typical = usable.iter().filter_map(|id| known(&self.gauges, id)).find(|one| one.best == median);
-        let Some(typical) = typical else { return Err("no member is known".into()) };
-        let parts = self.parts(seen, &usable);
-        let mut crew = Crew { mates: Vec::with_capacity(usable.len()), by_load: seen.by_load };
-        for (id, part) in usable.iter().zip(parts) {
-            // One that is not known yet is taken for one like the others.
-            let estimate = known(&self.gauges, id).unwrap_or(typical);
-            crew.mates.push(Mate {
-                capacity: estimate.best,
-                servers: estimate.servers,
-                shared: estimate.shared,
-                base: estimate.servers / estimate.best,
-                part,
-            });
-        }
-        self.alone(&mut crew, &usable, windows, shape);
-        Ok(crew)
-    }
-
-    /// What part of the requests each gets.
-    fn parts(&self, seen: &Seen<'_>, usable: &[MemberId]) -> Vec<f64> {
-        // As in `usable`.
-        let weights = seen.members.iter().filter(|member| member.usable).map(|member| member.weight);
-        let weights: Vec<f64> = weights.collect();
-        if seen.by_weight {
-            return crew::shares(&weights);
-        }
-        let count = |id: &MemberId| self.gauges.get(id).map_or(0.0, |gauge| gauge.long);
-        crew::parts(&usable.iter().map(count).collect::<Vec<f64>>(), &weights)
-    }
-
-    /// Finds how long requests take alone: what they took, less what the curve says that they waited.
-    fn alone(
-        &mut self,
-        crew: &mut Crew,
-        usable: &[MemberId],
-        windows: &BTreeMap<MemberId, Window>,
-        shape: &Shape,
-    ) {
-        let kept = keep(WINDOW, MEMORY);
-        let learn = |base: &mut Base, station: &Station, requests: f64, took: f64, load: f64| {
-            let left = 1.0 - load / station.capacity;
-            if requests < FEW || left < NEAR {
-                return;
-            }
-            let alone = took / requests - station.wait(load / station.part.max(1e-12), shape);
-            let least = LEAST_ALONE * took / requests;
-            base.add(alone.max(least), requests * left * left, kept);
-        };
-        if crew.by_load {
-            let Some(station) = crew.stations().first().copied() else { return };
-            let (mut requests, mut took, mut seconds) = (0.0, 0.0, 0.0_f64);
-            for window in usable.iter().filter_map(|id| windows.get(id)).filter(|window| window.steady()) {
-                requests += window.requests;
-                took += window.took;
-                seconds = seconds.max(window.seconds);
-            }
-            learn(&mut self.base, &station, requests, took, requests / seconds.max(1e-9));
-            let base = self.base.seconds();
-            crew.mates.iter_mut().for_each(|mate| mate.base = base.unwrap_or(mate.base));
-            return;
-        }
-        for (mate, id) in crew.mates.iter_mut().zip(usable) {
-            let Some(gauge) = self.gauges.get_mut(id) else { continue };
-            let station = Station {
-                capacity: mate.capacity,
-                servers: mate.servers,
-                base: mate.base,
-                shared: mate.shared,
-                part: 1.0,
-            };
-            if let Some(window) = windows.get(id).filter(|window| window.steady()) {
-                learn(&mut gauge.base, &station, window.requests, window.took, window.rate());
-            }
-            mate.base = gauge.base.seconds().unwrap_or(mate.base);
-        }
+    /// Does a member have about as much as it can do?
+    fn is_any_full(&self, crew: &Crew) -> bool {
+        let rates = self.crew.iter().map(|id| self.gauges.get(id).map_or(0.0, Gauge::rate));
+        rates.zip(&crew.mates).any(|(rate, mate)| !mate.guess && rate >= FULL * mate.capacity)
     }
 
     /// Compares measured percentiles with the curve's, while there is room enough for the curve to be sure of itself.
@@ -434,28 +366,6 @@ impl Estimator {
             self.shape = Shape::of(&pairs).or_else(|| self.shape.take());
         }
     }
-
-    /// The ends of the interval of what the members can do, as shares of what they are thought to do.
-    fn ends(&self, seen: &Seen<'_>) -> (f64, f64) {
-        let usable = seen.members.iter().filter(|member| member.usable);
-        let (mut low, mut best, mut high) = (0.0, 0.0, 0.0);
-        for estimate in usable.filter_map(|member| self.gauges.get(&member.id)?.estimate) {
-            if estimate.known() {
-                (low, best, high) = (low + estimate.low, best + estimate.best, high + estimate.high);
-            }
-        }
-        if best > 0.0 { (low / best, high / best) } else { (1.0, 1.0) }
-    }
-
-    /// Where most of what is known comes from.
-    fn source(&self, seen: &Seen<'_>) -> String {
-        let usable = seen.members.iter().filter(|member| member.usable);
-        let known = usable.filter_map(|member| self.gauges.get(&member.id)?.estimate);
-        let mut sources: Vec<&str> = known.filter(gauge::Estimate::known).map(|one| one.source).collect();
-        sources.sort_unstable();
-        sources.dedup();
-        sources.join("; ")
-    }
 }
 
 /// What is left of the weight of what is `seconds` old, where half is left after `half`.
@@ -484,17 +394,21 @@ const ALIKE: f64 = 0.2;
 /// Members that are worked out anew in a window.
 const AT_ONCE: usize = 32;
 
+/// Ends of an interval that are farther apart than so many times bound nothing.
+const WIDEST: f64 = 10.0;
+
+/// Windows after which what somebody did who has left is hardly a part of the rate any more.
+const FORGOTTEN: u32 = 3;
+
+/// Part of what it can do from which on a member is full.
+const FULL: f64 = 0.9;
+
 /// Requests of a window below which it says nothing.
 const FEW: f64 = 30.0;
 
-/// Share of the capacity that has to be left where the mean time alone is learned, and the utilization up to which percentiles
-/// are anchored and up to which times are those of services.
-const NEAR: f64 = 0.1;
+/// Utilization up to which percentiles are anchored, and up to which times are those of services.
 const ANCHORED: f64 = 0.85;
 const CALM: f64 = 0.7;
-
-/// A request takes at least this share of its time alone: what the curve takes for waiting is not all of it.
-const LEAST_ALONE: f64 = 0.3;
 
 /// An anchor moves a percentile by no more than so many times.
 const FAR: f64 = 4.0;

@@ -7,6 +7,9 @@
 mod dice;
 #[path = "load_line/other.rs"]
 mod other;
+mod parallel;
+#[path = "load_line/unequal.rs"]
+mod unequal;
 #[path = "load_line/world.rs"]
 mod world;
 
@@ -122,13 +125,16 @@ fn what_if() {
     let line = at(&mut world, 0.45, 90.0);
     let of = |change: &str| line.what_if.iter().find(|one| one.change == change).unwrap().clone();
     let (less, more, double) = (of("minus_one"), of("plus_one"), of("double"));
-    within(Some(less.capacity), 0.75 * truth, 0.1, "without one");
-    within(Some(more.capacity), 1.25 * truth, 0.1, "with one more");
-    assert!(!less.over && !double.over && double.headroom < 0.2, "{line:?}");
+    within(less.capacity, 0.75 * truth, 0.1, "without one");
+    within(more.capacity, 1.25 * truth, 0.1, "with one more");
+    assert!(
+        less.over == Some(false) && double.over == Some(false) && double.headroom.unwrap() < 0.2,
+        "{line:?}"
+    );
     assert!(more.p99 <= less.p99 && less.p99 < double.p99, "{line:?}");
     let line = at(&mut world, 0.6, 60.0);
     let double = line.what_if.iter().find(|one| one.change == "double").unwrap();
-    assert!(double.over && double.p99.is_none() && double.headroom < 0.0, "{line:?}");
+    assert!(double.over == Some(true) && double.p99.is_none() && double.headroom.unwrap() < 0.0, "{line:?}");
 }
 
 #[test]
@@ -216,7 +222,13 @@ fn who_loses_its_only_member_has_nothing_left() {
     let line = at(&mut world, 0.4, 60.0);
     let less = &line.what_if[0];
     assert_eq!((less.change.as_str(), less.about.as_str()), ("minus_one", "without its only usable member"));
-    assert!(less.over && less.capacity == 0.0 && less.headroom == -1.0 && less.p99.is_none(), "{less:?}");
+    assert!(
+        less.over == Some(true)
+            && less.capacity == Some(0.0)
+            && less.headroom == Some(-1.0)
+            && less.p99.is_none(),
+        "{less:?}"
+    );
 }
 
 /// Agents tell, and there is no number nevertheless: then it is not said that none tells.
@@ -258,4 +270,43 @@ fn sessions_have_no_load_line() {
         line.capacity.is_none() && line.verdict == "unknown" && line.why.contains("sessions"),
         "{line:?}"
     );
+}
+
+/// Errors are quick, and no requests that were served.
+#[test]
+fn what_fails_says_nothing_of_what_can_be_done() {
+    use plimsoll_brain::load_line::{Beside, Cpu, Estimator, MemberSeen, Own, Seen};
+    use plimsoll_brain::{MemberId, Time};
+
+    let mut estimator = Estimator::default();
+    let (mut requests, mut failures, mut seconds) = (0, 0, 0.0);
+    for second in 1..=90_u64 {
+        let fails = second > 60;
+        requests += if fails { 1000 } else { 50 };
+        failures += if fails { 1000 } else { 0 };
+        seconds += 0.5;
+        let at = Time(1_000_000_000 * second);
+        let member = MemberSeen {
+            id: MemberId(1),
+            usable: true,
+            weight: 1.0,
+            capacity: 1.0,
+            requests,
+            failures,
+            seconds,
+            levels: &[],
+            said: None,
+            cpu: Some((Cpu { share: 0.25, processors: Some(2.0), whole: false }, at)),
+            beside: Beside::default(),
+            elsewhere: 0.0,
+        };
+        let members = [member];
+        let own = Own::default();
+        let (by_load, by_weight) = (true, false);
+        let seen =
+            Seen { requests: true, by_load, by_weight, members: &members, latencies: &[], middles: &[], own };
+        estimator.observe(&seen, at);
+    }
+    let line = estimator.status().unwrap();
+    assert!(line.requests_per_second > 900.0 && line.capacity_low.unwrap() < 230.0, "{line:?}");
 }

@@ -6,6 +6,8 @@
 //! chance makes it vary, both follow by regression; else `b` is taken for nothing (which errs to the low side), and the upper end
 //! allows for a tenth of what was busy. Old windows count for less.
 
+use super::host::student;
+
 /// How busy a member's processors are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cpu {
@@ -82,7 +84,7 @@ impl Busy {
         let lever = if regressed { spread.min(rate * rate) } else { rate * rate };
         let error = (libm::sqrt(off / independent / lever) / demand).min(1.0);
         let best = (1.0 - background) / demand;
-        let sure = SURE.max(2.0 * error);
+        let sure = SURE.max(student(independent - 1.0) * error);
         let allowed = if regressed { 0.0 } else { BACKGROUND * share };
         let high = (1.0 - background - allowed) / (demand - allowed / rate);
         Some(Bound {

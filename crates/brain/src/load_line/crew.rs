@@ -12,8 +12,12 @@ use super::curve::{self, Station};
 /// One member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mate {
-    /// Requests a second.
+    /// Requests a second, and the ends of the interval; the upper one may be infinite.
     pub(super) capacity: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    /// Is that not seen of it, but what its peers make likely?
+    pub(super) guess: bool,
     pub(super) servers: f64,
     pub(super) shared: bool,
     /// Seconds of a request that is alone.
@@ -28,9 +32,67 @@ pub(super) struct Crew {
     pub(super) mates: Vec<Mate>,
     /// Does the strategy send less to whoever has more?
     pub(super) by_load: bool,
+    /// Part of the variance of guesses that all of them share.
+    pub(super) together: f64,
+}
+
+/// Requests a second that members can do together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reach {
+    pub(super) low: f64,
+    pub(super) best: f64,
+    /// May be infinite.
+    pub(super) high: f64,
+    /// Is that a number, and not a range?
+    pub(super) proven: bool,
 }
 
 impl Crew {
+    /// Is at least half of the members known?
+    pub(super) fn is_known(&self) -> bool {
+        2 * self.mates.iter().filter(|mate| !mate.guess).count() >= self.mates.len()
+    }
+
+    /// What they can do together; the balancer can do `most`. `None` if there is nobody.
+    pub(super) fn reach(&self, most: f64) -> Option<Reach> {
+        if self.mates.is_empty() {
+            return None;
+        }
+        let [low, best, high] = self.ends(|mate| (mate.low, mate.high)).map(|end| end.min(most));
+        // The same if what is known were known exactly.
+        let sure =
+            |mate: &Mate| if mate.guess { (mate.low, mate.high) } else { (mate.capacity, mate.capacity) };
+        let [least, _, greatest] = self.ends(sure).map(|end| end.min(most));
+        let proven = self.is_known() && high <= PROVEN * low && greatest <= GUESSED * least;
+        Some(Reach { low, best, high, proven })
+    }
+
+    /// The least, the best and the most that they can do, by the least and the most that each can do.
+    ///
+    /// Members that are known err together, as all are measured the same way: their intervals add up. By how much others can do more
+    /// than is guessed has nothing to do with that, nor with one another but for the mean of their peers: variances add up. Nothing is
+    /// guessed of the least: that is what was seen.
+    fn ends(&self, of: impl Fn(&Mate) -> (f64, f64)) -> [f64; 3] {
+        if !self.by_load {
+            let first = |end: &dyn Fn(&Mate) -> f64| {
+                self.mates.iter().map(|mate| end(mate) / mate.part.max(1e-12)).fold(f64::INFINITY, f64::min)
+            };
+            return [first(&|mate| of(mate).0), first(&|mate| mate.capacity), first(&|mate| of(mate).1)];
+        }
+        let low = self.mates.iter().map(|mate| of(mate).0).sum();
+        let best: f64 = self.mates.iter().map(|mate| mate.capacity).sum();
+        let more = |guess: bool| {
+            self.mates.iter().filter(move |mate| mate.guess == guess).map(|mate| of(mate).1 - mate.capacity)
+        };
+        let (known, guessed): (f64, f64) = (more(false).sum(), more(true).sum());
+        if !(known + guessed).is_finite() {
+            return [low, best, f64::INFINITY];
+        }
+        let apart: f64 = more(true).map(|more| more * more).sum();
+        let variance = known * known + (1.0 - self.together) * apart + self.together * guessed * guessed;
+        [low, best, best + libm::sqrt(variance)]
+    }
+
     /// What requests meet.
     pub(super) fn stations(&self) -> Vec<Station> {
         if self.mates.is_empty() {
@@ -66,7 +128,7 @@ impl Crew {
         let left = 1.0 - mates.remove(largest).part;
         let equal = 1.0 / mates.len() as f64;
         mates.iter_mut().for_each(|mate| mate.part = if left > 0.0 { mate.part / left } else { equal });
-        (!mates.is_empty()).then_some(Self { mates, by_load: self.by_load })
+        (!mates.is_empty()).then_some(Self { mates, ..*self })
     }
 
     /// With one more, like the median member; `None` if there is none.
@@ -77,7 +139,7 @@ impl Crew {
         let all = 1.0 + median.part;
         mates.push(median);
         mates.iter_mut().for_each(|mate| mate.part /= all);
-        Some(Self { mates, by_load: self.by_load })
+        Some(Self { mates, ..*self })
     }
 }
 
@@ -128,6 +190,11 @@ pub(super) fn saturation(stations: &[Station]) -> Option<f64> {
     Some(curve::saturation(stations)).filter(|load| load.is_finite() && *load > 0.0)
 }
 
+/// How many times as much as at least members can do at most, for that to be a number: by all that is not sure, and by what is guessed
+/// alone.
+const GUESSED: f64 = 2.0;
+const PROVEN: f64 = 3.0;
+
 /// Stations at most: what is worked out for each takes its time.
 const MOST: usize = 16;
 
@@ -136,11 +203,20 @@ mod tests {
     use super::*;
 
     fn mate(capacity: f64, part: f64) -> Mate {
-        Mate { capacity, servers: 2.0, shared: true, base: 0.02, part }
+        Mate {
+            capacity,
+            low: capacity,
+            high: capacity,
+            guess: false,
+            servers: 2.0,
+            shared: true,
+            base: 0.02,
+            part,
+        }
     }
 
     fn crew(by_load: bool) -> Crew {
-        Crew { mates: vec![mate(100.0, 0.25), mate(200.0, 0.25), mate(100.0, 0.5)], by_load }
+        Crew { mates: vec![mate(100.0, 0.25), mate(200.0, 0.25), mate(100.0, 0.5)], by_load, together: 0.5 }
     }
 
     #[test]
@@ -172,7 +248,7 @@ mod tests {
         let less = crew(false).minus_one().unwrap();
         assert!((saturation(&less.stations()).unwrap() - 150.0).abs() < 1e-9);
         assert_eq!(saturation(&crew(true).plus_one().unwrap().stations()), Some(500.0));
-        let one = Crew { mates: vec![mate(100.0, 1.0)], by_load: true };
+        let one = Crew { mates: vec![mate(100.0, 1.0)], by_load: true, together: 0.5 };
         assert!(one.minus_one().is_none() && Crew::default().plus_one().is_none());
         assert!(Crew::default().minus_one().is_none());
     }
@@ -182,7 +258,7 @@ mod tests {
         let part = 1.0 / 200.0;
         let mut mates = vec![mate(100.0, part); 200];
         mates[77].capacity = 50.0;
-        let stations = Crew { mates, by_load: false }.stations();
+        let stations = Crew { mates, by_load: false, together: 0.5 }.stations();
         assert!(stations.len() <= MOST + 1);
         assert!((stations.iter().map(|one| one.part).sum::<f64>() - 1.0).abs() < 1e-9);
         assert!((saturation(&stations).unwrap() - 10_000.0).abs() < 1e-6);

@@ -13,7 +13,8 @@
 //! What other balancers send to it keeps its processors busy as well: what a request costs follows from all of them, and what is left of
 //! that is this balancer's. Response times by how many are here know by themselves what others leave.
 //!
-//! What was served for a window is a lower end whatever the sources say.
+//! What was served for a window is a lower end whatever the sources say. Of a member of which no source says enough that is all that
+//! is known here; what its peers make likely is in `peers`.
 
 use alloc::vec::Vec;
 
@@ -145,13 +146,13 @@ impl Window {
 }
 
 impl Gauge {
-    /// Takes a look after so many seconds: requests that ended, and how long they took.
-    pub(super) fn look(&mut self, seen: &MemberSeen<'_>, seconds: f64) -> (f64, f64) {
+    /// Takes a look after so many seconds: requests that ended, how long they took, and those that failed.
+    pub(super) fn look(&mut self, seen: &MemberSeen<'_>, seconds: f64) -> (f64, f64, f64) {
         let counts = (seen.requests, seen.failures, seen.seconds);
         let beside = core::mem::replace(&mut self.beside, seen.beside);
         let Some((requests, failures, took)) = self.last.replace(counts) else {
             self.table.look(seen.levels, 1.0, false);
-            return (0.0, 0.0);
+            return (0.0, 0.0, 0.0);
         };
         let ended = seen.requests.wrapping_sub(requests) as f64;
         let failed = seen.failures.wrapping_sub(failures) as f64;
@@ -187,7 +188,7 @@ impl Gauge {
         for (recent, fresh) in self.recent.iter_mut().zip([ended, took, seconds]) {
             *recent = *recent * kept + fresh;
         }
-        (ended, took)
+        (ended, took, failed)
     }
 
     /// Of a member that has done nothing so far.
@@ -284,6 +285,16 @@ impl Gauge {
     /// Seconds that a request takes where few are there, at most.
     fn quickest(&self) -> Option<f64> {
         self.table.quickest(self.host.processors().unwrap_or(1.0), ALONE)
+    }
+
+    /// Seconds that a request takes where as few are there as ever were.
+    pub(super) fn alone(&self) -> Option<f64> {
+        self.table.quickest(1.0, LEAST_ALONE)
+    }
+
+    /// Requests a second that it can do at least, and at most, as far as it was seen.
+    pub(super) fn ends(&self) -> (f64, f64) {
+        self.estimate.map_or((self.peak, f64::INFINITY), |estimate| (estimate.low, estimate.high))
     }
 
     /// Works out anew what it can do.
@@ -396,7 +407,7 @@ const LEAST_ALONE: f64 = 20.0;
 const ALONE: f64 = 100.0;
 
 /// Share of failures above which response times say nothing: refusals are quick.
-const FAILING: f64 = 0.05;
+pub(super) const FAILING: f64 = 0.05;
 
 /// By how much looks of a steady load differ: a share of it, and what chance makes of it.
 const SAME: f64 = 0.3;
@@ -428,6 +439,7 @@ mod tests {
                 id: MemberId(1),
                 usable: true,
                 weight: 1.0,
+                capacity: 1.0,
                 requests: 50 * second,
                 failures: 0,
                 seconds: 0.5 * second as f64,

@@ -196,7 +196,7 @@ struct Line {
 }
 
 /// The quantile of 97.5 % of Student's distribution, to some hundredths from two degrees of freedom on.
-fn student(free: f64) -> f64 {
+pub(super) fn student(free: f64) -> f64 {
     let free = free.max(1.0);
     1.96 + 2.4 / free + 4.3 / (free * free)
 }

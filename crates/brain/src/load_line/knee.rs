@@ -48,7 +48,7 @@ pub(super) fn fit(rows: &[Row], variation: f64, rate: f64) -> Option<Fit> {
         return None;
     }
     let variation = variation.clamp(0.25, 16.0);
-    let lines = [1.0, (1.0 + variation.min(1.0)) / 2.0].map(|left| Discipline::Line { left });
+    let lines = [1.0, (1.0 + variation.min(3.0)) / 2.0].map(|left| Discipline::Line { left });
     let shared = [0.0, rate].map(|coming| Discipline::Shared { coming });
     let mut tried = Vec::new();
     let mut servers = 1.0;

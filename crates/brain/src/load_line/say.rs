@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::QUANTILES;
-use super::crew::{self, Crew};
+use super::crew::{Crew, Reach};
 use super::curve::{self, Shape, Station};
 use super::gauge::Gauge;
 use super::record::Record;
@@ -21,14 +21,15 @@ pub(super) struct Outlook<'a> {
     pub(super) rate: f64,
     /// Of those at most, by the balancer; infinite if not known.
     pub(super) balancer: f64,
-    /// Ends of the interval, as shares.
-    pub(super) ends: (f64, f64),
+    /// Requests a second that were served just now, if that says that they can be.
+    pub(super) served: f64,
 }
 
-/// Nothing can be said, and why.
-pub(super) fn unknown(rate: f64, why: &str) -> LoadLine {
+/// Nothing can be said but what it is at least, and why.
+pub(super) fn unknown(rate: f64, least: f64, why: &str) -> LoadLine {
     LoadLine {
         requests_per_second: rate,
+        capacity_low: Some(least).filter(|least| *least > 0.0),
         verdict: "unknown".to_string(),
         why: why.to_string(),
         ..LoadLine::default()
@@ -90,49 +91,75 @@ pub(super) fn why_unknown<'g>(gauges: impl Iterator<Item = &'g Gauge>) -> String
     }
 }
 
+/// Why there is a range and no number: so many of all members had too little to do.
+fn range(guesses: usize, all: usize, source: &str) -> String {
+    match guesses {
+        0 => format!("what is known is too vague for a number; from {source}"),
+        _ if guesses == all => format!(
+            "its members never had enough to do to tell what they can; they can do at least what they did, and the balancer itself \
+             bounds them"
+        ),
+        _ => format!(
+            "{guesses} of {all} members never had enough to do to tell what they can; they can do at least what they did, and \
+             probably no more than the others make likely, which are known from {source}"
+        ),
+    }
+}
+
 /// Follows where it is known from, if the balancer carries so much else that nothing is known of itself.
 pub(super) const MIXED: &str =
     "; what the balancer itself can do is unknown: it carries tcp or udp beside requests all the time";
 
 impl Outlook<'_> {
     /// All of it.
-    pub(super) fn said(&self, record: &Record, source: &str) -> LoadLine {
+    pub(super) fn said(&self, reach: Reach, record: &Record, source: &str) -> LoadLine {
         let stations = self.crew.stations();
-        let members = crew::saturation(&stations).unwrap_or(0.0);
-        let capacity = members.min(self.balancer);
+        let members = self.crew.reach(f64::INFINITY).map_or(0.0, |reach| reach.best);
         let by_members = members <= self.balancer;
+        let capacity = reach.best.max(self.served);
+        let said = LoadLine {
+            requests_per_second: self.rate,
+            balancer_capacity: Some(self.balancer).filter(|most| most.is_finite()),
+            error: record.error,
+            predictions_checked: record.checked,
+            checked_up_to: record.up_to,
+            what_if: self.what_if(),
+            ..LoadLine::default()
+        };
+        if !reach.proven {
+            let guesses = self.crew.mates.iter().filter(|mate| mate.guess).count();
+            return LoadLine {
+                capacity_low: Some(reach.low.max(self.served)),
+                capacity_high: Some(reach.high.max(self.served)),
+                verdict: "range".to_string(),
+                why: range(guesses, self.crew.mates.len(), source),
+                ..said
+            };
+        }
         let predicted = |load: &f64| Predicted {
             load: *load,
             requests_per_second: load * capacity,
             p50: self.quantile(&stations, load * capacity, 0),
             p99: self.quantile(&stations, load * capacity, 1),
         };
-        let bounded = |share: f64| (members * share).min(self.balancer);
         // An interval is no narrower than predictions were wrong; what is carried now can be carried.
         let off = COVERS * record.error.unwrap_or(0.0);
-        let low = bounded(self.ends.0);
-        let low = low.min((capacity / (1.0 + off)).max(self.rate.min(low)));
-        let high = bounded(self.ends.1.max(1.0 + off));
+        let low = reach.low.min((capacity / (1.0 + off)).max(self.rate.min(reach.low)));
+        let high = reach.high.max((members * (1.0 + off)).min(self.balancer));
         LoadLine {
-            requests_per_second: self.rate,
             capacity: Some(capacity),
-            capacity_low: Some(low),
-            capacity_high: Some(high),
-            balancer_capacity: Some(self.balancer).filter(|most| most.is_finite()),
-            limited_by: if by_members { "members" } else { "balancer" }.to_string(),
+            capacity_low: Some(low.max(self.served)),
+            capacity_high: Some(high.max(self.served)),
             headroom: Some(1.0 - self.rate / capacity),
+            limited_by: if by_members { "members" } else { "balancer" }.to_string(),
             verdict: verdict(record).to_string(),
             why: if by_members {
                 format!("from {source}")
             } else {
                 "the balancer's own processors are full before the members are".to_string()
             },
-            error: record.error,
-            predictions_checked: record.checked,
-            checked_up_to: record.up_to,
-            age_seconds: 0.0,
             predicted: LOADS.iter().map(predicted).collect(),
-            what_if: self.what_if(),
+            ..said
         }
     }
 
@@ -150,18 +177,25 @@ impl Outlook<'_> {
             ("double", "with twice the traffic", Some(self.crew), 2.0),
         ];
         let of = |(change, about, crew, times): (&str, &str, Option<&Crew>, f64)| {
-            let stations = crew.map(Crew::stations).unwrap_or_default();
-            let capacity = crew::saturation(&stations).unwrap_or(0.0).min(self.balancer);
+            let nobody = Reach { low: 0.0, best: 0.0, high: 0.0, proven: true };
+            let reach = crew.and_then(|crew| crew.reach(self.balancer)).unwrap_or(nobody);
             let load = self.rate * times;
-            let over = load >= capacity;
-            WhatIf {
-                change: change.to_string(),
-                about: about.to_string(),
-                capacity,
-                headroom: if capacity > 0.0 { 1.0 - load / capacity } else { -1.0 },
-                over,
-                p99: if over { None } else { self.quantile(&stations, load, 1) },
+            let mut said =
+                WhatIf { change: change.to_string(), about: about.to_string(), ..WhatIf::default() };
+            if !reach.proven {
+                // It is the one or the other where both ends say so.
+                said.over = [(load >= reach.high, true), (load < reach.low, false)]
+                    .into_iter()
+                    .find_map(|(sure, over)| sure.then_some(over));
+                return said;
             }
+            let over = load >= reach.best;
+            said.capacity = Some(reach.best);
+            said.headroom = Some(if reach.best > 0.0 { 1.0 - load / reach.best } else { -1.0 });
+            said.over = Some(over);
+            let stations = crew.map(Crew::stations).unwrap_or_default();
+            said.p99 = if over { None } else { self.quantile(&stations, load, 1) };
+            said
         };
         what.into_iter().map(of).collect()
     }

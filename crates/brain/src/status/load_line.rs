@@ -63,12 +63,12 @@ pub struct WhatIf {
     pub change: String,
     /// The same for a person.
     pub about: String,
-    /// Requests a second above which they would pile up.
-    pub capacity: f64,
-    /// Part of it that would be free; below 0 above it.
-    pub headroom: f64,
-    /// Over the load line?
-    pub over: bool,
+    /// Requests a second above which they would pile up; none where that is not known well enough for a number.
+    pub capacity: Option<f64>,
+    /// Part of it that would be free; below 0 above it. None without a capacity.
+    pub headroom: Option<f64>,
+    /// Over the load line? None where that is not known.
+    pub over: Option<bool>,
     /// 99th percentile then, seconds; none over the load line.
     pub p99: Option<f64>,
 }

@@ -40,8 +40,18 @@ pub(crate) struct Server {
     taken: f64,
     count: u64,
     requests: u64,
+    /// Those that met as many others as it can serve at once, or more.
+    pub(crate) met: u64,
     seconds: f64,
     levels: [[u64; 2]; LEVELS],
+}
+
+/// The distribution of the work of requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Law {
+    Exponential,
+    Constant,
+    Lognormal,
 }
 
 #[derive(Clone, Copy)]
@@ -66,6 +76,7 @@ impl Server {
             taken: 0.0,
             count: 0,
             requests: 0,
+            met: 0,
             seconds: 0.0,
             levels: [[0; 2]; LEVELS],
         }
@@ -110,6 +121,7 @@ impl Server {
 
     fn begin(&mut self, now: f64, work: f64, wait: f64) {
         self.pass(now);
+        self.met += u64::from(self.in_flight() as f64 >= self.cores);
         let job = Job { begun: now, level: level(self.in_flight() as u32 + 1) };
         if wait > 0.0 {
             self.count += 1;
@@ -179,10 +191,21 @@ impl Other {
 
 /// The members and their balancer.
 pub(crate) struct World {
-    servers: Vec<Server>,
-    agents: bool,
+    pub(crate) servers: Vec<Server>,
+    /// Members with an agent.
+    pub(crate) agents: Vec<bool>,
     by_load: bool,
-    /// Members are drawn by their cores, rather than taken in turns.
+    /// By how long a member's requests take and how many it has, rather than by how many it has for its capacity.
+    pub(crate) by_time: bool,
+    paces: Vec<f64>,
+    /// Capacities of members as configured.
+    pub(crate) weights: Vec<f64>,
+    /// Members that get nothing, though they could be used.
+    pub(crate) asleep: Vec<bool>,
+    /// Members that cannot be used.
+    pub(crate) gone: Vec<bool>,
+    pub(crate) law: Law,
+    /// Members are drawn by their capacities, rather than taken in turns.
     pub(crate) draws: bool,
     /// Processor seconds a second that the balancer spends on something that is no request.
     pub(crate) sessions: f64,
@@ -219,9 +242,15 @@ impl World {
         Self {
             worked: vec![0.0; servers.len()],
             taken: vec![[0.0; 2]; servers.len()],
-            servers,
-            agents,
+            agents: vec![agents; servers.len()],
             by_load,
+            by_time: false,
+            paces: vec![0.0; servers.len()],
+            weights: servers.iter().map(|server| server.cores).collect(),
+            asleep: vec![false; servers.len()],
+            gone: vec![false; servers.len()],
+            law: Law::Exponential,
+            servers,
             draws: false,
             sessions: 0.0,
             cpu_seconds: 0.0,
@@ -288,10 +317,17 @@ impl World {
                     let bucket = ((took / 1e-5).max(1.0).log2() * 16.0) as usize;
                     self.latencies[bucket.min(399)] += 1;
                     self.times.push(took);
+                    self.paces[first] +=
+                        (took - self.paces[first]) * if self.paces[first] > 0.0 { 0.05 } else { 1.0 };
                 }
             } else {
                 let chosen = self.choose();
-                let work = self.dice.exp(self.servers[chosen].mean);
+                let mean = self.servers[chosen].mean;
+                let work = match self.law {
+                    Law::Exponential => self.dice.exp(mean),
+                    Law::Constant => mean,
+                    Law::Lognormal => self.dice.lognormal(mean, 1.0),
+                };
                 let wait = self.servers[chosen].wait;
                 let wait = if wait > 0.0 { self.dice.exp(wait) } else { 0.0 };
                 self.servers[chosen].begin(next, work, wait);
@@ -304,19 +340,26 @@ impl World {
         self.turn += 1;
         let count = self.servers.len();
         if self.draws {
-            let all: f64 = self.servers.iter().map(|server| server.cores).sum();
+            let all: f64 = self.weights.iter().sum();
             let mut drawn = self.dice.unit() * all;
-            let found = self.servers.iter().position(|server| {
-                drawn -= server.cores;
+            let found = self.weights.iter().position(|weight| {
+                drawn -= weight;
                 drawn < 0.0
             });
             return found.unwrap_or(count - 1);
         }
-        if !self.by_load {
-            return self.turn % count;
-        }
-        let load = |index: &usize| self.servers[*index].in_flight() as f64 / self.servers[*index].cores;
         let places = (0..count).map(|place| (place + self.turn) % count);
+        let mut places = places.filter(|place| !self.asleep[*place]);
+        if !self.by_load {
+            return places.next().unwrap();
+        }
+        let load = |place: &usize| {
+            let in_flight = self.servers[*place].in_flight() as f64;
+            match self.by_time {
+                true => (in_flight + 1.0) * self.paces[*place],
+                false => in_flight / self.weights[*place],
+            }
+        };
         places.min_by(|one, other| load(one).total_cmp(&load(other))).unwrap()
     }
 
@@ -328,14 +371,13 @@ impl World {
         for (lately, server) in self.taken.iter_mut().zip(&self.servers) {
             *lately = [lately[0] * kept + server.taken / server.cores, lately[1] * kept + 1.0];
         }
-        for (server, worked) in self.servers.iter_mut().zip(&mut self.worked) {
+        for ((server, worked), told) in self.servers.iter_mut().zip(&mut self.worked).zip(&self.agents) {
             server.pass(moment);
             let share = (server.busy - *worked + server.taken) / server.cores * self.agents_see;
             *worked = server.busy;
             server.taken = server.cores * self.other.now(moment, &mut self.dice);
             cpus.push(
-                self.agents
-                    .then_some((Cpu { share, processors: Some(server.cores), whole: self.whole }, now)),
+                told.then_some((Cpu { share, processors: Some(server.cores), whole: self.whole }, now)),
             );
         }
         if self.together.is_some() {
@@ -361,11 +403,13 @@ impl World {
             .servers
             .iter()
             .zip(cpus)
+            .zip(self.weights.iter().zip(&self.gone))
             .zip(0..)
-            .map(|((server, cpu), id)| MemberSeen {
+            .map(|(((server, cpu), (weight, gone)), id)| MemberSeen {
                 id: MemberId(id),
-                usable: true,
-                weight: server.cores,
+                usable: !gone,
+                weight: *weight,
+                capacity: *weight,
                 requests: server.requests,
                 failures: 0,
                 seconds: server.seconds,

@@ -1,0 +1,165 @@
+//! A member of which too little was seen: what it may be able to do, by what it has been seen to do and by what its peers can do.
+//!
+//! It can do at least what it did. For the rest members are draws from one lognormal distribution, of which those that are known
+//! are a sample. Those that are not known belong to the sample as well, as censored values: a member is not known *because* it
+//! never had enough to do, so it is rather one that can do much (Tobin 1958; the estimate is by expectation and maximization). A prior
+//! keeps a few peers that are alike by chance from proving that all are.
+//!
+//! Two quantities are tried, each per unit of the configured capacity: requests a second, and requests at once (requests a second
+//! times what one takes alone). The one in which peers are more alike counts: where capacities are numbers of workers, that is
+//! the second.
+
+use alloc::vec::Vec;
+
+use super::host::student;
+
+/// What is known of a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    /// Its capacity as configured; above 0.
+    pub(super) unit: f64,
+    /// Requests a second that it can do, if that is known.
+    pub(super) known: Option<f64>,
+    /// What it can do at least, and at most.
+    pub(super) least: f64,
+    pub(super) most: f64,
+    /// Seconds that a request takes there where few are there.
+    pub(super) alone: Option<f64>,
+}
+
+impl Peer {
+    /// One of the quantity in which peers are compared, in requests a second; none if that is not known.
+    fn scale(&self, at_once: bool) -> Option<f64> {
+        let scale = if at_once { self.unit / self.alone? } else { self.unit };
+        (scale.is_finite() && scale > 0.0).then_some(scale)
+    }
+}
+
+/// Requests a second that a member can do which is not known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Guess {
+    pub(super) best: f64,
+    pub(super) high: f64,
+}
+
+/// What all members can do that are not known, in their order, and the part of the variance that they share: that of the
+/// mean of their peers. `None` without a peer that is known.
+pub(super) fn guesses(peers: &[Peer]) -> Option<(Vec<Guess>, f64)> {
+    let by_rate = Spread::of(peers, false)?;
+    let at_once = Spread::of(peers, true);
+    let guess = |peer: &Peer| {
+        let narrower = at_once.filter(|spread| spread.width() < by_rate.width());
+        let found = narrower.and_then(|spread| spread.guess(peer, true));
+        let nothing = Guess { best: peer.least, high: f64::INFINITY };
+        found.or_else(|| by_rate.guess(peer, false)).unwrap_or(nothing)
+    };
+    let unknown = peers.iter().filter(|peer| peer.known.is_none());
+    Some((unknown.map(guess).collect(), 1.0 / (1.0 + by_rate.known)))
+}
+
+/// The distribution of a quantity's logarithm among peers.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    mean: f64,
+    deviation: f64,
+    /// Peers that are known.
+    known: f64,
+}
+
+impl Spread {
+    /// `None` without a peer that is known.
+    fn of(peers: &[Peer], at_once: bool) -> Option<Self> {
+        let log = |peer: &Peer, rate: f64| {
+            Some(libm::log(rate / peer.scale(at_once)?)).filter(|log| log.is_finite())
+        };
+        let known: Vec<f64> = peers.iter().filter_map(|peer| log(peer, peer.known?)).collect();
+        let unknown = peers.iter().filter(|peer| peer.known.is_none());
+        let floors: Vec<f64> = unknown.filter_map(|peer| log(peer, peer.least)).collect();
+        if known.is_empty() {
+            return None;
+        }
+        let count = known.len() as f64;
+        let mut mean = known.iter().sum::<f64>() / count;
+        let mut deviation = PRIOR;
+        for _ in 0..ROUNDS {
+            // Those that bound nothing say nothing.
+            let censored: Vec<(f64, f64)> = floors
+                .iter()
+                .filter(|floor| **floor > mean - FAR * deviation)
+                .map(|floor| beyond(*floor, mean, deviation))
+                .collect();
+            let all = count + censored.len() as f64;
+            mean = (known.iter().sum::<f64>() + censored.iter().map(|one| one.0).sum::<f64>()) / all;
+            let off = |value: f64| (value - mean) * (value - mean);
+            let squares = known.iter().map(|value| off(*value)).sum::<f64>()
+                + censored.iter().map(|(value, variance)| off(*value) + variance).sum::<f64>();
+            let prior = PRIOR_WORTH * PRIOR * PRIOR;
+            deviation = libm::sqrt((prior + squares) / (PRIOR_WORTH + all - 1.0));
+        }
+        Some(Self { mean, deviation, known: count })
+    }
+
+    /// How far from the mean a member of 20 lies.
+    fn width(&self) -> f64 {
+        self.deviation * student(PRIOR_WORTH + self.known - 1.0) * libm::sqrt(1.0 + 1.0 / self.known)
+    }
+
+    /// Of a member that is not known.
+    fn guess(&self, peer: &Peer, at_once: bool) -> Option<Guess> {
+        let scale = peer.scale(at_once)?;
+        let floor = libm::log(peer.least / scale).max(self.mean - FARTHEST * self.width());
+        let wide = self.width() / NORMAL;
+        let left = above((floor - self.mean) / wide);
+        let high = scale * libm::exp(self.mean + wide * beyond_share(UNSURE * left));
+        let variance = self.deviation * self.deviation;
+        let part = above((floor - self.mean - variance) / self.deviation)
+            / above((floor - self.mean) / self.deviation).max(f64::MIN_POSITIVE);
+        let mean = scale * libm::exp(self.mean + variance / 2.0) * part;
+        let high = high.min(peer.most).max(peer.least);
+        let best = if mean.is_finite() { mean } else { peer.least };
+        Some(Guess { best: best.clamp(peer.least, high), high })
+    }
+}
+
+/// Mean and variance of a normal value of which only is known that it lies above `floor`.
+fn beyond(floor: f64, mean: f64, deviation: f64) -> (f64, f64) {
+    let at = (floor - mean) / deviation;
+    let ratio = if at < 6.0 {
+        libm::exp(-at * at / 2.0) / libm::sqrt(core::f64::consts::TAU) / above(at)
+    } else {
+        at + 1.0 / at
+    };
+    let variance = (1.0 + at * ratio - ratio * ratio).clamp(0.0, 1.0);
+    (mean + deviation * ratio, deviation * deviation * variance)
+}
+
+/// The chance that a standard normal value lies above.
+fn above(value: f64) -> f64 {
+    0.5 * libm::erfc(value / core::f64::consts::SQRT_2)
+}
+
+/// The value above which a standard normal one lies with a chance.
+fn beyond_share(share: f64) -> f64 {
+    let (mut low, mut high) = (-FARTHEST, FARTHEST);
+    for _ in 0..50 {
+        let middle = (low + high) / 2.0;
+        if above(middle) > share { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// What is thought of the deviation of the logarithm before any peer is known, and how many peers that is worth.
+const PRIOR: f64 = 0.4;
+const PRIOR_WORTH: f64 = 3.0;
+
+/// Steps in which the distribution is found.
+const ROUNDS: usize = 25;
+
+/// Deviations below the mean from which on a lower bound bounds nothing, and beyond which there is nobody.
+const FAR: f64 = 2.0;
+const FARTHEST: f64 = 8.0;
+
+/// The chance that a member can do more than it is thought to be able to do at most; and how many deviations a normal value
+/// lies from its mean for that.
+const UNSURE: f64 = 0.05;
+const NORMAL: f64 = 1.96;
