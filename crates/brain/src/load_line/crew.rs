@@ -227,6 +227,41 @@ mod tests {
     }
 
     #[test]
+    fn a_number_is_narrow_and_mostly_measured() {
+        let reach = |mates: &[Mate], by_load| {
+            Crew { mates: mates.to_vec(), by_load, together: 0.5 }.reach(f64::INFINITY).unwrap()
+        };
+        let vague = |capacity| Mate { low: 0.8 * capacity, high: 1.5 * capacity, ..mate(capacity, 0.5) };
+        let guess = |low, high| Mate { low, high, guess: true, ..mate(100.0, 0.5) };
+        // What is measured the same way errs together.
+        let known = reach(&[vague(100.0); 2], true);
+        assert_eq!(known, Reach { low: 160.0, best: 200.0, high: 300.0, proven: true });
+        let wide = Mate { high: 400.0, ..vague(100.0) };
+        assert!(!reach(&[wide; 2], true).proven);
+        // Guesses partly do not.
+        let found = reach(&[mate(100.0, 0.5), guess(50.0, 200.0)], true);
+        assert_eq!(found, Reach { low: 150.0, best: 200.0, high: 300.0, proven: true });
+        let found =
+            reach(&[mate(100.0, 0.5), mate(100.0, 0.5), guess(50.0, 200.0), guess(50.0, 200.0)], true);
+        assert!(found.low == 300.0 && found.high > 570.0 && found.high < 600.0 && found.proven, "{found:?}");
+        // What is guessed is not to be more than what is measured, nor is it to be of most members.
+        assert!(!reach(&[mate(100.0, 0.5), guess(20.0, 300.0)], true).proven);
+        assert!(!reach(&[mate(100.0, 0.5), guess(90.0, 110.0), guess(90.0, 110.0)], true).proven);
+        let nothing = Mate { high: f64::INFINITY, ..guess(20.0, 0.0) };
+        let found = reach(&[mate(100.0, 0.5), nothing], true);
+        assert!(found.low == 120.0 && found.high.is_infinite() && !found.proven, "{found:?}");
+        // In turns the first that is full counts, which may be the one that was seen to do least.
+        let found = reach(&[mate(100.0, 0.5), guess(20.0, 300.0)], false);
+        assert_eq!(found, Reach { low: 40.0, best: 200.0, high: 200.0, proven: false });
+        let found = reach(&[mate(100.0, 0.5), guess(120.0, 300.0)], false);
+        assert_eq!(found, Reach { low: 200.0, best: 200.0, high: 200.0, proven: true });
+        // Whatever members can do, the balancer can not do more.
+        let crew = Crew { mates: vec![guess(20.0, f64::INFINITY); 2], by_load: true, together: 0.5 };
+        assert_eq!(crew.reach(70.0), Some(Reach { low: 40.0, best: 70.0, high: 70.0, proven: false }));
+        assert_eq!(Crew::default().reach(70.0), None);
+    }
+
+    #[test]
     fn parts_differ_by_more_than_chance_or_not_at_all() {
         assert_eq!(shares(&[1.0, 3.0]), [0.25, 0.75]);
         assert_eq!(shares(&[0.0, 0.0]), [0.5, 0.5]);

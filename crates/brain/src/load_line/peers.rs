@@ -163,3 +163,78 @@ const FARTHEST: f64 = 8.0;
 /// lies from its mean for that.
 const UNSURE: f64 = 0.05;
 const NORMAL: f64 = 1.96;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(unit: f64, known: Option<f64>, least: f64) -> Peer {
+        Peer { unit, known, least, most: f64::INFINITY, alone: None }
+    }
+
+    #[test]
+    fn without_a_peer_nothing_is_guessed() {
+        assert_eq!(guesses(&[peer(1.0, None, 20.0); 3]), None);
+        assert_eq!(guesses(&[]), None);
+        let (none, _) = guesses(&[peer(1.0, Some(50.0), 40.0); 2]).unwrap();
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn the_more_peers_are_alike_the_surer_is_the_guess() {
+        let one_beside = |known: usize| {
+            let mut peers = alloc::vec![peer(1.0, Some(100.0), 95.0); known];
+            peers.push(peer(1.0, None, 0.0));
+            guesses(&peers).unwrap().0[0]
+        };
+        let (few, some, many) = (one_beside(2), one_beside(10), one_beside(60));
+        assert!(
+            few.high > some.high && some.high > many.high && many.high < 135.0,
+            "{few:?} {some:?} {many:?}"
+        );
+        assert!((many.best / 100.0 - 1.0).abs() < 0.05, "{many:?}");
+        // Whoever was seen to do more can do more.
+        let mut peers = alloc::vec![peer(1.0, Some(100.0), 95.0); 10];
+        peers.push(peer(1.0, None, 300.0));
+        let strong = guesses(&peers).unwrap().0[0];
+        assert!(strong.best > 300.0 && strong.high > strong.best, "{strong:?}");
+        peers[10].most = 310.0;
+        let bounded = guesses(&peers).unwrap().0[0];
+        assert!(bounded.best <= 310.0 && bounded.high <= 310.0, "{bounded:?}");
+    }
+
+    #[test]
+    fn who_was_never_busy_can_probably_do_more_than_those_who_were() {
+        let weak = [10.0, 14.0, 12.0].map(|rate| peer(1.0, Some(rate), rate));
+        let mut peers = weak.to_vec();
+        peers.extend([peer(1.0, None, 40.0); 3]);
+        peers.push(peer(1.0, None, 0.0));
+        let (found, _) = guesses(&peers).unwrap();
+        // The one that nobody has seen is not like those that are known, but like all.
+        assert!(found[3].best > 20.0 && found[0].best > 40.0, "{found:?}");
+    }
+
+    #[test]
+    fn a_capacity_counts_as_what_it_is_a_number_of() {
+        // Workers, of which each takes as long as its member's requests do.
+        let of = |workers: f64, alone: f64, known: bool| Peer {
+            unit: workers,
+            known: known.then_some(workers / alone),
+            least: if known { workers / alone } else { 1.0 / alone },
+            most: f64::INFINITY,
+            alone: Some(alone),
+        };
+        let mut peers: Vec<Peer> = [0.01, 0.04, 0.02, 0.08, 0.01, 0.03, 0.05, 0.02, 0.04, 0.01]
+            .into_iter()
+            .zip([1.0, 2.0, 3.0, 8.0].into_iter().cycle())
+            .map(|(alone, workers)| of(workers, alone, true))
+            .collect();
+        peers.push(of(4.0, 0.1, false));
+        let found = guesses(&peers).unwrap().0[0];
+        assert!((found.best / 40.0 - 1.0).abs() < 0.1 && found.high < 70.0, "{found:?}");
+        // Requests a second, however long requests take.
+        peers.iter_mut().for_each(|peer| peer.unit = peer.known.unwrap_or(40.0) / 10.0);
+        let found = guesses(&peers).unwrap().0[0];
+        assert!((found.best / 40.0 - 1.0).abs() < 0.1 && found.high < 70.0, "{found:?}");
+    }
+}

@@ -1,7 +1,7 @@
 //! How much capacity is in use, and how much of it may be.
 //!
 //! What is known comes from, in the order that suits the target: the load line of the members (requests a second that each can do:
-//! [`crate::load_line`]), what agents tell of their processors, and, for a target in seconds only, response times themselves. Where
+//! [`crate::load_line`]; only while that is a number and no range), what agents tell of their processors, and, for a target in seconds only, response times themselves. Where
 //! times double at half of the load, as they do wherever requests share something in turn, `R = S / (1 - u)` (M/M/1 and processor
 //! sharing; Little 1961, Kleinrock 1975), so `u = 1 - S / R` is in use and `1 - S / goal` may be; `S`, what a request takes alone, is
 //! learnt, or is the shortest time seen.
@@ -47,7 +47,7 @@ impl Demand {
         if worth <= 0.0 {
             return None;
         }
-        let line = told(usable().map(|member| (member, fair(member))), worth);
+        let line = told(usable().map(|member| (member, fair(member))), worth).filter(|_| seen.proven);
         let busy = |member: &MemberSeen<'_>| Some(member.utilization? * member.worth());
         let told = told(usable().map(|member| (member, busy(member))), worth);
         // As parts of the capacity.

@@ -129,6 +129,7 @@ fn run(
             .collect();
         let seen = Seen {
             members: &members,
+            proven: true,
             elsewhere: 0.0,
             rate: look.rate,
             waiting: look.waiting,
@@ -226,7 +227,7 @@ proptest! {
 }
 
 fn seen<'a>(members: &'a [MemberSeen<'a>], rate: f64) -> Seen<'a> {
-    Seen { members, rate, elsewhere: 0.0, waiting: 0.0, refused: 0.0, response: None }
+    Seen { members, proven: true, rate, elsewhere: 0.0, waiting: 0.0, refused: 0.0, response: None }
 }
 
 fn member(name: &str, capacity: f64, line: f64) -> MemberSeen<'_> {
@@ -317,6 +318,35 @@ fn unequal_members_count_as_what_they_are() {
     let members = [member("big", 4.0, 40.0), MemberSeen { in_flight: 0, ..member("small", 1.0, 10.0) }];
     let decision = settle(&mut scaler, &seen(&members, 22.0), 500);
     assert_eq!((decision.desired, decision.remove.len()), (2, 0), "{decision:?}");
+}
+
+/// A weak member is known and a strong one is not: what both can do is not twice what the weak one can, but a range.
+#[test]
+fn nothing_is_started_or_taken_away_by_a_range() {
+    let members = [member("weak", 1.0, 25.0), MemberSeen { line: None, ..member("strong", 1.0, 0.0) }];
+    for rate in [60.0, 2.0] {
+        let number = seen(&members, rate);
+        let changes = |decision: &Decision| decision.add > 0 || !decision.remove.is_empty();
+        let range = Seen { proven: false, ..number };
+        for target in [Target::HeadRoom(0.3), Target::Utilization(0.7)] {
+            assert!(changes(&settle(&mut Scaler::new(plain(target)), &number, 0)), "{rate}");
+            let decision = settle(&mut Scaler::new(plain(target)), &range, 0);
+            assert_eq!((changes(&decision), decision.desired), (false, 2), "{rate}: {decision:?}");
+            assert_eq!(decision.reason, Reason::Unknown, "{rate}: {decision:?}");
+        }
+    }
+    // Times say what they say nevertheless.
+    let range = Seen { proven: false, ..seen(&members, 60.0) };
+    let mut scaler = Scaler::new(plain(Target::ResponseTime(1.0)));
+    settle(&mut scaler, &Seen { response: Some(0.3), ..range }, 0);
+    let decision = settle(&mut scaler, &Seen { response: Some(3.0), ..range }, 500);
+    assert!(decision.add > 0, "{decision:?}");
+    // What requests cost while it was a number is remembered.
+    let members = ["a", "b"].map(|name| member(name, 1.0, 50.0));
+    let mut scaler = Scaler::new(plain(Target::HeadRoom(0.3)));
+    settle(&mut scaler, &seen(&members, 60.0), 0);
+    let more = settle(&mut scaler, &Seen { proven: false, ..seen(&members, 120.0) }, 500);
+    assert!(more.desired > 2, "{more:?}");
 }
 
 #[test]

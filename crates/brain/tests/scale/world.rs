@@ -129,6 +129,7 @@ impl World {
             .collect();
         let seen = Seen {
             members: &members,
+            proven: true,
             rate: self.came,
             elsewhere: 0.0,
             waiting: 0.0,
