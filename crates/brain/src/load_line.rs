@@ -67,7 +67,7 @@ pub struct MemberSeen<'a> {
     pub usable: bool,
     /// Its weight among those that may; 0 or more.
     pub weight: f64,
-    /// Its capacity as configured; above 0.
+    /// Its configured capacity; above 0.
     pub capacity: f64,
     /// Requests ended.
     pub requests: u64,
@@ -154,11 +154,11 @@ pub struct Estimator {
     /// Whose turn it is to be worked out anew, where there are many.
     turn: usize,
     said: Option<LoadLine>,
-    /// Can the group do at least what it does?
+    /// `true` if the present rate is a lower end of the capacity.
     floors: bool,
-    /// Did requests fail in this window?
+    /// `true` if many requests failed in this window.
     unsound: bool,
-    /// Windows for which the rate is also that of somebody who has left.
+    /// Windows for which the rate still includes that of a member that has left.
     left: u32,
 }
 
@@ -307,7 +307,7 @@ impl Estimator {
             self.said = Some(say::unknown(rate, 0.0, "no member can be used"));
             return;
         };
-        // What was served can be served: by those who served it, and unless one is full where the others go on.
+        // The served rate is a lower end, unless a full member hides behind others that go on.
         let sound = !core::mem::take(&mut self.unsound);
         self.floors = sound && self.left == 0 && (seen.by_load || !self.is_any_full(&crew));
         let served = if self.floors { window.rate().max(rate) } else { 0.0 };
@@ -332,7 +332,7 @@ impl Estimator {
         self.said = Some(outlook.said(reach, &self.record, &source));
     }
 
-    /// Does a member have about as much as it can do?
+    /// Returns `true` if a member has about as much as it can do.
     fn is_any_full(&self, crew: &Crew) -> bool {
         let rates = self.crew.iter().map(|id| self.gauges.get(id).map_or(0.0, Gauge::rate));
         rates.zip(&crew.mates).any(|(rate, mate)| !mate.guess && rate >= FULL * mate.capacity)
@@ -394,13 +394,13 @@ const ALIKE: f64 = 0.2;
 /// Members that are worked out anew in a window.
 const AT_ONCE: usize = 32;
 
-/// Ends of an interval that are farther apart than so many times bound nothing.
+/// Greatest ratio of the ends of a range.
 const WIDEST: f64 = 10.0;
 
-/// Windows after which what somebody did who has left is hardly a part of the rate any more.
+/// Windows after which the rate hardly includes that of a member that has left.
 const FORGOTTEN: u32 = 3;
 
-/// Part of what it can do from which on a member is full.
+/// Utilization from which on a member is full.
 const FULL: f64 = 0.9;
 
 /// Requests of a window below which it says nothing.

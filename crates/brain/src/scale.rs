@@ -101,8 +101,8 @@ pub struct MemberSeen<'a> {
     pub in_flight: u32,
     /// Part of its processors in use, those of its whole host, if an agent tells it.
     pub utilization: Option<f64>,
-    /// Requests a second that it can do for all balancers that act together, by the load line, if that knows. It counts only where
-    /// that of the group is a number ([`Seen::proven`]).
+    /// Requests a second that it can do for all balancers that act together, by the load line, if that knows.
+    /// Ignored unless [`Seen::proven`].
     pub line: Option<f64>,
     /// The group's part of what its host can do, above 0 and at most 1: 1 where no other group is there.
     pub share: f64,
@@ -124,7 +124,8 @@ impl MemberSeen<'_> {
 pub struct Seen<'a> {
     /// All of its members.
     pub members: &'a [MemberSeen<'a>],
-    /// Is the load line of the group a number? While it is a range, what some members can do says nothing of the others.
+    /// `true` if the load line of the group is a number. While it is a range, known members say nothing of
+    /// the others.
     pub proven: bool,
     /// Requests a second that came since the last look, whatever became of them; to all balancers that act together.
     pub rate: f64,

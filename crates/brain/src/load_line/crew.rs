@@ -16,7 +16,7 @@ pub(super) struct Mate {
     pub(super) capacity: f64,
     pub(super) low: f64,
     pub(super) high: f64,
-    /// Is that not seen of it, but what its peers make likely?
+    /// `true` if the upper end comes from its peers rather than from its own requests.
     pub(super) guess: bool,
     pub(super) servers: f64,
     pub(super) shared: bool,
@@ -43,23 +43,24 @@ pub(super) struct Reach {
     pub(super) best: f64,
     /// May be infinite.
     pub(super) high: f64,
-    /// Is that a number, and not a range?
+    /// `true` if it is narrow enough to be shown as a number rather than as a range.
     pub(super) proven: bool,
 }
 
 impl Crew {
-    /// Is at least half of the members known?
+    /// Returns `true` if at least half of the members are known.
     pub(super) fn is_known(&self) -> bool {
         2 * self.mates.iter().filter(|mate| !mate.guess).count() >= self.mates.len()
     }
 
-    /// What they can do together; the balancer can do `most`. `None` if there is nobody.
+    /// Returns the capacity of all members together, at most `most` (that of the balancer); `None` without
+    /// members.
     pub(super) fn reach(&self, most: f64) -> Option<Reach> {
         if self.mates.is_empty() {
             return None;
         }
         let [low, best, high] = self.ends(|mate| (mate.low, mate.high)).map(|end| end.min(most));
-        // The same if what is known were known exactly.
+        // As if known members were known exactly.
         let sure =
             |mate: &Mate| if mate.guess { (mate.low, mate.high) } else { (mate.capacity, mate.capacity) };
         let [least, _, greatest] = self.ends(sure).map(|end| end.min(most));
@@ -67,11 +68,11 @@ impl Crew {
         Some(Reach { low, best, high, proven })
     }
 
-    /// The least, the best and the most that they can do, by the least and the most that each can do.
+    /// Returns lower end, best estimate and upper end for all members, given the ends of each.
     ///
-    /// Members that are known err together, as all are measured the same way: their intervals add up. By how much others can do more
-    /// than is guessed has nothing to do with that, nor with one another but for the mean of their peers: variances add up. Nothing is
-    /// guessed of the least: that is what was seen.
+    /// Known members are measured the same way, so their errors add up. The upper ends of unknown members err
+    /// independently, but for the mean of their peers: variances add up. Lower ends are no estimates, and add
+    /// up.
     fn ends(&self, of: impl Fn(&Mate) -> (f64, f64)) -> [f64; 3] {
         if !self.by_load {
             let first = |end: &dyn Fn(&Mate) -> f64| {
@@ -190,8 +191,7 @@ pub(super) fn saturation(stations: &[Station]) -> Option<f64> {
     Some(curve::saturation(stations)).filter(|load| load.is_finite() && *load > 0.0)
 }
 
-/// How many times as much as at least members can do at most, for that to be a number: by all that is not sure, and by what is guessed
-/// alone.
+/// Greatest ratio of the ends of a number: as if known members were known exactly, and with their errors.
 const GUESSED: f64 = 2.0;
 const PROVEN: f64 = 3.0;
 

@@ -13,8 +13,8 @@
 //! What other balancers send to it keeps its processors busy as well: what a request costs follows from all of them, and what is left of
 //! that is this balancer's. Response times by how many are here know by themselves what others leave.
 //!
-//! What was served for a window is a lower end whatever the sources say. Of a member of which no source says enough that is all that
-//! is known here; what its peers make likely is in `peers`.
+//! The rate of a window is a lower end whatever the sources say. For a member without a source nothing else
+//! is known here; `peers` estimates the rest from other members.
 
 use alloc::vec::Vec;
 
@@ -287,12 +287,12 @@ impl Gauge {
         self.table.quickest(self.host.processors().unwrap_or(1.0), ALONE)
     }
 
-    /// Seconds that a request takes where as few are there as ever were.
+    /// Returns the seconds that a request takes at the lowest concurrency seen.
     pub(super) fn alone(&self) -> Option<f64> {
         self.table.quickest(1.0, LEAST_ALONE)
     }
 
-    /// Requests a second that it can do at least, and at most, as far as it was seen.
+    /// Returns the bounds of its capacity that its own requests show.
     pub(super) fn ends(&self) -> (f64, f64) {
         self.estimate.map_or((self.peak, f64::INFINITY), |estimate| (estimate.low, estimate.high))
     }

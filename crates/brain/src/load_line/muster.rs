@@ -12,7 +12,7 @@ use super::{Estimator, FEW, MEMORY, Seen, WINDOW, keep};
 use crate::MemberId;
 
 impl Estimator {
-    /// The usable members: what is known of them, and what their peers make likely of those that are not known.
+    /// Puts the usable members together, unknown ones by what their peers make likely.
     pub(super) fn muster(
         &mut self,
         seen: &Seen<'_>,
@@ -36,7 +36,7 @@ impl Estimator {
             .collect();
         let (guesses, together) = peers::guesses(&peers).unwrap_or_default();
         let mut guesses = guesses.into_iter();
-        // How requests are served at most of those that are known; as many at once as it can do in the time that one takes.
+        // The discipline of most known members.
         let shared = 2 * usable.iter().filter_map(&known).filter(|one| one.shared).count()
             >= usable.iter().filter_map(&known).count();
         let parts = self.parts(seen, &usable);
@@ -69,7 +69,7 @@ impl Estimator {
         crew
     }
 
-    /// What part of the requests each gets.
+    /// Returns the part of the requests that each member gets.
     fn parts(&self, seen: &Seen<'_>, usable: &[MemberId]) -> Vec<f64> {
         // As in `usable`.
         let weights = seen.members.iter().filter(|member| member.usable).map(|member| member.weight);

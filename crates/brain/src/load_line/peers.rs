@@ -1,26 +1,27 @@
-//! A member of which too little was seen: what it may be able to do, by what it has been seen to do and by what its peers can do.
+//! The capacity of members that were never busy, estimated from that of their peers.
 //!
-//! It can do at least what it did. For the rest members are draws from one lognormal distribution, of which those that are known
-//! are a sample. Those that are not known belong to the sample as well, as censored values: a member is not known *because* it
-//! never had enough to do, so it is rather one that can do much (Tobin 1958; the estimate is by expectation and maximization). A prior
-//! keeps a few peers that are alike by chance from proving that all are.
+//! Such a member can do at least what it did. The logarithms of capacities are taken for draws from one
+//! normal distribution, of which the known members are a sample. Unknown members belong to that sample as
+//! censored values: a member is unknown *because* it never had enough to do, so it tends to be a strong one
+//! (Tobin 1958; estimated by expectation and maximization). A prior keeps a few members that are alike by
+//! chance from proving that all are.
 //!
-//! Two quantities are tried, each per unit of the configured capacity: requests a second, and requests at once (requests a second
-//! times what one takes alone). The one in which peers are more alike counts: where capacities are numbers of workers, that is
-//! the second.
+//! Two quantities are tried, each per unit of the configured capacity: requests a second, and requests at
+//! once (requests a second times the seconds that one takes alone). The one in which peers are more alike is
+//! used. Where configured capacities are numbers of workers, that is the second.
 
 use alloc::vec::Vec;
 
 use super::host::student;
 
-/// What is known of a member.
+/// A member and the evidence on its capacity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
     /// Its capacity as configured; above 0.
     pub(super) unit: f64,
     /// Requests a second that it can do, if that is known.
     pub(super) known: Option<f64>,
-    /// What it can do at least, and at most.
+    /// Bounds that its own requests show.
     pub(super) least: f64,
     pub(super) most: f64,
     /// Seconds that a request takes there where few are there.
@@ -28,22 +29,22 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// One of the quantity in which peers are compared, in requests a second; none if that is not known.
+    /// Returns one unit of the compared quantity in requests a second; `None` if that is not known.
     fn scale(&self, at_once: bool) -> Option<f64> {
         let scale = if at_once { self.unit / self.alone? } else { self.unit };
         (scale.is_finite() && scale > 0.0).then_some(scale)
     }
 }
 
-/// Requests a second that a member can do which is not known.
+/// The capacity of an unknown member in requests a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Guess {
     pub(super) best: f64,
     pub(super) high: f64,
 }
 
-/// What all members can do that are not known, in their order, and the part of the variance that they share: that of the
-/// mean of their peers. `None` without a peer that is known.
+/// Returns guesses for the unknown members, in their order, and the part of the variance that all guesses
+/// share (that of the mean of the known members). `None` without a known member.
 pub(super) fn guesses(peers: &[Peer]) -> Option<(Vec<Guess>, f64)> {
     let by_rate = Spread::of(peers, false)?;
     let at_once = Spread::of(peers, true);
@@ -57,7 +58,7 @@ pub(super) fn guesses(peers: &[Peer]) -> Option<(Vec<Guess>, f64)> {
     Some((unknown.map(guess).collect(), 1.0 / (1.0 + by_rate.known)))
 }
 
-/// The distribution of a quantity's logarithm among peers.
+/// The distribution of the logarithm of a quantity among peers.
 #[derive(Clone, Copy, Debug)]
 struct Spread {
     mean: f64,
@@ -67,7 +68,7 @@ struct Spread {
 }
 
 impl Spread {
-    /// `None` without a peer that is known.
+    /// Fits the distribution; `None` without a known member.
     fn of(peers: &[Peer], at_once: bool) -> Option<Self> {
         let log = |peer: &Peer, rate: f64| {
             Some(libm::log(rate / peer.scale(at_once)?)).filter(|log| log.is_finite())
@@ -82,7 +83,7 @@ impl Spread {
         let mut mean = known.iter().sum::<f64>() / count;
         let mut deviation = PRIOR;
         for _ in 0..ROUNDS {
-            // Those that bound nothing say nothing.
+            // A bound far below the mean says nothing.
             let censored: Vec<(f64, f64)> = floors
                 .iter()
                 .filter(|floor| **floor > mean - FAR * deviation)
@@ -99,12 +100,12 @@ impl Spread {
         Some(Self { mean, deviation, known: count })
     }
 
-    /// How far from the mean a member of 20 lies.
+    /// Returns the distance from the mean within which 95 % of members lie.
     fn width(&self) -> f64 {
         self.deviation * student(PRIOR_WORTH + self.known - 1.0) * libm::sqrt(1.0 + 1.0 / self.known)
     }
 
-    /// Of a member that is not known.
+    /// Guesses the capacity of an unknown member.
     fn guess(&self, peer: &Peer, at_once: bool) -> Option<Guess> {
         let scale = peer.scale(at_once)?;
         let floor = libm::log(peer.least / scale).max(self.mean - FARTHEST * self.width());
@@ -121,7 +122,7 @@ impl Spread {
     }
 }
 
-/// Mean and variance of a normal value of which only is known that it lies above `floor`.
+/// Returns mean and variance of a normal value that is known to lie above `floor`.
 fn beyond(floor: f64, mean: f64, deviation: f64) -> (f64, f64) {
     let at = (floor - mean) / deviation;
     let ratio = if at < 6.0 {
@@ -133,12 +134,12 @@ fn beyond(floor: f64, mean: f64, deviation: f64) -> (f64, f64) {
     (mean + deviation * ratio, deviation * deviation * variance)
 }
 
-/// The chance that a standard normal value lies above.
+/// Returns the probability that a standard normal value is greater.
 fn above(value: f64) -> f64 {
     0.5 * libm::erfc(value / core::f64::consts::SQRT_2)
 }
 
-/// The value above which a standard normal one lies with a chance.
+/// Returns the value that a standard normal one exceeds with this probability.
 fn beyond_share(share: f64) -> f64 {
     let (mut low, mut high) = (-FARTHEST, FARTHEST);
     for _ in 0..50 {
@@ -148,19 +149,19 @@ fn beyond_share(share: f64) -> f64 {
     high
 }
 
-/// What is thought of the deviation of the logarithm before any peer is known, and how many peers that is worth.
+/// Prior standard deviation of the logarithm, and the number of members that it is worth.
 const PRIOR: f64 = 0.4;
 const PRIOR_WORTH: f64 = 3.0;
 
 /// Steps in which the distribution is found.
 const ROUNDS: usize = 25;
 
-/// Deviations below the mean from which on a lower bound bounds nothing, and beyond which there is nobody.
+/// Deviations below the mean at which a lower bound says nothing, and beyond which there are no members.
 const FAR: f64 = 2.0;
 const FARTHEST: f64 = 8.0;
 
-/// The chance that a member can do more than it is thought to be able to do at most; and how many deviations a normal value
-/// lies from its mean for that.
+/// Probability that a member can do more than its upper end, and the deviations within which 95 % of normal
+/// values lie.
 const UNSURE: f64 = 0.05;
 const NORMAL: f64 = 1.96;
 

@@ -21,11 +21,11 @@ pub(super) struct Outlook<'a> {
     pub(super) rate: f64,
     /// Of those at most, by the balancer; infinite if not known.
     pub(super) balancer: f64,
-    /// Requests a second that were served just now, if that says that they can be.
+    /// Requests a second that were served just now, if that is a lower end; else 0.
     pub(super) served: f64,
 }
 
-/// Nothing can be said but what it is at least, and why.
+/// Returns a load line without a number: at most its lower end, and the reason.
 pub(super) fn unknown(rate: f64, least: f64, why: &str) -> LoadLine {
     LoadLine {
         requests_per_second: rate,
@@ -91,17 +91,16 @@ pub(super) fn why_unknown<'g>(gauges: impl Iterator<Item = &'g Gauge>) -> String
     }
 }
 
-/// Why there is a range and no number: so many of all members had too little to do.
+/// Returns the reason for a range, where `guesses` members of `all` are unknown.
 fn range(guesses: usize, all: usize, source: &str) -> String {
     match guesses {
         0 => format!("what is known is too vague for a number; from {source}"),
-        _ if guesses == all => format!(
-            "its members never had enough to do to tell what they can; they can do at least what they did, and the balancer itself \
-             bounds them"
-        ),
+        _ if guesses == all => "its members never had enough to do to tell what they can; they can do at \
+                               least what they did, and the balancer itself bounds them"
+            .to_string(),
         _ => format!(
-            "{guesses} of {all} members never had enough to do to tell what they can; they can do at least what they did, and \
-             probably no more than the others make likely, which are known from {source}"
+            "{guesses} of {all} members never had enough to do to tell what they can; they can do at least \
+             what they did, and probably no more than the others make likely, which are known from {source}"
         ),
     }
 }
@@ -183,7 +182,7 @@ impl Outlook<'_> {
             let mut said =
                 WhatIf { change: change.to_string(), about: about.to_string(), ..WhatIf::default() };
             if !reach.proven {
-                // It is the one or the other where both ends say so.
+                // Certain only where both ends agree.
                 said.over = [(load >= reach.high, true), (load < reach.low, false)]
                     .into_iter()
                     .find_map(|(sure, over)| sure.then_some(over));

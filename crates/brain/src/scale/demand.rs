@@ -1,10 +1,11 @@
 //! How much capacity is in use, and how much of it may be.
 //!
-//! What is known comes from, in the order that suits the target: the load line of the members (requests a second that each can do:
-//! [`crate::load_line`]; only while that is a number and no range), what agents tell of their processors, and, for a target in seconds only, response times themselves. Where
-//! times double at half of the load, as they do wherever requests share something in turn, `R = S / (1 - u)` (M/M/1 and processor
-//! sharing; Little 1961, Kleinrock 1975), so `u = 1 - S / R` is in use and `1 - S / goal` may be; `S`, what a request takes alone, is
-//! learnt, or is the shortest time seen.
+//! What is known comes from, in the order that suits the target: the load line of the members (requests a
+//! second that each can do: [`crate::load_line`]; ignored while that of the group is a range), what agents
+//! tell of their processors, and, for a target in seconds only, response times themselves. Where times double
+//! at half of the load, as they do wherever requests share something in turn, `R = S / (1 - u)` (M/M/1 and
+//! processor sharing; Little 1961, Kleinrock 1975), so `u = 1 - S / R` is in use and `1 - S / goal` may be;
+//! `S`, what a request takes alone, is learnt, or is the shortest time seen.
 //!
 //! What requests cost (capacity for a second each) is remembered, so that those that wait or are refused count as well: a group that is
 //! full serves no more than it can, whatever comes.

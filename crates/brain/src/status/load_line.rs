@@ -11,22 +11,23 @@ use serde::{Deserialize, Serialize};
 pub struct LoadLine {
     /// Requests that end a second, of late.
     pub requests_per_second: f64,
-    /// Requests a second above which they pile up, as predicted; none where the data cannot tell.
+    /// Requests a second above which they pile up, as predicted; none where the data tell nothing or only a
+    /// range.
     pub capacity: Option<f64>,
-    /// What it is at least and at most, by how sure the data make it.
+    /// Lower end of the capacity: what was seen to be done, where nothing else is known.
     pub capacity_low: Option<f64>,
-    /// See `capacity_low`.
+    /// Upper end of the capacity, as far as the data bound it.
     pub capacity_high: Option<f64>,
     /// What the balancer's own processors can do for the group; none while it has too little to do to tell.
     pub balancer_capacity: Option<f64>,
     /// `members` or `balancer`; empty without a capacity.
     pub limited_by: String,
-    /// Part of the capacity that is free; below 0 above it.
+    /// Part of the capacity that is free; below 0 above it. None without a capacity.
     pub headroom: Option<f64>,
     /// `good` (its error is at most 10 %), `fair` (25 %), `poor`, `unproven` (no prediction was checked at half of the capacity or
-    /// more yet), `unknown` (there is none).
+    /// more yet), `range` (no number, but both ends of an interval), `unknown` (neither).
     pub verdict: String,
-    /// What it is taken from, or why there is none, for a person.
+    /// The sources of the number, or the reason why there is none or only a range, for a person.
     pub why: String,
     /// Of past predictions: mean relative error of the throughput, new ones with weight 1/8; none before the first check.
     pub error: Option<f64>,
@@ -41,6 +42,13 @@ pub struct LoadLine {
     pub predicted: Vec<Predicted>,
     /// `minus_one`, `plus_one`, `double`.
     pub what_if: Vec<WhatIf>,
+}
+
+impl LoadLine {
+    /// Returns lower and upper end where it is a range and no number.
+    pub fn range(&self) -> Option<(f64, f64)> {
+        self.capacity_low.zip(self.capacity_high).filter(|_| self.capacity.is_none())
+    }
 }
 
 /// Response times at a load.
@@ -63,11 +71,11 @@ pub struct WhatIf {
     pub change: String,
     /// The same for a person.
     pub about: String,
-    /// Requests a second above which they would pile up; none where that is not known well enough for a number.
+    /// Requests a second above which they would pile up; none where that is a range.
     pub capacity: Option<f64>,
     /// Part of it that would be free; below 0 above it. None without a capacity.
     pub headroom: Option<f64>,
-    /// Over the load line? None where that is not known.
+    /// `true` over the load line, `false` below it; none where that is not known.
     pub over: Option<bool>,
     /// 99th percentile then, seconds; none over the load line.
     pub p99: Option<f64>,

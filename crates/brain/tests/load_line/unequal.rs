@@ -1,4 +1,4 @@
-//! Groups of unequal members: some never have enough to do to be known, some are never seen, some have an agent.
+//! Groups of unequal members: some are never busy, some are never chosen, some have an agent.
 
 use plimsoll_brain::status::{LoadLine, WhatIf};
 
@@ -13,14 +13,14 @@ enum Way {
     RoundRobin,
 }
 
-/// One group of many, and what it says after some minutes.
+/// A group, and its load line after some minutes.
 struct Drawn {
     line: LoadLine,
     /// Requests a second.
     truth: f64,
-    /// Part of the members that were seen to be full, or have an agent.
+    /// Part of the members that were full at times or have an agent.
     busy: f64,
-    /// Looks at which it was thought to do less than it did, and at which it was said to be over its line.
+    /// Looks with an end below the served rate, and with a negative headroom.
     below: u32,
     over: u32,
     what: String,
@@ -78,7 +78,7 @@ fn drawn(seed: u64) -> Drawn {
     let known = |(server, agent): (&Server, &bool)| *agent || server.met >= 50;
     let busy = world.servers.iter().zip(&world.agents).filter(|pair| known(*pair)).count();
     let what = format!(
-        "{count} {kind:?} {law:?}, {way:?} by {configured}, {:.2} of it, {busy} busy, {} with agents, {} asleep",
+        "{count} {kind:?} {law:?}, {way:?} by {configured}, {:.2}, {busy} busy, {} agents, {} asleep",
         rate / truth,
         world.agents.iter().filter(|agent| **agent).count(),
         world.asleep.iter().filter(|asleep| **asleep).count(),
@@ -95,7 +95,7 @@ fn the_line_of_unequal_members_lies_within_what_is_shown() {
         let Drawn { line, truth, what, .. } = one;
         let what = format!("{seed}: {truth:.0}, {what}: {line:?}");
         assert_eq!((one.below, one.over), (0, 0), "{what}");
-        // Whatever is not known to be less than three times as much as something else is no number.
+        // A percentage comes with a number, and no number with a range.
         assert_eq!(line.capacity.is_some(), line.headroom.is_some(), "{what}");
         assert!(line.capacity.is_some() != matches!(&*line.verdict, "range" | "unknown"), "{what}");
         let (low, high) = (line.capacity_low.unwrap_or(0.0), line.capacity_high.unwrap_or(f64::INFINITY));
@@ -120,7 +120,7 @@ fn the_line_of_unequal_members_lies_within_what_is_shown() {
     assert!(20 * near >= 19 * numbers && 2 * numbers >= busy, "{near} of {numbers} of {busy}: {missed:#?}");
 }
 
-/// With four workers and with one.
+/// Two members, with four workers and with one.
 fn strong_and_weak() -> World {
     let servers = vec![Server::new(Kind::Line, 4.0, 0.04), Server::new(Kind::Line, 1.0, 0.04)];
     let mut world = World::new(servers, false, true, 3);
@@ -185,7 +185,7 @@ fn one_of_many_that_is_not_known_makes_no_range() {
     assert_eq!((double(&line).over, double(&line).capacity), (Some(false), None), "{line:?}");
 }
 
-/// Those who are left can not do what was done together with others.
+/// The rate of a full group says nothing of the members that are left of it.
 #[test]
 fn what_was_served_by_somebody_who_left_is_no_lower_end() {
     let mut world = World::new(vec![Server::new(Kind::Shared, 2.0, 0.02); 4], true, true, 5);

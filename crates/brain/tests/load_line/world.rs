@@ -40,7 +40,7 @@ pub(crate) struct Server {
     taken: f64,
     count: u64,
     requests: u64,
-    /// Those that met as many others as it can serve at once, or more.
+    /// Requests that found all cores in use.
     pub(crate) met: u64,
     seconds: f64,
     levels: [[u64; 2]; LEVELS],
@@ -195,12 +195,12 @@ pub(crate) struct World {
     /// Members with an agent.
     pub(crate) agents: Vec<bool>,
     by_load: bool,
-    /// By how long a member's requests take and how many it has, rather than by how many it has for its capacity.
+    /// Chooses by response time and requests in flight rather than by requests in flight and capacity.
     pub(crate) by_time: bool,
     paces: Vec<f64>,
     /// Capacities of members as configured.
     pub(crate) weights: Vec<f64>,
-    /// Members that get nothing, though they could be used.
+    /// Usable members that are never chosen.
     pub(crate) asleep: Vec<bool>,
     /// Members that cannot be used.
     pub(crate) gone: Vec<bool>,

@@ -320,7 +320,7 @@ fn unequal_members_count_as_what_they_are() {
     assert_eq!((decision.desired, decision.remove.len()), (2, 0), "{decision:?}");
 }
 
-/// A weak member is known and a strong one is not: what both can do is not twice what the weak one can, but a range.
+/// A weak member is known and a strong one is not: the capacity of both is not twice that of the weak one.
 #[test]
 fn nothing_is_started_or_taken_away_by_a_range() {
     let members = [member("weak", 1.0, 25.0), MemberSeen { line: None, ..member("strong", 1.0, 0.0) }];
