@@ -120,12 +120,14 @@ impl Ruled {
         let records: Vec<_> = self
             .analyzer
             .members()
-            .filter_map(|(id, _, vitals)| Some((id, vitals.said(now), vitals.coming().0, self.record(id)?)))
+            .filter_map(|(id, spec, vitals)| {
+                Some((id, spec.capacity, vitals.said(now), vitals.coming().0, self.record(id)?))
+            })
             .collect();
         // Of those that did something since the last look.
         let levels: Vec<_> = records
             .iter()
-            .map(|(id, _, _, record)| {
+            .map(|(id, _, _, _, record)| {
                 let requests = sum(record, |stripe| &stripe.requests);
                 let same = self.load_line.estimator.knows(*id, requests, now);
                 let levels = if same { Vec::new() } else { levels(record).to_vec() };
@@ -135,10 +137,11 @@ impl Ruled {
         let members: Vec<_> = records
             .iter()
             .zip(&levels)
-            .map(|((id, said, elsewhere, record), (requests, levels))| MemberSeen {
+            .map(|((id, capacity, said, elsewhere, record), (requests, levels))| MemberSeen {
                 id: *id,
                 usable: planned.contains_key(id),
                 weight: planned.get(id).copied().unwrap_or_default(),
+                capacity: *capacity,
                 requests: *requests,
                 failures: sum(record, |stripe| &stripe.failures),
                 seconds: seconds(record),

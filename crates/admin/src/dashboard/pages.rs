@@ -194,6 +194,8 @@ fn load_line(group: &GroupStatus) -> Vec<Fact> {
         };
         let by = if line.limited_by == "balancer" { ", the balancer itself" } else { "" };
         facts.push(fact("load line", format!("{}/s{between}{by}", rate(capacity))));
+    } else if let Some((low, high)) = line.range() {
+        facts.push(fact("load line", format!("somewhere from {} to {}/s", rate(low), rate(high))));
     }
     let checked = match (line.error, line.predictions_checked) {
         (Some(error), checked) => {
@@ -209,9 +211,7 @@ fn load_line(group: &GroupStatus) -> Vec<Fact> {
 }
 
 fn predicted(group: &GroupStatus) -> Vec<Predicted> {
-    let Some(line) = group.load_line.as_ref().filter(|line| line.capacity.is_some()) else {
-        return Vec::new();
-    };
+    let Some(line) = &group.load_line else { return Vec::new() };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "–".to_owned(), latency);
     let mut rows: Vec<Predicted> = Vec::new();
     for at in &line.predicted {
@@ -223,19 +223,21 @@ fn predicted(group: &GroupStatus) -> Vec<Predicted> {
         });
     }
     for change in &line.what_if {
-        let says = if change.over && change.capacity == 0.0 {
-            "nobody is left to serve".to_owned()
-        } else if change.over {
-            "over the load line".to_owned()
-        } else {
-            let p99 = change.p99.map_or_else(String::new, |p99| format!(", p99 {}", latency(p99)));
-            format!("{} below the load line{p99}", percent(change.headroom))
+        let says = match (change.over, change.headroom) {
+            (Some(true), _) if change.capacity == Some(0.0) => "nobody is left to serve".to_owned(),
+            (Some(true), _) => "over the load line".to_owned(),
+            (Some(false), Some(headroom)) => {
+                let p99 = change.p99.map_or_else(String::new, |p99| format!(", p99 {}", latency(p99)));
+                format!("{} below the load line{p99}", percent(headroom))
+            }
+            (Some(false), None) => "below the load line".to_owned(),
+            (None, _) => "unknown".to_owned(),
         };
         rows.push(Predicted {
             at: change.about.clone(),
-            rate: format!("{}/s", rate(change.capacity)),
+            rate: change.capacity.map_or_else(|| "–".to_owned(), |most| format!("{}/s", rate(most))),
             says,
-            over: change.over,
+            over: change.over == Some(true),
         });
     }
     rows

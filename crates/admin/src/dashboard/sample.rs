@@ -71,9 +71,9 @@ pub(super) fn status() -> Status {
     let what_if = |change: &str, about: &str, capacity: f64, over| WhatIf {
         change: change.into(),
         about: about.into(),
-        capacity,
-        headroom: 1.0 - 118.0 / capacity,
-        over,
+        capacity: Some(capacity),
+        headroom: Some(1.0 - 118.0 / capacity),
+        over: Some(over),
         p99: (!over).then_some(0.09),
     };
     let line = LoadLine {

@@ -174,6 +174,29 @@ fn refusals_and_slow_members_stand_out() {
 }
 
 #[test]
+fn a_load_line_that_is_a_range_has_no_percentage() {
+    let mut told = Told::new();
+    let group = &mut told.status.groups[0];
+    if let Some(line) = &mut group.load_line {
+        (line.capacity, line.capacity_low, line.capacity_high) = (None, Some(84.6), Some(512.0));
+        (line.headroom, line.verdict, line.predicted) = (None, "range".into(), Vec::new());
+        let change = &mut line.what_if[0];
+        (change.capacity, change.headroom, change.over, change.p99) = (None, None, None, None);
+        let change = &mut line.what_if[1];
+        (change.capacity, change.headroom, change.over, change.p99) = (None, None, Some(false), None);
+    }
+    let path = place::of_group(&group.name);
+    let (plane, told) = plane(told, Powers::Show);
+    let text = text(&plane, &told, &path);
+    for said in ["load line between 85 and 512 a second", "somewhere from 85 to 512", "unknown"] {
+        assert!(text.contains(said), "{said}\n{text}");
+    }
+    for wrong in ["% below the load line", "over the load line"] {
+        assert!(!text.contains(wrong), "{wrong}\n{text}");
+    }
+}
+
+#[test]
 fn an_action_says_first_what_will_happen() {
     let (plane, told) = plane(Told::new(), Powers::Act);
     let drain = text(&plane, &told, &place::of_act("drain", &[("group", "web"), ("member", "10.0.0.1:80")]));

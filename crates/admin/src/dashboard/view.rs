@@ -252,7 +252,7 @@ fn notes(group: &GroupStatus) -> Vec<String> {
     }
     let line = group.load_line.as_ref();
     let loss = line.and_then(|line| line.what_if.iter().find(|change| change.change == "minus_one"));
-    if loss.is_some_and(|loss| loss.over && loss.capacity > 0.0)
+    if loss.is_some_and(|loss| loss.over == Some(true) && loss.capacity != Some(0.0))
         && line.is_some_and(|line| line.headroom.is_some_and(|headroom| headroom > 0.0))
     {
         notes.push("The loss of one member would put it over the load line.".to_owned());

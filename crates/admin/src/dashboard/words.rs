@@ -300,6 +300,9 @@ impl Verdict {
 /// Where a group floats.
 fn floats(line: Option<&LoadLine>) -> String {
     let Some(line) = line else { return "load line not known: it has only just begun".into() };
+    if let Some((low, high)) = line.range() {
+        return format!("load line between {} and {} a second", rate(low), rate(high));
+    }
     let Some(headroom) = line.headroom else { return format!("load line not known: {}", line.why) };
     let by = if line.limited_by == "balancer" { " of the balancer itself" } else { "" };
     if headroom < 0.0 {
@@ -370,9 +373,15 @@ mod tests {
         assert_eq!((said.line.as_str(), said.glyph), ("12 % over the load line", "‼"));
         if let Some(line) = &mut group.load_line {
             (line.headroom, line.why) = (None, "too few requests so far".into());
+            (line.capacity, line.capacity_high) = (None, None);
         }
         let said = Verdict::of(&group, &[]);
         assert_eq!((&*said.line, said.tone), ("load line not known: too few requests so far", Tone::Good));
+        if let Some(line) = &mut group.load_line {
+            (line.capacity_low, line.capacity_high) = (Some(84.6), Some(512.0));
+        }
+        let said = Verdict::of(&group, &[]);
+        assert_eq!((&*said.line, said.tone), ("load line between 85 and 512 a second", Tone::Good));
         for member in &mut group.members {
             member.state = State::Down;
         }

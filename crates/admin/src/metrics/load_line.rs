@@ -55,7 +55,7 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
         Kind::Gauge,
         "Time since capacity, predictions and effects of changes were worked out.",
     );
-    for (group, line) in lines.iter().filter(|(_, line)| line.capacity.is_some()) {
+    for (group, line) in lines.iter().filter(|(_, line)| line.capacity.or(line.capacity_high).is_some()) {
         page.sample("", &[("group", group)], line.age_seconds);
     }
     page.family(
@@ -92,10 +92,10 @@ fn what_if(page: &mut Page, lines: &[(&str, &LoadLine)]) {
     each(
         "plimsoll_group_what_if_capacity_requests_per_second",
         "Capacity with one member less or more, or twice the traffic.",
-        |change| Some(change.capacity),
+        |change| change.capacity,
     );
     each("plimsoll_group_what_if_headroom_ratio", "Part of that capacity that would be free.", |change| {
-        Some(change.headroom)
+        change.headroom
     });
     each(
         "plimsoll_group_what_if_latency_seconds",

@@ -20,11 +20,11 @@ pub(super) fn group() -> Value {
         "type": "object", "required": ["change", "about", "capacity", "headroom", "over"],
         "properties": {
             "change": {"type": "string", "enum": ["minus_one", "plus_one", "double"]},
-            "about": {"type": "string"}, "capacity": {"type": "number"}, "headroom": {"type": "number"},
-            "over": {"type": "boolean"}, "p99": known(),
+            "about": {"type": "string"}, "capacity": known(), "headroom": known(),
+            "over": {"type": ["boolean", "null"]}, "p99": known(),
         },
     });
-    let verdicts = ["good", "fair", "poor", "unproven", "unknown"];
+    let verdicts = ["good", "fair", "poor", "unproven", "range", "unknown"];
     json!({
         "type": "object",
         "required": ["requests_per_second", "capacity", "headroom", "verdict", "why", "error", "predictions_checked"],

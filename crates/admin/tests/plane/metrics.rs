@@ -105,13 +105,19 @@ fn load_lines_are_told_as_far_as_they_are_known() {
     }
     // What is not known has no sample.
     for part in [
-        r#"bound="high""#,
+        r#"group="web",bound="high""#,
         r#"load="0.95",percentile="99""#,
         r#"what_if_latency_seconds{group="web",change="double""#,
     ] {
         assert!(!answer.body.contains(part), "{part}");
     }
-    assert!(!answer.body.contains(r#"capacity_requests_per_second{group="odd"#), "{}", answer.body);
+    // Nor has what lies somewhere in a range, but for its ends.
+    let bound = "plimsoll_group_capacity_bound_requests_per_second{group=\"odd ";
+    let ends: Vec<&str> = answer.body.lines().filter(|line| line.starts_with(bound)).collect();
+    assert!(ends.len() == 2 && ends[0].ends_with(" 85") && ends[1].ends_with(" 512"), "{ends:?}");
+    for part in [r#"capacity_requests_per_second{group="odd"#, r#"headroom_ratio{group="odd"#] {
+        assert!(!answer.body.contains(part), "{part}: {}", answer.body);
+    }
 }
 
 #[test]

@@ -238,9 +238,9 @@ pub(crate) fn entry(seq: u64) -> Entry {
 fn load_line() -> LoadLine {
     let what_if = |change: &str, capacity, over| WhatIf {
         change: change.into(),
-        capacity,
-        headroom: 0.25,
-        over,
+        capacity: Some(capacity),
+        headroom: Some(0.25),
+        over: Some(over),
         p99: (!over).then_some(0.5),
         ..WhatIf::default()
     };
@@ -254,6 +254,17 @@ fn load_line() -> LoadLine {
         age_seconds: 2.5,
         predicted: vec![Predicted { load: 0.95, requests_per_second: 190.0, p50: Some(0.02), p99: None }],
         what_if: vec![what_if("minus_one", 100.0, false), what_if("double", 200.0, true)],
+        ..LoadLine::default()
+    }
+}
+
+/// A load line that is a range.
+fn range() -> LoadLine {
+    LoadLine {
+        capacity_low: Some(85.0),
+        capacity_high: Some(512.0),
+        verdict: "range".into(),
+        what_if: vec![WhatIf { change: "double".into(), ..WhatIf::default() }],
         ..LoadLine::default()
     }
 }
@@ -333,7 +344,7 @@ fn status() -> Status {
         shedding_share: (name == "web").then_some(0.125),
         urgencies: vec![UrgencyStatus { urgency: 1, served: 13, refused: 14 }],
         latency: Latency { count: 11, sum: 0.5, ..Latency::default() },
-        load_line: (name == "web").then(load_line),
+        load_line: Some(if name == "web" { load_line() } else { range() }),
         scaler: (name == "web").then(scaler),
         ..GroupStatus::default()
     };

@@ -13,6 +13,11 @@ pub(super) fn lines<'s>(groups: impl IntoIterator<Item = &'s GroupStatus>) -> Ve
 
 fn row(group: &GroupStatus, line: &LoadLine) -> Vec<Cell> {
     let name = Cell::text(&group.name).tone(Tone::Strong);
+    if let Some((low, high)) = line.range() {
+        let range = format!("load line {} to {}/s", rate(low), rate(high));
+        let why = Cell::text(&format!("range: {}", line.why)).tone(Tone::Faint);
+        return vec![name, Cell::text(&range), why];
+    }
     let (Some(capacity), Some(headroom)) = (line.capacity, line.headroom) else {
         let why = format!("load line not known: {}", line.why);
         return vec![name, Cell::text(&why).tone(Tone::Faint)];
@@ -52,9 +57,7 @@ fn trust(line: &LoadLine) -> String {
 
 /// What is predicted of a group: times at other loads, the effect of changes.
 pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
-    let Some(line) = group.load_line.as_ref().filter(|line| line.capacity.is_some()) else {
-        return Vec::new();
-    };
+    let Some(line) = &group.load_line else { return Vec::new() };
     let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), latency);
     let mut rows = Vec::new();
     for (place, predicted) in line.predicted.iter().enumerate() {
@@ -74,7 +77,7 @@ pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
         rows.push(vec![
             Cell::text(&group.name),
             Cell::text(&change.about),
-            Cell::number(format!("{}/s", rate(change.capacity))),
+            Cell::number(change.capacity.map_or_else(|| "-".to_owned(), |most| format!("{}/s", rate(most)))),
             effect(change),
         ]);
     }
@@ -82,13 +85,15 @@ pub(super) fn predictions(group: &GroupStatus) -> Vec<Vec<Cell>> {
 }
 
 fn effect(change: &WhatIf) -> Cell {
-    if change.over && change.capacity == 0.0 {
-        return Cell::text("nobody is left to serve").tone(Tone::Bad);
-    }
-    if change.over {
-        return Cell::text("over the load line").tone(Tone::Bad);
-    }
-    let free = format!("{:.0}% free", change.headroom * 100.0);
+    let free = match (change.over, change.headroom) {
+        (Some(true), _) if change.capacity == Some(0.0) => {
+            return Cell::text("nobody is left to serve").tone(Tone::Bad);
+        }
+        (Some(true), _) => return Cell::text("over the load line").tone(Tone::Bad),
+        (Some(false), Some(headroom)) => format!("{:.0}% free", headroom * 100.0),
+        (Some(false), None) => "below the load line".to_owned(),
+        (None, _) => return Cell::text("unknown").tone(Tone::Faint),
+    };
     let p99 = change.p99.map_or(String::new(), |p99| format!("  p99 {}", latency(p99)));
     Cell::text(&format!("{free}{p99}"))
 }
@@ -130,9 +135,9 @@ pub(super) mod tests {
         let what_if = |change: &str, about: &str, capacity: f64, load: f64, p99| WhatIf {
             change: change.into(),
             about: about.into(),
-            capacity,
-            headroom: 1.0 - load / capacity,
-            over: load >= capacity,
+            capacity: Some(capacity),
+            headroom: Some(1.0 - load / capacity),
+            over: Some(load >= capacity),
             p99,
         };
         LoadLine {
@@ -199,6 +204,35 @@ pub(super) mod tests {
              web  with one more like the median member  300/s  60% free  p99 100ms\n\
              web  with twice the traffic                200/s  over the load line\n\
              web  without its only usable member        0.0/s  nobody is left to serve\n"
+        );
+    }
+
+    #[test]
+    fn a_range_has_no_percentage() {
+        let mut group = sample().groups.remove(0);
+        let what_if = |about: &str, over| WhatIf { about: about.into(), over, ..WhatIf::default() };
+        group.load_line = Some(LoadLine {
+            requests_per_second: 60.0,
+            capacity_low: Some(84.6),
+            capacity_high: Some(512.0),
+            verdict: "range".into(),
+            why: "1 of 2 members never had enough to do".into(),
+            what_if: vec![
+                what_if("without the member that can do most", Some(true)),
+                what_if("with one more like the median member", Some(false)),
+                what_if("with twice the traffic", None),
+            ],
+            ..LoadLine::default()
+        });
+        assert_eq!(
+            table(&lines([&group]), false),
+            "web  load line 85 to 512/s  range: 1 of 2 members never had enough to do\n"
+        );
+        assert_eq!(
+            table(&predictions(&group), false),
+            "web  without the member that can do most   -  over the load line\n\
+             web  with one more like the median member  -  below the load line\n\
+             web  with twice the traffic                -  unknown\n"
         );
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Section {
     pub(super) requests_per_second: Option<f64>,
     /// Above which they pile up, as predicted.
     pub(super) capacity: Option<f64>,
+    /// Lower and upper end, where it is a range.
+    pub(super) range: Option<(f64, f64)>,
     /// Part of it that is free.
     pub(super) headroom: Option<f64>,
     /// Of the last seconds; since start where those are not known. Seconds.
@@ -183,6 +185,7 @@ fn section(group: &GroupStatus, look: &Look, past: &Past<'_>) -> Section {
         strategy: group.strategy.clone(),
         requests_per_second: measured.or_else(|| line.map(|line| line.requests_per_second)),
         capacity: line.and_then(|line| line.capacity),
+        range: line.and_then(|line| line.range()),
         headroom: line.and_then(|line| line.headroom),
         p50: time(late(|second| second.p50), group.latency.p50),
         p99: time(late(|second| second.p99), group.latency.p99),

@@ -313,6 +313,10 @@ fn verdict(group: &Section, width: usize) -> Vec<Line> {
     if let Some(now) = group.requests_per_second {
         parts.push(Line::new(&format!("  {}/s", rate(Some(now))), Tone::Plain));
     }
+    if let Some((low, high)) = group.range {
+        let range = format!("  load line {} to {}", rate(Some(low)), rate(Some(high)));
+        parts.push(Line::new(&format!("{range}/s"), Tone::Plain));
+    }
     if let (Some(capacity), Some(headroom)) = (group.capacity, group.headroom) {
         let (free, tone) = match headroom {
             over if over < 0.0 => (format!("{:.0}% over it", -over * 100.0), Tone::Bad),

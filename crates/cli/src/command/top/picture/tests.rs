@@ -180,6 +180,15 @@ fn rates_and_times_are_of_late() {
 }
 
 #[test]
+fn a_load_line_that_is_a_range_has_no_percentage() {
+    let mut view = view();
+    let web = &mut view.board.groups[0];
+    (web.capacity, web.headroom, web.range) = (None, None, Some((84.6, 512.0)));
+    let shown = text(&view.lines(200, 20));
+    assert!(shown.contains("load line 85 to 512/s") && !shown.contains("below it"), "{shown}");
+}
+
+#[test]
 fn a_balancer_that_is_lost_is_said_so() {
     let mut view = view();
     view.lost = Some("cannot reach unix:/run/plimsoll.sock".into());

@@ -235,7 +235,8 @@ impl Charge {
         // At the first look nothing has happened yet: what is missing below the least is seen all the same.
         let unknown = Since { rate: f64::NAN, elsewhere: 0.0, waiting: 0.0, refused: 0.0, response: None };
         let Since { rate, elsewhere, waiting, refused, response } = since.unwrap_or(unknown);
-        let seen = Seen { members: &members, rate, elsewhere, waiting, refused, response };
+        let proven = look.status.load_line.as_ref().is_some_and(|line| line.capacity.is_some());
+        let seen = Seen { members: &members, proven, rate, elsewhere, waiting, refused, response };
         let dry = self.scaling.dry_run || matches!(self.hands, Hands::None) || !self.office.mine;
         let paused = self.running.scaled().wish(&self.scaling.group).paused;
         self.scaler.pause(paused || self.cut_off());
