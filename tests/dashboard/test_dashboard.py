@@ -73,7 +73,7 @@ class Dashboard(Seen):
         self.assertTrue(any("web: 3 of 3 members serve" in text for text in verdicts), verdicts)
         rows = page.locator("table.members").first.locator("tbody tr")
         self.assertEqual(rows.count(), 3)
-        self.assertEqual(page.locator("figure.chart").count(), 6)
+        self.assertEqual(page.locator("figure.chart").count(), 8)
         for row in rows.all():
             self.assertIn("● up", row.inner_text())
             self.assertTrue(row.locator("svg.bar").get_attribute("aria-label"))

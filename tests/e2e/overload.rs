@@ -1,5 +1,7 @@
 //! More than the members can do, where they say nothing of themselves and work on for clients that have gone.
 
+use serde_json::Value;
+
 use crate::sharing::asked_by;
 use crate::stage::{Balancer, Load, Member, Run, curl, listening, until, web};
 
@@ -49,6 +51,11 @@ fn what_cannot_be_served_is_refused_and_the_rest_is_served_soon() {
     assert!(3 * few < many, "{few} are under way, where all wait {many}");
     let told = |kind: &str| Run::plimsoll(&["events"], balancer.folder().path()).out.contains(kind);
     assert!(told("  refuses  "), "{}", Run::plimsoll(&["events"], balancer.folder().path()).out);
+    // Both members took none at that moment, since both together had what they can work on.
+    let refused = |member: &Value| member["refused"]["group_full"].as_u64().unwrap_or(0);
+    let group = balancer.group("web");
+    let counts: Vec<u64> = group["members"].as_array().unwrap().iter().map(refused).collect();
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?} of {shed}");
     until("it is told that it is over", || told("  refuses none  "));
 }
 

@@ -296,6 +296,18 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
             page.sample("", &labels, member.answers.get(class).copied().unwrap_or(0) as f64);
         }
     }
+    page.family(
+        "plimsoll_member_refused_total",
+        Kind::Counter,
+        "Requests that the group refused while the member took none, by the reason why it did not.",
+    );
+    for (group, member) in pairs() {
+        for (reason, count) in &member.refused {
+            let reason = reason.replace(' ', "_");
+            let labels = [("group", &*group.name), ("member", &member.name), ("reason", &reason)];
+            page.sample("", &labels, *count as f64);
+        }
+    }
     page.family("plimsoll_member_state", Kind::Gauge, "1 for the state the member is in, 0 for the others.");
     for (group, member) in pairs() {
         for state in STATES {

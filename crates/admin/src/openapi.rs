@@ -288,6 +288,7 @@ fn schemas() -> Value {
             "why": {"type": "string"}, "capacity": {"type": "number"}, "weight": {"type": "number"},
             "in_flight": {"type": "integer"}, "requests": {"type": "integer"}, "failures": {"type": "integer"},
             "slow_seconds": {"type": ["number", "null"]},
+            "refused": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
             "load_line": {"anyOf": [{"$ref": "#/components/schemas/MemberLoadLine"}, {"type": "null"}]},
         });
         object(&["name", "address", "state", "why", "capacity", "in_flight", "requests"], properties)

@@ -224,6 +224,11 @@ impl Analyzer {
         self.entries.iter().zip(&self.spec.members).map(|(entry, spec)| (entry.id, spec, &entry.vitals))
     }
 
+    /// Returns the state of each member.
+    pub fn states(&self) -> impl Iterator<Item = (MemberId, State)> {
+        self.entries.iter().map(|entry| (entry.id, entry.state))
+    }
+
     /// A health check ended. `Err` carries the reason, for people.
     pub fn handle_probe(&mut self, member: MemberId, outcome: Result<(), &str>, now: Time) {
         self.advance(now);

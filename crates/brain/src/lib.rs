@@ -104,7 +104,7 @@ pub use hand::Hand;
 pub use hash::{hash, mix};
 pub(crate) use member::suspicion::MOST_WARNED;
 pub use member::{Effective, Load, Member, MemberId, State, Usage, Vitals};
-pub use plan::{Choice, Plan, Table};
+pub use plan::{Choice, Full, Plan, Table};
 pub use rebind::{
     Alert, Flow, Moves, Rule, Shed, Size, Swap, session_escapes, session_moves, sized_session_moves,
 };

@@ -17,6 +17,8 @@ mod admission;
 mod share;
 mod target;
 
+pub use admission::Full;
+
 /// What a strategy computes when members change, so that it need not per request.
 #[derive(Clone, Debug)]
 pub enum Table {

@@ -351,6 +351,10 @@ pub struct MemberStatus {
     /// What strategies make of its loads: averaged, and mixed with the group's mean as they age; none without one that
     /// counts.
     pub load_effective: Option<f64>,
+    /// Requests that this process refused for want of room in the group while this member took none, by the reason
+    /// why it did not: its state, or `limit`, `max_rate`, `trial`, `reject`, `member_full`, `group_full`.
+    #[serde(default)]
+    pub refused: BTreeMap<String, u64>,
     /// Seconds since it was found to answer ten times slower than its group; none where it does not.
     #[serde(default)]
     pub slow_seconds: Option<f64>,

@@ -74,16 +74,8 @@ fn member(
     let counted = counted.map(|load| ("load_counted", load));
     let figures = planned.map_or_else(Vec::new, |member| plan.explain(member, now));
     let figures = counted.into_iter().chain(figures).filter(|(_, value)| value.is_finite());
-    let full = planned.is_some_and(|member| member.full());
     let refuses = planned.and_then(|member| plan.refuses(member, now));
     let why = match (planned, &refuses) {
-        (Some(member), _) if member.vitals.spent() => {
-            format!("given as many requests a second as it may be given (max_rate); {}", status.why)
-        }
-        (Some(member), _) if member.tried() => {
-            format!("back from its ejection and tried with one request, which is under way; {}", status.why)
-        }
-        (Some(member), _) if full => format!("at its limit of {} at once; {}", member.allowed(), status.why),
         (_, Some(refuses)) => format!("{refuses}; {}", status.why),
         (Some(_), _) if !status.state.eligible() => {
             format!("{}; used all the same, because no member can be (when_all_down)", status.why)
@@ -94,7 +86,7 @@ fn member(
         name: status.name,
         address: status.address,
         state: status.state,
-        eligible: planned.is_some() && !full && refuses.is_none(),
+        eligible: planned.is_some() && refuses.is_none(),
         why,
         since_seconds: status.since_seconds,
         capacity: status.capacity,

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use plimsoll_brain::status::{MemberRecent, MemberSecond, Recent, RecentSecond};
 use plimsoll_brain::{MemberId, Time};
 
-use crate::control::Ruled;
+use crate::control::{Refusals, Ruled};
 use crate::group::{Record, Stripe, Tally};
 use crate::load_line::MIDDLES;
 use crate::stats::{Count, Merged};
@@ -54,6 +54,7 @@ struct Sample {
     offered: f32,
     completed: f32,
     failed: f32,
+    refused: f32,
     p50: Option<f32>,
     p99: Option<f32>,
 }
@@ -65,6 +66,8 @@ struct Totals {
     ended: u64,
     failures: u64,
     rejected: u64,
+    /// Those of the rejected for which no member had room.
+    refused: u64,
     under_way: u64,
 }
 
@@ -225,6 +228,7 @@ impl History {
             offered: rate(came),
             completed: rate(ended.saturating_sub(failures)),
             failed: rate(failures + rejected),
+            refused: rate(now.refused.saturating_sub(before.refused)),
             p50: of(0.5),
             p99: of(0.99),
         }
@@ -236,6 +240,7 @@ impl History {
             offered: f64::from(sample.offered),
             completed: f64::from(sample.completed),
             failed: f64::from(sample.failed),
+            refused: f64::from(sample.refused),
             p50: sample.p50.map(f64::from),
             p99: sample.p99.map(f64::from),
         };
@@ -359,7 +364,9 @@ impl Ruled {
         let latencies = Merged::of(self.group.tallies.iter().map(|tally| &tally.latency));
         let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { self.group.tallies.iter().map(count).sum() };
         let rejected = sum(&|tally| tally.rejected.iter().map(Count::value).fold(0, u64::wrapping_add));
-        let mut all = Totals { at: now, rejected, under_way: self.group.room.waiting(), ..Totals::default() };
+        let refused = Refusals::REASONS.map(|reason| self.group.rejected(reason)).iter().sum();
+        let under_way = self.group.room.waiting();
+        let mut all = Totals { at: now, rejected, refused, under_way, ..Totals::default() };
         let members: Vec<_> =
             self.analyzer.members().map(|(id, _, vitals)| (id, vitals.in_flight())).collect();
         let mut seen = Vec::with_capacity(members.len());

@@ -221,6 +221,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
             if let Some(record) = ruled.record(id) {
                 fill(&mut status, record);
             }
+            status.refused = ruled.refusals.of_member(id);
             status.slow_seconds = ruled.slow.since(id).map(|since| now.since(since).as_secs_f64());
             status.load_line = ruled.load_line.member(id);
             status.host = ruled.hosts.shared(id).cloned();

@@ -40,6 +40,7 @@ pub(super) fn status() -> Status {
         said_age_seconds: None,
         load: None,
         load_effective: None,
+        refused: BTreeMap::new(),
         slow_seconds: None,
         alert_share: 0.0,
         idle_connections: 4,
@@ -151,7 +152,8 @@ pub(super) fn recent() -> Recent {
         age_seconds: (seconds - place) as f64,
         offered: 118.0,
         completed: if place < 300 { 118.0 } else { 110.0 },
-        failed: 0.0,
+        failed: if (100..200).contains(&place) { 8.0 } else { 0.0 },
+        refused: if (100..200).contains(&place) { 6.0 } else { 0.0 },
         p50: Some(0.008),
         p99: (place % 100 > 10).then_some(0.04),
     };

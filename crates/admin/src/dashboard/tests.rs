@@ -146,8 +146,8 @@ fn the_first_screen_says_what_is() {
     ] {
         assert!(text.contains(said), "{said}\n{text}");
     }
-    assert_eq!(text.matches("<figure").count(), 3);
-    assert_eq!(text.matches("<details").count(), 3, "each chart has its numbers");
+    assert_eq!(text.matches("<figure").count(), 4);
+    assert_eq!(text.matches("<details").count(), 4, "each chart has its numbers");
     assert!(!text.contains("class=\"banner\""), "nothing is amiss");
 }
 

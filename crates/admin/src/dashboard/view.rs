@@ -324,7 +324,7 @@ fn why(member: &MemberStatus) -> String {
     format!("{}{}", slow.unwrap_or_default(), member.why)
 }
 
-/// The three charts of a group.
+/// The charts of a group.
 pub(super) fn charts(group: &GroupStatus, recent: &Recent, place: usize) -> Vec<Chart> {
     let line = |name: &'static str, of: fn(&plimsoll_brain::status::RecentSecond) -> Option<f64>| Line {
         name,
@@ -333,11 +333,20 @@ pub(super) fn charts(group: &GroupStatus, recent: &Recent, place: usize) -> Vec<
     let capacity = group.load_line.as_ref().and_then(|line| line.capacity);
     let rates =
         [line("offered", |second| Some(second.offered)), line("completed", |second| Some(second.completed))];
+    let lost = [line("failed", |second| Some(second.failed)), line("refused", |second| Some(second.refused))];
     let times = [line("p99", |second| second.p99), line("p50", |second| second.p50)];
     let id = |what: &str| format!("g{place}-{what}");
     vec![
         chart(id("rate"), "Offered and completed, requests a second", &rates, capacity, false, rate),
         chart(id("p99"), "Response time, p99 and p50", &times, None, true, latency),
+        chart(
+            id("lost"),
+            "Failed, and of those refused for want of room, requests a second",
+            &lost,
+            None,
+            false,
+            rate,
+        ),
         loads(group, recent, id("load")),
     ]
 }

@@ -37,10 +37,10 @@ pub(super) fn recent() -> Value {
     let known = || json!({"type": ["number", "null"]});
     let number = || json!({"type": "number", "minimum": 0});
     let second = json!({
-        "type": "object", "required": ["age_seconds", "offered", "completed", "failed", "p50", "p99"],
+        "type": "object", "required": ["age_seconds", "offered", "completed", "failed", "refused", "p50", "p99"],
         "properties": {
             "age_seconds": {"type": "number"}, "offered": number(), "completed": number(), "failed": number(),
-            "p50": known(), "p99": known(),
+            "refused": number(), "p50": known(), "p99": known(),
         },
     });
     let member = json!({

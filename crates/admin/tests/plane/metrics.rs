@@ -100,6 +100,7 @@ fn load_lines_are_told_as_far_as_they_are_known() {
         (r#"plimsoll_group_what_if_latency_seconds{change="minus_one",group="web"}"#, 0.5),
         (r#"plimsoll_member_capacity_requests_per_second{group="web",member="10.0.0.1:80"}"#, 100.0),
         (r#"plimsoll_member_clients_left_total{group="web",member="10.0.0.1:80"}"#, 3.0),
+        (r#"plimsoll_member_refused_total{group="web",member="10.0.0.1:80",reason="limit"}"#, 41.0),
     ] {
         assert_eq!(page.value(series), expected, "{series}");
     }

@@ -314,6 +314,7 @@ fn status() -> Status {
         said_age_seconds: (state == State::Up).then_some(3.5),
         load: (state == State::Up).then_some(LoadExplanation { value: 0.75, age_seconds: 2.5 }),
         load_effective: (state == State::Up).then_some(0.5),
+        refused: BTreeMap::from([("limit".to_owned(), 41)]),
         slow_seconds: None,
         alert_share: 0.25,
         idle_connections: 4,

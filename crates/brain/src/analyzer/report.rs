@@ -50,6 +50,7 @@ impl Analyzer {
                 .reports
                 .as_ref()
                 .and_then(|reports| Some(reports.effective(mean, now)?.value)),
+            refused: BTreeMap::new(),
             slow_seconds: None,
             alert_share: self.rebind.as_ref().map_or(0.0, |rebind| f64::from(rebind.shed(entry.id).share)),
             idle_connections: 0,

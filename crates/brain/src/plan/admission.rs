@@ -17,6 +17,37 @@ use crate::hash::unit;
 use crate::member::heard::View;
 use crate::{Ask, Hand, Member, MemberId, Time, mix};
 
+/// A reason why a member gets nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Full {
+    /// It was given as many requests a second as it may be given.
+    Rate,
+    /// It is back from an ejection, and the one request that it is tried with is in flight.
+    Trial,
+    /// It has as many requests at once as its limit allows.
+    Limit,
+    /// Its load is at the `reject` of the strategy.
+    Reject,
+    /// It has as many requests as it can work on.
+    Member,
+    /// All members without load reports have together as many requests as they can work on.
+    Group,
+}
+
+impl Full {
+    /// Returns its name in status and metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Rate => "max_rate",
+            Self::Trial => "trial",
+            Self::Limit => "limit",
+            Self::Reject => "reject",
+            Self::Member => "member_full",
+            Self::Group => "group_full",
+        }
+    }
+}
+
 impl Plan {
     /// Says whether members get no more than they can work on; without this it is as usual with the strategy.
     pub fn admitting(self, admission: bool) -> Self {
@@ -40,28 +71,51 @@ impl Plan {
         self.admission && self.members.get(index).is_some_and(|member| member.busy(now))
     }
 
-    /// Why a member gets nothing more at the moment though it is below its limit of connections, for people; `None` if it does.
-    pub fn refuses(&self, member: &Member, now: Time) -> Option<String> {
-        let refuses = (self.strategy.refuses)(self, member);
-        if refuses.is_some() || !self.admission {
-            return refuses;
-        }
-        let says = member.view(now);
-        if member.busy(now) {
-            let most = member.most(now).unwrap_or_default();
-            return Some(match says {
-                Some(said) if member.may_be_so_no_longer(&said, now) => format!(
-                    "had the {most} requests that it can work on when it was last heard of; a request may ask it again where no other has room and nobody waits"
-                ),
-                Some(_) => format!("has the {most} requests that it can work on, by what it says"),
-                None => {
-                    format!("has the {most} requests from here that it can work on, by what is seen of it")
-                }
+    /// Returns the reason why a member of the plan gets nothing more at the moment; `None` if it does.
+    pub fn full(&self, member: &Member, now: Time) -> Option<Full> {
+        if member.full() {
+            return Some(match () {
+                () if member.vitals.spent() => Full::Rate,
+                () if member.tried() => Full::Trial,
+                () => Full::Limit,
             });
         }
-        (says.is_none() && self.crowded(now)).then(|| {
-            let most = self.most.load(Relaxed);
-            format!("the group has the {most} requests from here that it can work on, by what is seen of it")
+        if (self.strategy.refuses)(self, member).is_some() {
+            return Some(Full::Reject);
+        }
+        if self.admission && member.busy(now) {
+            return Some(Full::Member);
+        }
+        (self.admission && member.view(now).is_none() && self.crowded(now)).then_some(Full::Group)
+    }
+
+    /// Returns that reason in a sentence.
+    pub fn refuses(&self, member: &Member, now: Time) -> Option<String> {
+        Some(match self.full(member, now)? {
+            Full::Rate => "given as many requests a second as it may be given (max_rate)".into(),
+            Full::Trial => "back from its ejection and tried with one request, which is under way".into(),
+            Full::Limit => format!("at its limit of {} at once", member.allowed()),
+            Full::Reject => (self.strategy.refuses)(self, member)?,
+            Full::Member => {
+                let most = member.most(now).unwrap_or_default();
+                match member.view(now) {
+                    Some(said) if member.may_be_so_no_longer(&said, now) => format!(
+                        "had the {most} requests that it can work on when it was last heard of; a request may ask it again where no other has room and nobody waits"
+                    ),
+                    Some(_) => format!("has the {most} requests that it can work on, by what it says"),
+                    None => {
+                        format!(
+                            "has the {most} requests from here that it can work on, by what is seen of it"
+                        )
+                    }
+                }
+            }
+            Full::Group => {
+                let most = self.most.load(Relaxed);
+                format!(
+                    "the group has the {most} requests from here that it can work on, by what is seen of it"
+                )
+            }
         })
     }
 
@@ -214,6 +268,7 @@ mod tests {
             }
             let (got, told) = fill(&plan);
             assert_eq!((&got[..], told), (&[2, 5, 3][..], Choice::Shed), "{}", strategy.name);
+            assert_eq!(plan.full(&plan.members()[0], Time(1)), Some(Full::Member));
             let why = plan.refuses(&plan.members()[0], Time(1)).expect("it is at its ceiling");
             assert_eq!(why, "has the 2 requests from here that it can work on, by what is seen of it");
         }
@@ -243,6 +298,7 @@ mod tests {
             assert_eq!(some.choose(&mut hand, &ask, &[]), Choice::Shed, "{venture}");
         }
         for member in &some.members()[1..] {
+            assert_eq!(some.full(member, now), Some(Full::Group));
             assert!(some.refuses(member, now).is_some_and(|why| why.starts_with("the group has the 7")));
         }
         let even = plan(strategy::find("round_robin").expect("it is there"), 4);

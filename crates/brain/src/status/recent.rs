@@ -25,6 +25,9 @@ pub struct RecentSecond {
     pub completed: f64,
     /// Requests that failed at a member, or that the balancer answered itself, a second.
     pub failed: f64,
+    /// Those of them that were refused because no member had room, a second.
+    #[serde(default)]
+    pub refused: f64,
     /// Median of the five seconds up to then, seconds; none where nothing ended.
     pub p50: Option<f64>,
     /// 99th percentile of them, seconds.

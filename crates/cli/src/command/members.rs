@@ -76,6 +76,7 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
         number("IN FLIGHT"),
         number("REQUESTS"),
         number("FAILURES"),
+        number("REFUSED"),
         number("SHARE"),
         number("P50"),
         number("P99"),
@@ -102,6 +103,7 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
                 Cell::number(member.in_flight),
                 Cell::number(member.requests),
                 if member.failures > 0 { failures.tone(Tone::Bad) } else { failures },
+                refused(member),
                 Cell::number(share),
                 Cell::number(time(member.latency.p50)),
                 Cell::number(time(member.latency.p99)),
@@ -109,6 +111,9 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
                 Cell::text(&why(member)).tone(Tone::Faint),
             ]);
         }
+    }
+    if groups.iter().flat_map(|group| &group.members).all(|member| member.refused.is_empty()) {
+        rows.iter_mut().for_each(|row| drop(row.remove(9)));
     }
     if !measured {
         rows.iter_mut().for_each(|row| drop(row.drain(4..6)));
@@ -121,6 +126,15 @@ fn render(groups: &[&GroupStatus], color: bool) -> String {
         lines => format!("\n{}", table(lines, color)),
     };
     table(&rows, color) + &below(&can_carry) + &below(&predicted) + &below(&found)
+}
+
+/// Returns how many requests the group refused while a member took none, with the reason of most of them.
+fn refused(member: &MemberStatus) -> Cell {
+    let all: u64 = member.refused.values().sum();
+    match member.refused.iter().max_by_key(|(_, count)| **count) {
+        Some((reason, _)) => Cell::number(format!("{all} {reason}")).tone(Tone::Bad),
+        None => Cell::number("-"),
+    }
 }
 
 /// Why a member is in its state, after since when it is slow.
@@ -162,6 +176,21 @@ mod tests {
         let why = "ten times slower than its group for 12s; 2 checks in a row passed";
         assert!(shown.lines().any(|line| line.ends_with(why)), "{shown}");
         assert!(render(&groups, true).contains("\u{1b}[33m▲ slow"));
+    }
+
+    #[test]
+    fn refusals_stand_beside_the_members_that_took_none() {
+        let mut status = sample();
+        status.groups.truncate(1);
+        status.groups[0].members.truncate(2);
+        let refused = [("limit".to_owned(), 3), ("member_full".to_owned(), 39)];
+        status.groups[0].members[0].refused = refused.into();
+        let groups: Vec<_> = status.groups.iter().collect();
+        let shown = render(&groups, false);
+        let cells: Vec<Vec<&str>> =
+            shown.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
+        let has = |line: usize, cell: &str| cells[line].contains(&cell);
+        assert!(has(0, "REFUSED") && has(1, "42 member_full") && has(2, "-"), "{shown}");
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn amiss(args: &Args, status: &Status) -> Vec<String> {
 
 /// Returns how much a group refuses of late, and for which reason: `12% of the requests are refused for want
 /// of room (shed)`.
-fn refused(group: &GroupStatus) -> Option<String> {
+pub(super) fn refused(group: &GroupStatus) -> Option<String> {
     group.shedding_seconds?;
     let part = match group.shedding_share {
         Some(share) if share >= 0.01 => format!("{:.0}% of the requests are", share * 100.0),

@@ -80,6 +80,7 @@ fn member(name: &str, state: State, why: &str, requests: u64, failures: u64, p50
         said_age_seconds: None,
         load: None,
         load_effective: None,
+        refused: BTreeMap::new(),
         slow_seconds: None,
         alert_share: 0.0,
         idle_connections: 0,

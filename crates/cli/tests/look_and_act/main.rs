@@ -50,6 +50,7 @@ impl Stage {
             said_age_seconds: None,
             load: None,
             load_effective: None,
+            refused: BTreeMap::new(),
             slow_seconds: None,
             alert_share: 0.0,
             idle_connections: 0,

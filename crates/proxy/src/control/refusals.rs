@@ -1,10 +1,10 @@
 //! When a group begins to refuse requests because its members have as many as they can work on, how many, and
 //! when that is over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use plimsoll_brain::{Event, EventKind, Time};
+use plimsoll_brain::{Event, EventKind, MemberId, Time};
 
 use crate::reason::Reason;
 
@@ -21,6 +21,8 @@ pub(crate) struct Refusals {
     /// none.
     looks: VecDeque<Look>,
     spell: Option<Spell>,
+    /// Requests refused while a member took none, by the reason why it did not.
+    members: BTreeMap<MemberId, BTreeMap<&'static str, u64>>,
 }
 
 /// What was counted up to a moment.
@@ -75,6 +77,26 @@ impl Refusals {
     /// Returns the reason of most of them.
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.spell.as_ref()?.reason
+    }
+
+    /// Returns how many requests were refused between the last two looks.
+    pub(crate) fn lately(&self) -> u64 {
+        let mut looks = self.looks.iter().rev();
+        let (Some(last), Some(before)) = (looks.next(), looks.next()) else { return 0 };
+        between(before, last).iter().sum()
+    }
+
+    /// Adds requests that were refused to the members that took none, each with the reason why it did not.
+    pub(crate) fn attribute(&mut self, refused: u64, members: &[(MemberId, &'static str)]) {
+        for (id, reason) in members {
+            *self.members.entry(*id).or_default().entry(reason).or_default() += refused;
+        }
+    }
+
+    /// Returns how many requests were refused while a member took none, by the reason why it did not.
+    pub(crate) fn of_member(&self, id: MemberId) -> BTreeMap<String, u64> {
+        let counts = self.members.get(&id).into_iter().flatten();
+        counts.map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
     }
 
     /// Looks at what was refused and what ended with members so far, and returns what there is to be told of
@@ -193,6 +215,20 @@ mod tests {
     }
 
     #[test]
+    fn members_have_the_reasons_for_which_they_took_none() {
+        let mut refusals = Refusals::default();
+        let [one, other] = [MemberId(1), MemberId(2)];
+        refusals.attribute(3, &[(one, "limit"), (other, "down")]);
+        refusals.attribute(2, &[(one, "member_full")]);
+        let expected = |counts: &[(&str, u64)]| {
+            counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(refusals.of_member(one), expected(&[("limit", 3), ("member_full", 2)]));
+        assert_eq!(refusals.of_member(other), expected(&[("down", 3)]));
+        assert_eq!(refusals.of_member(MemberId(3)), expected(&[]));
+    }
+
+    #[test]
     fn the_share_is_of_ten_seconds_or_since_it_began() {
         let mut refusals = Refusals::default();
         let mut counts = ([0, 0, 0], 0);
@@ -227,6 +263,7 @@ mod tests {
             };
             assert!(close, "at {second} s: {:?}, not {share:?}", refusals.share());
             assert_eq!(refusals.reason(), reason, "at {second} s");
+            assert_eq!(refusals.lately(), refused.iter().sum::<u64>(), "at {second} s");
             assert!(refusals.looks.len() <= 11, "bounded");
         }
         // Nothing is refused, and nothing comes: the last share stays until it is over.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use plimsoll_brain::{Analyzer, MemberId, MemberSpec, Time, Totals};
+use plimsoll_brain::{Analyzer, Member, MemberId, MemberSpec, State, Time, Totals};
 
 use super::slow::Pace;
 use super::{Journal, Refusals, SlowMembers};
@@ -198,6 +198,25 @@ impl Ruled {
             }
             journal.write(event);
         }
+        let refused = self.refusals.lately();
+        if refused > 0 {
+            self.refusals.attribute(refused, &self.without_room(now));
+        }
+    }
+
+    /// Returns the members that take no request at the moment, each with the reason.
+    fn without_room(&self, now: Time) -> Vec<(MemberId, &'static str)> {
+        let published = self.group.published();
+        let planned: BTreeMap<MemberId, &Member> =
+            published.plan.members().iter().map(|member| (member.id, member)).collect();
+        let reason = |(id, state): (MemberId, State)| {
+            let reason = match planned.get(&id) {
+                Some(member) => published.plan.full(member, now)?.label(),
+                None => state.shown().1,
+            };
+            Some((id, reason))
+        };
+        self.analyzer.states().filter_map(reason).collect()
     }
 
     /// Writes down which members are slow since the last time, or are not any more. `requests`: do times say

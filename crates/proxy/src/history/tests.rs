@@ -24,7 +24,14 @@ fn second(history: &mut History, second: u64, members: Vec<Seen>) {
     let ended: u64 = members.iter().map(|seen| seen.counts.requests).sum();
     let failures: u64 = members.iter().map(|seen| seen.counts.failures).sum();
     // What is under way grows by two a second.
-    let totals = Totals { at: time(second), ended, failures, rejected: 5 * second, under_way: 2 * second };
+    let totals = Totals {
+        at: time(second),
+        ended,
+        failures,
+        rejected: 5 * second,
+        refused: 3 * second,
+        under_way: 2 * second,
+    };
     history.add(totals, &[ended * 98 / 100, 0, ended * 2 / 100], members, DRAWN, &MIDDLES);
 }
 
@@ -40,6 +47,7 @@ fn a_second_is_what_came_in_it() {
         offered: 107.0,
         completed: 90.0,
         failed: 15.0,
+        refused: 3.0,
         p50: last.p50,
         p99: last.p99,
     };

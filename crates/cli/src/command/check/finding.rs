@@ -42,6 +42,7 @@ pub(super) enum See {
     Unreachable,
     MemberUnreachable,
     MemberOut,
+    Refusals,
     Health,
     Clock,
     Limits,
@@ -56,11 +57,12 @@ pub(super) enum See {
 
 impl See {
     #[cfg(test)]
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 15] = [
         Self::Config,
         Self::Unreachable,
         Self::MemberUnreachable,
         Self::MemberOut,
+        Self::Refusals,
         Self::Health,
         Self::Clock,
         Self::Limits,
@@ -80,6 +82,7 @@ impl See {
             Self::Unreachable => "troubleshooting.md#commands-cannot-reach-the-balancer",
             Self::MemberUnreachable => "troubleshooting.md#a-member-cannot-be-connected-to",
             Self::MemberOut => "troubleshooting.md#a-member-is-down-or-ejected",
+            Self::Refusals => "strategies.md#admission",
             Self::Health => "health-and-ejection.md#active-checks",
             Self::Clock => "troubleshooting.md#the-clock-is-wrong-or-slow",
             Self::Limits => "getting-started.md#limits-of-the-machine",

@@ -5,6 +5,7 @@ use plimsoll_brain::status::{GroupExplanation, Status};
 
 use super::finding::{Part, See};
 use super::machine::OpenFiles;
+use crate::command::status::refused;
 use crate::config::{File, count};
 use crate::control::text::{ago, latency, state};
 use crate::control::{Balancer, Trouble};
@@ -107,6 +108,13 @@ pub(super) fn health(file: Option<&File>, seen: Option<&Status>) -> Part {
                     See::MemberOut,
                 ),
             }
+        }
+        if let Some(refused) = refused(group) {
+            part.fail(
+                format!("{}: {refused}", group.name),
+                format!("plimsoll members {} says which members take nothing, and why", group.name),
+                See::Refusals,
+            );
         }
         if group.healthy {
             part.ok(format!("{}: {}", group.name, group.verdict));
