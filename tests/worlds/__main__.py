@@ -22,7 +22,7 @@ from .world import PEERS, Outcome
 
 STRATEGIES = "adaptive,least_request,least_connections,round_robin"
 LONGEST = 600
-"""Seconds after which a world that does not end is ended."""
+"""Seconds after which a world that does not end is ended; `--length` is added."""
 
 
 def parse():
@@ -43,6 +43,10 @@ def parse():
     parser.add_argument(
         "--seeds", type=int, default=1, metavar="N", help="how many seeds, one after the other (default 1)"
     )
+    parser.add_argument(
+        "--length", type=float, default=60, metavar="SECONDS",
+        help="how long the world `mixed` goes on (default 60)",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=4, metavar="N", help="worlds at once (default 4)")
     parser.add_argument("--list", action="store_true", help="say what the worlds are, and play none")
     parser.add_argument(
@@ -87,8 +91,8 @@ def listed(worlds):
 class Player:
     """Plays worlds, some at once."""
 
-    def __init__(self, table, jobs):
-        self.table, self.jobs, self.rows = table, asyncio.Semaphore(jobs), []
+    def __init__(self, table, jobs, length):
+        self.table, self.jobs, self.length, self.rows = table, asyncio.Semaphore(jobs), length, []
 
     async def all(self, plan):
         """Plays lists of rows: the rows of a list one after the other, lists beside each other unless they
@@ -103,25 +107,26 @@ class Player:
             for row in rows:
                 self.table.begins(row.world, row.strategy)
                 try:
-                    await play(row)
+                    await play(row, self.length)
                 finally:
                     self.table.ends(row.world, row.strategy)
                 self.rows.append(row)
                 self.table.row(row)
 
 
-async def play(row):
+async def play(row, length):
     """Plays a world in a process of its own, and fills in the row."""
-    words = [sys.executable, "-B", "-m", "tests.worlds.play", row.world, row.strategy, str(row.seed)]
+    words = [sys.executable, "-B", "-m", "tests.worlds.play", row.world, row.strategy]
+    words += [str(row.seed), str(length)]
     child = await asyncio.create_subprocess_exec(
         "setpriv", "--pdeathsig", "TERM", *words,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(LONGEST + length):
             out, err = await child.communicate()
     except TimeoutError:
-        out, err = b"", f"it did not end in {LONGEST} s".encode()
+        out, err = b"", f"it did not end in {LONGEST + length:.0f} s".encode()
     finally:
         if child.returncode is None:
             child.terminate()
@@ -175,7 +180,7 @@ def main():
         parser.error("none of these worlds has a row of these strategies")
     out = sys.stderr if arguments.output == "json" else sys.stdout
     table = Table(out, [(row.world, row.strategy) for rows in plan for row in rows])
-    player = Player(table, arguments.jobs)
+    player = Player(table, arguments.jobs, arguments.length)
     table.head()
     try:
         asyncio.run(run(player, plan))

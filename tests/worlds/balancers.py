@@ -6,6 +6,7 @@ HAProxy and nginx go by the fewest connections, as a careful operator would have
 import dataclasses
 import json
 import shutil
+import subprocess
 
 from benches.rig.peers import Plimsoll as Built
 from benches.rig.process import HOST
@@ -35,6 +36,8 @@ class Place:
     setup: object
     reports: int = 0
     """Port for reports, if they are taken."""
+    secure: int = 0
+    """Port of the listener of HTTPS, if there is one."""
 
     def path(self, name):
         return self.where / f"{name}-{self.number}"
@@ -72,6 +75,7 @@ def plimsoll_config(place, strategy):
         f'address = "{HOST}:{place.port}"',
         'group = "web"',
         setup.listener,
+        *(https(place) if place.secure else ()),
         "[[group]]",
         'name = "web"',
         f'strategy = "{strategy}"',
@@ -82,6 +86,23 @@ def plimsoll_config(place, strategy):
         setup.group,
     ]
     return "\n".join(line for line in lines if line) + "\n"
+
+
+def https(place):
+    """Makes a certificate, and returns the lines of a listener of HTTPS."""
+    certificate, key = place.path("certificate.pem"), place.path("key.pem")
+    if not key.exists():
+        made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+        said = ("-subj", "/CN=world", "-days", "2", "-out", certificate, "-keyout", key)
+        subprocess.run([*made, *said], check=True, capture_output=True)
+    return (
+        "[[listener]]",
+        f'address = "{HOST}:{place.secure}"',
+        'protocol = "https"',
+        'group = "web"',
+        "[listener.tls]",
+        f'certificates = [{{ certificate = "{certificate}", key = "{key}" }}]',
+    )
 
 
 def haproxy(place):

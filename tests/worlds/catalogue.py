@@ -4,7 +4,7 @@ Those of the short form run in `make test`: what they count depends on no machin
 at most. The longest come first, since so many are played at once.
 """
 
-from . import changes, faults, fleets, held, ordinary, overload, pauses, sessions
+from . import changes, faults, fleets, held, mixed, ordinary, overload, pauses, sessions
 
 SHORT = [
     ordinary.day_and_night,
@@ -37,6 +37,7 @@ SHORT = [
 
 LONG = [
     ordinary.sudden_morning,
+    mixed.mixed,
     ordinary.long_ones,
     ordinary.impatient,
     ordinary.uploads,

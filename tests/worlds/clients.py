@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import itertools
 import socket
+import ssl
 
 from . import http2
 from .clock import pause
@@ -35,18 +36,27 @@ class Stale(ConnectionError):
     """A kept connection was closed before a byte of the answer came."""
 
 
-class Http1:
-    """Connections of HTTP/1.1 that are kept while they are idle. Doors, (host, port), take turns."""
+def unverified():
+    """Returns settings of TLS that take any certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
-    def __init__(self, doors, keeps=True):
+
+class Http1:
+    """Connections of HTTP/1.1 that are kept while they are idle. Doors, (host, port), take turns; those of
+    HTTPS are believed whatever certificate they show."""
+
+    def __init__(self, doors, keeps=True, secure=False):
         self.doors, self.keeps, self.idle = itertools.cycle(doors), keeps, []
+        self.tls = unverified() if secure else None
 
     async def ask(self, ask):
         """Returns an `Answer`. A kept connection that turns out to be closed is replaced by a new one."""
         if self.idle:
             with contextlib.suppress(Stale):
                 return await self.exchange(ask, *self.idle.pop())
-        return await self.exchange(ask, *await asyncio.open_connection(*next(self.doors)))
+        return await self.exchange(ask, *await asyncio.open_connection(*next(self.doors), ssl=self.tls))
 
     async def exchange(self, ask, reader, writer):
         kept = False

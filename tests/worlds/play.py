@@ -1,5 +1,5 @@
 """Plays one world with one strategy, in a process of its own: python3 -m tests.worlds.play WORLD STRATEGY
-SEED.
+SEED SECONDS.
 
 Prints an `Outcome` as JSON; exit code 2 if it could not be played.
 """
@@ -19,12 +19,12 @@ FILES = 4096
 
 
 def main():
-    name, strategy, seed = sys.argv[1:]
+    name, strategy, seed, length = sys.argv[1:]
     end_on_sigterm()
     world = named(name)
     try:
         raise_file_limit(FILES)
-        with Stage(world.setup, strategy, int(seed)) as stage:
+        with Stage(world.setup, strategy, int(seed), float(length)) as stage:
             outcome = asyncio.run(world.play(stage))
     except (Failed, OSError) as error:
         print(f"{name}, {strategy}, seed {seed}: {error}", file=sys.stderr)

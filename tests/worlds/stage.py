@@ -28,8 +28,8 @@ BUSY = "while True: pass"
 class Stage:
     """Members and balancers that run. Use as a context manager: leaving it ends all of them."""
 
-    def __init__(self, setup, strategy, seed):
-        self.setup, self.strategy, self.seed = setup, strategy, seed
+    def __init__(self, setup, strategy, seed, length=0):
+        self.setup, self.strategy, self.seed, self.length = setup, strategy, seed, length
         self.chance = random.Random(seed)
         self.folder = tempfile.TemporaryDirectory(prefix="plimsoll-world-")
         self.where = Path(self.folder.name)
@@ -104,7 +104,8 @@ class Stage:
         return doors + self.addresses[self.setup.side_cars :]
 
     def place(self, number, doors):
-        return Place(self.where, free_port(), number, doors, self.setup, self.reports)
+        secure = free_port() if self.setup.tls else 0
+        return Place(self.where, free_port(), number, doors, self.setup, self.reports, secure)
 
     def start_balancer(self, place):
         child = self.start(*balancer(self.strategy)(place))
@@ -140,6 +141,11 @@ class Stage:
     @property
     def door(self):
         return self.doors[0]
+
+    @property
+    def secure_doors(self):
+        """The (host, port) of each listener of HTTPS."""
+        return [(HOST, place.secure) for place in self.places]
 
     def load(self, client=None):
         """Returns an open loop of requests, over HTTP/1.1 unless a client is given."""

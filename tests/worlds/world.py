@@ -39,6 +39,8 @@ class Setup:
     listener: str = ""
     group: str = ""
     """Lines of the listener and of the group in the balancer's configuration."""
+    tls: bool = False
+    """The balancer has a second listener, of HTTPS."""
     http2: bool = False
     """Members speak HTTP/2 alone."""
     health: str = "10s"
