@@ -1,9 +1,11 @@
-//! What the balancer itself sees of a member, as figures for expressions: in flight, requests per second, latency.
+//! What the balancer itself sees of a member, as figures for expressions: in flight, requests per second,
+//! latency.
 //!
-//! The counters that come in only grow; from two looks at them come a rate and a mean. Both are moving averages
-//! over [`WINDOW`], weighted by the time (the rate) or the requests (the latency) that each look covers. Counters
-//! that fall are those of a member that left and came back.
+//! The counters that come in only grow. The rate is that of the last second and of nothing before: sessions
+//! that moved longer ago do not show in it. The latency is a moving average over [`WINDOW`], weighted by the
+//! requests that each look covers. Counters that fall are those of a member that left and came back.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Counters of one member, as the data plane keeps them.
@@ -21,6 +23,8 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     last: Option<(Counters, Instant)>,
+    /// Requests that had ended at each look of the last [`SPAN`], and at one before it.
+    ended: VecDeque<(u64, Instant)>,
     rate: Option<f64>,
     /// Mean seconds, and when a request last ended.
     latency: Option<(f64, Instant)>,
@@ -33,15 +37,19 @@ impl Own {
             let apart = now.saturating_duration_since(then).as_secs_f64();
             if counters.requests < before.requests || counters.seconds < before.seconds {
                 (self.rate, self.latency) = (None, None);
+                self.ended.clear();
             } else if apart > 0.0 {
+                if self.ended.is_empty() {
+                    self.ended.push_back((before.requests, then));
+                }
+                let rate = self.count(counters.requests, now);
+                self.rate = Some(rate);
                 let ended = (counters.requests - before.requests) as f64;
                 let fresh = 1.0 - (-apart / WINDOW.as_secs_f64()).exp();
-                let rate = ended / apart;
-                self.rate = Some(self.rate.map_or(rate, |kept| kept + (rate - kept) * fresh));
                 if ended > 0.0 {
                     let mean = (counters.seconds - before.seconds) / ended;
                     // A look that covers a few requests of many moves the mean by little.
-                    let usual = self.rate.unwrap_or(rate) * WINDOW.as_secs_f64();
+                    let usual = rate * WINDOW.as_secs_f64();
                     let part = (ended / usual.max(ended)).max(fresh.min(0.1));
                     let kept = self.latency.map_or(mean, |(kept, _)| kept + (mean - kept) * part);
                     self.latency = Some((kept, now));
@@ -50,6 +58,18 @@ impl Own {
                 self.last = Some((before, then));
             }
         }
+    }
+
+    /// Notes a look, and returns the requests that ended per second since the last one that is a [`SPAN`]
+    /// old.
+    fn count(&mut self, requests: u64, now: Instant) -> f64 {
+        self.ended.push_back((requests, now));
+        let old = |look: &(u64, Instant)| now.saturating_duration_since(look.1) >= SPAN;
+        while self.ended.len() > MOST_LOOKS || self.ended.get(1).is_some_and(old) {
+            self.ended.pop_front();
+        }
+        let (first, since) = self.ended[0];
+        (requests - first) as f64 / now.saturating_duration_since(since).as_secs_f64()
     }
 
     /// Requests in flight at the last look.
@@ -69,7 +89,13 @@ impl Own {
     }
 }
 
-/// What the averages look back on.
+/// The time that the rate covers, less that between two looks.
+const SPAN: Duration = Duration::from_millis(900);
+
+/// Looks that are remembered at most.
+const MOST_LOOKS: usize = 64;
+
+/// The time that the latency looks back on.
 const WINDOW: Duration = Duration::from_secs(2);
 
 /// After so long without an answer the last latency says nothing.
@@ -98,6 +124,24 @@ mod tests {
         assert!((own.latency(now).unwrap() - 0.01).abs() < 1e-9);
         assert_eq!(own.in_flight(), Some(3.0));
         assert_eq!(own.latency(now + Duration::from_secs(11)), None);
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_last_second() {
+        let mut own = Own::default();
+        // 100 a second for five seconds, none for 50, then 20.
+        let ended = |step: u64| if step < 20 { 25 * step } else { 500 + 5 * step.saturating_sub(220) };
+        let start = Instant::now();
+        let rates: Vec<f64> = (0..240)
+            .map(|step| {
+                looks(&mut own, start, &[(0.25 * step as f64, ended(step), 0.0)]);
+                own.requests_per_second().unwrap_or(0.0)
+            })
+            .collect();
+        for (step, rate) in [(19, 100.0), (24, 0.0), (220, 0.0), (222, 10.0), (224, 20.0), (239, 20.0)] {
+            assert!((rates[step] - rate).abs() < 1e-6, "{step}: {}", rates[step]);
+        }
+        assert!(own.ended.len() <= 6, "{}", own.ended.len());
     }
 
     #[test]
