@@ -105,7 +105,7 @@ bench: deps build ## beside HAProxy, nginx and Envoy, then bench-load, 45 minute
 	benches/bench.py $(ARGS); proxies=$$?; benches/load.py $(filter --quick,$(ARGS)) && exit $$proxies
 
 bench-sim: ## strategies in simulated fleets and the lottery in simulated clusters, the long form: minutes
-	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test tables --test sessions --test host_slots --test lottery --test together -- --ignored --nocapture --test-threads 1
+	$(CARGO) test $(LOCKED) --release -p plimsoll-brain --test adaptive --test tables --test sessions --test idle_sessions --test host_slots --test lottery --test together -- --ignored --nocapture --test-threads 1
 
 bench-fleet: ## what it costs to be one of 16 balancers of 100,000 members, minutes
 	$(CARGO) run $(LOCKED) --profile fast -p plimsoll-cluster --example fleet_scale -- $(ARGS)

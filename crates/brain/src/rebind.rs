@@ -1,35 +1,46 @@
 //! Rebinding: which members have more sessions than their share, and which part of those is to go elsewhere.
 //!
-//! Sessions bound once stay where they are while loads drift apart. The papers answer with *alerts*: a member under
-//! alert sends its clients back to the group (Othman, O'Ryan, Schmidt 2001: on-demand binding). When to alert is a
-//! threshold there, and no threshold fits two loads of a group: too low and sessions go round for ever, too high
-//! and nothing is balanced. Both ways are here, as a [`Rule`].
+//! Sessions bound once stay where they are while loads drift apart. The papers answer with *alerts*: a member
+//! under alert sends its clients back to the group (Othman, O'Ryan, Schmidt 2001: on-demand binding). When to
+//! alert is a threshold there, and no threshold fits two loads of a group: too low and sessions go round for
+//! ever, too high and nothing is balanced. Both ways are here, as a [`Rule`].
 //!
-//! Ours, [`Rule::Surplus`], needs no number from the user. With u the load a member reports and c its capacity:
+//! Ours, [`Rule::Surplus`], needs no number from the user. Loads are compared in complete *rounds*, by
+//! reports of a time in which no session moved:
 //!
-//! - *fair* is the load all would have: sum of u c over sum of c.
-//! - A report is noise too. u is an average in which each report corrects the one before by 0.4 of what was
-//!   unexpected, and sigma, its standard deviation, follows from an average (weight 0.1) of the squares of that,
-//!   each clipped at 5 deviations so that a step of the load is not taken for noise. What was to move and did not is
-//!   neither: it is believed as it is.
-//! - A member's *surplus* is (u - fair - 2.5 sigma) c, its *deficit* (fair - u) c, where positive.
-//! - Each session at a member with a surplus goes with probability surplus / (u c), less if the deficits of all are
-//!   less than the surpluses; a target is drawn in proportion to deficit. That is what concurrent probabilistic
-//!   migration does (Berenbrink and others, Distributed selfish load balancing, 2006): whoever holds the sessions,
-//!   and however many balancers do, in expectation the surplus moves once.
-//! - A report covers time before the move, so it still shows part of what has gone. A *ledger* of what moved
-//!   since the last report corrects it, by the part of the report's window that lies before the move. It holds
-//!   what was asked for; where that was much, the next report is believed as it is, for it says how much went.
-//! - Where their sizes are known sessions take turns instead of being drawn ([`Flow`]), a target that got its part is left out
-//!   ([`Plan::target_of`](crate::Plan::target_of)), and one that is more of its member's load than that has more than others
-//!   stays, as it cannot be divided ([`sized_session_moves`]); but it may change places with a smaller one ([`Swap`]).
-//! - A session that moved may move again after twice the report period, then four times, eight times ([`Moves`]).
+//! 1. From its reports each member has a load u and the noise of that, sigma ([`track`]). The load is
+//!    *settled* once two successive reports agree. After a decision the members that give or get sessions are
+//!    measured anew.
+//! 2. A round ends when each member is settled and has reported since the last round, or when one has
+//!    reported four times: then those that are not settled are left out.
+//! 3. With c for capacity, the *fair* load is the mean of u, weighted by c. To judge a member no other's load
+//!    counts for more than twice its own: a member that lies, or drowns, has a surplus and hides no other's.
+//! 4. A member's *surplus* is (u - fair) c if u is above fair by more than 2.5 sigma; its *deficit* is
+//!    (fair - u) c, where positive.
+//! 5. Each session at a member with a surplus goes with probability surplus / (u c); a target is drawn in
+//!    proportion to deficit. This is concurrent probabilistic migration (Berenbrink and others, Distributed
+//!    selfish load balancing, 2006): whoever holds the sessions, and however many balancers do, in
+//!    expectation the surplus moves once.
 //!
-//! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody and is not in
-//! the ledger, until it is released. Then it is decided anew, on what is known by then.
+//! The rule cannot freeze. A decision depends on the loads of its round only, and a load forgets what was
+//! before once two reports show another one. A round ends after at most four reports of any member. The
+//! greatest load is judged by the mean of all, and the greatest of numbers that differ is above their mean:
+//! if the difference is beyond noise, its member is under alert. The longer reports agree, the smaller the
+//! noise (down to 0.4 of a report's), so the loads of a group at rest are compared ever more closely.
 //!
-//! By none of them all members are under alert at once: the least loaded is never asked to give away, and nobody is who
-//! would be the last. What is sent away needs somewhere to go, or goes round.
+//! - Where their sizes are known sessions take turns instead of being drawn ([`Flow`]), a target that got its
+//!   part is left out ([`Plan::target_of`](crate::Plan::target_of)), and one that is more of its member's
+//!   load than that has more than others stays, as it cannot be divided ([`sized_session_moves`]); but it may
+//!   change places with a smaller one ([`Swap`]).
+//! - A session that moved may move again after twice the report period (a second at least), then four times,
+//!   eight times ([`Moves`]).
+//!
+//! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody
+//! until it is released. Then it is decided anew, on what is known by then.
+//!
+//! By the papers' rules each report is judged by itself. By none of the rules all members are under alert at
+//! once: the least loaded is never asked to give away, and neither is the last one without an alert. What is
+//! sent away needs somewhere to go, or goes round.
 //!
 //! A value: reports go in, alerts come out. It knows no session; see [`session_moves`].
 
@@ -41,7 +52,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::{MemberId, Time};
-use track::Track;
+use track::{AGREE, Track, WINDOW};
 
 mod flow;
 mod moves;
@@ -72,7 +83,8 @@ pub struct Alert {
     pub member: MemberId,
     /// Which part of its sessions is to go, decided with its last report.
     pub shed: Shed,
-    /// The alert's number while it is held: no session is asked until [`Analyzer::release`](crate::Analyzer::release).
+    /// The alert's number while it is held: no session is asked until
+    /// [`Analyzer::release`](crate::Analyzer::release).
     pub held: Option<u32>,
     /// When the alert was raised.
     pub since: Time,
@@ -80,15 +92,26 @@ pub struct Alert {
     pub inputs: Vec<(&'static str, f64)>,
 }
 
-/// What a report did to a member's alert.
+/// An alert raised or cleared.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
+    pub(crate) member: MemberId,
     /// Raised, or cleared?
     pub(crate) raised: bool,
     /// One sentence for a person.
     pub(crate) why: String,
     /// The numbers it was decided on, by name.
     pub(crate) inputs: Vec<(&'static str, f64)>,
+}
+
+/// The result of a report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Outcome {
+    /// Whether loads were compared, and what members lack is known anew.
+    pub(crate) compared: bool,
+    /// Whether sessions are asked by another decision from now on, or by none.
+    pub(crate) decided: bool,
+    pub(crate) changes: Vec<Change>,
 }
 
 /// One report of a member's load.
@@ -115,24 +138,12 @@ pub(crate) struct Rebind {
     epoch: u32,
     /// Is an alert held when it is raised?
     holds: bool,
-    sums: Sums,
-}
-
-/// Over all members. Kept up to date by differences and added up anew once per round of reports.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    /// Load times capacity.
-    load: f64,
-    capacity: f64,
-    effective: f64,
-    /// Reports since all was added up.
-    reports: usize,
 }
 
 impl Rebind {
     /// Nobody is known yet.
     pub(crate) fn new(rule: Rule) -> Self {
-        Self { rule, tracks: BTreeMap::new(), epoch: 0, holds: false, sums: Sums::default() }
+        Self { rule, tracks: BTreeMap::new(), epoch: 0, holds: false }
     }
 
     /// Changes the rule; each member is judged by it with its next report.
@@ -140,8 +151,8 @@ impl Rebind {
         self.rule = rule;
     }
 
-    /// Are alerts held when they are raised, until they are released? If not, those that are go with their members' next
-    /// reports.
+    /// Are alerts held when they are raised, until they are released? If not, those that are go with their
+    /// members' next reports.
     pub(crate) fn set_holds(&mut self, holds: bool) {
         self.holds = holds;
     }
@@ -162,18 +173,17 @@ impl Rebind {
         self.tracks.get(&member)?.alert.as_ref()
     }
 
-    /// Load above which a member comes under alert, as things are now; `None` while its reports say nothing of that. Whoever is the least
-    /// loaded, or the last, does not, whatever its load.
+    /// Load above which a member comes under alert, as things are now; `None` while its reports say nothing
+    /// of that. Whoever is the least loaded, or the last, does not, whatever its load.
     pub(crate) fn above(&self, member: MemberId) -> Option<f64> {
         let track = self.tracks.get(&member)?;
-        let mean = self.sums.effective / self.tracks.len() as f64;
         let above = match self.rule {
-            Rule::Surplus => self.fair() + track.gate(self.fair())?,
+            Rule::Surplus => track.fair + track.gate()?,
             Rule::Critical(critical) => critical,
-            Rule::Mean(times) => mean * times,
+            Rule::Mean(times) => self.mean() * times,
             Rule::Least(times) => {
                 let least = self.tracks.values().map(|track| track.effective).fold(f64::INFINITY, f64::min);
-                mean.max(least * times)
+                self.mean().max(least * times)
             }
         };
         above.is_finite().then_some(above)
@@ -185,64 +195,93 @@ impl Rebind {
         alert.map(|alert| alert.shed).unwrap_or_default()
     }
 
-    /// How much of the others' surplus a member can take, in units of capacity times load, or a trace of it where all
-    /// is on its way; 0 for none, and by the
-    /// papers' rules, where the strategy alone chooses where a session goes.
+    /// The part of the others' surplus that a member can take, in units of capacity times load. It is 0 by
+    /// the papers' rules, where the strategy alone chooses where a session goes.
     pub(crate) fn deficit(&self, member: MemberId) -> f64 {
-        let fair = self.fair();
-        match self.tracks.get(&member) {
-            Some(track) if self.rule == Rule::Surplus && fair.is_finite() => track.pull(fair),
-            _ => 0.0,
-        }
+        let track = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus);
+        track.map_or(0.0, |track| track.lack)
     }
 
-    /// A member reported: is it, from now on, under alert?
-    pub(crate) fn report(&mut self, member: MemberId, report: &Report) -> Option<Change> {
-        let bound = self.bound(member);
-        let prior = if self.tracks.get(&member).is_some_and(Track::is_new) { self.noise() } else { None };
+    /// Takes in a member's report. By the papers' rules it says whether that member is under alert; by ours
+    /// it may complete a round.
+    pub(crate) fn report(&mut self, member: MemberId, report: &Report) -> Outcome {
         let track = self.tracks.entry(member).or_insert_with(|| Track::new(report));
-        self.sums.load -= track.counted * track.capacity;
-        self.sums.capacity -= track.capacity;
-        self.sums.effective -= track.effective;
-        track.report(report, prior, bound);
-        self.sums.load += track.counted * track.capacity;
-        self.sums.capacity += track.capacity;
-        self.sums.effective += track.effective;
-        self.sums.reports += 1;
-        if self.sums.reports >= self.tracks.len() {
-            self.add_up();
+        let counts = track.report(report);
+        if self.rule != Rule::Surplus {
+            let (share, inputs) = self.judge(member);
+            let mut outcome = Outcome { compared: true, ..Outcome::default() };
+            self.ask(member, share, inputs, &mut outcome);
+            return outcome;
         }
-        let (share, inputs) = self.judge(member);
-        let change = self.ask(member, share, report, inputs);
-        self.promise(member, share, report.at);
-        change
+        let waited = track.reports >= 2 * AGREE;
+        let complete = |track: &Track| track.reports > 0 && track.is_settled();
+        if counts && (waited || self.tracks.values().all(complete)) {
+            self.compare(report.at)
+        } else {
+            Outcome::default()
+        }
     }
 
-    /// Lets an alert that is held, if it still is, ask sessions from `now` on: for what is to go by then, which may be
-    /// nothing. False if another one is in force, or none.
+    /// Ends a round: compares the loads that are settled, and decides who is under alert.
+    fn compare(&mut self, now: Time) -> Outcome {
+        let mut outcome = Outcome { compared: true, ..Outcome::default() };
+        let settled = self.tracks.iter().filter(|(_, track)| track.is_settled());
+        let members: Vec<MemberId> = settled.map(|(id, _)| *id).collect();
+        self.set_fair();
+        for member in members {
+            let (share, inputs) = self.surplus(member);
+            self.ask(member, share, inputs, &mut outcome);
+        }
+        self.tracks.values_mut().for_each(|track| track.reports = 0);
+        self.sessions_move(now);
+        outcome
+    }
+
+    /// Changes the loads of members that give or get sessions from now on to what is expected then.
+    fn sessions_move(&mut self, now: Time) {
+        let gives = |track: &Track| {
+            let alert = track.alert.as_ref().filter(|alert| alert.held.is_none() && track.is_settled());
+            alert.map_or(0.0, |alert| f64::from(alert.shed.share) * track.load * track.capacity)
+        };
+        let (given, lack) = self
+            .tracks
+            .values()
+            .fold((0.0, 0.0), |(given, lack), track| (given + gives(track), lack + track.lack));
+        if self.rule == Rule::Surplus && given > 0.0 {
+            for track in self.tracks.values_mut() {
+                let comes = if lack > 0.0 { given * track.lack / lack } else { 0.0 } - gives(track);
+                track.sessions_move(comes / track.capacity, now);
+            }
+        }
+    }
+
+    /// Lets an alert that is held, if it still is, ask sessions from `now` on: for what is to go by then,
+    /// which may be nothing. False if another one is in force, or none.
     pub(crate) fn release(&mut self, member: MemberId, number: u32, now: Time) -> bool {
         if self.alert(member).is_none_or(|alert| alert.held != Some(number)) {
             return false;
         }
+        if self.rule == Rule::Surplus {
+            self.set_fair();
+        }
         let (share, inputs) = self.judge(member);
         let (epoch, gap) = (self.next_epoch(), self.gap(member));
         if let Some(track) = self.tracks.get_mut(&member) {
-            let load = track.heard as f32;
+            let load = track.load as f32;
             if let Some(alert) = &mut track.alert {
                 alert.shed = Shed { share: share as f32, gap, load, epoch, ..alert.shed };
                 (alert.held, alert.inputs) = (None, inputs);
             }
         }
-        self.promise(member, share, now);
+        self.sessions_move(now);
         true
     }
 
     /// A member left, is out of use, or reports no more. Returns the end of its alert.
     pub(crate) fn forget(&mut self, member: MemberId) -> Option<Change> {
         let gone = self.tracks.remove(&member)?;
-        self.add_up();
-        let why = "it is out of use or reports no more";
-        gone.alert.map(|alert| Change { raised: false, why: why.into(), inputs: alert.inputs })
+        let why = "it is out of use or reports no more".into();
+        gone.alert.map(|alert| Change { member, raised: false, why, inputs: alert.inputs })
     }
 
     /// Is it the only one that is not under alert?
@@ -255,11 +294,14 @@ impl Rebind {
         self.tracks.iter().all(|(id, track)| *id == member || (effective, member) < (track.effective, *id))
     }
 
+    fn mean(&self) -> f64 {
+        self.tracks.values().map(|track| track.effective).sum::<f64>() / self.tracks.len() as f64
+    }
+
     /// The part of its sessions that a member should give away, and why.
     fn judge(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
-        let effective = track.effective;
-        let mean = self.sums.effective / self.tracks.len() as f64;
+        let (effective, mean) = (track.effective, self.mean());
         let over = |above: bool| {
             let goes = above && !self.is_last(member) && !self.is_least(member, effective);
             if goes { 1.0 } else { 0.0 }
@@ -283,140 +325,110 @@ impl Rebind {
         }
     }
 
-    /// By our rule.
+    /// Sets the fair load of each member, and what it lacks of the least one of those that have a surplus.
+    fn set_fair(&mut self) {
+        let settled = self.tracks.values().filter(|track| track.is_settled());
+        let mut loads: Vec<(f64, f64)> = settled.map(|track| (track.load, track.capacity)).collect();
+        loads.sort_unstable_by(|(one, _), (other, _)| one.total_cmp(other));
+        // Of those before a place in that order: all their load, and their capacity.
+        let mut sums = vec![(0.0, 0.0)];
+        let (mut load, mut capacity) = (0.0, 0.0);
+        for (one, own) in &loads {
+            (load, capacity) = (load + one * own, capacity + own);
+            sums.push((load, capacity));
+        }
+        let mut least = load / capacity;
+        for track in self.tracks.values_mut() {
+            let most = MOST_TIMES * track.load;
+            let (below, of) = sums[loads.partition_point(|(load, _)| *load <= most)];
+            track.fair = (below + most * (capacity - of)) / capacity;
+            if track.surplus() > 0.0 {
+                least = least.min(track.fair);
+            }
+        }
+        for track in self.tracks.values_mut() {
+            let lacks = if track.is_settled() { (least - track.load).max(0.0) } else { 0.0 };
+            track.lack = lacks * track.capacity;
+        }
+    }
+
+    /// The part of its sessions that a member should give away by our rule, and why.
     fn surplus(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
-        let fair = self.fair();
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
-        let (load, capacity) = (track.counted, track.capacity);
-        let noise = track.noise().unwrap_or(0.0);
+        let (load, fair, noise) = (track.load, track.fair, track.noise());
         let inputs = |share| vec![("load", load), ("fair", fair), ("noise", noise), ("share", share)];
-        let surplus = track.surplus(fair);
-        if !(surplus > 0.0 && fair.is_finite()) {
+        let share = track.surplus() / (load * track.capacity);
+        // By no number at all nobody goes.
+        if !(share > LEAST_SHARE && share <= 1.0) || self.is_last(member) {
             return (0.0, inputs(0.0));
         }
-        let deficits: f64 = self.tracks.values().map(|track| track.deficit(fair)).sum();
-        let surpluses: f64 = self.tracks.values().map(|track| track.surplus(fair)).sum();
-        let share = surplus * (deficits / surpluses).min(1.0) / (load * capacity);
-        if !(share > LEAST_SHARE && share.is_finite()) || self.is_last(member) {
-            return (0.0, inputs(0.0));
-        }
-        let share = share.min(1.0);
         let mut inputs = inputs(share);
         inputs.push(("largest", f64::from(self.gap(member))));
         (share, inputs)
     }
 
-    /// [`Shed::gap`], by what was reported: what was to move is booked when it is decided, and has not moved if nobody may go. Less a doubt
-    /// ([`DOUBT`]): who is as large as the gap is to stay, in spite of noise, and those that are much smaller do not mind.
+    /// [`Shed::gap`], less a doubt ([`DOUBT`]): who is as large as the gap is to stay, in spite of noise, and
+    /// those that are much smaller do not mind.
     fn gap(&self, member: MemberId) -> f32 {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
         };
-        let own = track.heard;
-        let (mut load, mut capacity) = (0.0, 0.0);
-        for track in self.tracks.values() {
-            (load, capacity) = (load + track.heard * track.capacity, capacity + track.capacity);
-        }
-        let fair = load / capacity;
         let (mut pull, mut more) = (0.0, 0.0);
-        for other in self.tracks.values() {
-            let deficit = (fair - other.heard).max(0.0) * other.capacity;
+        for other in self.tracks.values().filter(|other| other.lack > 0.0) {
             // What makes both loads the same. Twice that makes them as uneven as before.
             let doubt = DOUBT * libm::sqrt(track.doubt() + other.doubt());
-            let even = (own - other.heard - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
-            pull += deficit;
-            more += deficit * 2.0 * even;
+            let even =
+                (track.load - other.load - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
+            pull += other.lack;
+            more += other.lack * 2.0 * even;
         }
-        let gap = (more / pull / (own * track.capacity)) as f32;
-        // Where it says at last that it has nothing, or less than they have, nothing helps.
+        let gap = (more / pull / (track.load * track.capacity)) as f32;
+        // Where nobody lacks anything, nothing helps.
         if gap.is_nan() { 0.0 } else { gap.clamp(0.0, 2.0) }
     }
 
-    /// What is to move goes into the ledger at once, so that others do not fill the same gaps.
-    fn promise(&mut self, member: MemberId, share: f64, at: Time) {
-        let goes = share > 0.0 && self.shed(member).share > 0.0 && self.rule == Rule::Surplus;
-        let fair = self.fair();
-        let Some(track) = self.tracks.get(&member).filter(|_| goes) else { return };
-        let moved = share * track.counted * track.capacity;
-        let deficits: f64 = self.tracks.values().map(|track| track.deficit(fair)).sum();
-        for (id, track) in &mut self.tracks {
-            if *id == member {
-                track.moved(-moved, at);
-            } else {
-                let part = track.deficit(fair) / deficits;
-                track.moved(moved * part, at);
-            }
-        }
-        self.add_up();
-    }
-
     /// Makes the alert follow the judgement.
-    fn ask(
-        &mut self,
-        member: MemberId,
-        share: f64,
-        report: &Report,
-        inputs: Vec<(&'static str, f64)>,
-    ) -> Option<Change> {
+    fn ask(&mut self, member: MemberId, share: f64, inputs: Vec<(&'static str, f64)>, outcome: &mut Outcome) {
         if share <= 0.0 {
-            let track = self.tracks.get_mut(&member)?;
-            track.past = Some(track.alert.take()?);
-            let why = format!("its load of {} is no longer too much", brief(report.effective));
-            return Some(Change { raised: false, why, inputs });
+            let Some(track) = self.tracks.get_mut(&member).filter(|track| track.alert.is_some()) else {
+                return;
+            };
+            track.past = track.alert.take();
+            let why = format!("its load of {} is no longer too much", brief(track.last.effective));
+            outcome.decided = true;
+            outcome.changes.push(Change { member, raised: false, why, inputs });
+            return;
         }
         let (epoch, gap, holds) = (self.next_epoch(), self.gap(member), self.holds);
         // The papers know no back-off.
-        let period = if self.rule == Rule::Surplus { report.period } else { Duration::ZERO };
-        let track = self.tracks.get_mut(&member)?;
-        let shed = Shed { share: share as f32, gap, load: track.heard as f32, epoch, period };
+        let backs_off = self.rule == Rule::Surplus;
+        let Some(track) = self.tracks.get_mut(&member) else { return };
+        let report = track.last;
+        let (load, period) =
+            if backs_off { (track.load, report.period.max(WINDOW)) } else { (report.load, Duration::ZERO) };
+        let shed = Shed { share: share as f32, gap, load: load as f32, epoch, period };
         let (since, held, raised) = match &track.alert {
             Some(alert) => (alert.since, alert.held.filter(|_| holds), false),
             None => (report.at, holds.then_some(epoch), true),
         };
+        outcome.decided |= held.is_none();
         track.alert = Some(Alert { member, shed, held, since, inputs: inputs.clone() });
-        if !raised {
-            return None;
+        if raised {
+            let part = brief(100.0 * share);
+            // What decides may be a mean of several reports.
+            let decided =
+                inputs.iter().find(|(name, _)| *name == "load").map_or(report.load, |(_, load)| *load);
+            let (load, last) = (brief(decided), brief(report.load));
+            let last = if load == last { String::new() } else { format!(" ({last} at last)") };
+            let why = format!("its load of {load}{last} is too much; {part} % of its sessions are to go");
+            outcome.changes.push(Change { member, raised, why, inputs });
         }
-        let part = brief(100.0 * share);
-        // What decides may be a mean of several reports.
-        let decided = inputs.iter().find(|(name, _)| *name == "load").map_or(report.load, |(_, load)| *load);
-        let (load, last) = (brief(decided), brief(report.load));
-        let last = if load == last { String::new() } else { format!(" ({last} at last)") };
-        let why = format!("its load of {load}{last} is too much; {part} % of its sessions are to go");
-        Some(Change { raised: true, why, inputs })
     }
 
     /// The number of the next decision.
     fn next_epoch(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         self.epoch
-    }
-
-    fn fair(&self) -> f64 {
-        self.sums.load / self.sums.capacity
-    }
-
-    /// Most that a member's load counts for: a member that lies, or drowns, has a surplus and hides no other's.
-    fn bound(&self, member: MemberId) -> f64 {
-        let own = self.tracks.get(&member).map_or((0.0, 0.0), |track| (track.counted, track.capacity));
-        let others = (self.sums.load - own.0 * own.1) / (self.sums.capacity - own.1);
-        if others > 0.0 { MOST_TIMES * others } else { f64::INFINITY }
-    }
-
-    /// The mean variance of some members that have one: what a new one begins with.
-    fn noise(&self) -> Option<f64> {
-        let known = self.tracks.values().filter_map(|track| track.variance).take(SOME);
-        let (sum, count) = known.fold((0.0, 0), |(sum, count), one| (sum + one, count + 1));
-        (count > 0).then(|| sum / f64::from(count))
-    }
-
-    fn add_up(&mut self) {
-        self.sums = Sums::default();
-        for track in self.tracks.values_mut() {
-            self.sums.load += track.counted * track.capacity;
-            self.sums.capacity += track.capacity;
-            self.sums.effective += track.effective;
-        }
     }
 }
 
@@ -429,17 +441,14 @@ fn brief(value: f64) -> String {
     }
 }
 
-/// Members whose noise is enough to know what is usual.
-const SOME: usize = 64;
-
-/// Standard deviations by which a gap may be smaller than what was reported: who is as large as it is to stay. (With one, three equal sessions of 6
-/// requests a second with two members move 0.020 times a minute each; with one and a half 0.009. Such a report scatters by about half of a session.)
-const DOUBT: f64 = 1.5;
+/// Standard deviations by which a gap may be smaller than what was reported: a session that is as large as
+/// the gap is to stay. With one and a half, noise lets equal sessions change members now and then.
+const DOUBT: f64 = 2.0;
 
 /// A smaller part of a member's sessions is not worth an alert.
 const LEAST_SHARE: f64 = 1e-3;
 
-/// A member's load counts for at most this many times the mean of the others.
+/// A member's load counts for at most this many times that of the member that is judged.
 const MOST_TIMES: f64 = 2.0;
 
 #[cfg(test)]

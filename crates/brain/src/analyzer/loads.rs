@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::effective::{self, Reports};
 use super::{Analyzer, GroupSpec};
-use crate::rebind::{Change, Rebind, Report};
+use crate::rebind::{Change, Outcome, Rebind, Report};
 use crate::{Alert, EventKind, Load, MemberId, Time, Usage};
 
 impl Analyzer {
@@ -32,7 +32,6 @@ impl Analyzer {
         let value = if load.of_host { entry.apart.load(load.value) } else { load.value };
         let load = Load { value, ..load };
         let begun = entry.vitals.begun();
-        entry.vitals.flow.report();
         match &mut entry.reports {
             Some(reports) if reports.say(load.at).is_some() => reports.add(load, dampening, begun),
             none => *none = Some(Reports::new(load, begun)),
@@ -216,7 +215,7 @@ impl Analyzer {
         let id = self.entries[place].id;
         if let Some(change) = self.rebind.as_mut().and_then(|rebind| rebind.forget(id)) {
             self.stale = true;
-            self.tell_change(place, change);
+            self.tell_change(change);
         }
     }
 
@@ -253,18 +252,18 @@ impl Analyzer {
             at: reports.last.at,
             period: reports.period(),
         };
-        let before = rebind.shed(entry.id);
-        let change = rebind.report(entry.id, &report);
-        let after = rebind.shed(entry.id);
-        if before != after {
+        let Outcome { compared, decided, changes } = rebind.report(entry.id, &report);
+        if compared {
+            self.entries.iter().for_each(|entry| entry.vitals.flow.report());
+        }
+        if decided {
             self.plan_soon(PLANS_APART);
         }
-        if let Some(change) = change {
-            self.tell_change(place, change);
-        }
+        changes.into_iter().for_each(|change| self.tell_change(change));
     }
 
-    fn tell_change(&mut self, place: usize, change: Change) {
+    fn tell_change(&mut self, change: Change) {
+        let Some(&place) = self.places.get(&change.member) else { return };
         let kind = if change.raised { EventKind::AlertRaised } else { EventKind::AlertCleared };
         self.tell_of(place, kind, change.why, &change.inputs);
     }

@@ -1,4 +1,24 @@
-//! What is known of one member's load: its last report, how much reports scatter, and what moved since.
+//! One member's load as its reports show it: a mean, and the noise of that.
+//!
+//! A load is a sum of contributions that come and go by themselves: requests of a second, work of a
+//! processor. The variance of such a sum grows with the sum, so one number, the *dispersion* (variance over
+//! mean), says how noisy reports of any load are: of a busy member, and of one that was idle a minute ago. It
+//! is learned from reports that agree.
+//!
+//! A member is in one of three states:
+//!
+//! - *Unknown*: no report counts. It is so at first, and again after each decision that moves sessions from
+//!   it or to it: all reports are left out that cover a time in which those sessions moved. The next report
+//!   that counts makes it *new*.
+//! - *New*: one report counts. If the next one agrees, the member is *settled*. If not, the load has changed
+//!   meanwhile, and the member is new again with the later report alone; but after [`PATIENCE`] such reports
+//!   in a row the differences are noise.
+//! - *Settled*: the load is the mean of the last few reports. A report that noise does not explain makes the
+//!   member new.
+//!
+//! Only the dispersion outlives a load, so an hour without traffic leaves no trace in the next one.
+
+use core::time::Duration;
 
 use super::{Alert, Report};
 use crate::Time;
@@ -7,206 +27,194 @@ use crate::Time;
 #[derive(Clone, Debug)]
 pub(super) struct Track {
     pub(super) capacity: f64,
-    /// Averaged over reports, as it was at the last one.
-    load: f64,
     pub(super) effective: f64,
-    /// As it was reported lately, without what was promised: the mean of reports since one that was another load, not noise; no more than
-    /// an `f32` holds.
-    pub(super) heard: f64,
-    /// Weight of its last report in that.
-    fresh: f64,
-    /// What its load counts for: the estimate, bounded.
-    pub(super) counted: f64,
-    bound: f64,
-    pub(super) at: Time,
-    /// Of reports around what was expected of them; `None` before the second report.
-    pub(super) variance: Option<f64>,
+    /// The last report.
+    pub(super) last: Report,
+    /// The mean of `count` reports that agree.
+    pub(super) load: f64,
+    count: u8,
+    /// Successive reports each of which was of another load.
+    changes: u8,
+    /// Reports that counted since loads were last compared.
+    pub(super) reports: u8,
+    /// The first report from then on counts.
+    due: Time,
+    /// Variance of a report over its mean, both in units of capacity times load.
+    dispersion: f64,
     /// Differences that went into it, as far as that matters.
     seen: u8,
-    /// Ledger: load that came (or went, if negative) since the last report.
-    came: f64,
-    /// The same, each part times the seconds from the last report to its coming.
-    came_late: f64,
+    /// The fair load and what it lacks of one, in units of capacity times load, as loads were last compared.
+    pub(super) fair: f64,
+    pub(super) lack: f64,
     pub(super) alert: Option<Alert>,
     /// The alert before, as it was when it was cleared.
     pub(super) past: Option<Alert>,
 }
 
 impl Track {
-    /// As after nothing; the first report is still to be given.
+    /// A member that is about to give its first report.
     pub(super) fn new(report: &Report) -> Self {
         Self {
-            capacity: 0.0,
-            load: report.load,
+            capacity: report.capacity,
             effective: 0.0,
-            heard: 0.0,
-            fresh: 1.0,
-            counted: 0.0,
-            bound: f64::INFINITY,
-            at: report.at,
-            variance: None,
+            last: *report,
+            load: 0.0,
+            count: 0,
+            changes: 0,
+            reports: 0,
+            due: report.at,
+            dispersion: 0.0,
             seen: 0,
-            came: 0.0,
-            came_late: 0.0,
+            fair: f64::NAN,
+            lack: 0.0,
             alert: None,
             past: None,
         }
     }
 
-    /// Knows nothing yet of its noise.
-    pub(super) fn is_new(&self) -> bool {
-        self.variance.is_none()
-    }
-
-    /// `prior`: the variance to begin with. `bound`: most that the load counts for.
-    pub(super) fn report(&mut self, report: &Report, prior: Option<f64>, bound: f64) {
-        let first = self.capacity == 0.0;
-        // By the noise before it.
-        self.hear(report.load.min(f64::from(f32::MAX)));
-        let window = report.at.since(self.at).as_secs_f64();
-        // A report is a mean over the time since the last one: it misses what came for as long as it was not there.
-        let missed = if window > 0.0 { (self.came_late / window).clamp(-LARGEST, LARGEST) } else { 0.0 };
-        let load = (report.load + missed).clamp(0.0, LARGEST);
-        let load = if first {
-            load
+    /// Takes in a report, and returns whether it counts.
+    pub(super) fn report(&mut self, report: &Report) -> bool {
+        self.last = *report;
+        (self.capacity, self.effective) = (report.capacity, report.effective.min(LARGEST));
+        if report.at < self.due {
+            return false;
+        }
+        self.due = report.at + APART;
+        self.reports = self.reports.saturating_add(1);
+        let load = report.load.min(LARGEST);
+        let (off, count) = (load - self.load, f64::from(self.count));
+        let agrees = off * off <= CHANGE * CHANGE * self.variance(self.load) * (1.0 + 1.0 / count);
+        if self.count > 0 && (agrees || self.changes >= PATIENCE) {
+            self.learn(off * off * count / (count + 1.0), load.max(self.load));
+            self.changes = if agrees { 0 } else { self.changes };
+            self.count = (self.count + 1).min(MOST_REPORTS);
+            self.load += off / f64::from(self.count);
         } else {
-            let (expected, off) = (self.estimate(), load - self.estimate());
-            // Where much was to move, the difference says how much did, and nothing of noise.
-            let doubt = self.variance.unwrap_or(f64::INFINITY).max((MUCH * expected) * (MUCH * expected));
-            let much = self.came * self.came > doubt;
-            if much {
-                load
-            } else {
-                // As much of it as was to move, and did not, is no noise either.
-                let stayed = off.max((-self.came).min(0.0)).min((-self.came).max(0.0));
-                self.scatter(off - stayed, prior);
-                load - (1.0 - GAIN) * (off - stayed)
+            (self.load, self.count) = (load, 1);
+            if self.seen == 0 {
+                self.dispersion = PRIOR * PRIOR * load * self.capacity;
             }
-        };
-        (self.came, self.came_late) = (0.0, 0.0);
-        (self.load, self.capacity, self.effective) = (load, report.capacity, report.effective.min(LARGEST));
-        (self.at, self.bound) = (report.at, bound);
-        self.counted = load.min(bound);
+            self.changes = self.changes.saturating_add(1);
+        }
+        true
     }
 
-    /// So much load, in units of capacity times load, came (or went) at a time.
-    pub(super) fn moved(&mut self, amount: f64, at: Time) {
-        let load = amount / self.capacity;
-        self.came += load;
-        self.came_late += load * at.since(self.at).as_secs_f64();
-        self.counted = self.estimate().min(self.bound);
+    /// Expects so much load to come from now on, or to go if negative. Where that is more than noise, it is
+    /// measured anew: the first report counts that covers nothing before the sessions have moved.
+    pub(super) fn sessions_move(&mut self, load: f64, now: Time) {
+        if load.abs() <= self.noise() {
+            self.load = (self.load + load).max(0.0);
+        } else {
+            let covers = self.last.period.mul_f64(EARLY).max(WINDOW);
+            (self.count, self.changes, self.due) = (0, 0, now + MOVING + covers);
+        }
     }
 
-    /// The load it should have now.
-    pub(super) fn estimate(&self) -> f64 {
-        (self.load + self.came).max(0.0)
+    /// Returns whether its load is known well enough to be compared.
+    pub(super) fn is_settled(&self) -> bool {
+        self.count >= AGREE
     }
 
-    /// One standard deviation of the estimate, from that of reports; `None` before there were two reports.
-    pub(super) fn noise(&self) -> Option<f64> {
-        self.variance.map(|variance| libm::sqrt(variance * GAIN / 2.0))
+    /// One standard deviation of the load.
+    pub(super) fn noise(&self) -> f64 {
+        libm::sqrt(self.doubt())
     }
 
-    /// The variance of what was heard.
+    /// The variance of the load.
     pub(super) fn doubt(&self) -> f64 {
-        // Reports scatter by less around their own mean than around what was expected.
-        let reports = self.variance.unwrap_or(0.0) * (1.0 - GAIN / 2.0);
-        reports * self.fresh / (2.0 - self.fresh)
+        self.variance(self.load) / f64::from(self.count.max(1))
     }
 
-    /// What it has beyond the fair load and beyond doubt, in units of capacity times load.
-    pub(super) fn surplus(&self, fair: f64) -> f64 {
-        let Some(gate) = self.gate(fair) else { return 0.0 };
-        // The doubt is about what was reported: a load far above the bound is above it beyond doubt.
-        ((self.estimate() - gate).min(self.bound) - fair).max(0.0) * self.capacity
+    /// By how much the load has to be above the fair one for a surplus; `None` while it is not settled.
+    pub(super) fn gate(&self) -> Option<f64> {
+        self.is_settled().then(|| (GATE * self.noise()).max(LEAST * self.fair))
     }
 
-    /// By how much its load has to be above the fair one for a surplus; `None` before there were two reports.
-    pub(super) fn gate(&self, fair: f64) -> Option<f64> {
-        Some((GATE * self.noise()?).max(LEAST * fair))
+    /// What it has beyond the fair load if that is beyond doubt, in units of capacity times load.
+    pub(super) fn surplus(&self) -> f64 {
+        let over = self.gate().is_some_and(|gate| self.load > self.fair + gate);
+        if over { (self.load - self.fair) * self.capacity } else { 0.0 }
     }
 
-    /// What it lacks of the fair load.
-    pub(super) fn deficit(&self, fair: f64) -> f64 {
-        (fair - self.estimate()).max(0.0) * self.capacity
+    /// The variance of a report of this load.
+    fn variance(&self, load: f64) -> f64 {
+        let (dispersion, sum) = (self.dispersion, load * self.capacity);
+        let least = LEAST_NOISE * load;
+        (dispersion * sum.max(dispersion) / (self.capacity * self.capacity)).max(least * least)
     }
 
-    /// How likely it is to be where a session goes: what it lacks and, a trace of that, what its last report lacked. The
-    /// trace counts only where the ledger has promised everything: the sessions that bring it still have to be told
-    /// where to go.
-    pub(super) fn pull(&self, fair: f64) -> f64 {
-        self.deficit(fair) + TRACE * (fair - self.load).max(0.0) * self.capacity
-    }
-
-    /// Takes in a report as it stands there.
-    fn hear(&mut self, load: f64) {
-        let off = load - self.heard;
-        let another = self.variance.is_none_or(|variance| off * off > ANOTHER * ANOTHER * variance);
-        // A plain mean at first, then a moving one.
-        self.fresh = if another { 1.0 } else { (self.fresh / (1.0 + self.fresh)).max(SAME) };
-        self.heard += self.fresh * off;
-    }
-
-    /// Takes in how far a report was from what was expected.
-    fn scatter(&mut self, off: f64, prior: Option<f64>) {
-        let square = off * off;
-        let floor = (LEAST * self.estimate()) * (LEAST * self.estimate());
-        self.variance = Some(match (self.variance, prior) {
-            (Some(before), _) => {
-                // A plain mean at first, then a moving one.
-                let weight = (1.0 / f64::from(self.seen + 1)).max(NEW);
-                before + weight * (square.min(CLIP * CLIP * before.max(floor)) - before)
-            }
-            // What the others show counts as one observation.
-            (None, Some(prior)) => (prior + square.min(CLIP * CLIP * prior.max(floor))) / 2.0,
-            (None, None) => square,
-        });
-        self.seen = self.seen.saturating_add(1).min(SEEN);
+    /// Takes in a square whose mean is the variance of a report of this load.
+    fn learn(&mut self, square: f64, load: f64) {
+        let (before, sum) = (self.dispersion, load * self.capacity);
+        if sum <= 0.0 {
+            return;
+        }
+        let one = square * self.capacity * self.capacity / sum;
+        let most = MOST_TIMES * before.max(LEAST_NOISE * LEAST_NOISE * sum);
+        // A plain mean at first, with what was supposed, then a moving one. A load that is less than one
+        // contribution shows little.
+        self.seen = (self.seen + 1).min(MEMORY);
+        let weight = libm::sqrt((sum / before).min(1.0)) / f64::from(self.seen + SUPPOSED);
+        self.dispersion += weight * (one.min(most) - before);
     }
 }
 
-/// Part of an unexpected difference that is taken for load and not for noise. Of reports that scatter by s around a
-/// constant load the average then scatters by s sqrt(g / (2 - g)), and reports around the average by
-/// s sqrt(2 / (2 - g)): the ratio is sqrt(g / 2).
-const GAIN: f64 = 0.4;
+/// Reports count that are so far apart: a second, for senders that are a little early. Most metrics look back
+/// on a second, so reports in between say the same again.
+const APART: Duration = Duration::from_millis(900);
 
-/// Standard deviations that a load must be above the fair one. With 2 there are twice as many moves at rest, for a
-/// hundredth less of imbalance (`tests/sessions.rs`).
+/// The time that a report covers, unless reports are farther apart.
+pub(super) const WINDOW: Duration = Duration::from_secs(1);
+
+/// Part of its period after which a report may come.
+const EARLY: f64 = 0.9;
+
+/// The time in which most sessions go that are asked to: they go with their next requests.
+const MOVING: Duration = Duration::from_millis(150);
+
+/// Reports that agree before a load is compared. After twice as many of one member the others are not waited
+/// for.
+pub(super) const AGREE: u8 = 2;
+
+/// Successive reports of different loads after which the differences are noise.
+const PATIENCE: u8 = 3;
+
+/// Reports of which a load is the mean, at most.
+const MOST_REPORTS: u8 = 6;
+
+/// Standard deviations by which a report of the same load may differ.
+const CHANGE: f64 = 4.0;
+
+/// Standard deviations that a load must be above the fair one.
 const GATE: f64 = 2.5;
 
-/// A surplus below this part of the fair load is none: nobody gains by it. And reports that are all the same, as of
-/// a member that is simply full, do not make the first that differs a wonder.
+/// A surplus below this part of the fair load is none: nobody gains by it.
 const LEAST: f64 = 0.01;
 
-/// Part of a load above which what was to move, and not noise, makes the next report differ.
-const MUCH: f64 = 0.1;
+/// Standard deviation of reports of which nothing is known yet, as a part of their load.
+const PRIOR: f64 = 0.05;
 
-/// Weight of what is promised against what is not.
-const TRACE: f64 = 1e-6;
+/// Differences that this counts for.
+const SUPPOSED: u8 = 3;
 
-/// Standard deviations at which a report is another load.
-const ANOTHER: f64 = 4.0;
+/// The least that is taken for the noise of a report: some reports are all the same, and the first that
+/// differs is no wonder.
+const LEAST_NOISE: f64 = 0.003;
 
-/// Weight of a report of the same one, when there were many.
-const SAME: f64 = 0.2;
+/// Times the expected variance that a single square counts for, at most.
+const MOST_TIMES: f64 = 25.0;
 
-/// Standard deviations at which a difference is clipped.
-const CLIP: f64 = 5.0;
-
-/// Weight of a new difference.
-const NEW: f64 = 0.1;
-
-/// Differences after which the mean becomes a moving one.
-const SEEN: u8 = 10;
+/// Differences after which old ones fade.
+const MEMORY: u8 = 30;
 
 /// A load beyond this is one, so that sums and squares stay finite.
 const LARGEST: f64 = 1e100;
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
     use super::*;
+    use crate::hash::unit;
+    use crate::mix;
 
     const T: Duration = Duration::from_secs(3);
 
@@ -214,108 +222,111 @@ mod tests {
         Report { capacity: 2.0, load, effective: load, at: Time(0) + T * count, period: T }
     }
 
-    fn track(loads: &[f64]) -> Track {
-        let mut track = Track::new(&report(loads[0], 0));
-        for (load, count) in loads.iter().zip(0..) {
-            track.report(&report(*load, count), None, f64::INFINITY);
-        }
+    /// A member that has given these reports, one in each period.
+    fn track(loads: impl IntoIterator<Item = f64>) -> Track {
+        let mut track = Track::new(&report(0.0, 0));
+        (0..).zip(loads).for_each(|(count, load)| assert!(track.report(&report(load, count))));
         track
+    }
+
+    /// Reports of a load around 10, uniform over a width of 1.
+    fn noisy(count: u64) -> impl Iterator<Item = f64> {
+        (0..count).map(|count| 9.5 + unit(mix(count)))
     }
 
     #[test]
     fn noise_is_the_scatter_of_reports_and_not_a_step() {
-        let chance = |count: u64| crate::hash::unit(crate::mix(count)) - 0.5;
-        let loads: Vec<f64> = (0..200).map(|count| 1.0 + chance(count)).collect();
-        // Uniform over a width of 1: a deviation of sqrt(1/12), half of which is left in the average.
-        let quiet = track(&loads);
-        let expected = libm::sqrt(GAIN / (2.0 - GAIN) / 12.0);
-        let ratio = quiet.noise().unwrap() / expected;
+        let mut quiet = track(noisy(200));
+        let expected = libm::sqrt(1.0 / 12.0 / f64::from(MOST_REPORTS));
+        let ratio = quiet.noise() / expected;
         assert!((0.7..1.4).contains(&ratio), "{ratio}");
-        assert!((quiet.estimate() - 1.0).abs() < 3.0 * expected);
-        let stepped: Vec<f64> = loads.iter().copied().chain([20.0]).collect();
-        let ratio = track(&stepped).noise().unwrap() / quiet.noise().unwrap();
-        assert!(ratio < 2.0, "{ratio}: a step of sixty deviations counts as one of five");
-        assert_eq!(track(&[1.0]).noise(), None, "one report says nothing of noise");
+        assert!((quiet.load - 10.0).abs() < 3.0 * expected);
+        let before = quiet.dispersion;
+        quiet.report(&report(40.0, 200));
+        assert!(!quiet.is_settled() && quiet.load == 40.0 && quiet.dispersion == before);
     }
 
     #[test]
-    fn what_is_heard_is_a_mean_until_it_is_another_load() {
-        let chance = |count: u64| crate::hash::unit(crate::mix(count)) - 0.5;
-        let loads: Vec<f64> = (0..100).map(|count| 10.0 + chance(count)).collect();
-        let mut track = track(&loads);
-        let doubt = libm::sqrt(track.doubt());
-        assert!((0.05..0.2).contains(&doubt), "a third of a report's 0.29: {doubt}");
-        assert!((track.heard - 10.0).abs() < 3.0 * doubt, "{}", track.heard);
-        // What was promised is not heard, and what was not is at once.
-        track.moved(-10.0, track.at);
-        assert!((track.heard - 10.0).abs() < 3.0 * doubt, "{}", track.heard);
-        track.report(&report(15.0, 100), None, f64::INFINITY);
-        assert_eq!(track.heard, 15.0);
-    }
-
-    #[test]
-    fn what_moved_within_a_report_is_put_right() {
-        let mut track = track(&[1.0, 1.0]);
-        // A third of the way into the next window half of its load goes.
-        track.moved(-1.0, Time(0) + T + T / 3);
-        assert_eq!(track.estimate(), 0.5);
-        // The report still shows a third of the time at 1, two thirds at 0.5.
-        track.report(&report(2.0 / 3.0, 2), None, f64::INFINITY);
-        assert!((track.estimate() - 0.5).abs() < 1e-12, "{}", track.estimate());
-        assert!(track.noise().unwrap() < 1e-6, "it came as expected");
-        track.report(&report(0.5, 3), None, f64::INFINITY);
-        assert!((track.estimate() - 0.5).abs() < 1e-12, "the ledger is used once");
-    }
-
-    #[test]
-    fn sessions_that_do_not_go_are_not_taken_for_noise() {
-        let mut track = track(&[1.0, 1.01, 0.99, 1.0, 1.01]);
-        let before = track.noise();
-        for count in 5..30 {
-            track.moved(-1.0, track.at);
-            track.report(&report(1.0, count), None, f64::INFINITY);
+    fn one_dispersion_fits_every_load() {
+        // Sums of contributions of 3 each, with little and with much to do.
+        let mut track = track([50.0, 50.0]);
+        let mut ratios = [0.0; 2];
+        for round in 0..4_000_u64 {
+            let place = (round / 20 % 2) as usize;
+            let load = [50.0, 5_000.0][place];
+            // Of a uniform variable the variance is a twelfth of the square of its width.
+            let off = (unit(mix(round)) - 0.5) * libm::sqrt(12.0 * 3.0 * load / 2.0);
+            track.report(&report(load + off, 2 + round as u32));
+            ratios[place] += track.variance(load) / (3.0 * load / 2.0) / 2_000.0;
         }
-        assert_eq!(track.noise(), before);
-        assert_eq!(track.estimate(), 1.0, "it still has what it had");
+        assert!(ratios.iter().all(|ratio| (0.8..1.2).contains(ratio)), "{ratios:?}");
     }
 
     #[test]
-    fn a_little_that_does_not_go_is_not_either() {
-        let mut track = track(&[1.0, 1.01, 0.99, 1.0, 1.01, 1.0]);
-        let before = track.noise().unwrap();
-        for count in 6..60 {
-            track.moved(-0.1, track.at);
-            track.report(&report(1.0, count), None, f64::INFINITY);
+    fn a_load_is_settled_once_two_reports_agree() {
+        let mut track = track(noisy(20));
+        for (load, settled) in
+            [(3.0, false), (7.0, false), (7.1, true), (7.0, true), (0.0, false), (0.0, true)]
+        {
+            let next = Report { at: track.last.at + T, ..report(load, 0) };
+            assert!(track.report(&next));
+            assert_eq!(track.is_settled(), settled, "{load}");
+            assert_eq!(track.gate().is_some(), settled, "{load}");
         }
-        assert!(track.noise().unwrap() <= before, "{:?}", track.noise());
-        assert!((track.estimate() - 1.0).abs() < 1e-3, "it still has what it had: {}", track.estimate());
-        // What is beyond that is noise, as always.
-        let mut noisy = track.clone();
-        noisy.moved(-0.1, noisy.at);
-        noisy.report(&report(1.1, 60), None, f64::INFINITY);
-        assert!((noisy.estimate() - (1.0 + GAIN * 0.1)).abs() < 1e-3, "{}", noisy.estimate());
-        assert!(noisy.noise().unwrap() > track.noise().unwrap());
-        // Who was to get it, and did not, has what it had.
-        let mut taker = track.clone();
-        taker.moved(0.1, taker.at);
-        taker.report(&report(1.0, 60), None, f64::INFINITY);
-        assert!((taker.estimate() - 1.0).abs() < 1e-3 && taker.noise().unwrap() <= track.noise().unwrap());
-        // What went is believed as well, and so is half of it.
-        for (left, count) in [(0.95, 60), (0.925, 61)] {
-            track.moved(-0.1, track.at);
-            track.report(&report(left, count), None, f64::INFINITY);
-            assert!((track.estimate() - left).abs() < 1e-3, "{}", track.estimate());
+        assert!(track.load < 1e-9, "nothing is left of a load before");
+    }
+
+    #[test]
+    fn what_differs_each_time_is_noise() {
+        let mut track = track([100.0, 100.0]);
+        for count in 2..60 {
+            track.report(&report(if count % 2 == 0 { 50.0 } else { 150.0 }, count));
+            // Three changes in a row.
+            assert!(count < 6 || track.is_settled(), "{count}");
         }
+        assert!(
+            (80.0..120.0).contains(&track.load) && track.noise() > 10.0,
+            "{} {}",
+            track.load,
+            track.noise()
+        );
+    }
+
+    #[test]
+    fn reports_that_say_the_same_again_do_not_count() {
+        let mut track = track([10.0, 10.0]);
+        let counts = |track: &mut Track, millis: u64| {
+            let at = Time(0) + T + Duration::from_millis(millis);
+            track.report(&Report { at, period: Duration::from_millis(100), ..report(10.0, 0) })
+        };
+        let counted: Vec<u64> =
+            (1..40).map(|tenth| 100 * tenth).filter(|at| counts(&mut track, *at)).collect();
+        assert_eq!(counted, [900, 1_800, 2_700, 3_600]);
+        // The next one that covers nothing before those sessions have moved.
+        track.sessions_move(-5.0, Time(0) + T + Duration::from_millis(4_000));
+        let counted: Vec<u64> =
+            (41..64).map(|tenth| 100 * tenth).filter(|at| counts(&mut track, *at)).collect();
+        assert_eq!(counted, [5_200, 6_100]);
+        assert!(track.is_settled());
+    }
+
+    #[test]
+    fn what_is_less_than_noise_is_expected_and_not_measured_anew() {
+        let mut track = track(noisy(50));
+        let (load, noise) = (track.load, track.noise());
+        track.sessions_move(0.9 * noise, track.last.at);
+        assert!(track.is_settled() && (track.load - load - 0.9 * noise).abs() < 1e-9);
+        track.sessions_move(-1.1 * track.noise(), track.last.at);
+        assert!(!track.is_settled());
     }
 
     #[test]
     fn no_report_makes_nonsense() {
         for load in [0.0, f64::MIN_POSITIVE, 1e300, f64::MAX] {
-            let mut track = track(&[1.0, load, 1.0, load]);
-            track.moved(-1e300, Time(u64::MAX));
-            track.report(&report(load, 9), Some(f64::MAX), f64::INFINITY);
-            assert!(track.estimate().is_finite() && track.noise().unwrap() >= 0.0);
-            assert!(track.surplus(1.0) >= 0.0 && track.deficit(1.0) >= 0.0);
+            let mut track = track([1.0, load, 1.0, load, load]);
+            track.sessions_move(-1e300, Time(u64::MAX));
+            track.report(&report(load, 9));
+            assert!(track.load.is_finite() && track.load >= 0.0 && track.noise() >= 0.0);
         }
     }
 
