@@ -26,8 +26,10 @@ pub(super) struct Crowd {
     /// The largest delay of this balancer's own event loops since the last look.
     lag: Duration,
     totals: Totals,
-    /// The time to the head of the latest answers, the mean over members by their answers, seconds.
+    /// The time to the head of the latest answers of members that say nothing, the mean over members by their answers, seconds.
     took: f64,
+    /// The same of all members.
+    usual: f64,
 }
 
 impl Analyzer {
@@ -47,15 +49,16 @@ impl Analyzer {
         let limits = requests && self.spec.admits();
         let together = self.spec.strategy.heeds_load;
         let (mut all, mut known, mut took, mut busy) = (Window::default(), 0.0, 0.0, false);
-        let mut every = Totals::default();
+        let (mut every, mut takes) = (Totals::default(), 0.0);
         for entry in &mut self.entries {
             busy |= entry.vitals.in_flight() > 0;
             let look = entry.traffic.look(&entry.vitals, &self.crowd.totals, now);
+            let latency = entry.vitals.blended().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
             if let Some(look) = &look {
                 every.sent += look.sent;
                 every.answered += look.answered;
+                takes += look.answered * latency;
             }
-            let latency = entry.vitals.blended().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
             let look = look.map(|look| Window { lag, ..look });
             let limit = match &look {
                 Some(look) if limits && !together => entry.limit.follow(look, latency, patience, now),
@@ -70,6 +73,9 @@ impl Analyzer {
                 took += look.answered * latency;
                 known += 1.0;
             }
+        }
+        if every.answered > 0.0 {
+            self.crowd.usual = takes / every.answered;
         }
         let most = if limits && together && known > 0.0 {
             // Members are looked at side by side, not one after the other.
@@ -91,7 +97,7 @@ impl Analyzer {
 
     /// Ejects members that have answered none of several requests while others answer.
     fn eject_silent(&mut self) {
-        let (usual, totals) = (self.crowd.took, self.crowd.totals);
+        let (usual, totals) = (self.crowd.usual, self.crowd.totals);
         for place in 0..self.entries.len() {
             let entry = &self.entries[place];
             let Some(silence) = entry.traffic.silence(&totals, self.now) else { continue };
