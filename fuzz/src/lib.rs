@@ -1,5 +1,5 @@
-//! What the targets check, from where the tests check it, too. Laws that stand beside what they are about are in the `laws` of their
-//! crates, which are there with `--cfg fuzzing` only.
+//! The laws that the targets check, from where the tests check them, too. Laws that stand beside a parser are
+//! in the `laws` of its crate, which is there with `--cfg fuzzing` only.
 
 #[path = "../../crates/wire/tests/laws/mod.rs"]
 mod laws;

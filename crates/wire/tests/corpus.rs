@@ -13,7 +13,7 @@ use laws::{ALL, Law, Verdict};
 /// Laws of what never comes in pieces: their corpora have no beginnings.
 const COMES_WHOLE: [&str; 8] = ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity", "etcd", "urgency"];
 
-/// Folders of laws that stand beside what they are about, which is no part of this crate: each is in a `law.rs`, whose test plays them.
+/// Folders of laws that stand beside the parsers of other crates, each in a `law.rs` whose test plays them.
 const ELSEWHERE: [&str; 12] = [
     "dns",
     "etcd_keys",

@@ -1,6 +1,7 @@
-//! What must hold whatever an identity provider publishes and whatever is shown as a token: of a JWK set only keys of the three
-//! algorithms are used, and a token counts only as it was signed, byte for byte. The fuzz target `jwt` tries it on invented bytes, the
-//! test below on the committed corpus and on what is nearly in it.
+//! The law of tokens, whatever an identity provider publishes and whatever is shown as one: of a JWK set only
+//! keys of the three algorithms are used, and a token counts only as it was signed, byte for byte. The fuzz
+//! target `jwt` tries it on invented bytes, the test below on the committed corpus and on what is nearly in
+//! it.
 //!
 //! The first line is a JWK set, the second a token.
 

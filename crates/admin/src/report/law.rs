@@ -1,6 +1,6 @@
-//! What must hold whatever is sent as a load report: it is taken whole or refused in one short line, and what is taken means the same
-//! after it is written as a form and read again. The fuzz target `report` tries it on invented bytes, the test below on the committed
-//! corpus and on what is nearly in it.
+//! The law of load reports, whatever is sent as one: it is taken whole or refused in one short line, and what
+//! is taken means the same after it is written as a form and read again. The fuzz target `report` tries it on
+//! invented bytes, the test below on the committed corpus and on what is nearly in it.
 
 use std::fmt::Write as _;
 

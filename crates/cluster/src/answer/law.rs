@@ -1,6 +1,6 @@
-//! What must hold whatever a monitor answers: figures have names and finite values, there are not too many of them, and they come back
-//! when they are written and read again. The fuzz target `monitor` tries it on invented bytes, the test below on the committed corpus
-//! and on what is nearly in it.
+//! The law of what monitors answer: figures have names and finite values, there are not too many of them, and
+//! they come back when they are written and read again. The fuzz target `monitor` tries it on invented bytes,
+//! the test below on the committed corpus and on what is nearly in it.
 
 use super::*;
 

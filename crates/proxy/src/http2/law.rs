@@ -1,10 +1,12 @@
-//! What must hold whatever frames a raw client of HTTP/2 sends, in whatever order, however they are cut and however little it reads: no
-//! session panics, what is kept is bounded and returned, no stream goes on after its end, a plain request is answered, and the
-//! connection ends when the client does. The fuzz target `http2` tries it on invented scripts, the test below on the committed corpus
-//! and on what is nearly in it.
+//! The law of a listener of HTTP/2, whatever frames a raw client sends, in whatever order, however they are
+//! cut and however little it reads: no session panics, what is kept is bounded and returned, no stream goes
+//! on after its end, a plain request is answered, and the connection ends when the client does. The fuzz
+//! target `http2` tries it on invented scripts, the test below on the committed corpus and on what is nearly
+//! in it.
 //!
-//! A script is a list of steps of three bytes: the [`Step`], and two numbers that it goes by. The first byte of all says in its last bit
-//! that no preface is sent, and in the bit before that the client grants room for answers only in steps.
+//! A script is a list of steps of three bytes: the [`Step`], and two numbers that it goes by. The first byte
+//! of all says in its last bit that no preface is sent, and in the bit before that the client grants room for
+//! answers only in steps.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -36,7 +38,8 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 /// Bytes that a script may come to.
 const LONGEST: usize = 4 << 20;
-/// Bytes that a connection may keep by its own account: two rounds of streams, each with its windows, and its tables.
+/// Bytes that a connection may keep by its own account: two rounds of streams, each with its windows, and its
+/// tables.
 const MOST_KEPT: usize = 64 * 1024 + 2 * (STREAMS as usize + 1) * (STREAM_WINDOW as usize + SEND_BUFFER);
 
 /// The client's end of a connection, as the test has it.
@@ -198,7 +201,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// What the client has done so far.
+/// The steps of a client, and a record of those that it has done.
 struct Script<'b> {
     bytes: &'b [u8],
     /// The stream that it opens next.
@@ -225,7 +228,7 @@ impl Script<'_> {
         2 * (u32::from(number) % (self.next / 2 + 1)) + 1
     }
 
-    /// What comes of a step: frames, bytes to be read and whether the client ends.
+    /// Takes a step. Returns the frames of it, the bytes that the client reads and whether it ends.
     fn step(&mut self) -> (Vec<u8>, usize, bool) {
         let step = STEPS[usize::from(self.take()) % STEPS.len()];
         let (one, two) = (self.take(), self.take());
@@ -318,7 +321,7 @@ impl Script<'_> {
     }
 }
 
-/// What the client got.
+/// The streams of a client by what it got on them.
 #[derive(Debug, Default)]
 struct Got {
     /// Streams that were answered, and those that have ended.
@@ -353,7 +356,8 @@ fn got(mut bytes: &[u8]) -> Got {
             }
             RST_STREAM => {
                 let code = payload.first_chunk().copied().map_or(0, u32::from_be_bytes);
-                // Once more for each frame that comes on a stream that is closed (section 5.1), within the bound of those.
+                // Once more for each frame that comes on a stream that is closed (section 5.1), within the
+                // bound of those.
                 reset.insert(stream);
                 resets += 1;
                 got.ended.insert(stream);
@@ -380,7 +384,8 @@ async fn turns() {
     }
 }
 
-/// Panics if the law does not hold. Returns whether the connection was in order until the client ended and a request was answered.
+/// Panics if the law does not hold. Returns whether the connection was in order until the client ended and a
+/// request was answered.
 async fn obeys(core: &Rc<Core>, listener: &Rc<Listener>, input: &[u8]) -> bool {
     let sessions = Rc::strong_count(listener);
     let (flags, bytes) = input.split_first().unwrap_or((&0, b""));
@@ -530,7 +535,7 @@ mod tests {
         );
     }
 
-    /// Whatever ends a connection by a rule of HTTP/2: a client that stays and says nothing more is left.
+    /// A client that stays and says nothing more is left, whatever rule of HTTP/2 it broke.
     #[test]
     fn a_connection_ends_after_an_error_though_its_client_stays() {
         for (name, bytes) in [

@@ -1,5 +1,5 @@
-//! Pseudo-fields where none may be (RFC 9113 section 8.3) and fragments in paths: the library drops them or resets the stream, and
-//! nothing of them goes on to the other side.
+//! Pseudo-fields where none may be (RFC 9113 section 8.3) and fragments in paths: the library drops them or
+//! resets the stream, and nothing of them goes on to the other side.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -1,5 +1,6 @@
-//! Answers of etcd: a message that can be read means the same after it is written and read again, and takes no more than a small
-//! multiple of the bytes that were sent. Two answers, one behind the other, are their lists joined, as protobuf has it.
+//! Answers of etcd: a message that can be read means the same after it is written and read again, and takes
+//! no more than a small multiple of the bytes that were sent. Two answers, one behind the other, are their
+//! lists joined, as protobuf has it.
 
 use plimsoll_wire::etcd::{
     Authenticated, Done, Granted, KeptAlive, Message, Nothing, Ranged, WatchResponse, end_of,

@@ -1,5 +1,5 @@
-//! The urgency of a request: from 0 to 7 or none; the last one said holds; the same in a head as alone, and nothing beside the field is
-//! taken for it.
+//! The urgency of a request: from 0 to 7 or none; the last one said holds; the same in a head as alone, and
+//! nothing beside the field is taken for it.
 
 use plimsoll_wire::priority::{of_head, urgency};
 

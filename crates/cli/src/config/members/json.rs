@@ -57,8 +57,8 @@ pub(in super::super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Stated>, S
     read(name, text, false)
 }
 
-/// Reads the value of a key of etcd: `host:port`, or what [`answer`] takes of one member; also as gRPC's clients have it there
-/// (`{"Op":0,"Addr":"host:port"}`).
+/// Reads the value of a key of etcd: `host:port`, or what [`answer`] takes of one member; also as gRPC's
+/// clients have it there (`{"Op":0,"Addr":"host:port"}`).
 ///
 /// # Errors
 /// What is wrong with it, on one line, with the key.
@@ -105,7 +105,8 @@ pub(super) fn twice(one: &Stated) -> String {
     format!("member {address} is there twice")
 }
 
-/// The list, or the object that has it. Read by hand, because what serde derives for "one or the other" loses the places.
+/// The list, or the object that has it. Read by hand, because what serde derives for "one or the other" loses
+/// the places.
 struct Whole(bool);
 
 impl<'de> DeserializeSeed<'de> for Whole {

@@ -1,6 +1,7 @@
-//! What must hold whatever a server, a file or a key of etcd has as a list of members in JSON: it is taken whole or refused on one line;
-//! what is taken is within its bounds, names nobody twice and is the same list after it is written and read again. The fuzz target
-//! `members` tries it on invented bytes, the test below on the committed corpus and on what is nearly in it.
+//! The law of lists of members in JSON, whatever a server, a file or a key of etcd has as one: it is taken
+//! whole or refused on one line; what is taken is within its bounds, names nobody twice and is the same list
+//! after it is written and read again. The fuzz target `members` tries it on invented bytes, the test below
+//! on the committed corpus and on what is nearly in it.
 
 use plimsoll_cluster::discover::Stated;
 

@@ -1,6 +1,7 @@
-//! What must hold whatever a watch of etcd tells: the keys are those that the events leave, their number is bounded, the revision only
-//! grows and can be continued from, and each member is listed once. The fuzz target `etcd_keys` tries it on invented bytes, the test
-//! below on the committed corpus and on what is nearly in it.
+//! The law of what a watch of etcd tells: the keys are those that the events leave, their number is bounded,
+//! the revision only grows and can be continued from, and each member is listed once. The fuzz target
+//! `etcd_keys` tries it on invented bytes, the test below on the committed corpus and on what is nearly in
+//! it.
 
 use plimsoll_wire::etcd::Message as _;
 use plimsoll_wire::xds::Frames;

@@ -217,7 +217,8 @@ impl Events {
     }
 }
 
-/// Adds the slices of a page to those that are known. Returns the version of the list, and the token of the next page if there is one.
+/// Adds the slices of a page to those that are known. Returns the version of the list, and the token of
+/// the next page if there is one.
 pub(super) fn read_page(
     page: &[u8],
     slices: &mut BTreeMap<String, Slice>,

@@ -1,6 +1,7 @@
-//! What must hold whatever an API server says of a service: a page and events are read whole or refused, the slices that are kept are
-//! bounded, and what comes of them is a bounded list of addresses, each once. The fuzz target `kubernetes` tries it on invented bytes,
-//! the test below on the committed corpus and on what is nearly in it.
+//! The law of what an API server says of a service: a page and events are read whole or refused, the slices
+//! that are kept are bounded, and what comes of them is a bounded list of addresses, each once. The fuzz
+//! target `kubernetes` tries it on invented bytes, the test below on the committed corpus and on what is
+//! nearly in it.
 //!
 //! The first line is a page of slices, the lines behind it are events of a watch.
 

@@ -1,6 +1,7 @@
-//! What must hold whatever a name server answers: only an answer to the question is believed, of it only records of the type that was
-//! asked for, and what comes of it is a bounded list of addresses that somebody can have. The fuzz target `resolver` tries it on
-//! invented bytes, the test below on the committed corpus and on what is nearly in it.
+//! The law of what name servers answer: only an answer to the question is believed, of it only records of the
+//! type that was asked for, and what comes of it is a bounded list of addresses that somebody can have. The
+//! fuzz target `resolver` tries it on invented bytes, the test below on the committed corpus and on what is
+//! nearly in it.
 //!
 //! The bytes are messages as they are sent over TCP, each behind its length.
 
@@ -14,7 +15,8 @@ use crate::discover::{Listed, MOST};
 /// Messages that are looked at.
 const MESSAGES: usize = 4;
 
-/// Panics if the law does not hold. Returns whether it is the address of a member, or of a server of a service.
+/// Panics if the law does not hold. Returns whether it is the address of a member, or of a server of a
+/// service.
 pub(crate) fn check(input: &[u8]) -> bool {
     let (mut found, mut rest) = (false, input);
     let mut asked: [Option<Reply>; 2] = [None, None];

@@ -1,9 +1,10 @@
-//! What must hold for whatever heads a peer of HTTP/2 sends: a request's text is read as one request and nothing behind it, by the same
-//! method, target, host and fields and with the body that was told; an answer likewise; and both come back from their text. The fuzz
-//! target `http2_heads` tries it on invented bytes, the test below on the committed corpus and on what is nearly in it.
+//! The law of the heads that a peer of HTTP/2 sends: a request's text is read as one request and nothing
+//! behind it, by the same method, target, host and fields and with the body that was told; an answer
+//! likewise; and both come back from their text. The fuzz target `http2_heads` tries it on invented bytes,
+//! the test below on the committed corpus and on what is nearly in it.
 //!
-//! The first line is a method, a path and an authority, or a status; the lines behind it are fields. The first byte says in its last bit
-//! whether the head is the whole message.
+//! The first line is a method, a path and an authority, or a status; the lines behind it are fields. The
+//! first byte says in its last bit whether the head is the whole message.
 
 use http::HeaderName;
 use plimsoll_wire::http1::{Body, Marks};
@@ -34,7 +35,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
     }
 }
 
-/// Whether h2 resets the stream: it ends with its head, which says that there is more.
+/// Tells whether h2 resets the stream: it ends with its head, which says that there is more.
 fn broken(fields: &HeaderMap, ended: bool) -> bool {
     ended && fields.get(CONTENT_LENGTH).is_some_and(|length| length != "0")
 }

@@ -1,13 +1,14 @@
-//! What must hold for whatever bytes a client of HTTP/2 sends: they are one sequence of frames however they are cut, and the meter lets
-//! no more of them pass than the allowances of their kinds, however they are cut. The fuzz target `http2_frames` tries it on invented
-//! bytes, the test below on the committed corpus and on what is nearly in it.
+//! The law of the frames that a client of HTTP/2 sends: they are one sequence of frames however they are cut,
+//! and the meter lets no more of them pass than the allowances of their kinds, however they are cut. The fuzz
+//! target `http2_frames` tries it on invented bytes, the test below on the committed corpus and on what is
+//! nearly in it.
 //!
 //! The bytes are what follows the preface. They are sent again and again, all at the same moment.
 
 use super::super::frames::HEAD;
 use super::*;
 
-/// So often they are sent, and so many of them at most.
+/// The number of times that they are sent, and the most of them in bytes.
 const ROUNDS: usize = 300;
 const LONGEST: usize = 4096;
 
@@ -64,8 +65,8 @@ fn frames<const N: usize>(pieces: [&[u8]; N]) -> Vec<Frame> {
     found
 }
 
-/// Reads the frames of a whole connection in the plainest way: a frame counts when its head has come, and of RST_STREAM its code, of
-/// padded DATA the length of the padding.
+/// Reads the frames of a whole connection in the plainest way: a frame counts when its head has come, and of
+/// RST_STREAM its code, of padded DATA the length of the padding.
 fn plain(mut bytes: &[u8]) -> Vec<Frame> {
     let mut found = Vec::new();
     while let Some((&[a, b, c, kind, flags, d, e, f, g], payload)) = bytes.split_first_chunk::<HEAD>() {
