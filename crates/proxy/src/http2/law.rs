@@ -248,7 +248,8 @@ impl Script<'_> {
                 let block = block([head, more], long);
                 let whole = two & 0x40 == 0;
                 let (begin, rest) = block.split_at(if whole { block.len() } else { block.len() / 2 });
-                let mut all = frame(HEADERS, two & END_STREAM | u8::from(whole) * END_HEADERS, stream, begin);
+                let mut all =
+                    frame(HEADERS, (two & END_STREAM) | (u8::from(whole) * END_HEADERS), stream, begin);
                 if !whole {
                     all.extend(frame(CONTINUATION, END_HEADERS, stream, rest));
                 }
