@@ -418,7 +418,7 @@ async fn obeys(core: &Rc<Core>, listener: &Rc<Listener>, input: &[u8]) -> bool {
             client.ended |= ends;
             client.wake();
         }
-        if room > 0 || ends || script.sent % 3 == 0 {
+        if room > 0 || ends || script.sent.is_multiple_of(3) {
             turns().await;
         }
         let client = client.borrow();

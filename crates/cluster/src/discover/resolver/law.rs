@@ -27,7 +27,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
         rest = after;
         let Ok(message) = Message::from_vec(bytes) else { continue };
         for (place, kind) in [RecordType::A, RecordType::AAAA].into_iter().enumerate() {
-            asked[place] = said(&message, "web.example.", kind).or(asked[place].take());
+            asked[place] = said(&message, "web.example.", kind).or_else(|| asked[place].take());
         }
         services.extend(said(&message, "_http._tcp.example.", RecordType::SRV));
     }
