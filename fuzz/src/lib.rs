@@ -1,13 +1,13 @@
-//! What the targets check, from where the tests check it, too.
+//! The laws that the targets check, from where the tests check them, too. Laws that stand beside a parser are
+//! in the `laws` of its crate, which is there with `--cfg fuzzing` only.
 
 #[path = "../../crates/wire/tests/laws/mod.rs"]
 mod laws;
 #[path = "../../crates/lqn/tests/laws/mod.rs"]
 mod models;
 
-mod domain;
 #[expect(dead_code, reason = "the target needs a part of it")]
-mod lottery;
+mod config;
 
 /// Panics if these bytes break the law of that name.
 pub fn check(law: &str, input: &[u8]) {
@@ -24,12 +24,7 @@ pub fn model(input: &[u8]) {
     models::check(input);
 }
 
-/// Panics if these bytes, sent to a DNS listener, break its law.
-pub fn dns(input: &[u8]) {
-    domain::law::check(input);
-}
-
-/// Panics if these bytes, said by a daemon of the lottery, break the law of gossip.
-pub fn gossip(input: &[u8]) {
-    lottery::law::check(input);
+/// Panics if these bytes, as a list of members in JSON, break its law.
+pub fn members(input: &[u8]) {
+    config::members::law::check(input);
 }

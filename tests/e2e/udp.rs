@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use crate::stage::{Balancer, Member, Nginx, found, free_port, listening, noise, until};
+use crate::stage::{
+    Balancer, Folder, Member, Nginx, binary, found, free_port, groups, listening, noise, until,
+};
 
 fn udp(members: &[SocketAddr], rest: &str) -> String {
     listening("protocol = \"udp\"", members, rest)
@@ -146,6 +148,28 @@ fn a_full_table_serves_those_who_are_in_it() {
     until("a refusal", || balancer.status()["listeners"][0]["refused"].as_u64() > Some(0));
     inside.iter().for_each(|client| drop(who(client)));
     assert_eq!(balancer.status()["listeners"][0]["connections"], 10);
+}
+
+/// The default of `max_flows` is what the limit on open files leaves, not a number of its own.
+#[test]
+fn two_listeners_with_the_default_of_flows_start_under_a_limit_of_20_000_files() {
+    let (_members, addresses) = members(1);
+    let folder = Folder::new();
+    let limited = folder
+        .script("limited", &format!("#!/bin/sh\nulimit -n 20000\nexec {} \"$@\"\n", binary().display()));
+    let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"udp\"\ngroup = \"web\"\n";
+    let text = format!("{listener}{listener}{}", groups(&[("web", &addresses)], ""));
+    let balancer = Balancer::of(&limited, folder, &text);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", balancer.process.pid())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(files.split_whitespace().nth(3), Some("20000"), "{files}");
+    for address in balancer.addresses() {
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        assert_eq!(who(&client), addresses[0].to_string());
+    }
+    assert_eq!(balancer.addresses().len(), 2);
 }
 
 #[test]

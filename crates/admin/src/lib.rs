@@ -32,6 +32,9 @@ mod lobby;
 mod lottery;
 mod member;
 mod metrics;
+#[cfg(test)]
+#[path = "../../../fuzz/near.rs"]
+mod near;
 pub mod openapi;
 mod otlp;
 mod patience;
@@ -64,6 +67,19 @@ use std::thread::JoinHandle;
 
 use plane::Behind;
 use tokio::sync::{Notify, oneshot};
+
+/// Laws of what is sent to the admin listener, for the fuzz targets: each panics if it does not hold.
+#[cfg(fuzzing)]
+#[expect(missing_docs, reason = "named like the targets")]
+pub mod laws {
+    pub fn jwt(input: &[u8]) {
+        crate::jwt::law::check(input);
+    }
+
+    pub fn report(input: &[u8]) {
+        crate::report::law::check(input);
+    }
+}
 
 pub use access::{Access, BUILT_IN, Caller, Grant, Kind, Pattern, Permit, Role, spiffe_id, trust_domain};
 pub use audit::{Audit, Deed};

@@ -29,7 +29,7 @@ pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
     match (body.name, body.value) {
         (Some(name), Some(value)) => values.push((name, value)),
         (None, None) if !values.is_empty() => {}
-        (Some(name), None) => return Err(format!("the report has no value for {name}: {GIVE}")),
+        (Some(name), None) => return Err(format!("the report has no value for {}: {GIVE}", plain(&name))),
         (None, Some(_)) => return Err(format!("the report has a value without a name: {GIVE}")),
         (None, None) => return Err(format!("the report has no value: {GIVE}")),
     }
@@ -112,6 +112,9 @@ fn unescaped(text: &str) -> Result<String, String> {
 fn plain(word: &str) -> String {
     word.chars().take(80).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
 
 #[cfg(test)]
 mod tests {

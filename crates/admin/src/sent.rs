@@ -18,7 +18,13 @@ pub(crate) fn read<T: DeserializeOwned>(body: &[u8], give: &str) -> Result<T, St
         Ok(()) => Ok(read),
         Err(error) => Err(error.to_string()),
     })
-    .map_err(|why| format!("the body: {why}; {give}"))
+    .map_err(|why| format!("the body: {}; {give}", shown(&why)))
+}
+
+/// Returns what is wrong as it may be shown: names of fields may be of any length, and have anything in them.
+fn shown(why: &str) -> String {
+    const LONGEST: usize = 500;
+    why.chars().take(LONGEST).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
 /// Names of types of numbers, as whoever writes JSON knows them.

@@ -69,6 +69,9 @@ pub(crate) fn page(body: &[u8], wanted: &[String], seen: &mut Seen) -> Answer {
     Ok(found)
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,12 @@ mod roll;
 mod scaled;
 mod srv;
 
+#[cfg(fuzzing)]
+pub(crate) use {
+    etcd::law::check as etcd_law, kubernetes::law::check as kubernetes_law,
+    resolver::law::check as resolver_law,
+};
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -210,6 +216,12 @@ pub struct Heard {
     pub said: Result<Told, String>,
 }
 
+/// Returns what went wrong as it may be shown: a source may say anything, of any length.
+fn one_line(why: &str) -> String {
+    const LONGEST: usize = 500;
+    why.chars().take(LONGEST).map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
 /// Asks a source for ever, or until nobody listens.
 pub async fn follow(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::Sender<Heard>) {
     let way = source.kind.way();
@@ -227,7 +239,7 @@ pub async fn follow(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::S
             }
             Err(why) => {
                 failures = failures.saturating_add(1);
-                (Err(why), way.again(failures))
+                (Err(one_line(&why)), way.again(failures))
             }
         };
         let (group, source) = (Arc::clone(&group), Arc::clone(&source));
@@ -236,5 +248,17 @@ pub async fn follow(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::S
         }
         // Several balancers that were started at once do not ask in step.
         sleep(wait.mul_f64(0.95 + 0.1 * chance())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_a_source_says_is_one_line_of_bounded_length() {
+        assert_eq!(
+            super::one_line("EndpointSlice a\nb: `\u{1b}[2J` is no IP address"),
+            "EndpointSlice a b: ` [2J` is no IP address"
+        );
+        assert_eq!(super::one_line(&"\u{e9}".repeat(1_000_000)).chars().count(), 500);
     }
 }

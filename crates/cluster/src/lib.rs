@@ -20,6 +20,9 @@ mod expression;
 mod facts;
 pub mod fleet;
 pub mod lottery;
+#[cfg(test)]
+#[path = "../../../fuzz/near.rs"]
+mod near;
 mod oob;
 mod own;
 mod pull;
@@ -27,6 +30,31 @@ pub mod scaler;
 mod settings;
 pub mod store;
 mod watch;
+
+/// Laws of what the network says, for the fuzz targets: each panics if it does not hold.
+#[cfg(fuzzing)]
+#[expect(missing_docs, reason = "named like the targets")]
+pub mod laws {
+    pub fn etcd_keys(input: &[u8]) {
+        crate::discover::etcd_law(input);
+    }
+
+    pub fn gossip(input: &[u8]) {
+        crate::lottery::gossip_law(input);
+    }
+
+    pub fn kubernetes(input: &[u8]) {
+        crate::discover::kubernetes_law(input);
+    }
+
+    pub fn monitor(input: &[u8]) {
+        crate::answer::law::check(input);
+    }
+
+    pub fn resolver(input: &[u8]) {
+        crate::discover::resolver_law(input);
+    }
+}
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

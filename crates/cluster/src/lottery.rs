@@ -22,8 +22,10 @@ mod check;
 mod desk;
 mod follow;
 pub(crate) mod gossip;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod law;
+#[cfg(fuzzing)]
+pub(crate) use law::check as gossip_law;
 mod serve;
 pub(crate) mod socket;
 mod twin;

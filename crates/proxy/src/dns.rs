@@ -7,8 +7,8 @@
 //! it, and no more to a network of clients than its share (`rate`), unless they show a cookie (`cookie`); over TCP a client may ask many questions on a connection, each behind its length, and is let go when it is quiet.
 
 mod cookie;
-#[cfg(test)]
-mod law;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
 mod rate;
 mod zone;
 

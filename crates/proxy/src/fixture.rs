@@ -12,11 +12,15 @@ use tokio::sync::mpsc;
 use crate::clock::Clock;
 use crate::core::{Census, Core};
 use crate::group::{Group, Published, Record, Said, Wires};
+use crate::listener::{Door, Listener};
 use crate::metered::HostMeter;
 use crate::pool::{Admission, Pool, Work};
 use crate::trip::Trip;
 use crate::worker;
-use crate::{GroupSettings, Key, MemberTimeouts, RetrySettings, SessionLoad};
+use crate::{
+    Binding, ClientTimeouts, Forwarded, GroupSettings, Key, ListenerSettings, MemberTimeouts, Protocol,
+    RetrySettings, SessionLoad,
+};
 
 pub(crate) const LOOPBACK: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
@@ -37,20 +41,30 @@ pub(crate) fn ruled(
     sample: Option<Duration>,
     strategy: &str,
 ) -> (Rc<Pool>, mpsc::Receiver<Said>) {
+    grouped(core, sample, strategy, Some(LOOPBACK))
+}
+
+/// The same with its member somewhere else, or with none.
+pub(crate) fn grouped(
+    core: &Core,
+    sample: Option<Duration>,
+    strategy: &str,
+    member: Option<SocketAddr>,
+) -> (Rc<Pool>, mpsc::Receiver<Said>) {
     let strategy: &'static Strategy = strategy::find(strategy).expect("there is one");
-    let member = MemberSpec {
+    let member = member.map(|address| MemberSpec {
         name: "m:80".into(),
-        address: LOOPBACK,
+        address,
         capacity: 1.0,
         limit: u32::MAX,
         leaving: false,
         checked: false,
-    };
+    });
     let spec = GroupSpec {
         name: "g".into(),
         strategy,
         knobs: Knobs::defaults(strategy),
-        members: vec![member],
+        members: member.into_iter().collect(),
         health: None,
         outlier: None,
         slow_start: Duration::ZERO,
@@ -97,6 +111,34 @@ pub(crate) fn ruled(
         &HostMeter::new(Time(0)),
     );
     (core.pool(&group), heard)
+}
+
+/// A listener for HTTP before a core's side of a group.
+pub(crate) fn listener(core: &Core, pool: Rc<Pool>) -> Rc<Listener> {
+    let minute = Duration::from_secs(60);
+    let settings = ListenerSettings {
+        public: None,
+        address: LOOPBACK,
+        protocol: Protocol::Http,
+        group: "g".into(),
+        others: Vec::new(),
+        binding: Binding::PerRequest,
+        affinity: None,
+        move_idle: Duration::ZERO,
+        backlog: 1,
+        accept_proxy: false,
+        priority: None,
+        timeouts: ClientTimeouts { head: minute, idle: minute, body: minute, tunnel: minute },
+        max_head: 8192,
+        half_close: false,
+        upgrades: vec!["websocket".into(), "y".into()],
+        forwarded: Forwarded::Off,
+        trusted: Vec::new(),
+        max_flows: 1,
+        zone: None,
+        tls: None,
+    };
+    Listener::new(Door::new(LOOPBACK, 1), core.index, settings, pool, Vec::new())
 }
 
 /// Does something on a core whose timers run; it must end within a minute.

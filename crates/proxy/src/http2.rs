@@ -22,6 +22,8 @@ mod frames;
 mod govern;
 mod heads;
 mod inbound;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
 mod meter;
 mod outbound;
 mod pieces;
@@ -41,6 +43,9 @@ pub(crate) use pieces::{Answering, Asking, Framed, Told};
 pub(crate) use serve::{begin, begins};
 pub(crate) use straight::answer as judge;
 pub(crate) use wires::{Wires, at_hand, reach};
+
+#[cfg(fuzzing)]
+pub(crate) use {heads::law::check as heads_law, meter::law::check as frames_law};
 
 /// How the name of the protocol is agreed on in TLS.
 pub(crate) const ALPN: &[u8] = b"h2";

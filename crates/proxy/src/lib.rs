@@ -27,7 +27,8 @@ mod engine;
 mod error;
 mod explain;
 mod fellows;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(fuzzing, expect(dead_code, reason = "the targets need a part of it"))]
 mod fixture;
 mod group;
 mod grpc;
@@ -46,6 +47,9 @@ mod load_line;
 mod memory;
 mod metered;
 mod moves;
+#[cfg(test)]
+#[path = "../../../fuzz/near.rs"]
+mod near;
 mod neighbours;
 mod network;
 mod pool;
@@ -74,6 +78,27 @@ mod udp;
 mod wheel;
 mod worker;
 mod xds;
+
+/// Laws of what clients send, for the fuzz targets: each panics if it does not hold.
+#[cfg(fuzzing)]
+#[expect(missing_docs, reason = "named like the targets")]
+pub mod laws {
+    pub fn dns(input: &[u8]) {
+        crate::dns::law::check(input);
+    }
+
+    pub fn http2(input: &[u8]) {
+        crate::http2::law::check(input);
+    }
+
+    pub fn http2_frames(input: &[u8]) {
+        crate::http2::frames_law(input);
+    }
+
+    pub fn http2_heads(input: &[u8]) {
+        crate::http2::heads_law(input);
+    }
+}
 
 pub use addresses::{Addresses, NOWHERE};
 pub use bind::Bound;

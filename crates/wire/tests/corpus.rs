@@ -11,11 +11,23 @@ use std::path::{Path, PathBuf};
 use laws::{ALL, Law, Verdict};
 
 /// Laws of what never comes in pieces: their corpora have no beginnings.
-const COMES_WHOLE: [&str; 6] = ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity"];
+const COMES_WHOLE: [&str; 8] = ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity", "etcd", "urgency"];
 
-/// Folders of laws that stand beside what they are about, which is no part of this crate: `crates/proxy/src/dns/law.rs`,
-/// `crates/cluster/src/lottery/law.rs`.
-const ELSEWHERE: [&str; 2] = ["dns", "gossip"];
+/// Folders of laws that stand beside the parsers of other crates, each in a `law.rs` whose test plays them.
+const ELSEWHERE: [&str; 12] = [
+    "dns",
+    "etcd_keys",
+    "gossip",
+    "http2",
+    "http2_frames",
+    "http2_heads",
+    "jwt",
+    "kubernetes",
+    "members",
+    "monitor",
+    "report",
+    "resolver",
+];
 
 /// The files of one law, in order.
 fn corpus(law: &Law) -> Vec<(String, Vec<u8>)> {

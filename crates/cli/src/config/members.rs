@@ -1,19 +1,21 @@
 //! Lists of members that sources have: a file of TOML, checked like the configuration and with the same words for what is wrong, or
-//! JSON, of a file or of a server. Errors say line and column.
+//! JSON, of a file or of a server ([`json`]). Errors say line and column.
+
+mod json;
+#[cfg(test)]
+mod law;
 
 use std::collections::BTreeSet;
-use std::fmt;
+use std::sync::LazyLock;
 
 use plimsoll_cluster::discover::Stated;
 use schemars::{JsonSchema, Schema};
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::sync::LazyLock;
+use serde::Deserialize;
 
 use super::problem::{Problem, Problems};
-use super::root::one;
 use super::{Held, MemberAddress, hold, titled};
+use json::{Table, bare, twice};
+pub(super) use json::{answer, json, value};
 
 /// The file.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -31,35 +33,6 @@ enum Entry {
     Address(MemberAddress),
     /// Its address and more.
     Table(Table),
-}
-
-/// One of them, with more than its address.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Table {
-    /// Host name or IP address, and port.
-    address: MemberAddress,
-
-    /// How much it can do relative to the other members.
-    #[schemars(range(min = 0.001, max = 1_000_000.0))]
-    #[serde(default = "one")]
-    capacity: f64,
-
-    /// Most requests (http), connections (tcp) or flows (udp) at once. Default: the group's.
-    #[schemars(range(min = 1, max = 1_000_000))]
-    #[serde(default)]
-    max_connections: Option<u32>,
-}
-
-impl Table {
-    fn stated(self) -> Stated {
-        let MemberAddress { host, port } = self.address;
-        Stated { host, port, capacity: self.capacity, limit: self.max_connections }
-    }
-}
-
-fn bare(address: MemberAddress) -> Stated {
-    Table { address, capacity: 1.0, max_connections: None }.stated()
 }
 
 fn schema() -> &'static Schema {
@@ -88,166 +61,6 @@ pub(super) fn toml(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
     }
     let problems = Problems::new(source, list);
     if problems.fatal() { Err(problems.headline()) } else { Ok(stated) }
-}
-
-/// Reads a file of JSON: a list, or an object whose `members` are one. What it does not know it refuses.
-///
-/// # Errors
-/// What is wrong with it, on one line, with the place.
-pub(super) fn json(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
-    read(name, text, true)
-}
-
-/// Reads what a server answers: like [`json`], but what else it tells is its own affair.
-///
-/// # Errors
-/// What is wrong with it, on one line, with the place.
-pub(super) fn answer(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
-    read(name, text, false)
-}
-
-/// Reads the value of a key of etcd: `host:port`, or what [`answer`] takes of one member; also as gRPC's clients have it there
-/// (`{"Op":0,"Addr":"host:port"}`).
-///
-/// # Errors
-/// What is wrong with it, on one line, with the key.
-pub(super) fn value(name: &str, text: &[u8]) -> Result<Vec<Stated>, String> {
-    let text = text.trim_ascii();
-    if text.starts_with(b"{") || text.starts_with(b"\"") {
-        return read(name, &[b"[", text, b"]"].concat(), false);
-    }
-    let text = String::from_utf8_lossy(text);
-    let wrong = |why: String| {
-        let shown: String = text.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("{name}: `{shown}` {}", why.replace(char::is_control, " "))
-    };
-    let address = text.parse::<MemberAddress>().map_err(wrong)?;
-    Ok(vec![bare(address)])
-}
-
-fn read(name: &str, text: &[u8], strict: bool) -> Result<Vec<Stated>, String> {
-    let wrong = |error: serde_json::Error| {
-        let (line, column) = (error.line(), error.column());
-        let said = error.to_string();
-        let said = said.split(" at line ").next().unwrap_or_default();
-        format!("{name}:{line}:{column}: {said}")
-    };
-    let mut from = serde_json::Deserializer::from_slice(text);
-    let stated = Whole(strict).deserialize(&mut from).map_err(wrong)?;
-    from.end().map_err(wrong)?;
-    let mut seen = BTreeSet::new();
-    match stated.iter().find(|one| !seen.insert((&one.host, one.port))) {
-        Some(one) => Err(format!("{name}: {}", twice(one))),
-        None => Ok(stated),
-    }
-}
-
-fn twice(one: &Stated) -> String {
-    let address = MemberAddress { host: one.host.clone(), port: one.port };
-    format!("member {address} is there twice")
-}
-
-/// The list, or the object that has it. Read by hand, because what serde derives for "one or the other" loses the places.
-struct Whole(bool);
-
-impl<'de> DeserializeSeed<'de> for Whole {
-    type Value = Vec<Stated>;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Stated>, D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Whole {
-    type Value = Vec<Stated>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of members, or an object with `members`")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Stated>, A::Error> {
-        let mut stated = Vec::new();
-        while let Some(one) = list.next_element_seed(One(self.0))? {
-            stated.push(one);
-        }
-        Ok(stated)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Vec<Stated>, A::Error> {
-        let mut members = None;
-        while let Some(key) = object.next_key::<String>()? {
-            match key.as_str() {
-                "members" if members.is_none() => members = Some(object.next_value_seed(List(self.0))?),
-                "members" => return Err(A::Error::duplicate_field("members")),
-                other if self.0 => return Err(A::Error::unknown_field(other, &["members"])),
-                _ => drop(object.next_value::<IgnoredAny>()?),
-            }
-        }
-        members.ok_or_else(|| A::Error::missing_field("members"))
-    }
-}
-
-/// The list, and nothing else.
-struct List(bool);
-
-impl<'de> DeserializeSeed<'de> for List {
-    type Value = Vec<Stated>;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<Stated>, D::Error> {
-        from.deserialize_seq(Whole(self.0))
-    }
-}
-
-/// A member.
-struct One(bool);
-
-impl<'de> DeserializeSeed<'de> for One {
-    type Value = Stated;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Stated, D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-/// A member in an answer, with whatever else the server tells of it.
-#[derive(Deserialize)]
-struct Loose {
-    #[serde(alias = "Addr")]
-    address: MemberAddress,
-    #[serde(default = "one")]
-    capacity: f64,
-    #[serde(default)]
-    max_connections: Option<u32>,
-}
-
-impl<'de> Visitor<'de> for One {
-    type Value = Stated;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member: \"host:port\", or an object with its `address`")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Stated, E> {
-        text.parse().map(bare).map_err(|why| E::custom(format_args!("`{text}` {why}")))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<Stated, A::Error> {
-        let from = MapAccessDeserializer::new(object);
-        let table = if self.0 {
-            Table::deserialize(from)?
-        } else {
-            let Loose { address, capacity, max_connections } = Loose::deserialize(from)?;
-            Table { address, capacity, max_connections }
-        };
-        // As the schema has it.
-        if !(0.001..=1e6).contains(&table.capacity) {
-            return Err(A::Error::custom("`capacity` must be from 0.001 to 1000000"));
-        }
-        if !table.max_connections.is_none_or(|most| (1..=1_000_000).contains(&most)) {
-            return Err(A::Error::custom("`max_connections` must be from 1 to 1000000"));
-        }
-        Ok(table.stated())
-    }
 }
 
 #[cfg(test)]

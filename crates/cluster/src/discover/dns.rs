@@ -137,7 +137,10 @@ pub(super) async fn addresses(
     together([four, six], known)
 }
 
-fn together(asked: [Result<Option<Reply>, String>; 2], known: &mut Families) -> Result<Found, String> {
+pub(super) fn together(
+    asked: [Result<Option<Reply>, String>; 2],
+    known: &mut Families,
+) -> Result<Found, String> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     let (mut replies, mut failed) = (Vec::new(), None);
     for (asked, known) in asked.into_iter().zip(&mut known.0) {

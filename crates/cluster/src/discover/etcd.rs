@@ -18,6 +18,8 @@ use crate::etcd::{Client, EtcdSettings, Failed, Watching};
 const QUIET: Duration = Duration::from_secs(10);
 /// For names, beside what etcd is waited for.
 const NAMES: Duration = Duration::from_secs(10);
+/// Before all is read anew because what was known is not what is there.
+const STALE: Duration = Duration::from_millis(250);
 /// Changes of a moment are told as one.
 const MOMENT: Duration = Duration::from_millis(20);
 
@@ -86,14 +88,16 @@ impl Source for Watched {
             }
             let told = match &mut self.known {
                 Some(known) if !known.told => {
-                    let stated = stated(&self.settings, &known.values)?;
+                    let stated = stated(self.settings.read, &known.values)?;
                     let members = look_up(stated).await?;
                     known.told = true;
                     Told { members: Some(members), note: None }
                 }
                 _ => Told::default(),
             };
-            Ok(Answer { told, good_for: Duration::ZERO })
+            // Two clusters behind one name would be asked in turn without end.
+            let good_for = if self.known.is_none() { STALE } else { Duration::ZERO };
+            Ok(Answer { told, good_for })
         })
     }
 }
@@ -113,7 +117,7 @@ impl Watched {
             Some(watching) => watching,
             none => {
                 let prefix = self.settings.prefix.as_bytes();
-                let mut begun = self.client.watch(prefix, known.revision + 1).await?;
+                let mut begun = self.client.watch(prefix, known.next_revision()).await?;
                 let late = |_| Err(Failed::Unsure("a watch that does not begin".into()));
                 let first = timeout(self.client.patience(), begun.next()).await.unwrap_or_else(late)?;
                 let header = first.header.unwrap_or_default();
@@ -146,6 +150,11 @@ impl Watched {
 }
 
 impl Known {
+    /// Returns the first revision of which nothing is known.
+    fn next_revision(&self) -> i64 {
+        self.revision.saturating_add(1)
+    }
+
     /// Takes what a watch tells; false if all is to be read anew.
     fn take(&mut self, told: WatchResponse) -> Result<bool, Failed> {
         if told.compact_revision > 0 {
@@ -175,11 +184,11 @@ impl Known {
 }
 
 /// The members that the values say. A member under several keys is there once.
-fn stated(settings: &EtcdSource, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<Stated>, String> {
+fn stated(read: Reader, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<Stated>, String> {
     let mut all: Vec<Stated> = Vec::new();
     for (key, value) in values {
         let name = String::from_utf8_lossy(key);
-        for one in (settings.read.0)(&name, value)? {
+        for one in (read.0)(&name, value)? {
             if !all.iter().any(|other| (&other.host, other.port) == (&one.host, one.port)) {
                 all.push(one);
             }
@@ -187,3 +196,6 @@ fn stated(settings: &EtcdSource, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<
     }
     Ok(all)
 }
+
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;

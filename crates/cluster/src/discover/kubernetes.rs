@@ -9,6 +9,8 @@
 
 #[cfg(feature = "kubernetes")]
 mod api;
+#[cfg(all(feature = "kubernetes", any(test, fuzzing)))]
+pub(crate) mod law;
 #[cfg(feature = "kubernetes")]
 mod slices;
 #[cfg(feature = "kubernetes")]

@@ -253,5 +253,7 @@ async fn exchange_long(server: SocketAddr, question: &Question, bytes: &[u8]) ->
     if question.answered(&message) { Ok(message) } else { Err("over TCP: it answers something else".into()) }
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
 #[cfg(test)]
 mod tests;

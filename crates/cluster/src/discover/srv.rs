@@ -109,7 +109,7 @@ impl Source for Service {
                 (false, false) => "none of its servers has an address",
             };
             Ok(Answer {
-                told: Told { members: Some(members(&servers, &known)), note: Some(note) },
+                told: Told { members: Some(members(&servers, &known)?), note: Some(note) },
                 good_for: seconds(ttl).clamp(settings.min, settings.max.max(settings.min)),
             })
         })
@@ -117,7 +117,7 @@ impl Source for Service {
 }
 
 /// Those of the lowest priority. A target `.` says that there is no such service, and a port 0 that nobody is there.
-fn chosen(data: &[RData]) -> Vec<SRV> {
+pub(super) fn chosen(data: &[RData]) -> Vec<SRV> {
     let servers = data.iter().filter_map(|data| match data {
         RData::SRV(server) if !server.target.is_root() && server.port != 0 => Some(server),
         _ => None,
@@ -134,7 +134,7 @@ fn chosen(data: &[RData]) -> Vec<SRV> {
 }
 
 /// Addresses that came with the answer, by target, and for how long at most they are good.
-fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTreeMap<Name, Vec<IpAddr>> {
+pub(super) fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTreeMap<Name, Vec<IpAddr>> {
     let mut known: BTreeMap<Name, Vec<IpAddr>> = BTreeMap::new();
     for record in records {
         let wanted = |ip: &IpAddr| match family {
@@ -151,7 +151,10 @@ fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTreeMap<Name, V
 }
 
 /// In the order of their addresses, each place once: two records may lead to the same.
-fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Vec<Listed> {
+///
+/// # Errors
+/// There are too many: a few thousand ports of a name with as many addresses would fill the memory.
+pub(super) fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Result<Vec<Listed>, String> {
     let meant = servers.iter().any(|server| server.weight > 0);
     let mut places: BTreeMap<SocketAddr, f64> = BTreeMap::new();
     for server in servers {
@@ -165,6 +168,9 @@ fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Vec<Listed> 
             // The target is chosen by its weight, and one of its addresses then.
             *places.entry((*ip, server.port).into()).or_default() += weight / addresses.len() as f64;
         }
+        if places.len() > MOST {
+            return Err(format!("it lists more than {MOST} members: split the group"));
+        }
     }
     let listed = |(address, capacity): (SocketAddr, f64)| Listed {
         name: address.to_string().into(),
@@ -173,7 +179,7 @@ fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Vec<Listed> 
         limit: None,
         leaving: false,
     };
-    places.into_iter().map(listed).collect()
+    Ok(places.into_iter().map(listed).collect())
 }
 
 #[cfg(test)]
@@ -194,7 +200,7 @@ mod tests {
         let mut ttl = 60;
         let known = beside(&records, Family::Any, &mut ttl);
         assert_eq!(ttl, 5);
-        let members = members(&chosen(data), &known);
+        let members = members(&chosen(data), &known).unwrap();
         members.into_iter().map(|member| (member.name.to_string(), member.capacity)).collect()
     }
 

@@ -65,6 +65,9 @@ impl Client {
             let page: Ranged = self.ask(path::RANGE, &range, true).await?;
             let header = page.header.unwrap_or_default();
             let header = *first.get_or_insert(header);
+            if page.more && page.kvs.is_empty() {
+                return Err(Failed::Unsure("an answer that says there is more, and has no key".into()));
+            }
             all.extend(page.kvs);
             if all.len() > most {
                 return Err(Failed::Refused(0, format!("more than {most} keys are there")));

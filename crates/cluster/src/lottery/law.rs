@@ -45,11 +45,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
     understood
 }
 
-#[cfg(test)]
-#[path = "../../../../fuzz/near.rs"]
-mod near;
-
 #[test]
 fn the_corpus_obeys_it_and_what_is_nearly_in_it() {
-    near::holds("gossip", &[0, 1, 2, 4, 6, 7, 10, 0xff], 5_000, check);
+    crate::near::holds("gossip", &[0, 1, 2, 4, 6, 7, 10, 0xff], 5_000, check);
 }

@@ -94,11 +94,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
     answered
 }
 
-#[cfg(test)]
-#[path = "../../../../fuzz/near.rs"]
-mod near;
-
 #[test]
 fn the_corpus_obeys_it_and_what_is_nearly_in_it() {
-    near::holds("dns", &[0, 1, 0xc0, 0x0c, 0xff, 0x3f, 0x40, 0x29], 2_000, check);
+    crate::near::holds("dns", &[0, 1, 0xc0, 0x0c, 0xff, 0x3f, 0x40, 0x29], 2_000, check);
 }

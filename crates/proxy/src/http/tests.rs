@@ -16,11 +16,10 @@ use crate::alarm::Alarm;
 use crate::clock::Clock;
 use crate::connect::Peer;
 use crate::core::{Census, Core};
-use crate::fixture::{LOOPBACK, pool};
-use crate::listener::{Door, Listener};
+use crate::fixture::{LOOPBACK, listener, pool};
+use crate::listener::Listener;
 use crate::pool::{Admission, Work};
 use crate::reason::Reason;
-use crate::{Binding, ClientTimeouts, Forwarded, ListenerSettings, Protocol};
 
 mod orders;
 
@@ -139,31 +138,7 @@ fn session(client: Script) -> Session<Script> {
 /// A core and a listener on it.
 fn stage() -> (Rc<Core>, Rc<Listener>) {
     let core = Core::new(0, Clock::start(), Census::new(10, 100, 1 << 30)).expect("a core");
-    let minute = Duration::from_secs(60);
-    let settings = ListenerSettings {
-        public: None,
-        address: LOOPBACK,
-        protocol: Protocol::Http,
-        group: "g".into(),
-        others: Vec::new(),
-        binding: Binding::PerRequest,
-        affinity: None,
-        move_idle: Duration::ZERO,
-        backlog: 1,
-        accept_proxy: false,
-        priority: None,
-        timeouts: ClientTimeouts { head: minute, idle: minute, body: minute, tunnel: minute },
-        max_head: 8192,
-        half_close: false,
-        upgrades: vec!["websocket".into(), "y".into()],
-        forwarded: Forwarded::Off,
-        trusted: Vec::new(),
-        max_flows: 1,
-        zone: None,
-        tls: None,
-    };
-    let door = Door::new(LOOPBACK, 1);
-    let listener = Listener::new(door, 0, settings, pool(&core), Vec::new());
+    let listener = listener(&core, pool(&core));
     (core, listener)
 }
 

@@ -217,6 +217,9 @@ fn copy<'b>(fields: impl Iterator<Item = (&'b [u8], &'b [u8])>, out: &mut Header
     Ok(())
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
+
 #[cfg(test)]
 mod tests {
     use plimsoll_wire::http1::{Body, Marks};

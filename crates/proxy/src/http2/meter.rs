@@ -202,6 +202,9 @@ impl Ages {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod law;
+
 #[cfg(test)]
 mod tests {
     use super::super::frames::HEAD;

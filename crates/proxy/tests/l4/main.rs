@@ -19,6 +19,7 @@ mod leases;
 mod line;
 mod probe;
 mod proxy_protocol;
+mod pseudo;
 mod rig;
 mod second;
 mod side_car;

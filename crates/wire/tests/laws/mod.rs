@@ -6,6 +6,7 @@
 
 pub(crate) mod affinity;
 pub(crate) mod chunked;
+pub(crate) mod etcd;
 mod fields;
 pub(crate) mod fleet;
 pub(crate) mod giop;
@@ -18,6 +19,7 @@ pub(crate) mod response_head;
 pub(crate) mod rfs;
 pub(crate) mod rfs_sealed;
 pub(crate) mod trace_context;
+pub(crate) mod urgency;
 pub(crate) mod xds;
 
 /// A parser's law, under the name of its fuzz target and corpus.
@@ -55,6 +57,8 @@ pub(crate) const ALL: &[Law] = &[
     Law { name: "affinity", check: affinity::check },
     Law { name: "xds", check: xds::check },
     Law { name: "trace_context", check: trace_context::check },
+    Law { name: "etcd", check: etcd::check },
+    Law { name: "urgency", check: urgency::check },
 ];
 
 /// Where to cut the input in two: everywhere if it is short, else near the ends of lines and here and there.

@@ -104,8 +104,8 @@ impl Api {
 
     /// The slices that there are.
     pub(super) async fn list(&self) -> Result<Page, Failed> {
-        let (mut slices, mut next, mut endpoints) = (BTreeMap::new(), None, 0);
-        loop {
+        let (mut slices, mut next) = (BTreeMap::new(), None);
+        for _ in 0..MOST_SLICES {
             let params = ListParams {
                 label_selector: Some(self.selector.clone()),
                 limit: Some(PAGE),
@@ -119,21 +119,13 @@ impl Api {
                 body.map_err(|error| Failed::Else(format!("the list broke off: {}", said(&*error))))
             });
             let page = page.await.map_err(|_| self.late())??.to_bytes();
-            let page: ObjectList<EndpointSlice> = serde_json::from_slice(&page)
-                .map_err(|error| Failed::Else(format!("its list cannot be read: {error}")))?;
-            for slice in page.items {
-                let Some(name) = slice.metadata.name.clone() else { continue };
-                let slice = Slice::from(slice);
-                endpoints += slice.len();
-                slices.insert(name, slice);
-            }
-            bound(&slices, endpoints).map_err(Failed::Else)?;
-            next = page.metadata.continue_.filter(|token| !token.is_empty());
+            let (version, more) = read_page(&page, &mut slices)?;
+            next = more;
             if next.is_none() {
-                let version = page.metadata.resource_version.unwrap_or_default();
                 return Ok(Page { version, slices });
             }
         }
+        Err(Failed::Unclear("its list has no end".into()))
     }
 
     /// What happens to them behind a version, until the server ends that after `window`.
@@ -146,7 +138,7 @@ impl Api {
         };
         let request = self.slices.watch(&params, version).map_err(|error| Failed::Else(error.to_string()))?;
         let response = timeout(self.timeout, self.ask(request)).await.map_err(|_| self.late())??;
-        Ok(Events { body: response.into_body(), begun: Vec::new(), looked: 0 })
+        Ok(Events::new(response.into_body()))
     }
 
     /// An answer that is one.
@@ -184,6 +176,10 @@ impl Api {
 }
 
 impl Events {
+    pub(super) fn new(body: Body) -> Self {
+        Self { body, begun: Vec::new(), looked: 0 }
+    }
+
     /// The next event; `None` when the server has ended the watch. May be given up at any moment.
     pub(super) async fn next(&mut self) -> Result<Option<WatchEvent<EndpointSlice>>, Failed> {
         loop {
@@ -219,6 +215,23 @@ impl Events {
             }
         }
     }
+}
+
+/// Adds the slices of a page to those that are known. Returns the version of the list, and the token of
+/// the next page if there is one.
+pub(super) fn read_page(
+    page: &[u8],
+    slices: &mut BTreeMap<String, Slice>,
+) -> Result<(String, Option<String>), Failed> {
+    let page: ObjectList<EndpointSlice> = serde_json::from_slice(page)
+        .map_err(|error| Failed::Else(format!("its list cannot be read: {error}")))?;
+    for slice in page.items {
+        let Some(name) = slice.metadata.name.clone() else { continue };
+        slices.insert(name, Slice::from(slice));
+    }
+    bound(slices, slices.values().map(Slice::len).sum()).map_err(Failed::Else)?;
+    let next = page.metadata.continue_.filter(|token| !token.is_empty());
+    Ok((page.metadata.resource_version.unwrap_or_default(), next))
 }
 
 /// There is a most of both.

@@ -28,7 +28,7 @@ pub(super) struct Slice {
 struct Port {
     /// Empty where there is only one.
     name: String,
-    /// Any, if `None`.
+    /// Any, if `None`; 0 for what is the number of no port.
     number: Option<u16>,
 }
 
@@ -45,7 +45,7 @@ impl From<EndpointSlice> for Slice {
     fn from(slice: EndpointSlice) -> Self {
         let port = |port: k8s_openapi::api::discovery::v1::EndpointPort| Port {
             name: port.name.unwrap_or_default(),
-            number: port.port.and_then(|number| u16::try_from(number).ok()).filter(|number| *number > 0),
+            number: port.port.map(|number| u16::try_from(number).unwrap_or(0)),
         };
         Self {
             kind: slice.address_type,
@@ -97,7 +97,7 @@ impl Slice {
     fn port(&self, wanted: Option<&ServicePort>) -> Result<Option<u16>, String> {
         match wanted {
             None => match self.ports.as_slice() {
-                [Port { number: Some(number), .. }] => Ok(Some(*number)),
+                [Port { number: Some(number @ 1..), .. }] => Ok(Some(*number)),
                 [] | [_] => Err("its endpoints say no port: add port = 8080, or whichever it is".into()),
                 _ => {
                     Err(format!("it has several ports ({}): say which, as in port = \"http\"", self.ports()))
@@ -110,7 +110,8 @@ impl Slice {
                 Ok(any.then_some(*wanted))
             }
             Some(ServicePort::Name(wanted)) => {
-                Ok(self.ports.iter().find(|port| port.name == *wanted).and_then(|port| port.number))
+                let named = self.ports.iter().find(|port| port.name == *wanted);
+                Ok(named.and_then(|port| port.number).filter(|number| *number > 0))
             }
         }
     }
@@ -145,6 +146,9 @@ pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice
                 .address
                 .parse()
                 .map_err(|_| format!("EndpointSlice {name}: `{}` is no IP address", endpoint.address))?;
+            if ip.is_ipv4() != (slice.family() == Some(Family::V4)) {
+                return Err(format!("EndpointSlice {name}: `{ip}` is no address of the type {}", slice.kind));
+            }
             let place = places.entry((ip, port).into()).or_insert(endpoint);
             if place.leaving && !endpoint.leaving {
                 *place = endpoint;
@@ -288,6 +292,8 @@ mod tests {
         assert!(by(&source(), &[slice("IPv4", http(), &many)]).unwrap_err().contains("4097"));
         let odd = by(&source(), &[slice("IPv4", http(), &[ready("web-0")])]).unwrap_err();
         assert_eq!(odd, "EndpointSlice web-0: `web-0` is no IP address");
+        let other = by(&source(), &[slice("IPv6", http(), &[ready("10.0.0.1")])]).unwrap_err();
+        assert_eq!(other, "EndpointSlice web-0: `10.0.0.1` is no address of the type IPv6");
     }
 
     #[test]
@@ -308,7 +314,7 @@ mod tests {
     fn ports_by_name_and_by_number() {
         let with = |port| KubernetesSource { port, ..source() };
         let name = |name: &str| with(Some(ServicePort::Name(name.into())));
-        let number = |number| with(Some(ServicePort::Number(number)));
+        let number_of = |number| with(Some(ServicePort::Number(number)));
         let several = json!([{"name": "http", "port": 8080}, {"name": "metrics", "port": 9090}]);
         // Pods of two versions: the same name, another number; and some that have it not.
         let slices = [
@@ -317,12 +323,12 @@ mod tests {
             slice("IPv4", json!([{"name": "metrics", "port": 9090}]), &[ready("10.0.0.3")]),
         ];
         assert_eq!(by(&name("http"), &slices).unwrap(), "10.0.0.1:8080, 10.0.0.2:8081");
-        assert_eq!(by(&number(9090), &slices).unwrap(), "10.0.0.1:9090, 10.0.0.3:9090");
+        assert_eq!(by(&number_of(9090), &slices).unwrap(), "10.0.0.1:9090, 10.0.0.3:9090");
         assert_eq!(
             by(&with(None), &slices).unwrap_err(),
             "it has several ports (http 8080, metrics 9090): say which, as in port = \"http\""
         );
-        let why = by(&number(80), &slices[..2]).unwrap_err();
+        let why = by(&number_of(80), &slices[..2]).unwrap_err();
         assert!(
             why.starts_with("its endpoints have no port 80; they have http 8080, metrics 9090; http 8081"),
             "{why}"
@@ -331,10 +337,16 @@ mod tests {
         // One that has no name is the only one.
         let bare = [slice("IPv4", json!([{"port": 8080}]), &[ready("10.0.0.1")])];
         assert_eq!(by(&with(None), &bare).unwrap(), "10.0.0.1:8080");
+        // What is the number of no port is none, and not any.
+        for number in [0, -1, 65_536] {
+            let odd = [slice("IPv4", json!([{"name": "http", "port": number}]), &[ready("10.0.0.1")])];
+            assert!(by(&name("http"), &odd).is_err() && by(&with(None), &odd).is_err(), "{number}");
+            assert!(by(&number_of(80), &odd).is_err(), "{number}");
+        }
         // Without ports of its own: any.
         for ports in [Value::Null, json!([]), json!([{"name": "any"}])] {
             let open = [slice("IPv4", ports, &[ready("10.0.0.1")])];
-            assert_eq!(by(&number(70), &open).unwrap(), "10.0.0.1:70");
+            assert_eq!(by(&number_of(70), &open).unwrap(), "10.0.0.1:70");
             assert!(by(&with(None), &open).unwrap_err().contains("no port"));
         }
     }

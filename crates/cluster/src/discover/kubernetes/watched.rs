@@ -39,13 +39,13 @@ pub(super) struct Watched {
     odd: BTreeSet<String>,
 }
 
-struct Known {
+pub(super) struct Known {
     version: String,
-    slices: BTreeMap<String, Slice>,
+    pub(super) slices: BTreeMap<String, Slice>,
     /// Why no members can be made of them, if that is so.
     wrong: Option<String>,
     /// Are they others than those that were told?
-    news: bool,
+    pub(super) news: bool,
 }
 
 struct Watching {
@@ -70,7 +70,7 @@ impl Watched {
         };
         let Some(known) = &mut self.known else {
             let Page { version, slices } = api.list().await?;
-            self.known = Some(Known { version, slices, wrong: None, news: true });
+            self.known = Some(Known::new(version, slices));
             return Ok(Duration::ZERO);
         };
         let Watching { events, since } = match &mut self.watching {
@@ -157,8 +157,13 @@ impl Source for Watched {
 }
 
 impl Known {
+    /// Those that were listed, none of which was told yet.
+    pub(super) fn new(version: String, slices: BTreeMap<String, Slice>) -> Self {
+        Self { version, slices, wrong: None, news: true }
+    }
+
     /// Takes what a watch tells.
-    fn take(&mut self, event: WatchEvent<EndpointSlice>) -> Result<(), Failed> {
+    pub(super) fn take(&mut self, event: WatchEvent<EndpointSlice>) -> Result<(), Failed> {
         let (slice, there) = match event {
             WatchEvent::Added(slice) | WatchEvent::Modified(slice) => (slice, true),
             WatchEvent::Deleted(slice) => (slice, false),

@@ -93,7 +93,8 @@ async fn session(inner: &Inner, known: &mut Known, mut reached: impl FnMut()) ->
             Err(failed) => return failed.into(),
         }
     }
-    let begun = inner.client.watch(inner.settings.prefix.as_bytes(), known.view.revision + 1).await;
+    let begun =
+        inner.client.watch(inner.settings.prefix.as_bytes(), known.view.revision.saturating_add(1)).await;
     let mut watching = match begun {
         Ok(watching) => watching,
         Err(failed) => return failed.into(),

@@ -1,0 +1,55 @@
+//! Answers of etcd: a message that can be read means the same after it is written and read again, and takes
+//! no more than a small multiple of the bytes that were sent. Two answers, one behind the other, are their
+//! lists joined, as protobuf has it.
+
+use plimsoll_wire::etcd::{
+    Authenticated, Done, Granted, KeptAlive, Message, Nothing, Ranged, WatchResponse, end_of,
+};
+
+use super::Verdict;
+use super::fields::show;
+
+/// Panics if the law does not hold. Accepts what answers a read of keys or tells of changes.
+pub(crate) fn check(input: &[u8]) -> Verdict {
+    let (ranged, told) = (again::<Ranged>(input), again::<WatchResponse>(input));
+    again::<Done>(input);
+    again::<Granted>(input);
+    again::<KeptAlive>(input);
+    again::<Authenticated>(input);
+    again::<Nothing>(input);
+    if let Some(ranged) = &ranged {
+        let twice = Ranged::decode(&[input, input].concat()[..]).expect("messages can be joined");
+        assert_eq!(twice.kvs, [&ranged.kvs[..], &ranged.kvs].concat(), "{}", show(input));
+        for kv in &ranged.kvs {
+            let (end, key) = (end_of(&kv.key), kv.key.as_slice());
+            assert!(end == [0] || (key < end.as_slice() && !end.starts_with(key)), "{}", show(key));
+        }
+    }
+    if let Some(told) = &told {
+        let twice = WatchResponse::decode(&[input, input].concat()[..]).expect("messages can be joined");
+        assert_eq!(twice.events, [&told.events[..], &told.events].concat(), "{}", show(input));
+        assert_eq!(
+            (twice.created, twice.canceled, twice.compact_revision),
+            (told.created, told.canceled, told.compact_revision),
+            "{}",
+            show(input)
+        );
+    }
+    match (ranged, told) {
+        (Some(ranged), _) if !ranged.kvs.is_empty() => Verdict::Accepted,
+        (_, Some(told)) if told != WatchResponse::default() => Verdict::Accepted,
+        _ => Verdict::Refused,
+    }
+}
+
+/// Reads a message, writes it, and reads it again.
+fn again<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<M> {
+    let message = M::decode(bytes).ok()?;
+    let written = message.encode_to_vec();
+    // A negative number of 32 bits may come in 5 bytes and goes in 10.
+    assert!(written.len() <= 2 * bytes.len(), "{} bytes for {}", written.len(), show(bytes));
+    let read = M::decode(&written[..]).unwrap_or_else(|error| panic!("{error}: {}", show(bytes)));
+    assert_eq!(read, message, "{}", show(bytes));
+    assert_eq!(read.encode_to_vec(), written, "{}", show(bytes));
+    Some(message)
+}

@@ -1,0 +1,4 @@
+//! Answers of monitors, against their law.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| plimsoll_cluster::laws::monitor(input));
