@@ -13,8 +13,8 @@ use core::time::Duration;
 
 use super::Analyzer;
 use super::outlier::Ejection;
-use crate::Time;
 use crate::member::concurrency::{ConcurrencyLimit, Totals, Window};
+use crate::{Time, Vitals, meter};
 
 /// The slow path's memory of a group's traffic.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +48,7 @@ impl Analyzer {
         let (now, patience) = (self.now, self.spec.objective.unwrap_or(PATIENCE));
         let limits = requests && self.spec.admits();
         let together = self.spec.strategy.heeds_load;
+        let peers = if together { self.limit_of_peers() } else { 0 };
         let (mut all, mut known, mut took, mut busy) = (Window::default(), 0.0, 0.0, false);
         let (mut every, mut takes) = (Totals::default(), 0.0);
         for entry in &mut self.entries {
@@ -64,11 +65,15 @@ impl Analyzer {
                 Some(look) if limits && !together => entry.limit.follow(look, latency, patience, now),
                 _ => {
                     entry.limit.open();
-                    0
+                    match limits {
+                        true if peers > 0 => peers,
+                        true => entry.opening.follow(&entry.vitals, now),
+                        false => 0,
+                    }
                 }
             };
             entry.vitals.allow(limit);
-            if let Some(look) = look.filter(|_| !(together && entry.vitals.view(now).is_some())) {
+            if let Some(look) = look.filter(|_| !(together && entry.vitals.limited(now).is_some())) {
                 all.add(&look);
                 took += look.answered * latency;
                 known += 1.0;
@@ -93,6 +98,14 @@ impl Analyzer {
             self.eject_silent();
         }
         if busy || wide { BUSY } else { REST }
+    }
+
+    /// Returns the limit of a member with the mean knee of those whose knees are limits; 0 if there are none.
+    fn limit_of_peers(&self) -> u32 {
+        let views = self.entries.iter().filter_map(|entry| entry.vitals.limited(self.now));
+        let (sum, count) =
+            views.fold((0.0, 0.0), |(sum, count), view| (sum + view.reading.knee, count + 1.0));
+        if count > 0.0 { meter::limit(f64::from(sum / count)) } else { 0 }
     }
 
     /// Ejects members that have answered none of several requests while others answer.
@@ -127,6 +140,29 @@ impl Analyzer {
         all
     }
 }
+
+/// A limit of a member whose knee is open: it grows while it is reached, and all who wait for that are served in time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Opening(f64);
+
+impl Opening {
+    /// Takes a look and returns the limit in requests, 0 for none.
+    fn follow(&mut self, vitals: &Vitals, now: Time) -> u32 {
+        let Some(view) = vitals.view(now).filter(|view| view.reading.open) else {
+            self.0 = 0.0;
+            return 0;
+        };
+        self.0 = self.0.max(f64::from(view.limit()));
+        if f64::from(vitals.awaiting().max(view.reading.in_flight)) >= REACHED * self.0 {
+            self.0 = (GROWTH * self.0).min(f64::from(u32::MAX));
+        }
+        libm::ceil(self.0) as u32
+    }
+}
+
+/// Factor by which a look raises the limit of a member whose knee is open, if so much of it is in use.
+const GROWTH: f64 = 1.5;
+const REACHED: f64 = 0.9;
 
 /// Between two looks where there is traffic, and where there is none.
 const BUSY: Duration = Duration::from_millis(100);

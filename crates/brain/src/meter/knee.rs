@@ -37,6 +37,8 @@ mod visits;
 #[derive(Clone, Debug)]
 pub(super) struct Knee {
     estimate: f64,
+    /// Is it a lower end only, since nothing speaks against the largest candidate?
+    open: bool,
     /// The highest level there was.
     highest: usize,
     shares: Shares,
@@ -56,6 +58,7 @@ impl Default for Knee {
     fn default() -> Self {
         Self {
             estimate: 2.0,
+            open: true,
             highest: 1,
             shares: Shares::default(),
             visits: Visits::default(),
@@ -71,9 +74,14 @@ impl Knee {
         self.estimate
     }
 
-    /// Requests in flight at which one more is refused.
+    /// Returns `true` while the estimate is a lower end only.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Requests in flight at which one more is refused; infinite while nothing is known.
     pub(super) fn most(&self) -> f64 {
-        self.flow.most(self.estimate)
+        self.flow.most(self.estimate, self.open)
     }
 
     /// A request has come and found so many.
@@ -100,7 +108,8 @@ impl Knee {
         if let Some(gains) = shares {
             self.guess.add(&gains, top);
             let (least, most) = self.bounds.within(BOUND, top);
-            let (smallest, _) = self.guess.within(DOUBT, top);
+            let (smallest, largest) = self.guess.within(DOUBT, top);
+            self.open = largest.min(most) >= top;
             self.follow(smallest.clamp(least, most));
         }
     }
@@ -114,7 +123,8 @@ impl Knee {
         let top = self.top();
         if let Some(gains) = self.flow.judge(sojourn, mean, self.estimate, top) {
             self.bounds.add(&gains, top);
-            let (smallest, _) = self.bounds.within(CLOSE, top);
+            let (smallest, largest) = self.bounds.within(CLOSE, top);
+            self.open = largest >= top;
             self.follow(smallest);
         }
     }
