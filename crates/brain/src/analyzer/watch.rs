@@ -67,7 +67,7 @@ impl Analyzer {
                     entry.limit.open();
                     match limits {
                         true if peers > 0 => peers,
-                        true => entry.opening.follow(&entry.vitals, now),
+                        true => 0,
                         false => 0,
                     }
                 }
@@ -105,7 +105,8 @@ impl Analyzer {
         let views = self.entries.iter().filter_map(|entry| entry.vitals.limited(self.now));
         let (sum, count) =
             views.fold((0.0, 0.0), |(sum, count), view| (sum + view.reading.knee, count + 1.0));
-        if count > 0.0 { meter::limit(f64::from(sum / count)) } else { 0 }
+        let spoke = self.entries.iter().filter(|entry| entry.vitals.view(self.now).is_some()).count();
+        if count > 0.0 && 2.0 * count >= spoke as f32 { meter::limit(f64::from(sum / count)) } else { 0 }
     }
 
     /// Ejects members that have answered none of several requests while others answer.
