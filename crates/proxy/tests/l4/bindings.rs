@@ -111,11 +111,14 @@ fn alert(engine: &Engine, busy: SocketAddr, idle: SocketAddr) {
 
 /// As a monitor does.
 fn tell(engine: &Engine, busy: (SocketAddr, f64), idle: (SocketAddr, f64)) {
-    // All are as old as the engine: one round of a monitor that has just begun, so that the alert lasts.
-    let old = 3600 * SECOND;
-    for _ in 0..2 {
+    // Loads are compared once two reports agree that are a second apart; no others follow, so that the alert lasts.
+    for age in [3600 * SECOND, SECOND * 0] {
         for (member, load) in [idle, busy] {
-            engine.load("g", &member.to_string(), load, old, false);
+            engine.load("g", &member.to_string(), load, age, false);
+        }
+        if !age.is_zero() {
+            // sleeps: the time between two reports
+            std::thread::sleep(SECOND);
         }
     }
 }
@@ -364,6 +367,8 @@ async fn sessions_may_be_left_to_the_members_agents() {
         assert_eq!(served(&mut clients, busy).await, 10);
         assert_eq!(binding(&engine, busy).moved, 0);
         // Who comes during an alert may have been sent here by a side-car: not back there, whatever the strategy says.
+        // Both are measured anew, since sessions were asked to go.
+        tell(&engine, (busy, 0.8), (idle, 0.4));
         alert(&engine, busy, idle);
         while Client::new(address).await.who().await != idle {}
 
