@@ -361,11 +361,22 @@ async fn sessions_may_be_left_to_the_members_agents() {
             ),
             (None, None)
         );
-        // Who comes during an alert may have been sent here by a side-car: not back there, whatever the strategy says.
+        // A client that comes during an alert may have been sent here by a side-car: it does not go back there, whatever
+        // the strategy says.
         while Client::new(address).await.who().await != idle {}
         // So the plan with the alert is in force.
         assert_eq!(served(&mut clients, busy).await, 10);
         assert_eq!(binding(&engine, busy).moved, 0);
+        // A member that is back from a drain takes sessions again. The busy one is measured anew after its alert: its
+        // first report covers a time in which sessions moved, and two more have to agree.
+        engine.drain(None, &idle.to_string()).unwrap();
+        engine.undrain(None, &idle.to_string()).unwrap();
+        for _ in 0..3 {
+            tell(&engine, (busy, 0.8), (idle, 0.4));
+        }
+        let again = engine.asked_to_shed(Some("g"), &busy.to_string()).expect("it is under alert");
+        assert!(again.epoch > shed.epoch && again.share > 0.2, "{again:?}");
+        while Client::new(address).await.who().await != idle {}
 
         // Without a listener that binds on demand nobody is under alert.
         let (engine, _) = start(bound(Protocol::Http, Binding::PerSession), first(&[busy, idle]));
