@@ -40,18 +40,17 @@ impl Analyzer {
     }
 
     /// Takes a look; sets no limits if what is in flight from here is not all `requests`. Returns the time after which it is to be called
-    /// again, sooner or later if need be.
+    /// again.
     pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
         self.advance(now);
-        let wide = self.look_through();
+        self.look_through();
         let lag = core::mem::take(&mut self.crowd.lag).as_secs_f64();
         let (now, patience) = (self.now, self.spec.objective.unwrap_or(PATIENCE));
         let limits = requests && self.spec.admits();
         let together = self.spec.strategy.heeds_load;
-        let (mut all, mut known, mut took, mut busy) = (Window::default(), 0.0, 0.0, false);
+        let (mut all, mut known, mut took) = (Window::default(), 0.0, 0.0);
         let (mut every, mut takes) = (Totals::default(), 0.0);
         for entry in &mut self.entries {
-            busy |= entry.vitals.in_flight() > 0;
             let look = entry.traffic.look(&entry.vitals, &self.crowd.totals, now);
             let latency = entry.vitals.blended().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
             if let Some(look) = &look {
@@ -92,7 +91,7 @@ impl Analyzer {
         if requests {
             self.eject_silent();
         }
-        if busy || wide { BUSY } else { REST }
+        LOOK
     }
 
     /// Ejects members that have answered none of several requests while others answer.
@@ -128,9 +127,9 @@ impl Analyzer {
     }
 }
 
-/// Between two looks where there is traffic, and where there is none.
-const BUSY: Duration = Duration::from_millis(100);
-const REST: Duration = Duration::from_secs(1);
+/// The time between two looks, without traffic too: a baseline that is measured a second after the first request may be
+/// that of a queue.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long clients wait where the configuration does not say it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
