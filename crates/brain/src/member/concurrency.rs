@@ -1,13 +1,9 @@
 //! A concurrency limit for members that send no load reports: how many requests from here may await an answer's head.
 //!
-//! The controller bounds `T`, the time from a request to its answer's head, by
-//!
-//! `T* = max(0.15 P, min(3 T0, max(P / 2, 2 T0)))`:
-//!
-//! a part of the time `P` that clients wait, or three times the baseline `T0` where requests take long anyway. `T0` may have
-//! been measured while requests queued, so three times as long counts only up to half of `P`, or twice `T0`. A delay that
-//! clients do not notice is never taken for overload, however quick members are. The balancer's own delay is subtracted
-//! from `T` before anything is compared.
+//! The controller bounds `T`, the time from a request to its answer's head, by `T* = max(0.15 P, 3 T0)`: a part of the
+//! time `P` that clients wait, or three times the baseline `T0` where requests take long anyway. A delay that clients do not
+//! notice is never taken for overload, however quick members are. The balancer's own delay is subtracted from `T` before
+//! anything is compared.
 //!
 //! | state | limit | ends when |
 //! |---|---|---|
@@ -270,8 +266,7 @@ impl ConcurrencyLimit {
         // The first answers are the quickest ones, and no mean.
         self.known |= self.answers >= FEWEST && self.seconds >= SOJOURNS * self.baseline;
         let known = self.known;
-        let most = (patience * HALF).max(TWICE * self.baseline);
-        let longest = (patience * NOTICED).max((TIMES * self.baseline).min(most));
+        let longest = (patience * NOTICED).max(TIMES * self.baseline);
         let over = known && theirs > longest;
         match &mut self.state {
             State::Open { over: since } => {
@@ -375,11 +370,6 @@ const LONGEST: f64 = 1.0;
 /// Part of the time that clients wait for which a request may be with a member, or how many times the baseline if that is more.
 const NOTICED: f64 = 0.15;
 const TIMES: f64 = 3.0;
-
-/// Part of the time that clients wait, and times the baseline: the larger of the two bounds `3 T0`. A baseline may have
-/// been measured while requests queued.
-const HALF: f64 = 0.5;
-const TWICE: f64 = 2.0;
 
 /// How many times its own delay this balancer adds to the time of an answer: once as it sends and once as it receives.
 const LAGS: f64 = 2.0;

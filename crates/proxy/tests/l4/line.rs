@@ -247,7 +247,7 @@ async fn a_burst_waits(threads: usize, rules: (&str, Option<bool>)) -> bool {
     assert_eq!(refused, 503, "nobody asked how urgent it is");
     assert_eq!(server.running(), 3, "the server has what it can work on");
     let explained = engine.explain("g").unwrap().members.remove(0);
-    let why = "has the 3 requests that it can work on, by what it says; ";
+    let why = "has 3 requests, its concurrency limit by its load reports; ";
     assert!(!explained.eligible && explained.why.starts_with(why), "{}", explained.why);
     let limit = explained.figures.iter().find(|figure| figure.name == "limit");
     assert_eq!(limit.map(|figure| figure.value), Some(3.0));
