@@ -47,7 +47,8 @@ test = { at_least = { metric = "success", value = 1 } }
 "#;
 
 pub(crate) fn json(path: &Path) -> Value {
-    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+    let text = fs::read(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+    serde_json::from_slice(&text).unwrap()
 }
 
 #[test]
@@ -341,7 +342,9 @@ fn members_are_slowed_stopped_killed_started_and_added() {
     folder.write("faults.toml", text);
     let run = Run::plimsoll(&["lab", "run", "faults.toml"], folder.path());
     assert!(matches!(run.code, Some(0 | 1)) && run.err.contains("1/1"), "{:?} {}", run.code, run.err);
-    let point = json(&folder.join("plimsoll-lab/faults-quick/points/001-endpoints=2/point.json"));
+    let point = folder.join("plimsoll-lab/faults-quick/points/001-endpoints=2/point.json");
+    assert!(point.exists(), "{}", run.err);
+    let point = json(&point);
     let ticks = point["outcome"]["timelines"][0].as_array().unwrap();
     let arrived = |member: &str, from: f64, to: f64| -> u64 {
         let began = |tick: &Value| tick["at"].as_f64().unwrap() - tick["seconds"].as_f64().unwrap();

@@ -103,7 +103,6 @@ struct Entry {
     vitals: Arc<Vitals>,
     traffic: Traffic,
     limit: ConcurrencyLimit,
-    opening: watch::Opening,
     bucket: Bucket,
     load: Option<Load>,
     /// What its loads come to; `None` without one that still counts.
@@ -446,7 +445,6 @@ impl Analyzer {
             vitals: Arc::default(),
             traffic: Traffic::default(),
             limit: ConcurrencyLimit::default(),
-            opening: watch::Opening::default(),
             bucket: Bucket::default(),
             load: None,
             reports: None,

@@ -34,8 +34,8 @@ pub struct Reading {
     pub in_flight: u32,
     /// Requests it can work on at once before they slow one another down; at least 1.
     pub knee: f32,
-    /// `true` while the knee is a lower end only: the member was never seen to be slowed down by the requests that it
-    /// works on. Then it is no limit.
+    /// `true` while the knee is a lower bound only, and no limit: no evidence says that the member is slowed down by the
+    /// requests that it works on.
     pub open: bool,
     /// Work of a request: how long it takes alone, seconds. 0 before the first success.
     pub work: f32,

@@ -19,7 +19,7 @@
 //!    (fair - u) c, where positive.
 //! 5. Each session at a member with a surplus goes with probability surplus / (u c); a target is drawn in
 //!    proportion to deficit. This is concurrent probabilistic migration (Berenbrink and others, Distributed
-//!    selfish load balancing, 2006): whoever holds the sessions, and however many balancers do, in
+//!    selfish load balancing, 2006): with any number of balancers that hold the sessions, in
 //!    expectation the surplus moves once.
 //!
 //! The rule cannot freeze. A decision depends on the loads of its round only, and a load forgets what was

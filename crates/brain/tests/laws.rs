@@ -241,7 +241,7 @@ fn no_member_gets_more_than_it_can_work_on() {
         assert_eq!(plan.choose(&mut hand, &ask(99), &[]), Choice::Shed, "{}", strategy.name);
         assert!((0..5).all(|index| plan.busy(index, Time(1))), "{}", strategy.name);
         let said = plan.refuses(&plan.members()[2], Time(1)).expect("it is at its limit");
-        assert_eq!(said, "has the 8 requests that it can work on, by what it says");
+        assert_eq!(said, "has 8 requests, its concurrency limit by its load reports");
         assert!(plan.explain(&plan.members()[2], Time(1)).contains(&("limit", 8.0)), "{}", strategy.name);
         // An answer makes room by what it says.
         plan.members()[3].vitals.end();

@@ -194,7 +194,9 @@ impl Control {
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
         let of = of_sessions(&self.settings);
         let due = if self.look == Time(0) { now } else { self.look };
-        let lag = self.lag.look(&self.workers, due, now);
+        // Workers without traffic are left alone.
+        let awake = self.groups.values().any(|ruled| !ruled.rests());
+        let lag = if awake { self.lag.look(&self.workers, due, now) } else { Duration::ZERO };
         let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), lag, now));
         let rest = looks.min().unwrap_or(Duration::from_secs(1));
         self.look = now + rest;

@@ -31,8 +31,8 @@ pub struct Tie {
 
 /// Between two looks.
 pub(super) const LOOK: Duration = Duration::from_millis(5);
-/// For a child to say where it listens.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that a child has to say where it listens, and to answer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest end of a child's talk that a message repeats.
 const SAID: usize = 300;
 

@@ -252,7 +252,7 @@ fn all_up(status: &str, members: usize) -> bool {
 
 /// Asks over HTTP; the body if the answer is 200.
 pub(super) fn ask(address: SocketAddr, method: &str, path: &str) -> std::io::Result<String> {
-    ask_within(Duration::from_secs(2), address, method, path)
+    ask_within(super::child::PATIENCE, address, method, path)
 }
 
 /// The same, with so much patience for connecting and for each part of the answer.

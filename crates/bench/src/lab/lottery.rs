@@ -228,16 +228,16 @@ impl Cluster {
     /// What each says of itself, by its name.
     pub(super) fn said(&self, network: &Network) -> String {
         let all = (1..).zip(&self.daemons).map(|(number, daemon)| {
-            (format!("d{number}"), daemon.load(network, number).unwrap_or(Value::Null))
+            (format!("d{number}"), daemon.load(network, number, PATIENCE).unwrap_or(Value::Null))
         });
         json!({ "daemons": all.collect::<serde_json::Map<_, _>>() }).to_string()
     }
 }
 
 impl Daemon {
-    fn load(&self, network: &Network, number: usize) -> Option<Value> {
+    fn load(&self, network: &Network, number: usize, patience: Duration) -> Option<Value> {
         // From its own host, where it hears even when that is cut off.
-        let ask = || Ok(ask_within(TELL, self.status, "GET", "/load").ok());
+        let ask = || Ok(ask_within(patience, self.status, "GET", "/load").ok());
         let text = network.at(Seat::Member(number), ask).ok()??;
         serde_json::from_str(&text).ok()
     }
@@ -246,7 +246,7 @@ impl Daemon {
         if self.child.is_none() {
             return Some(self.past);
         }
-        let load = self.load(network, number)?;
+        let load = self.load(network, number, TELL)?;
         let value = |name: &str| load["values"][name]["value"].as_f64();
         Some(Counts {
             answers: self.past.answers + value("lottery_referred")? + value("lottery_won")?,

@@ -347,7 +347,7 @@ impl Stage {
                 let (_, mut child) =
                     start(&self.tie, network, told, number, address, self.seed, &self.folder)?;
                 // Its first words are from its first life: ask the port itself.
-                let end = std::time::Instant::now() + Duration::from_secs(5);
+                let end = std::time::Instant::now() + super::child::PATIENCE;
                 while !network.at(seat, || Ok(ask(member.address, "GET", "/healthz").is_ok()))? {
                     child.alive()?;
                     if std::time::Instant::now() > end {

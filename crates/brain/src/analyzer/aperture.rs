@@ -47,9 +47,9 @@ impl Analyzer {
         self.aperture.outside.contains(&member)
     }
 
-    /// A look at what is in flight. True if it is to be looked at again soon.
-    pub(super) fn look_through(&mut self) -> bool {
-        let Some(least) = self.spec.aperture else { return false };
+    /// Looks at the requests in flight, and sets how many members are used.
+    pub(super) fn look_through(&mut self) {
+        let Some(least) = self.spec.aperture else { return };
         let in_flight: u32 = self.entries.iter().map(|entry| entry.vitals.in_flight_here()).sum();
         let aperture = &mut self.aperture;
         let since = self.now.since(aperture.looked.unwrap_or(self.now)).as_secs_f64();
@@ -75,7 +75,6 @@ impl Analyzer {
             self.tell(EventKind::Aperture, None, why, &inputs);
             self.stale = true;
         }
-        in_flight > 0 || width > least as usize
     }
 
     /// Of those that could be in a plan, those that are.

@@ -14,7 +14,7 @@ use core::time::Duration;
 use super::Analyzer;
 use super::outlier::Ejection;
 use crate::member::concurrency::{ConcurrencyLimit, Totals, Window};
-use crate::{Time, Vitals, meter};
+use crate::{Time, meter};
 
 /// The slow path's memory of a group's traffic.
 #[derive(Clone, Debug, Default)]
@@ -40,19 +40,18 @@ impl Analyzer {
     }
 
     /// Takes a look; sets no limits if what is in flight from here is not all `requests`. Returns the time after which it is to be called
-    /// again, sooner or later if need be.
+    /// again.
     pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
         self.advance(now);
-        let wide = self.look_through();
+        self.look_through();
         let lag = core::mem::take(&mut self.crowd.lag).as_secs_f64();
         let (now, patience) = (self.now, self.spec.objective.unwrap_or(PATIENCE));
         let limits = requests && self.spec.admits();
         let together = self.spec.strategy.heeds_load;
-        let peers = if together { self.limit_of_peers() } else { 0 };
-        let (mut all, mut known, mut took, mut busy) = (Window::default(), 0.0, 0.0, false);
+        let peers = if limits && together { self.limit_of_peers() } else { 0 };
+        let (mut all, mut known, mut took) = (Window::default(), 0.0, 0.0);
         let (mut every, mut takes) = (Totals::default(), 0.0);
         for entry in &mut self.entries {
-            busy |= entry.vitals.in_flight() > 0;
             let look = entry.traffic.look(&entry.vitals, &self.crowd.totals, now);
             let latency = entry.vitals.blended().map_or(0.0, |nanos| f64::from(nanos) * 1e-9);
             if let Some(look) = &look {
@@ -65,11 +64,8 @@ impl Analyzer {
                 Some(look) if limits && !together => entry.limit.follow(look, latency, patience, now),
                 _ => {
                     entry.limit.open();
-                    match limits {
-                        true if peers > 0 => peers,
-                        true => 0,
-                        false => 0,
-                    }
+                    // The limit of a member whose knee is open; those whose knees are limits do not use it.
+                    entry.vitals.view(now).map_or(0, |_| peers)
                 }
             };
             entry.vitals.allow(limit);
@@ -97,16 +93,21 @@ impl Analyzer {
         if requests {
             self.eject_silent();
         }
-        if busy || wide { BUSY } else { REST }
+        LOOK
     }
 
-    /// Returns the limit of a member with the mean knee of those whose knees are limits; 0 if there are none.
+    /// Returns the limit that the mean knee of members with bounded knees allows; 0 unless half of those that send load
+    /// reports have one.
     fn limit_of_peers(&self) -> u32 {
-        let views = self.entries.iter().filter_map(|entry| entry.vitals.limited(self.now));
-        let (sum, count) =
-            views.fold((0.0, 0.0), |(sum, count), view| (sum + view.reading.knee, count + 1.0));
-        let spoke = self.entries.iter().filter(|entry| entry.vitals.view(self.now).is_some()).count();
-        if count > 0.0 && 2.0 * count >= spoke as f32 { meter::limit(f64::from(sum / count)) } else { 0 }
+        let (mut knees, mut bounded, mut views) = (0.0, 0.0, 0.0);
+        for view in self.entries.iter().filter_map(|entry| entry.vitals.view(self.now)) {
+            views += 1.0;
+            if !view.reading.open {
+                knees += f64::from(view.reading.knee);
+                bounded += 1.0;
+            }
+        }
+        if bounded > 0.0 && 2.0 * bounded >= views { meter::limit(knees / bounded) } else { 0 }
     }
 
     /// Ejects members that have answered none of several requests while others answer.
@@ -142,32 +143,9 @@ impl Analyzer {
     }
 }
 
-/// A limit of a member whose knee is open: it grows while it is reached, and all who wait for that are served in time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Opening(f64);
-
-impl Opening {
-    /// Takes a look and returns the limit in requests, 0 for none.
-    fn follow(&mut self, vitals: &Vitals, now: Time) -> u32 {
-        let Some(view) = vitals.view(now).filter(|view| view.reading.open) else {
-            self.0 = 0.0;
-            return 0;
-        };
-        self.0 = self.0.max(f64::from(view.limit()));
-        if f64::from(vitals.awaiting().max(view.reading.in_flight)) >= REACHED * self.0 {
-            self.0 = (GROWTH * self.0).min(f64::from(u32::MAX));
-        }
-        libm::ceil(self.0) as u32
-    }
-}
-
-/// Factor by which a look raises the limit of a member whose knee is open, if so much of it is in use.
-const GROWTH: f64 = 1.5;
-const REACHED: f64 = 0.9;
-
-/// Between two looks where there is traffic, and where there is none.
-const BUSY: Duration = Duration::from_millis(100);
-const REST: Duration = Duration::from_secs(1);
+/// The time between two looks, without traffic too: a baseline that is measured a second after the first request may be
+/// that of a queue.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long clients wait where the configuration does not say it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);

@@ -41,7 +41,7 @@ pub(super) struct Crew {
 pub(super) struct Reach {
     pub(super) low: f64,
     pub(super) best: f64,
-    /// May be infinite.
+    /// Infinite where nothing bounds it.
     pub(super) high: f64,
     /// `true` if it is narrow enough to be shown as a number rather than as a range.
     pub(super) proven: bool,

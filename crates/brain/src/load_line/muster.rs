@@ -12,7 +12,7 @@ use super::{Estimator, FEW, MEMORY, Seen, WINDOW, keep};
 use crate::MemberId;
 
 impl Estimator {
-    /// Puts the usable members together, unknown ones by what their peers make likely.
+    /// Builds the group from its usable members. Those without measurements of their own are estimated from their peers.
     pub(super) fn muster(
         &mut self,
         seen: &Seen<'_>,

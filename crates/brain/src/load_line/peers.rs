@@ -194,7 +194,7 @@ mod tests {
             "{few:?} {some:?} {many:?}"
         );
         assert!((many.best / 100.0 - 1.0).abs() < 0.05, "{many:?}");
-        // Whoever was seen to do more can do more.
+        // A member that was seen to serve more than its peers can serve at least that.
         let mut peers = alloc::vec![peer(1.0, Some(100.0), 95.0); 10];
         peers.push(peer(1.0, None, 300.0));
         let strong = guesses(&peers).unwrap().0[0];

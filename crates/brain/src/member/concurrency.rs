@@ -1,8 +1,9 @@
 //! A concurrency limit for members that send no load reports: how many requests from here may await an answer's head.
 //!
-//! The controller bounds `T`, the time from a request to its answer's head, by `T* = max(0.15 P, 3 T0)`: a part of the time `P` that
-//! clients wait, or three times the baseline `T0` where requests take long anyway. A delay that clients do not notice is never taken for
-//! overload, however quick members are. The balancer's own delay is subtracted from `T` before anything is compared.
+//! The controller bounds `T`, the time from a request to its answer's head, by `T* = max(0.15 P, 3 T0)`: a part of the
+//! time `P` that clients wait, or three times the baseline `T0` where requests take long anyway. A delay that clients do not
+//! notice is never taken for overload, however quick members are. The balancer's own delay is subtracted from `T` before
+//! anything is compared.
 //!
 //! | state | limit | ends when |
 //! |---|---|---|

@@ -16,7 +16,7 @@ pub(crate) struct Heard {
     /// Requests begun with the member when it came.
     begun: AtomicU32,
     in_flight: AtomicU32,
-    /// Negative while it is open.
+    /// Negative while the knee is open.
     knee: AtomicU32,
     work: AtomicU32,
     mean_in_flight: AtomicU32,
@@ -103,7 +103,7 @@ impl Reading {
 }
 
 impl View {
-    /// Returns how many requests the member may have before balancers send it no more; a lower end of that while
+    /// Returns how many requests the member may have before balancers send it no more; a lower bound of that while
     /// the knee is open.
     pub(crate) fn limit(&self) -> u32 {
         limit(f64::from(self.reading.knee))

@@ -16,6 +16,9 @@
 //! likeliest the smallest is believed: a member believed too small gets less, runs with fewer requests at once and shows what
 //! it can do; one believed too large never again runs with few enough to be found out.
 //!
+//! The knee is *open* while no evidence speaks against the largest candidate: the member was never seen to be slowed down. An
+//! open knee is a lower bound and no limit. It is bounded again and again as the member gets more requests than ever before.
+//!
 //! What cannot be told: with clients that wait for their answers, a few more of them than fit and none refused, the number
 //! in flight never changes, and any knee up to that is as good. With a queue in order `visits` finds the knee too small, by
 //! a third and in the worst case half. A batch is twice its size: one is done while the next one fills. All of that is
@@ -37,7 +40,7 @@ mod visits;
 #[derive(Clone, Debug)]
 pub(super) struct Knee {
     estimate: f64,
-    /// Is it a lower end only, since nothing speaks against the largest candidate?
+    /// Whether the estimate is a lower bound only: no evidence speaks against the largest candidate.
     open: bool,
     /// The highest level there was.
     highest: usize,
@@ -70,11 +73,17 @@ impl Default for Knee {
 }
 
 impl Knee {
+    /// A knee that evidence bounds.
+    #[cfg(test)]
+    pub(super) fn bounded(estimate: f64) -> Self {
+        Self { estimate, open: false, ..Self::default() }
+    }
+
     pub(super) fn estimate(&self) -> f64 {
         self.estimate
     }
 
-    /// Returns `true` while the estimate is a lower end only.
+    /// Returns `true` while the estimate is a lower bound only.
     pub(super) fn is_open(&self) -> bool {
         self.open
     }
@@ -108,8 +117,8 @@ impl Knee {
         if let Some(gains) = shares {
             self.guess.add(&gains, top);
             let (least, most) = self.bounds.within(BOUND, top);
-            let (smallest, largest) = self.guess.within(DOUBT, top);
-            self.open = largest.min(most) >= top;
+            let (smallest, _) = self.guess.within(DOUBT, top);
+            self.open = self.guess.allows(top, CERTAIN) && self.bounds.allows(top, CERTAIN);
             self.follow(smallest.clamp(least, most));
         }
     }
@@ -124,7 +133,7 @@ impl Knee {
         if let Some(gains) = self.flow.judge(sojourn, mean, self.estimate, top) {
             self.bounds.add(&gains, top);
             let (smallest, largest) = self.bounds.within(CLOSE, top);
-            self.open = largest >= top;
+            self.open = largest == top;
             self.follow(smallest);
         }
     }
@@ -150,6 +159,11 @@ impl Scores {
         }
         let above = self.0[top];
         self.0[top + 1..].fill(above);
+    }
+
+    /// Returns `true` if the candidate is not less likely than the likeliest by more than `doubt`.
+    fn allows(&self, candidate: usize, doubt: f64) -> bool {
+        self.within(doubt, candidate).1 == candidate
     }
 
     /// The smallest and the largest candidate that are not less likely than the likeliest by more than this.
@@ -188,6 +202,10 @@ const DOUBT: f64 = 2.0;
 
 /// The same where refusals have made the levels differ.
 const CLOSE: f64 = 0.5;
+
+/// Log-likelihood by which the largest candidate must be worse before the knee is a limit. The evidence of many windows comes near
+/// it by chance about once in e^8.
+const CERTAIN: f64 = 8.0;
 
 /// Log-likelihood by which a candidate must be worse to be ruled out.
 const BOUND: f64 = 3.0;

@@ -20,7 +20,7 @@ use crate::{Ask, Hand, Member, MemberId, Time, mix};
 /// A reason why a member gets nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Full {
-    /// It was given as many requests a second as it may be given.
+    /// Its `max_rate` is used up.
     Rate,
     /// It is back from an ejection, and the one request that it is tried with is in flight.
     Trial,
@@ -28,9 +28,9 @@ pub enum Full {
     Limit,
     /// Its load is at the `reject` of the strategy.
     Reject,
-    /// It has as many requests as it can work on.
+    /// Its concurrency limit is reached.
     Member,
-    /// All members without load reports have together as many requests as they can work on.
+    /// The concurrency limit of all members without load reports together is reached.
     Group,
 }
 
@@ -93,29 +93,25 @@ impl Plan {
     /// Returns that reason in a sentence.
     pub fn refuses(&self, member: &Member, now: Time) -> Option<String> {
         Some(match self.full(member, now)? {
-            Full::Rate => "given as many requests a second as it may be given (max_rate)".into(),
-            Full::Trial => "back from its ejection and tried with one request, which is under way".into(),
+            Full::Rate => "has reached its max_rate".into(),
+            Full::Trial => {
+                "back from its ejection, with the one request in flight that it is tried with".into()
+            }
             Full::Limit => format!("at its limit of {} at once", member.allowed()),
             Full::Reject => (self.strategy.refuses)(self, member)?,
             Full::Member => {
                 let most = member.most(now).unwrap_or_default();
                 match member.view(now) {
-                    Some(said) if member.may_be_so_no_longer(&said, now) => format!(
-                        "had the {most} requests that it can work on when it was last heard of; a request may ask it again where no other has room and nobody waits"
+                    Some(view) if member.may_be_so_no_longer(&view, now) => format!(
+                        "had {most} requests at its last load report, its concurrency limit; a request may be tried there if no other member has room and none waits"
                     ),
-                    Some(_) => format!("has the {most} requests that it can work on, by what it says"),
-                    None => {
-                        format!(
-                            "has the {most} requests from here that it can work on, by what is seen of it"
-                        )
-                    }
+                    Some(_) => format!("has {most} requests, its concurrency limit by its load reports"),
+                    None => format!("has {most} requests from this balancer, its learned concurrency limit"),
                 }
             }
             Full::Group => {
                 let most = self.most.load(Relaxed);
-                format!(
-                    "the group has the {most} requests from here that it can work on, by what is seen of it"
-                )
+                format!("the group has {most} requests from this balancer, its learned concurrency limit")
             }
         })
     }
@@ -271,7 +267,7 @@ mod tests {
             assert_eq!((&got[..], told), (&[2, 5, 3][..], Choice::Shed), "{}", strategy.name);
             assert_eq!(plan.full(&plan.members()[0], Time(1)), Some(Full::Member));
             let why = plan.refuses(&plan.members()[0], Time(1)).expect("it is at its ceiling");
-            assert_eq!(why, "has the 2 requests from here that it can work on, by what is seen of it");
+            assert_eq!(why, "has 2 requests from this balancer, its learned concurrency limit");
         }
     }
 
@@ -282,7 +278,7 @@ mod tests {
             let (got, told) = fill(&plan);
             assert_eq!((got.iter().sum(), told), (7_u32, Choice::Shed), "{}", strategy.name);
             let why = plan.refuses(&plan.members()[0], Time(1)).expect("there are enough");
-            assert!(why.starts_with("the group has the 7 requests from here"), "{why}");
+            assert!(why.starts_with("the group has 7 requests from this balancer"), "{why}");
         }
         // And where one of them speaks.
         let some =
@@ -300,7 +296,7 @@ mod tests {
         }
         for member in &some.members()[1..] {
             assert_eq!(some.full(member, now), Some(Full::Group));
-            assert!(some.refuses(member, now).is_some_and(|why| why.starts_with("the group has the 7")));
+            assert!(some.refuses(member, now).is_some_and(|why| why.starts_with("the group has 7 requests")));
         }
         let even = plan(strategy::find("round_robin").expect("it is there"), 4);
         let even = even.limited(Arc::new(AtomicU32::new(7)));
@@ -340,7 +336,7 @@ mod tests {
             let second = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(1)).count();
             assert!(first + second == 100 && (30..70).contains(&first), "{name}: {first} and {second}");
             let says = plan.refuses(&plan.members()[0], late).unwrap_or_default();
-            assert!(says.contains("last heard"), "{name}: {says}");
+            assert!(says.contains("last load report"), "{name}: {says}");
             // It says at once that it still is.
             plan.hear(&mut hand, 0, &reading(9), late);
             let ask = Ask { now: late, venture: true, ..Ask::default() };

@@ -130,7 +130,7 @@ impl Track {
         self.is_settled().then(|| (GATE * self.noise()).max(LEAST * self.fair))
     }
 
-    /// What it has beyond the fair load if that is beyond doubt, in units of capacity times load.
+    /// Returns the load above the fair one if it is above the [`gate`](Self::gate), in units of capacity times load; else 0.
     pub(super) fn surplus(&self) -> f64 {
         let over = self.gate().is_some_and(|gate| self.load > self.fair + gate);
         if over { (self.load - self.fair) * self.capacity } else { 0.0 }

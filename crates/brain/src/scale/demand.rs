@@ -1,6 +1,6 @@
 //! How much capacity is in use, and how much of it may be.
 //!
-//! What is known comes from, in the order that suits the target: the load line of the members (requests a
+//! Sources, in the order that suits the target: the load line of the members (requests a
 //! second that each can do: [`crate::load_line`]; ignored while that of the group is a range), what agents
 //! tell of their processors, and, for a target in seconds only, response times themselves. Where times double
 //! at half of the load, as they do wherever requests share something in turn, `R = S / (1 - u)` (M/M/1 and

@@ -35,7 +35,7 @@ struct Balancer {
     /// Requests that wait for room.
     line: WaitQueues<usize>,
     tickets: BTreeMap<usize, (Ticket, Urgency)>,
-    /// May room have come free since the last look?
+    /// `true` if room may have come free since the last look.
     rung: bool,
     /// What it knows of the others, and reports that it made.
     fellows: Option<(Fellows, u32)>,

@@ -13,7 +13,7 @@ use plimsoll_brain::{
 use super::composition::Composition;
 use super::dice::Dice;
 
-/// What an event loop is to handle.
+/// An event for the event loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item {
     /// A request has come.
@@ -32,7 +32,7 @@ pub(crate) enum Item {
     Asked(f64),
 }
 
-/// What a choice came to.
+/// The result of a choice.
 pub(crate) enum Found {
     Member(usize, Arc<Vitals>),
     /// None has room.
@@ -53,7 +53,7 @@ pub(crate) struct Balancer {
     numbers: Vec<usize>,
     line: WaitQueues<usize>,
     tickets: HashMap<usize, Ticket>,
-    /// May room have come free since the last look?
+    /// `true` if room may have come free since the last look.
     pub(crate) rung: bool,
     /// The event loop: what it has to handle, and until when it is busy.
     pub(crate) inbox: VecDeque<Item>,

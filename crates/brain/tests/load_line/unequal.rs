@@ -59,9 +59,9 @@ fn drawn(seed: u64) -> Drawn {
     if way != Way::RoundRobin && dice.unit() < 0.4 {
         // A third gets nothing, as far as the others can do it all with ease.
         let mut left = all;
-        for place in 0..count.div_ceil(3).min(count - 1) {
-            if rate < 0.8 * (left - capacities[place]) {
-                left -= capacities[place];
+        for (place, capacity) in capacities.iter().enumerate().take(count.div_ceil(3).min(count - 1)) {
+            if rate < 0.8 * (left - capacity) {
+                left -= capacity;
                 world.asleep[place] = true;
             }
         }
@@ -115,7 +115,6 @@ fn the_line_of_unequal_members_lies_within_what_is_shown() {
             missed.push(what);
         }
     }
-    println!("{within} of {shown} ({SEEDS}) within; {near} of {numbers} ({busy}) near; {missed:#?}");
     assert!(20 * within >= 19 * shown && 2 * shown >= SEEDS as u32, "{within} of {shown}: {missed:#?}");
     assert!(20 * near >= 19 * numbers && 2 * numbers >= busy, "{near} of {numbers} of {busy}: {missed:#?}");
 }

@@ -83,7 +83,9 @@ impl FromStr for MemberAddress {
         if text.contains("://") {
             return Err("has a scheme: write only host:port".into());
         }
-        if ["IOR:", "corbaloc:"].iter().any(|scheme| text.starts_with(scheme)) {
+        let begins =
+            |scheme: &&str| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme));
+        if ["IOR:", "corbaloc:"].iter().any(begins) {
             return Err("is an object reference: write { ior = \"…\" } with it".into());
         }
         if text.contains('/') {
@@ -390,6 +392,7 @@ mod tests {
         for (bad, expected) in [
             ("http://10.0.0.1:80", "has a scheme"),
             ("corbaloc:iiop:1.2@10.0.0.1:80/Accounts", "is an object reference"),
+            ("Corbaloc:9", "is an object reference"),
             ("10.0.0.1:80/x", "has a path"),
             ("10.0.0.1", "has no port"),
             ("10.0.0.1:", "has no port"),

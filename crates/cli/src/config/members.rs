@@ -1,5 +1,5 @@
 //! Lists of members that sources have: a file of TOML, checked like the configuration and with the same words for what is wrong, or
-//! JSON, of a file or of a server ([`json`]). Errors say line and column.
+//! JSON, of a file or of a server ([`mod@json`]). Errors say line and column.
 
 mod json;
 #[cfg(test)]

@@ -257,10 +257,15 @@ impl Ruled {
         self.rest.look(self.group.begun(), busy)
     }
 
+    /// Returns whether there has been no traffic for a while, so that nothing needs to be looked at.
+    pub(super) fn rests(&self) -> bool {
+        self.rest.rests(self.group.begun())
+    }
+
     /// Looks at its traffic, if it is time to; for how long not again.
     pub(super) fn watch(&mut self, requests: bool, lag: Duration, now: Time) -> Duration {
         self.analyzer.lagged(lag);
-        if self.rest.rests(self.group.begun()) {
+        if self.rests() {
             return UNWATCHED;
         }
         if self.watched > now {
@@ -292,8 +297,8 @@ const RATED: Duration = Duration::from_millis(10);
 /// How often it is looked whether there is one.
 const UNRATED: Duration = Duration::from_secs(1);
 
-/// A group at rest that begins to have traffic is noticed so soon.
-const UNWATCHED: Duration = Duration::from_secs(1);
+/// The time within which traffic of a group at rest is noticed.
+const UNWATCHED: Duration = Duration::from_millis(100);
 
 /// Why a member's last failure was one.
 pub(super) fn blame(record: &Record) -> Option<Cow<'static, str>> {

@@ -73,7 +73,8 @@ impl Server {
 fn answer(in_flight: u32) -> Vec<u8> {
     // What it had is forgotten at once: what counts is what the balancer has sent.
     let (work, sojourn) = (0.001, 0.001);
-    let reading = Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false };
+    let reading =
+        Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false, open: false };
     let mut answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n".to_vec();
     reading::write(&Said { reading, unseen: None }, &mut answer);
     answer.extend_from_slice(b"\r\n");
@@ -247,7 +248,7 @@ async fn a_burst_waits(threads: usize, rules: (&str, Option<bool>)) -> bool {
     assert_eq!(refused, 503, "nobody asked how urgent it is");
     assert_eq!(server.running(), 3, "the server has what it can work on");
     let explained = engine.explain("g").unwrap().members.remove(0);
-    let why = "has the 3 requests that it can work on, by what it says; ";
+    let why = "has 3 requests, its concurrency limit by its load reports; ";
     assert!(!explained.eligible && explained.why.starts_with(why), "{}", explained.why);
     let limit = explained.figures.iter().find(|figure| figure.name == "limit");
     assert_eq!(limit.map(|figure| figure.value), Some(3.0));

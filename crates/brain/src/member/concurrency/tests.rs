@@ -228,3 +228,14 @@ fn a_member_that_answers_none_of_several_requests_is_silent() {
         assert_eq!(traffic.silence(&all, at(21)), None);
     }
 }
+
+#[test]
+fn an_overload_from_the_first_request_on_is_seen() {
+    let mut world = World::new(4, 0.01);
+    world.go(533.0, 4.0);
+    world.go(533.0, 6.0);
+    let rate = f64::from(world.answered) / 6.0;
+    assert!(rate > 360.0, "{rate} a second");
+    let in_time = f64::from(world.in_time) / f64::from(world.answered);
+    assert!(in_time > 0.95, "{in_time} in time");
+}

@@ -5,7 +5,7 @@
 /// `FromStr` gives the reason for people when it fails, so that it reads after the key: "`interval` has no
 /// unit".
 pub(crate) trait Text: std::str::FromStr<Err = String> + std::fmt::Display {
-    /// Its name in the schema, by which [`check`] finds it.
+    /// Its name in the schema, by which [`check`](super::check) finds it.
     const FORMAT: &'static str;
     /// It may hold a secret, so that messages do not quote it.
     const SECRET: bool = false;
