@@ -16,8 +16,9 @@
 //! likeliest the smallest is believed: a member believed too small gets less, runs with fewer requests at once and shows what
 //! it can do; one believed too large never again runs with few enough to be found out.
 //!
-//! The knee is *open* while no evidence speaks against the largest candidate: the member was never seen to be slowed down. An
-//! open knee is a lower bound and no limit. It is bounded again and again as the member gets more requests than ever before.
+//! The knee is *open* while no evidence speaks against the largest candidate: no request was seen to be slowed down by the others. An
+//! open knee is a lower bound and no limit. The likelihoods of `visits` do not count as such evidence: they say which candidate fits better, and
+//! where the number in flight hardly changes all fit by chance. Its correlation with the largest candidate counts.
 //!
 //! What cannot be told: with clients that wait for their answers, a few more of them than fit and none refused, the number
 //! in flight never changes, and any knee up to that is as good. With a queue in order `visits` finds the knee too small, by
@@ -118,7 +119,7 @@ impl Knee {
             self.guess.add(&gains, top);
             let (least, most) = self.bounds.within(BOUND, top);
             let (smallest, _) = self.guess.within(DOUBT, top);
-            self.open = self.guess.allows(top, CERTAIN) && self.bounds.allows(top, CERTAIN);
+            self.open = self.guess.allows(top, CERTAIN) && !self.visits.slowed();
             self.follow(smallest.clamp(least, most));
         }
     }
@@ -203,8 +204,7 @@ const DOUBT: f64 = 2.0;
 /// The same where refusals have made the levels differ.
 const CLOSE: f64 = 0.5;
 
-/// Log-likelihood by which the largest candidate must be worse before the knee is a limit. The evidence of many windows comes near
-/// it by chance about once in e^8.
+/// Log-likelihood by which the largest candidate must be worse by `shares` before the knee is a limit.
 const CERTAIN: f64 = 8.0;
 
 /// Log-likelihood by which a candidate must be worse to be ruled out.
