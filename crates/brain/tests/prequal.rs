@@ -26,7 +26,15 @@ fn at(seconds: f64) -> Time {
 }
 
 fn says(in_flight: u32, sojourn: f32) -> Reading {
-    Reading { in_flight, knee: 4.0, work: 0.001, mean_in_flight: in_flight as f32, sojourn, slot: false }
+    Reading {
+        in_flight,
+        knee: 4.0,
+        work: 0.001,
+        mean_in_flight: in_flight as f32,
+        sojourn,
+        slot: false,
+        open: false,
+    }
 }
 
 /// How many of 1000 requests, each over at once, go to each member from `now` on, one every `step`.

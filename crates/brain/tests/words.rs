@@ -15,8 +15,15 @@ fn at(millis: u32) -> Time {
 }
 
 /// A request takes 10 ms where there are few, four fit at once, and six are there.
-const WORD: Reading =
-    Reading { in_flight: 6, knee: 4.0, work: 0.01, mean_in_flight: 6.0, sojourn: 0.002, slot: false };
+const WORD: Reading = Reading {
+    in_flight: 6,
+    knee: 4.0,
+    work: 0.01,
+    mean_in_flight: 6.0,
+    sojourn: 0.002,
+    slot: false,
+    open: false,
+};
 
 /// Two members that have said [`WORD`] for a second, with so many requests from here. The answers of the second have taken 50 ms,
 /// those of the first 20.

@@ -14,6 +14,7 @@
 //!     part 1      milliseconds that it is ejected yet
 //!     part 2, 4   its check failed, passed: milliseconds ago
 //!     part 8      reading: knee, work, mean, sojourn as f32; in flight; milliseconds ago
+//!     part 64     the knee of the reading is a lower bound only
 //!     part 16     load f32, milliseconds ago
 //! FAREWELL (3)    nothing: its sender goes
 //! ```
@@ -175,13 +176,16 @@ const READING: u8 = 8;
 const LOAD: u8 = 16;
 /// The load is of the whole host.
 const OF_HOST: u8 = 32;
-const PARTS: u8 = EJECTED | FAILED | PASSED | READING | LOAD | OF_HOST;
+/// The knee of the reading is a lower bound only.
+const OPEN: u8 = 64;
+const PARTS: u8 = EJECTED | FAILED | PASSED | READING | LOAD | OF_HOST | OPEN;
 
 fn write_word(word: &Word, out: &mut Vec<u8>) {
     let part = |there: bool, part: u8| if there { part } else { 0 };
     let parts = part(word.ejected.is_some(), EJECTED)
         | word.check.map_or(0, |(passed, _)| if passed { PASSED } else { FAILED })
         | part(word.reading.is_some(), READING)
+        | part(word.reading.is_some_and(|(reading, _)| reading.open), OPEN)
         | part(word.load.is_some(), LOAD)
         | part(word.load.is_some_and(|load| load.of_host), OF_HOST);
     out.extend_from_slice(&word.member.to_be_bytes());
@@ -231,7 +235,9 @@ fn read_word(reader: &mut Reader<'_>) -> Result<Word, Refused> {
     let member = u64::from_be_bytes(reader.array()?);
     let [parts, suspicion] = reader.array()?;
     // A part that is not known has a length that is not known.
-    let contradicts = parts & (FAILED | PASSED) == FAILED | PASSED || parts & (LOAD | OF_HOST) == OF_HOST;
+    let contradicts = parts & (FAILED | PASSED) == FAILED | PASSED
+        || parts & (LOAD | OF_HOST) == OF_HOST
+        || parts & (READING | OPEN) == OPEN;
     if parts & !PARTS != 0 || contradicts {
         return Err(Refused::Malformed("a word has parts that say nothing"));
     }
@@ -255,7 +261,8 @@ fn read_word(reader: &mut Reader<'_>) -> Result<Word, Refused> {
         let (knee, work) = (reader.float()?, reader.float()?);
         let (mean_in_flight, sojourn) = (reader.float()?, reader.float()?);
         let in_flight = reader.varint()?;
-        let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false };
+        let open = parts & OPEN != 0;
+        let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false, open };
         word.reading = Some((reading, reader.varint()?));
     }
     if parts & LOAD != 0 {

@@ -9,6 +9,7 @@
 //! | `mean` | mean of the requests in flight |
 //! | `sojourn` | seconds that a request takes now |
 //! | `slot` | 1 if room for one more is promised |
+//! | `open` | 1 while the knee is a lower bound only, and no limit |
 //! | `full` | 1 if this answer only says that there is no room |
 //! | `away` | 1 if this answer only says that the server cannot be reached |
 
@@ -53,6 +54,7 @@ pub fn read(value: &[u8], mut other: impl FnMut(&Metric<'_>)) -> Result<Option<S
                 "mean" => reading.mean_in_flight = value,
                 "sojourn" => reading.sojourn = value,
                 "slot" => reading.slot = value > 0.0,
+                "open" => reading.open = value > 0.0,
                 "full" if value > 0.0 => unseen = Some(Unseen::Full),
                 "away" if value > 0.0 => unseen = Some(Unseen::Away),
                 _ => {}
@@ -87,6 +89,7 @@ fn begin(text: &[u8]) -> Option<(Said, &[u8])> {
     let mean = number::<2, _>(&mut rest, b", named_metrics.sojourn=")?;
     let sojourn = number::<6, _>(&mut rest, b"")?;
     let slot = passed(&mut rest, b", named_metrics.slot=1");
+    let open = passed(&mut rest, b", named_metrics.open=1");
     let reading = Reading {
         in_flight: in_flight.min(u32::MAX.into()) as u32,
         knee: knee as f32,
@@ -94,6 +97,7 @@ fn begin(text: &[u8]) -> Option<(Said, &[u8])> {
         mean_in_flight: mean as f32,
         sojourn: sojourn as f32,
         slot,
+        open,
     };
     let unseen = match rest.first() {
         Some(b',') if passed(&mut rest, b", named_metrics.full=1") => Some(Unseen::Full),
@@ -169,7 +173,7 @@ fn value<const N: usize>(digits: &[u8; N]) -> Option<u32> {
 
 /// Appends a whole header line.
 pub fn write(said: &Said, out: &mut Vec<u8>) {
-    let Reading { in_flight, knee, work, mean_in_flight, sojourn, slot } = said.reading;
+    let Reading { in_flight, knee, work, mean_in_flight, sojourn, slot, open } = said.reading;
     out.extend_from_slice(orca::HEADER.as_bytes());
     out.extend_from_slice(b": TEXT named_metrics.rif=");
     fixed(f64::from(in_flight), 0, out);
@@ -183,6 +187,9 @@ pub fn write(said: &Said, out: &mut Vec<u8>) {
     fixed(f64::from(sojourn), 6, out);
     if slot {
         out.extend_from_slice(b", named_metrics.slot=1");
+    }
+    if open {
+        out.extend_from_slice(b", named_metrics.open=1");
     }
     match said.unseen {
         Some(Unseen::Full) => out.extend_from_slice(b", named_metrics.full=1"),
@@ -213,7 +220,7 @@ pub fn join(theirs: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-const OURS: [&str; 8] = ["rif", "knee", "work", "mean", "sojourn", "slot", "full", "away"];
+const OURS: [&str; 9] = ["rif", "knee", "work", "mean", "sojourn", "slot", "open", "full", "away"];
 
 /// Appends a number with so many decimals, at most 9. Readings are not negative, and far below 10^10; this goes with
 /// every answer, and formatting numbers in general would be half of what a side-car adds to it.
@@ -249,10 +256,11 @@ mod tests {
         #[test]
         fn whatever_is_written_is_found_quickly(
             (in_flight, knee, work) in (any::<u32>(), 0.0f32..1e5, 0.0f32..1e3),
-            (mean_in_flight, sojourn, slot) in (0.0f32..1e5, 0.0f32..1e3, any::<bool>()),
+            (mean_in_flight, sojourn, slot, open) in (0.0f32..1e5, 0.0f32..1e3, any::<bool>(), any::<bool>()),
             unseen in prop_oneof![Just(None), Just(Some(Unseen::Full)), Just(Some(Unseen::Away))],
         ) {
-            let said = Said { reading: Reading { in_flight, knee, work, mean_in_flight, sojourn, slot }, unseen };
+            let reading = Reading { in_flight, knee, work, mean_in_flight, sojourn, slot, open };
+            let said = Said { reading, unseen };
             let mut line = Vec::new();
             write(&said, &mut line);
             let value = line.strip_prefix(b"endpoint-load-metrics: ").and_then(|rest| rest.strip_suffix(b"\r\n"));
@@ -273,7 +281,7 @@ mod tests {
                 prop_oneof![4 => "[0-9]{1,9}\\.[0-9]{2}", 1 => "[0-9]{0,2}[./:eE,+\\x7f-\\u{ff}]{3}"],
                 prop_oneof![4 => "[0-9]{1,9}\\.[0-9]{6}", 1 => "[0-9]{0,2}\\.[0-9./:eE,+\\x7f-\\u{ff}]{6}"],
             ),
-            more in prop_oneof![4 => Just(String::new()), 1 => "(, named_metrics.(slot|full|away)=[01]{1,2}){1,3}", 1 => "[ -~]{0,9}"],
+            more in prop_oneof![4 => Just(String::new()), 1 => "(, named_metrics.(slot|open|full|away)=[01]{1,2}){1,3}", 1 => "[ -~]{0,9}"],
         ) {
             let text = format!(
                 "TEXT named_metrics.rif={rif}, named_metrics.knee={knee}, named_metrics.work={work}, named_metrics.mean={mean}, \
@@ -297,10 +305,12 @@ mod tests {
             mean_in_flight: 5.5,
             sojourn: 0.021,
             slot: true,
+            open: false,
         };
         let none = Reading { slot: false, ..reading };
         for said in [
             Said { reading, unseen: None },
+            Said { reading: Reading { open: true, ..none }, unseen: None },
             Said { reading: none, unseen: Some(Unseen::Full) },
             Said { reading: none, unseen: Some(Unseen::Away) },
         ] {

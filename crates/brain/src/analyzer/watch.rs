@@ -13,8 +13,8 @@ use core::time::Duration;
 
 use super::Analyzer;
 use super::outlier::Ejection;
-use crate::Time;
 use crate::member::concurrency::{ConcurrencyLimit, Totals, Window};
+use crate::{Time, meter};
 
 /// The slow path's memory of a group's traffic.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +48,7 @@ impl Analyzer {
         let (now, patience) = (self.now, self.spec.objective.unwrap_or(PATIENCE));
         let limits = requests && self.spec.admits();
         let together = self.spec.strategy.heeds_load;
+        let peers = if limits && together { self.limit_of_peers() } else { 0 };
         let (mut all, mut known, mut took) = (Window::default(), 0.0, 0.0);
         let (mut every, mut takes) = (Totals::default(), 0.0);
         for entry in &mut self.entries {
@@ -63,11 +64,12 @@ impl Analyzer {
                 Some(look) if limits && !together => entry.limit.follow(look, latency, patience, now),
                 _ => {
                     entry.limit.open();
-                    0
+                    // The limit of a member whose knee is open; those whose knees are limits do not use it.
+                    entry.vitals.view(now).map_or(0, |_| peers)
                 }
             };
             entry.vitals.allow(limit);
-            if let Some(look) = look.filter(|_| !(together && entry.vitals.view(now).is_some())) {
+            if let Some(look) = look.filter(|_| !(together && entry.vitals.limited(now).is_some())) {
                 all.add(&look);
                 took += look.answered * latency;
                 known += 1.0;
@@ -92,6 +94,20 @@ impl Analyzer {
             self.eject_silent();
         }
         LOOK
+    }
+
+    /// Returns the limit that the mean knee of members with bounded knees allows; 0 unless half of those that send load
+    /// reports have one.
+    fn limit_of_peers(&self) -> u32 {
+        let (mut knees, mut bounded, mut views) = (0.0, 0.0, 0.0);
+        for view in self.entries.iter().filter_map(|entry| entry.vitals.view(self.now)) {
+            views += 1.0;
+            if !view.reading.open {
+                knees += f64::from(view.reading.knee);
+                bounded += 1.0;
+            }
+        }
+        if bounded > 0.0 && 2.0 * bounded >= views { meter::limit(knees / bounded) } else { 0 }
     }
 
     /// Ejects members that have answered none of several requests while others answer.

@@ -266,8 +266,15 @@ fn checks_are_shared_and_told_once() {
 fn readings_and_loads_are_passed_on_once() {
     let (mut one, mut other) = pair(u32::MAX);
     one.news();
-    let reading =
-        Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: true };
+    let reading = Reading {
+        in_flight: 3,
+        knee: 4.0,
+        work: 0.01,
+        mean_in_flight: 2.0,
+        sojourn: 0.02,
+        slot: true,
+        open: false,
+    };
     other.vitals[0].heard.take(&reading, 0, at(90));
     other.fleet.loaded("web", "10.0.0.1:80", Load { value: 0.75, at: at(80), of_host: true });
     other.tell(&mut one, at(100));
@@ -283,8 +290,15 @@ fn readings_and_loads_are_passed_on_once() {
 #[test]
 fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
     let (mut one, mut other) = pair(u32::MAX);
-    let reading =
-        Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: false };
+    let reading = Reading {
+        in_flight: 3,
+        knee: 4.0,
+        work: 0.01,
+        mean_in_flight: 2.0,
+        sojourn: 0.02,
+        slot: false,
+        open: false,
+    };
     let mine = one.vitals[0].clone();
     // A tunnel, which is there for as long as it likes, and requests that were answered without a word.
     mine.begin();
@@ -313,8 +327,15 @@ fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
 #[test]
 fn what_one_was_told_oneself_stays_while_it_means_something() {
     let (mut one, mut other) = pair(u32::MAX);
-    let reading =
-        Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: false };
+    let reading = Reading {
+        in_flight: 3,
+        knee: 4.0,
+        work: 0.01,
+        mean_in_flight: 2.0,
+        sojourn: 0.02,
+        slot: false,
+        open: false,
+    };
     one.vitals[0].heard.take(&reading, 0, at(50));
     let mut heard_after = |then| {
         other.vitals[0].heard.take(&Reading { in_flight: 0, ..reading }, 0, at(then));

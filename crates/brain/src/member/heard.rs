@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::Time;
-use crate::meter::Reading;
+use crate::meter::{Reading, limit};
 
 /// The last [`Reading`] of a member and when it came.
 #[derive(Debug, Default)]
@@ -16,6 +16,7 @@ pub(crate) struct Heard {
     /// Requests begun with the member when it came.
     begun: AtomicU32,
     in_flight: AtomicU32,
+    /// Negative while the knee is open.
     knee: AtomicU32,
     work: AtomicU32,
     mean_in_flight: AtomicU32,
@@ -39,7 +40,8 @@ impl Heard {
         }
         self.begun.store(begun, Relaxed);
         self.in_flight.store(reading.in_flight, Relaxed);
-        self.knee.store(reading.knee.to_bits(), Relaxed);
+        let knee = if reading.open { -reading.knee } else { reading.knee };
+        self.knee.store(knee.to_bits(), Relaxed);
         self.work.store(reading.work.to_bits(), Relaxed);
         self.mean_in_flight.store(reading.mean_in_flight.to_bits(), Relaxed);
         self.sojourn.store(reading.sojourn.to_bits(), Relaxed);
@@ -60,7 +62,8 @@ impl Heard {
             begun: self.begun.load(Relaxed),
             reading: Reading {
                 in_flight: self.in_flight.load(Relaxed),
-                knee: float(&self.knee),
+                knee: float(&self.knee).abs(),
+                open: float(&self.knee) < 0.0,
                 work: float(&self.work),
                 mean_in_flight: float(&self.mean_in_flight),
                 sojourn: float(&self.sojourn),
@@ -96,6 +99,14 @@ impl Reading {
             && sound(self.work, LEAST)
             && sound(self.sojourn, LEAST)
             && sound(self.mean_in_flight, 0.0)
+    }
+}
+
+impl View {
+    /// Returns how many requests the member may have before balancers send it no more; a lower bound of that while
+    /// the knee is open.
+    pub(crate) fn limit(&self) -> u32 {
+        limit(f64::from(self.reading.knee))
     }
 }
 

@@ -82,8 +82,15 @@ mod tests {
         before.allow(7);
         before.observe(Duration::from_millis(30), now, Duration::from_secs(10));
         before.suspicion.record(true, 1e-4);
-        let reading =
-            Reading { in_flight: 3, knee: 4.0, work: 0.01, mean_in_flight: 2.0, sojourn: 0.02, slot: false };
+        let reading = Reading {
+            in_flight: 3,
+            knee: 4.0,
+            work: 0.01,
+            mean_in_flight: 2.0,
+            sojourn: 0.02,
+            slot: false,
+            open: false,
+        };
         before.heard.take(&reading, 2, now);
         let text = serde_json::to_string(&before.past()).unwrap();
         after.recall(&serde_json::from_str(&text).unwrap(), now);

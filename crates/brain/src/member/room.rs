@@ -7,7 +7,6 @@
 use super::heard::View;
 use super::{Member, Vitals};
 use crate::Time;
-use crate::meter::limit;
 
 impl Vitals {
     /// What the member last said, if that still means something.
@@ -17,6 +16,12 @@ impl Vitals {
         // Answers that came without a word since: nobody speaks for this member any more.
         let silent = begun.wrapping_sub(view.begun).saturating_sub(in_flight) > SILENT;
         (!silent && now.nanos_since(view.at) <= STALE).then_some(view)
+    }
+
+    /// Returns the same of a member whose knee is a limit; without one it is limited like a member without load
+    /// reports.
+    pub(crate) fn limited(&self, now: Time) -> Option<View> {
+        self.view(now).filter(|view| !view.reading.open)
     }
 
     /// What its answers took lately, seconds, if that still means something.
@@ -48,7 +53,7 @@ impl Member {
     /// Has it as much to do as it can work on: by its knee, where it says that; else by the limit that was found for it?
     pub(crate) fn busy(&self, now: Time) -> bool {
         match self.view(now) {
-            Some(said) => self.queue(&said, now) >= f64::from(limit(f64::from(said.reading.knee))),
+            Some(said) => self.most(now).is_some_and(|most| self.queue(&said, now) >= f64::from(most)),
             None => self.vitals.crowded(),
         }
     }
@@ -57,7 +62,7 @@ impl Member {
     /// answer tells.
     pub(crate) fn may_be_so_no_longer(&self, view: &View, now: Time) -> bool {
         let (begun, awaiting) = (self.vitals.begun(), self.vitals.awaiting());
-        begun == view.begun && awaiting < limit(f64::from(view.reading.knee)) && view.sojourns(now) > OLD
+        begun == view.begun && awaiting < view.limit() && view.sojourns(now) > OLD
     }
 
     /// Is it just back from an ejection, without a request that succeeded since? Then who can be sent only once does not try it.
@@ -68,7 +73,8 @@ impl Member {
     /// How many requests it may have by the same; `None` for any number.
     pub(crate) fn most(&self, now: Time) -> Option<u32> {
         match self.view(now) {
-            Some(said) => Some(limit(f64::from(said.reading.knee))),
+            Some(said) if said.reading.open => self.vitals.ceiling().map(|peers| peers.max(said.limit())),
+            Some(said) => Some(said.limit()),
             None => self.vitals.ceiling(),
         }
     }

@@ -66,6 +66,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
+    use super::super::knee::Knee;
     use super::*;
 
     fn at(milliseconds: u64) -> Time {
@@ -103,8 +104,8 @@ mod tests {
 
     #[test]
     fn what_is_too_much_for_the_host_is_refused_by_servers_that_are_not_full() {
-        let mut host = Host::new(at(0));
-        let mut own = [Meter::new(at(0)), Meter::new(at(0))];
+        let bounded = || Meter { knee: Knee::bounded(2.0), ..Meter::new(at(0)) };
+        let (mut host, mut own) = (Host(bounded()), [bounded(), bounded()]);
         for _ in 0..4 {
             host.begin(&mut own[0], at(0));
         }
@@ -114,5 +115,8 @@ mod tests {
         }
         assert_eq!(own.each_ref().map(Meter::full), [false, false]);
         assert_eq!(own.each_ref().map(|own| host.full(own)), [true, true]);
+        // Requests that no evidence calls too many are not refused.
+        host.0.knee = Knee::default();
+        assert_eq!(own.each_ref().map(|own| host.full(own)), [false, false]);
     }
 }

@@ -16,6 +16,10 @@
 //! likeliest the smallest is believed: a member believed too small gets less, runs with fewer requests at once and shows what
 //! it can do; one believed too large never again runs with few enough to be found out.
 //!
+//! The knee is *open* while no evidence speaks against the largest candidate: no request was seen to be slowed down by the others. An
+//! open knee is a lower bound and no limit. The likelihoods of `visits` do not count as such evidence: they say which candidate fits better, and
+//! where the number in flight hardly changes all fit by chance. Its correlation with the largest candidate counts.
+//!
 //! What cannot be told: with clients that wait for their answers, a few more of them than fit and none refused, the number
 //! in flight never changes, and any knee up to that is as good. With a queue in order `visits` finds the knee too small, by
 //! a third and in the worst case half. A batch is twice its size: one is done while the next one fills. All of that is
@@ -37,6 +41,8 @@ mod visits;
 #[derive(Clone, Debug)]
 pub(super) struct Knee {
     estimate: f64,
+    /// Whether the estimate is a lower bound only: no evidence speaks against the largest candidate.
+    open: bool,
     /// The highest level there was.
     highest: usize,
     shares: Shares,
@@ -56,6 +62,7 @@ impl Default for Knee {
     fn default() -> Self {
         Self {
             estimate: 2.0,
+            open: true,
             highest: 1,
             shares: Shares::default(),
             visits: Visits::default(),
@@ -67,13 +74,24 @@ impl Default for Knee {
 }
 
 impl Knee {
+    /// A knee that evidence bounds.
+    #[cfg(test)]
+    pub(super) fn bounded(estimate: f64) -> Self {
+        Self { estimate, open: false, ..Self::default() }
+    }
+
     pub(super) fn estimate(&self) -> f64 {
         self.estimate
     }
 
-    /// Requests in flight at which one more is refused.
+    /// Returns `true` while the estimate is a lower bound only.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Requests in flight at which one more is refused; infinite while nothing is known.
     pub(super) fn most(&self) -> f64 {
-        self.flow.most(self.estimate)
+        self.flow.most(self.estimate, self.open)
     }
 
     /// A request has come and found so many.
@@ -101,6 +119,7 @@ impl Knee {
             self.guess.add(&gains, top);
             let (least, most) = self.bounds.within(BOUND, top);
             let (smallest, _) = self.guess.within(DOUBT, top);
+            self.open = self.guess.allows(top, CERTAIN) && !self.visits.slowed();
             self.follow(smallest.clamp(least, most));
         }
     }
@@ -114,7 +133,8 @@ impl Knee {
         let top = self.top();
         if let Some(gains) = self.flow.judge(sojourn, mean, self.estimate, top) {
             self.bounds.add(&gains, top);
-            let (smallest, _) = self.bounds.within(CLOSE, top);
+            let (smallest, largest) = self.bounds.within(CLOSE, top);
+            self.open = largest == top;
             self.follow(smallest);
         }
     }
@@ -140,6 +160,11 @@ impl Scores {
         }
         let above = self.0[top];
         self.0[top + 1..].fill(above);
+    }
+
+    /// Returns `true` if the candidate is not less likely than the likeliest by more than `doubt`.
+    fn allows(&self, candidate: usize, doubt: f64) -> bool {
+        self.within(doubt, candidate).1 == candidate
     }
 
     /// The smallest and the largest candidate that are not less likely than the likeliest by more than this.
@@ -178,6 +203,9 @@ const DOUBT: f64 = 2.0;
 
 /// The same where refusals have made the levels differ.
 const CLOSE: f64 = 0.5;
+
+/// Log-likelihood by which the largest candidate must be worse by `shares` before the knee is a limit.
+const CERTAIN: f64 = 8.0;
 
 /// Log-likelihood by which a candidate must be worse to be ruled out.
 const BOUND: f64 = 3.0;

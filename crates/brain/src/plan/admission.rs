@@ -86,7 +86,8 @@ impl Plan {
         if self.admission && member.busy(now) {
             return Some(Full::Member);
         }
-        (self.admission && member.view(now).is_none() && self.crowded(now)).then_some(Full::Group)
+        let limited = member.vitals.limited(now).is_some();
+        (self.admission && !limited && self.crowded(now)).then_some(Full::Group)
     }
 
     /// Returns that reason in a sentence.
@@ -139,7 +140,7 @@ impl Plan {
     /// (In `tests/admission` round robin refused three requests in four for it.)
     pub(crate) fn crowded(&self, now: Time) -> bool {
         let most = self.most.load(Relaxed);
-        let awaiting = |member: &Member| match member.view(now) {
+        let awaiting = |member: &Member| match member.vitals.limited(now) {
             Some(_) => 0,
             None => member.vitals.awaiting_here(),
         };
@@ -166,7 +167,7 @@ impl Plan {
 
     /// The same, however little this balancer knows. `crowded`: those that say nothing have as many together as they may have.
     fn bars(&self, member: &Member, crowded: bool, ask: &Ask) -> bool {
-        match member.view(ask.now) {
+        match member.vitals.limited(ask.now) {
             Some(_) => member.busy(ask.now),
             None => !ask.insist && (crowded || member.busy(ask.now)),
         }
@@ -312,6 +313,7 @@ mod tests {
             mean_in_flight: 9.0,
             sojourn: 0.1,
             slot: false,
+            open: false,
         };
         let (then, soon, late) = (Time(1), Time(100_000_000), Time(300_000_000));
         for strategy in strategy::ALL {
@@ -352,8 +354,15 @@ mod tests {
 
     #[test]
     fn one_with_room_is_found_among_many_before_one_that_may_have_some() {
-        let full =
-            Reading { in_flight: 9, knee: 4.0, work: 0.1, mean_in_flight: 9.0, sojourn: 0.1, slot: false };
+        let full = Reading {
+            in_flight: 9,
+            knee: 4.0,
+            work: 0.1,
+            mean_in_flight: 9.0,
+            sojourn: 0.1,
+            slot: false,
+            open: false,
+        };
         let now = Time(300_000_000);
         for strategy in strategy::ALL {
             let members = members(&[1.0; 200]);

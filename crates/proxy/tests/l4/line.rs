@@ -73,7 +73,8 @@ impl Server {
 fn answer(in_flight: u32) -> Vec<u8> {
     // What it had is forgotten at once: what counts is what the balancer has sent.
     let (work, sojourn) = (0.001, 0.001);
-    let reading = Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false };
+    let reading =
+        Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false, open: false };
     let mut answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n".to_vec();
     reading::write(&Said { reading, unseen: None }, &mut answer);
     answer.extend_from_slice(b"\r\n");

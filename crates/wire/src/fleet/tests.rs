@@ -11,9 +11,10 @@ fn keys() -> Keys {
 
 fn word() -> impl Strategy<Value = Word> {
     let numbers = any::<(u64, u32, u32, u32, u32, u32, u8)>();
-    let reading = (any::<u32>(), 0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6, any::<u32>());
-    let reading = reading.prop_map(|(in_flight, knee, work, mean_in_flight, sojourn, age)| {
-        (Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false }, age)
+    let times = (0.0_f32..1e6, 0.0_f32..1e6, 0.0_f32..1e6);
+    let reading = (any::<u32>(), 0.0_f32..1e6, times, any::<bool>(), any::<u32>());
+    let reading = reading.prop_map(|(in_flight, knee, (work, mean_in_flight, sojourn), open, age)| {
+        (Reading { in_flight, knee, work, mean_in_flight, sojourn, slot: false, open }, age)
     });
     let parts = (
         option::of(any::<u32>()),

@@ -418,7 +418,7 @@ mod tests {
         #[test]
         fn a_report_that_is_read_on_the_way_is_what_it_is_by_itself(
             numbers in ["[0-9]{1,10}", "[0-9]{1,9}\\.[0-9]{2}", "[0-9]{1,9}\\.[0-9]{6}", "[0-9]{1,9}\\.[0-9]{2}", "[0-9]{1,9}\\.[0-9]{6}"],
-            more in prop_oneof![Just(""), Just(", named_metrics.slot=1"), Just(", named_metrics.full=1"), Just(", cpu_utilization=1")],
+            more in prop_oneof![Just(""), Just(", named_metrics.slot=1"), Just(", named_metrics.open=1"), Just(", named_metrics.full=1"), Just(", cpu_utilization=1")],
             stray in proptest::option::weighted(0.3, (0usize..250, any::<u8>())),
             (space, end) in (prop_oneof![4 => Just(" "), 1 => Just(""), 1 => Just("  ")], prop_oneof![4 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r")]),
         ) {

@@ -72,9 +72,13 @@ impl Flow {
         self.pressed
     }
 
-    /// Requests in flight at which one more is refused, with this knee.
-    pub(super) fn most(&self, knee: f64) -> f64 {
-        if self.trying { TRIAL * knee } else { knee + 3.0 * libm::sqrt(knee) }
+    /// Requests in flight at which one more is refused, with this knee; only a trial refuses where it is `open`.
+    pub(super) fn most(&self, knee: f64, open: bool) -> f64 {
+        match () {
+            () if self.trying => TRIAL * knee,
+            () if open => f64::INFINITY,
+            () => knee + 3.0 * libm::sqrt(knee),
+        }
     }
 
     /// A request has been served.

@@ -37,6 +37,9 @@ pub(super) struct Visits {
     open: usize,
     /// Cohorts so far.
     count: u32,
+    /// The fading sum over cohorts of how much longer those took that found more, in standard deviations; and its variance, if they did not.
+    sum: f64,
+    squares: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -62,7 +65,15 @@ impl Default for Visits {
             found: vec![(0.0, false); COHORT],
             services: vec![0.0; COHORT * WIDTH],
         };
-        Self { given: vec![0.0; WIDTH], usual: 0.0, cohorts: [cohort(1), cohort(2)], open: 0, count: 2 }
+        Self {
+            given: vec![0.0; WIDTH],
+            usual: 0.0,
+            cohorts: [cohort(1), cohort(2)],
+            open: 0,
+            count: 2,
+            sum: 0.0,
+            squares: 0.0,
+        }
     }
 }
 
@@ -101,6 +112,11 @@ impl Visits {
         Seat { cohort: cohort.number, place: place as u32 }
     }
 
+    /// Returns `true` if requests that find many take longer than others, which is not chance.
+    pub(super) fn slowed(&self) -> bool {
+        self.sum > SURE * libm::sqrt(self.squares)
+    }
+
     /// A request has left; the log-likelihoods of the candidates from 1 to `top` if it was the last of its cohort.
     pub(super) fn left(&mut self, seat: Seat, succeeded: bool, top: usize) -> Option<Vec<f64>> {
         if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.number == seat.cohort) {
@@ -120,6 +136,11 @@ impl Visits {
             // Some requests never end.
             if cohort.left == COHORT || cohort.waited >= PATIENCE {
                 gains = Some((1..=top).map(|candidate| cohort.likelihood(candidate)).collect());
+                if let Some((correlation, degrees)) = cohort.correlation(top) {
+                    let deviation = correlation * libm::sqrt(degrees / (1.0 - correlation * correlation));
+                    self.sum = KEPT * self.sum + deviation;
+                    self.squares = KEPT * KEPT * self.squares + 1.0;
+                }
                 self.count = self.count.wrapping_add(1).max(1);
                 (cohort.number, cohort.came, cohort.left, cohort.waited) = (self.count, 0, 0, 0);
             }
@@ -129,7 +150,15 @@ impl Visits {
 }
 
 impl Cohort {
+    /// Log-likelihood of the candidate.
     fn likelihood(&self, candidate: usize) -> f64 {
+        self.correlation(candidate)
+            .map_or(0.0, |(correlation, degrees)| 0.5 * degrees * libm::log(1.0 - correlation * correlation))
+    }
+
+    /// The correlation of what requests found with the service that they got by the candidate, and its degrees of freedom; `None` if too
+    /// few were served, or all found the same.
+    fn correlation(&self, candidate: usize) -> Option<(f64, f64)> {
         let (mut count, mut sum) = (0.0, 0.0);
         let (mut levels, mut services, mut both) = (0.0, 0.0, 0.0);
         for (place, (more, served)) in self.found.iter().enumerate().rev() {
@@ -147,14 +176,17 @@ impl Cohort {
             sum += service;
         }
         if count < FEWEST || levels < 1e-6 {
-            return 0.0;
+            return None;
         }
-        let correlation = (both * both / (levels * services)).min(0.999);
-        0.5 * (count - 2.0) * libm::log(1.0 - correlation)
+        Some(((both / libm::sqrt(levels * services)).clamp(-0.999, 0.999), count - 2.0))
     }
 }
 
 const WIDTH: usize = LEVELS + 1;
+
+/// Standard deviations by which the sum must exceed 0, and part of it that a cohort leaves.
+const SURE: f64 = 4.0;
+const KEPT: f64 = 0.95;
 
 /// Requests in a cohort.
 const COHORT: usize = 32;

@@ -15,7 +15,6 @@
 
 use super::{bend, scorn, unsaid};
 use crate::hash::unit;
-use crate::meter::limit;
 use crate::{Ask, Hand, Member, Plan, mix};
 
 /// What came of it.
@@ -62,6 +61,7 @@ where
     let fleet = hand.failing();
     let mut chance = ask.chance;
     let mut full = false;
+    let crowded = limits && !ask.insist && plan.crowded(ask.now);
     for _ in 0..members.len().div_ceil(SAMPLE).min(SAMPLES) {
         let mut vessels = [Vessel::default(); SAMPLE];
         let mut count = 0;
@@ -81,7 +81,11 @@ where
             let had = view.had(ask.now);
             let queue = member.queue_of(&view, had);
             // The limit is above the knee: most are looked at no closer.
-            if limits && queue >= knee && queue >= f64::from(limit(knee)) {
+            let is_full = match view.reading.open {
+                true => crowded || member.busy(ask.now),
+                false => queue >= knee && queue >= f64::from(view.limit()),
+            };
+            if limits && is_full {
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
@@ -99,7 +103,6 @@ where
         if spoke > 0 && silent > 0 {
             // Those that say nothing are taken to be like the others, but for what is seen of them.
             let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
-            let crowded = limits && !ask.insist && plan.crowded(ask.now);
             full |= crowded;
             for index in sample(members.len(), chance).filter(|_| !crowded) {
                 let member = &members[index];
