@@ -10,7 +10,7 @@
 //!    the best one; what is old counts as what is usual there, or as what its answers take here where that is more, and
 //!    between members that cost the same it is a draw in proportion to capacity.
 //! 3. **Members say nothing.** Least requests in flight from here, squared, times the latency that the member has lately
-//!    (`quiet`). Where requests pile up, each member gets a limit from what is seen of it (`member::ceiling`). Where
+//!    (`quiet`). Where requests pile up, each member gets a limit from what is seen of it (`member::concurrency`). Where
 //!    most say nothing, those that speak are compared with them by what is seen of both.
 //!
 //! A member that fails more than the fleet does looks as much more expensive. When every member has as many
