@@ -2,7 +2,8 @@
 
 use crate::Time;
 
-/// The arguments of one choice. With the same plan, the same ask gives the same member.
+/// The arguments of one choice. With the same plan, live counts and [`Hand`](crate::Hand), the same ask gives
+/// the same member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ask {
     /// How many choices this core made for this group before this one. Cores do well to begin at different

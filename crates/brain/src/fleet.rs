@@ -16,6 +16,8 @@
 //! **Whatever is told is its teller's own**: its requests, its checks, its ejections, what members said to it. So nothing counts
 //! twice, whichever way it came. A report that is lost makes what was told before it less certain until it is told
 //! again: a slow sweep tells everything, whether it has changed or not.
+//!
+//! `tests/together.rs` runs several balancers in the simulated farm.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;

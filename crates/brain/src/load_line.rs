@@ -9,6 +9,8 @@
 //!
 //! It says `unknown` where the data cannot tell, and it keeps what it predicted and holds that against what came (`record`).
 //! Nothing is ever decided by it: it is for people.
+//!
+//! `tests/load_line` runs it against members in virtual time.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString;

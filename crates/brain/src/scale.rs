@@ -18,6 +18,8 @@
 //! be used counts as nothing, and is replaced. Where nothing can be used, or nothing is known, the group keeps what it has; unless
 //! requests are refused for want of room, or wait for it at two looks in a row. That needs no model to be understood: one member more is
 //! started, and the next one when that serves.
+//!
+//! `tests/scale` runs it for a simulated day.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;

@@ -3,6 +3,9 @@
 //! A hashed wheel with lazy re-arming: moving a deadline further away, which every request does, is one
 //! store; the slot is visited at the old time, finds the new deadline and moves on (Varghese and Lauck's
 //! hashed wheel, with timers re-armed at expiry as in Linux before 4.8).
+//!
+//! A timer fires after a round of I/O that began when it was due (`sessions`), so that a process that stood
+//! still reads what has arrived before any deadline passes.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;

@@ -24,6 +24,11 @@
 //! in flight never changes, and any knee up to that is as good. With a queue in order `visits` finds the knee too small, by
 //! a third and in the worst case half. A batch is twice its size: one is done while the next one fills. All of that is
 //! harmless, since what is promised and refused goes by the knee and twice its square root.
+//!
+//! Known weakness: of members that work in batches of four or eight, at 90 % of the capacity, about a tenth
+//! has an estimate of one at any time. A batch that gets three requests looks like a server of one at a
+//! time, so it is given three. `flow` does not correct that, because it counts only windows in which more
+//! are in flight than fit for three quarters of the time.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -9,9 +9,10 @@
 //!    if the fleet were filled up to one common level of cost (`level`). Between members that are known to differ this is nearly
 //!    the best one; what is old counts as what is usual there, or as what its answers take here where that is more, and
 //!    between members that cost the same it is a draw in proportion to capacity.
-//! 3. **Members say nothing.** Least requests in flight from here, squared, times the latency that the member has lately
-//!    (`quiet`). Where requests pile up, each member gets a limit from what is seen of it (`member::ceiling`). Where
-//!    most say nothing, those that speak are compared with them by what is seen of both.
+//! 3. **Members say nothing.** Least requests in flight from here, squared, times the latency that the
+//!    member has lately (`quiet`). Where requests pile up, each member gets a limit from what is seen of it
+//!    (`member::concurrency`). Where most say nothing, those that speak are compared with them by what is
+//!    seen of both.
 //!
 //! A member that fails more than the fleet does looks as much more expensive. When every member has as many
 //! requests as it can work on and twice the square root of that on top, the next one is refused: it would only
