@@ -112,7 +112,7 @@ fn alert(engine: &Engine, busy: SocketAddr, idle: SocketAddr) {
 /// As a monitor does.
 fn tell(engine: &Engine, busy: (SocketAddr, f64), idle: (SocketAddr, f64)) {
     // Loads are compared once two reports agree that are a second apart; no others follow, so that the alert lasts.
-    for age in [3600 * SECOND, 0] {
+    for age in [3600 * SECOND, Duration::ZERO] {
         for (member, load) in [idle, busy] {
             engine.load("g", &member.to_string(), load, age, false);
         }
