@@ -1,4 +1,4 @@
-//! The picture in a terminal: layer by layer, a line for each task and each of its entries.
+//! Renders a diagram for a terminal: layer by layer, a line for each task and each of its entries.
 
 use std::fmt::Write as _;
 
