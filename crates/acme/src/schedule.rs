@@ -30,8 +30,8 @@ impl Life {
         self.until.duration_since(self.from).unwrap_or_default()
     }
 
-    /// Returns the time of renewal without advice of the authority: `until - length / 3 - chance * length /
-    /// 20`, where `chance` is from 0 to 1.
+    /// Returns the time of renewal without advice of the authority:
+    /// `until - length / 3 - chance * length / 20`, where `chance` is from 0 to 1.
     pub(crate) fn renewal(self, chance: f64) -> SystemTime {
         let length = self.length();
         self.until - length / 3 - length.mul_f64(chance.clamp(0.0, 1.0) / 20.0)

@@ -3,8 +3,8 @@
 //! A model has them as its author wrote it. It is simulated and solved with all replicas expanded ([`Flat`]).
 //! Their results are averaged to those of one, because replicas are alike.
 //!
-//! The mapping is that of other tools. With fan-out `o`, replica `k` (from 0) calls the replicas `k o`, `k o
-//! + 1`, …, `k o + o - 1`, modulo their number. Consecutive replicas share a replica of a processor.
+//! The mapping is that of other tools. With fan-out `o`, replica `k` (from 0) calls the replicas `k o`,
+//! `k o + 1`, …, `k o + o - 1`, modulo their number. Consecutive replicas share a replica of a processor.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

@@ -85,8 +85,8 @@ pub struct Findings {
     /// Whether the simulation ended because the intervals were narrow enough.
     pub precise: bool,
     /// The names of clients that finished no cycle, and of entries that replied to no request from outside,
-    /// in all that time. Their response times are unknown, and their throughput is only known to be below `3
-    /// / time` ([`Findings::time`]).
+    /// in all that time. Their response times are unknown, and their throughput is only known to be below
+    /// `3 / time` ([`Findings::time`]).
     pub unseen: Vec<String>,
 }
 

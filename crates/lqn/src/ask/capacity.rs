@@ -1,5 +1,5 @@
-//! Finds the largest load that meets goals such as `response < 0.5`, `client.p95 < 2` or `cpu.utilization <
-//! 0.8`.
+//! Finds the largest load that meets goals such as `response < 0.5`, `client.p95 < 2` or
+//! `cpu.utilization < 0.8`.
 
 use super::metric::Metric;
 use super::{Line, lines};

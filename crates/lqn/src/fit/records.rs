@@ -1,9 +1,9 @@
 //! Parses measurements: rows of numbers by name, each with its position in the text.
 //!
 //! CSV (RFC 4180) has a header with the names and a row for each observation, as written by `sweep -o csv`.
-//! Or it has the columns kind, name, metric and mean and a row for each number, as written by `simulate -o
-//! csv`. JSON is a list of objects, or one object, with the same names. An empty field or `null` was not
-//! measured.
+//! Or it has the columns kind, name, metric and mean and a row for each number, as written by
+//! `simulate -o csv`. JSON is a list of objects, or one object, with the same names. An empty field or `null`
+//! was not measured.
 
 use super::json;
 use crate::read::Trouble;

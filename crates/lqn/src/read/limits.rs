@@ -1,10 +1,10 @@
 //! Queue limits, timeouts and retries, which models of other tools do not have. They are pragmas, which those
 //! tools ignore.
 //!
-//! They are written as `#pragma queue.TASK=10` and `#pragma call.FROM.TO=timeout(0.5) retries(2)
-//! backoff(0.1)` on lines of their own. `FROM` is an entry, in all of its phases or in one (`FROM.2`), or an
-//! activity. In LQNX they are attributes of the namespace [`NAMESPACE`]: `queue-limit` of a task; `timeout`,
-//! `retries` and `backoff` of a synch-call.
+//! They are written as `#pragma queue.TASK=10` and
+//! `#pragma call.FROM.TO=timeout(0.5) retries(2) backoff(0.1)` on lines of their own. `FROM` is an entry, in
+//! all of its phases or in one (`FROM.2`), or an activity. In LQNX they are attributes of the namespace
+//! [`NAMESPACE`]: `queue-limit` of a task; `timeout`, `retries` and `backoff` of a synch-call.
 
 use super::draft::{Activity, Draft};
 use super::{At, Scope, Trouble};

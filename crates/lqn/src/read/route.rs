@@ -1,7 +1,7 @@
 //! The policy by which an entry forwards. It is a pragma, which other tools ignore.
 //!
-//! It is written as `#pragma route.ENTRY=POLICY` or `POLICY(AGE)` on a line of its own; in LQNX as `<pragma
-//! param="route.ENTRY" value="POLICY(AGE)"/>`. The age may be a parameter.
+//! It is written as `#pragma route.ENTRY=POLICY` or `POLICY(AGE)` on a line of its own; in LQNX as
+//! `<pragma param="route.ENTRY" value="POLICY(AGE)"/>`. The age may be a parameter.
 
 use super::draft::{Draft, Name};
 use super::{At, Scope, Trouble, limits};
