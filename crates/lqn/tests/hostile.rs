@@ -1,5 +1,5 @@
-//! Texts that are no models, or models of nothing: refused with a place, or read; never a panic, never a standstill
-//! without a word.
+//! Tests invalid texts and degenerate models: they are refused with a position or read, without panics and
+//! endless loops.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -96,7 +96,7 @@ proptest! {
         }
         let text = String::from_utf8_lossy(&bytes);
         if let Ok(read) = read(&text, &BTreeMap::new()) {
-            // Whatever it is, it ends.
+            // Any model that is read can be solved and simulated.
             let (found, _) = solve(&read.model);
             prop_assert!(found.tasks.iter().all(|task| task.throughput.mean.is_finite()));
             let _ = simulate(&read.model, &Effort { events: 2_000, precision: 0.5, ..Effort::default() });

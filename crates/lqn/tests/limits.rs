@@ -1,4 +1,4 @@
-//! Queues with a limit, timeouts and retries, against formulas.
+//! Tests queue limits, timeouts and retries against formulas.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn run(model: &Model) -> Findings {
     simulate(model, &Effort { events: 2_000_000, precision: 0.004, ..Effort::default() }).expect("it ends")
 }
 
-/// Requests from outside go through a front that calls a server of rate 1 with so many threads.
+/// Runs requests from outside through a front end that calls a server of rate 1 with this number of threads.
 fn fronted(pragmas: &str, arrivals: f64, threads: u32) -> Findings {
     run(&model(&format!(
         "{pragmas}\nP 0\n p pc f i\n p cpu f m {threads}\n-1\nT 0\n t front i front -1 pc\n t srv n srv -1 cpu m {threads}\n-1\n\
@@ -29,13 +29,13 @@ fn close(found: f64, truth: f64, part: f64, what: &str) {
 
 #[test]
 fn a_queue_at_its_limit_refuses_as_often_as_formulas_say() {
-    // M/M/1/5 at 90 %: four may wait.
+    // M/M/1/5 at 90 %: four requests may wait.
     let found = fronted("#pragma queue.srv=4", 0.9, 1);
     let lost = 0.1 * 0.9_f64.powi(5) / (1.0 - 0.9_f64.powi(6));
     let own = found.entries[1].failures.expect("there are limits");
     close(own.refusals.mean / own.offered.mean, lost, 0.03, "refused of M/M/1/5");
     close(found.entries[0].goodput.unwrap().mean, 0.9 * (1.0 - lost), 0.01, "goodput of M/M/1/5");
-    // Nothing waits at all: Erlang's loss formula for three servers and an offered load of 2.
+    // No request waits: Erlang's loss formula for three servers and an offered load of 2.
     let found = fronted("#pragma queue.srv=0", 2.0, 3);
     let loss = (8.0 / 6.0) / (1.0 + 2.0 + 2.0 + 8.0 / 6.0);
     let own = found.entries[1].failures.unwrap();
@@ -46,15 +46,15 @@ fn a_queue_at_its_limit_refuses_as_often_as_formulas_say() {
 
 #[test]
 fn who_gives_up_does_not_stop_the_server() {
-    // What nobody waits for any more is served all the same: times are those of M/M/1, and longer than 2 are
-    // exp(-(1 - 0.5) 2) of them.
+    // Requests that timed out are served all the same: times are those of M/M/1, and a share of exp(-(1 -
+    // 0.5) 2) of them exceeds 2.
     let found = fronted("#pragma call.front.srv=timeout(2)", 0.5, 1);
     let late = (-1.0_f64).exp();
     let own = found.entries[1].failures.unwrap();
     close(own.timeouts.mean / own.offered.mean, late, 0.03, "given up");
     close(found.entries[0].goodput.unwrap().mean, 0.5 * (1.0 - late), 0.02, "goodput");
     close(found.processors[1].busy.mean, 0.5, 0.02, "the server works on");
-    // Nobody waits longer than that: the mean of the lesser of the time and 2.
+    // No caller waits longer than the timeout: the mean of the minimum of the time and 2.
     close(found.entries[0].response.unwrap().mean, (1.0 - late) / 0.5, 0.02, "response");
     close(found.entries[1].waiting.mean, 1.0, 0.05, "waiting of M/M/1");
 }
@@ -63,7 +63,7 @@ fn who_gives_up_does_not_stop_the_server() {
 fn retries_are_counted_and_make_an_overload_worse() {
     let found = fronted("#pragma queue.srv=1\n#pragma call.front.srv=retries(2) backoff(0.5)", 0.8, 1);
     let (front, own) = (&found.entries[0], found.entries[1].failures.unwrap());
-    // A call has failed when it was refused and did not try again.
+    // A call has failed if it was refused and not retried.
     let failed = front.throughput.mean - front.goodput.unwrap().mean;
     close(failed, own.refusals.mean - own.retries.mean, 0.02, "failed");
     close(own.offered.mean, front.throughput.mean + own.retries.mean, 0.005, "offered");
@@ -79,7 +79,7 @@ fn retries_are_counted_and_make_an_overload_worse() {
 
 #[test]
 fn pauses_between_tries_are_as_long_as_was_said() {
-    // The only thread is always with one who comes back at once; the other is refused three times.
+    // One client returns at once and always has the only thread; the other one is refused three times.
     let found = run(&model(
         "#pragma queue.srv=0\n#pragma call.other.srv=retries(2) backoff(0.25)\nP 0\n p pc f i\n p cpu f\n-1\n\
          T 0\n t hog r hog -1 pc\n t other r other -1 pc z 1\n t srv n srv -1 cpu\n-1\n\
@@ -90,7 +90,7 @@ fn pauses_between_tries_are_as_long_as_was_said() {
     close(found.tasks[0].goodput.unwrap().mean, 1.0, 0.02, "goodput of the other");
 }
 
-/// What fails ends the activity it was for, and whoever waits for that is told, and does not try again.
+/// A failure ends the activity that made the call. Its caller gets the failure in a reply and does not retry.
 #[test]
 fn a_failure_goes_up_to_who_began() {
     let found = run(&model(
@@ -154,7 +154,7 @@ fn limits_are_read_and_written_in_each_format() {
         let again = model(&text);
         assert_eq!(laws::described(&again), laws::described(&own));
     }
-    // Who has no limits is written as other tools know it.
+    // A model without limits is written in the standard format.
     let plain = own.tasks.iter().cloned().map(|task| plimsoll_lqn::model::Task { queue_limit: None, ..task });
     let mut plain = Model { tasks: plain.collect(), ..own };
     plain.activities.iter_mut().flat_map(|own| &mut own.calls).for_each(|call| call.patience = None);
