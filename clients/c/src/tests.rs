@@ -145,7 +145,12 @@ fn structures_lie_as_compilers_of_c_put_them() {
     macro_rules! lies {
         ($kind:ident: $($field:ident)*) => {
             here.insert(stringify!($kind).to_owned(), size_of::<$kind>());
-            $(here.insert(format!("{}.{}", stringify!($kind), stringify!($field)), offset_of!($kind, $field));)*
+            $(
+                here.insert(
+                    format!("{}.{}", stringify!($kind), stringify!($field)),
+                    offset_of!($kind, $field),
+                );
+            )*
         };
     }
     lies!(plimsoll_options: size daemons keys multicast multicast_if lottery attempts);

@@ -130,7 +130,10 @@ pub enum Error {
         hint: &'static str,
     },
     /// The control group cannot be read.
-    #[error("cannot read the control group {}: {why}; name one as systemd-cgls shows it, or say off", folder.display())]
+    #[error(
+        "cannot read the control group {}: {why}; name one as systemd-cgls shows it, or say off",
+        folder.display()
+    )]
     Cgroup {
         /// The folder of the group.
         folder: PathBuf,

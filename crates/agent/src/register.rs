@@ -147,7 +147,8 @@ impl Inner {
     fn body(&self, draining: bool) -> Bytes {
         let Registration { capacity, max_connections, ttl, .. } = self.registration;
         let said = json!({
-            "capacity": capacity, "max_connections": max_connections, "ttl_seconds": ttl.as_secs_f64(), "draining": draining,
+            "capacity": capacity, "max_connections": max_connections, "ttl_seconds": ttl.as_secs_f64(),
+            "draining": draining,
         });
         said.to_string().into()
     }
@@ -177,7 +178,8 @@ async fn keep(inner: Arc<Inner>, place: Place) {
             (Ok(()), _) => tracing::info!("{member} is a member of group {group} at {balancer}"),
             (Err(why), Some(Err(before))) if why == before => {}
             (Err(why), _) => tracing::warn!(
-                "{member} cannot be registered as a member of group {group} at {balancer}: {why}; trying again until it can"
+                "{member} cannot be registered as a member of group {group} at {balancer}: {why}; trying \
+                again until it can"
             ),
         }
         let pause = if said.is_ok() {

@@ -211,7 +211,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in "(name=|value=|&|%[0-9a-f]{2}|%|\\{|\"values\":|[0-9]|.){0,40}") {
+        fn any_bytes_are_read_or_refused(bytes in "(name=|value=|&|%[0-9a-f]{2}|%|\\{|\"values\":|[0-9]|.)\
+            {0,40}") {
             if let Ok(report) = Report::read(bytes.as_bytes()) {
                 prop_assert!(report.values.values().all(|value| value.is_finite()));
             }

@@ -287,7 +287,8 @@ mod tests {
 
     fn lent(member: &str, moved: bool) -> String {
         let lease = json!({
-            "member": member, "address": "127.0.0.1:80", "lease": "0a", "lease_seconds": 2.5, "moved": moved, "why": "so",
+            "member": member, "address": "127.0.0.1:80", "lease": "0a", "lease_seconds": 2.5, "moved": moved,
+            "why": "so",
         });
         answer("200 OK", &lease.to_string())
     }

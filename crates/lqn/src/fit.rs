@@ -138,7 +138,8 @@ pub fn fit(
     let sound = rows::SMALLEST..=rows::LARGEST;
     if let Some((name, value)) = free.iter().find(|(_, value)| !sound.contains(value)) {
         let why = format!(
-            "`{name}` is {value:e} in the model: a search begins between {:e} and {:e}; give it a better guess",
+            "`{name}` is {value:e} in the model: a search begins between {:e} and {:e}; give it a better \
+            guess",
             rows::SMALLEST,
             rows::LARGEST
         );
@@ -236,7 +237,8 @@ fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Troubl
     let none = || {
         failed(
             line,
-            "more comes than can be served, whatever the parameters are: are the settings of the loads right?",
+            "more comes than can be served, whatever the parameters are: are the settings of the loads \
+            right?",
         )
     };
     best.map(|best| (best, starts)).ok_or_else(none)

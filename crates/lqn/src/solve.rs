@@ -169,7 +169,8 @@ pub fn left_out(model: &Model) -> Vec<String> {
         }
         if routing.policy.looks_at_loads() && !split::are_alike(model, entry) {
             all.push(format!(
-                "that what {name} sends to whom changes with the load, as those are not alike to whom it forwards"
+                "that what {name} sends to whom changes with the load, as those are not alike to whom it \
+                forwards"
             ));
         }
         if routing.policy == Policy::FirstAvailable && !split::first_has_all(model, entry) {

@@ -427,7 +427,8 @@ fn rare_things_are_solved_too() {
                 E 0 s cl 0 -1 y cl app 1 -1 A app begin s left 1 -1 s right 0.7 -1 -1 \
                 A app s begin 0.2 s a 0.1 s b 0.1 s end 0.3 y a left 1 y b right 1 \
                 : begin -> a & b ; a & b -> end ; end[app] -1";
-    let sent = "P 0 p pc f i p cpu f p log f -1 T 0 t cl r cl -1 pc z 5 m 8 t srv n srv -1 cpu t log n log -1 log -1 \
+    let sent = "P 0 p pc f i p cpu f p log f -1 T 0 t cl r cl -1 pc z 5 m 8 t srv n srv -1 cpu t log n log \
+                -1 log -1 \
                 E 0 s cl 0 -1 y cl srv 1 -1 s srv 0.5 -1 z srv log 1 -1 s log 0.6 -1 -1";
     for (name, text, within) in [
         ("preemptive", shop("p"), 6.0),

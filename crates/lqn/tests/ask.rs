@@ -113,9 +113,12 @@ fn the_largest_load_is_that_of_the_formula() {
 /// The parameters of balancers are found by name, in their ranges, also by the short names.
 #[test]
 fn numbers_of_calls_and_policies_are_found_too() {
-    let text = "#pragma route.lb=least_loaded(2)\n#pragma call.cl.lb=retries(1)\nP 0 p pc f i p ca f p cb f -1 \
-                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa n sa -1 ca m 2 t sb n sb -1 cb t st n st -1 cb -1 \
-                E 0 s cl 0 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 0.1 0.2 -1 s sb 0.1 0.3 -1 y sb st 1 2 -1 s st 0.1 -1 -1";
+    let text = "#pragma route.lb=least_loaded(2)\n#pragma call.cl.lb=retries(1)\n\
+                P 0 p pc f i p ca f p cb f -1 \
+                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa n sa -1 ca m 2 t sb n sb -1 cb t st n st -1 \
+                cb -1 \
+                E 0 s cl 0 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 0.1 0.2 -1 s sb 0.1 \
+                0.3 -1 y sb st 1 2 -1 s st 0.1 -1 -1";
     let mut model = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
     for (name, before, value) in [
         ("lb.age", 2.0, 0.5),
@@ -153,7 +156,8 @@ fn numbers_of_calls_and_policies_are_found_too() {
         let knob = Knob::find(&model, name).unwrap_or_else(|why| panic!("{name}: {why}"));
         assert!(knob.set(&mut model, wrong).is_err(), "{name}");
     }
-    let toml = "[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\nage = 1\ndemand = 0.01\nmembers = 3\nthreads = 4\ntimeout = 1\n\
+    let toml = "[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\nage = 1\ndemand = 0.01\nmembers = 3\n\
+                threads = 4\ntimeout = 1\n\
                 [[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 10\n";
     let mut model = read(toml, &BTreeMap::new()).unwrap().model;
     for (name, before) in
@@ -172,8 +176,10 @@ fn numbers_of_calls_and_policies_are_found_too() {
 #[test]
 fn numbers_of_ways_and_ranks_are_found_too() {
     let text = "P 0 p pc f i p ca h p cb f -1 \
-                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa h sa -1 ca 3 t sb n sb -1 cb t ga n ga -1 ca -1 \
-                E 0 s cl 0 -1 y cl lb 2 -1 y cl ga 1 -1 s lb 0 -1 F lb sa 0.6 -1 F lb sb 0.3 -1 s sa 0.1 -1 c sa 0.5 -1 s sb 0.1 -1 \
+                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa h sa -1 ca 3 t sb n sb -1 cb t ga n ga -1 \
+                ca -1 \
+                E 0 s cl 0 -1 y cl lb 2 -1 y cl ga 1 -1 s lb 0 -1 F lb sa 0.6 -1 F lb sb 0.3 -1 s sa 0.1 -1 \
+                c sa 0.5 -1 s sb 0.1 -1 \
                 A ga begin -1 A ga s begin 0.1 s hit 0.1 s miss 0.1 s again 0.1 s done 0.1 \
                 : begin -> (0.8) hit + (0.2) miss ; miss -> 3 * again , done ; hit[ga] ; done[ga] -1";
     let mut model = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;

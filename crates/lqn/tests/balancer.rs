@@ -9,10 +9,14 @@ use proptest::prelude::*;
 
 mod laws;
 
-const WEB: &str = "# A shop.\n\n[balancer]\nworkers = 2\ndemand = \"50us\"\n\n[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\n\
-    age = \"0.5s\"\ndemand = \"10ms\"\nthreads = 8\nqueue = 20\ntimeout = \"1s\"\nretries = 1\n\n[[group.member]]\nname = \"one\"\n\
-    cores = 2\n\n[[group.member]]\nname = \"two\"\ndemand = 0.02\nweight = 3\nqueue = 5\n\n[[group]]\nname = \"static\"\nmembers = 2\n\
-    demand = \"1ms\"\nvariation = 4\n\n[[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 50\nthink = \"1s\"\n\n\
+const WEB: &str = "# A shop.\n\n[balancer]\nworkers = 2\ndemand = \"50us\"\n\n[[group]]\nname = \"web\"\n\
+    policy = \"least_loaded\"\n\
+    age = \"0.5s\"\ndemand = \"10ms\"\nthreads = 8\nqueue = 20\ntimeout = \"1s\"\nretries = 1\n\n\
+    [[group.member]]\nname = \"one\"\n\
+    cores = 2\n\n[[group.member]]\nname = \"two\"\ndemand = 0.02\nweight = 3\nqueue = 5\n\n[[group]]\n\
+    name = \"static\"\nmembers = 2\n\
+    demand = \"1ms\"\nvariation = 4\n\n[[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 50\n\
+    think = \"1s\"\n\n\
     [[clients]]\nname = \"robots\"\ngroup = \"static\"\nrate = 100\ntimeout = \"100ms\"\n";
 
 fn model(text: &str) -> Model {
@@ -58,9 +62,12 @@ fn a_balancer_becomes_a_model() {
 
 #[test]
 fn who_only_asks_whom_to_go_to_goes_there_alone_and_members_may_share_a_processor() {
-    let text = "[balancer]\ndemand = 0.001\n[[group]]\nname = \"web\"\nasks = 0.5\ndemand = 0.01\n[[group.member]]\nname = \"one\"\n\
-                [[group]]\nname = \"api\"\ndemand = 0.02\n[[group.member]]\nname = \"two\"\nprocessor = \"one\"\n\
-                [[clients]]\nname = \"people\"\ngroup = \"web\"\nrate = 10\n[[clients]]\nname = \"robots\"\ngroup = \"api\"\nrate = 5\n";
+    let text = "[balancer]\ndemand = 0.001\n[[group]]\nname = \"web\"\nasks = 0.5\ndemand = 0.01\n\
+                [[group.member]]\nname = \"one\"\n\
+                [[group]]\nname = \"api\"\ndemand = 0.02\n[[group.member]]\nname = \"two\"\n\
+                processor = \"one\"\n\
+                [[clients]]\nname = \"people\"\ngroup = \"web\"\nrate = 10\n[[clients]]\nname = \"robots\"\n\
+                group = \"api\"\nrate = 5\n";
     let model = model(text);
     let (found, end) = solve(&model);
     assert!(end.converged);

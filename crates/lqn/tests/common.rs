@@ -94,9 +94,12 @@ fn a_balancer_decides_alike() {
     for policy in ["random", "least_loaded", "power_of_two", "least_loaded(0.5)", "sticky"] {
         let text = |demand: f64| {
             format!(
-                "#pragma route.lb={policy}\nG \"\" 1 1 -1\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f\n p cc f\n-1\n\
-                 T 0\n t cl r cl -1 pc z 5 m 12\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n t sc n sc -1 cc\n-1\n\
-                 E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.3 -1\n F lb sb 0.3 -1\n F lb sc 0.4 -1\n\
+                "#pragma route.lb={policy}\nG \"\" 1 1 -1\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f\n p \
+                 cc f\n-1\n\
+                 T 0\n t cl r cl -1 pc z 5 m 12\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n t sc \
+                 n sc -1 cc\n-1\n\
+                 E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.3 -1\n F lb sb 0.3 -1\n \
+                 F lb sc 0.4 -1\n\
                  s sa 1 -1\n s sb 1 -1\n s sc {demand} -1\n-1\n"
             )
         };

@@ -11,9 +11,11 @@ use plimsoll_lqn::{Effort, Findings, Model, plan, read, simulate, solve};
 /// log. Requests from outside are forwarded to the same server. An application is a graph and continues after
 /// its reply.
 const TEXT: &str = "G \"\" 1 1 -1 P 0 p pc f i p cpu f m 2 p disk f p box f -1 \
-    T 0 t cl r cl -1 pc z 15 m 5 t app n app -1 box m 3 t srv n srv -1 cpu m 2 t lb i lb -1 pc t store n store -1 disk \
+    T 0 t cl r cl -1 pc z 15 m 5 t app n app -1 box m 3 t srv n srv -1 cpu m 2 t lb i lb -1 pc t store n \
+    store -1 disk \
     t log n log -1 disk -1 \
-    E 0 s cl 0 -1 f cl 1 -1 y cl app 1 -1 A app begin s srv 0.3 0.4 -1 y srv store 0.5 0 -1 z srv log 0 0.5 -1 a lb 0.3 s lb 0 -1 F lb srv 1 -1 \
+    E 0 s cl 0 -1 f cl 1 -1 y cl app 1 -1 A app begin s srv 0.3 0.4 -1 y srv store 0.5 0 -1 z srv log 0 0.5 \
+    -1 a lb 0.3 s lb 0 -1 F lb srv 1 -1 \
     s store 0.2 -1 s log 0.25 -1 -1 \
     A app s begin 0.1 s left 0.2 s right 0.3 s join 0 s tail 0.4 y left srv 1 \
     : begin -> (0.5)left + (0.5)right ; left + right -> join ; join[app] -> tail -1";
@@ -140,11 +142,13 @@ fn a_pool_above_what_works_counts_as_one_that_works() {
     let entries = "s ce 0 -1\n f ce 1 -1\n y ce ae 1 -1";
     for threads in [1, 2, 4, 8, 16, 18] {
         let above = solved(format!(
-            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 c m {threads}\n t b i be -1 d\n-1\nE 0\n {entries}\n s ae 0 -1\n \
+            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 c m {threads}\n t b i be -1 d\n-1\n\
+             E 0\n {entries}\n s ae 0 -1\n \
              f ae 1 -1\n y ae be 1 -1\n s be 0.4 -1\n-1\n"
         ));
         let itself = solved(format!(
-            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 d m {threads}\n-1\nE 0\n {entries}\n s ae 0.4 -1\n-1\n"
+            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 d m {threads}\n-1\n\
+            E 0\n {entries}\n s ae 0.4 -1\n-1\n"
         ));
         assert!((above / itself - 1.0).abs() < 1e-6, "{threads}: {above} {itself}");
         // The result of mean value analysis, which does not depend on the threads.
@@ -155,7 +159,8 @@ fn a_pool_above_what_works_counts_as_one_that_works() {
 /// The solver's waiting time is wrong by a third here, as a short simulation shows.
 #[test]
 fn a_plan_leaves_formulas_that_a_simulation_refutes() {
-    let text = "P 0\n p c s 0.01 m 2\n p d f\n-1\nT 0\n t a n ae -1 c m 4\n t b n be -1 d m 2\n-1\nE 0\n a ae 1.5\n s ae 0.4 -1\n \
+    let text = "P 0\n p c s 0.01 m 2\n p d f\n-1\nT 0\n t a n ae -1 c m 4\n t b n be -1 d m 2\n-1\n\
+                E 0\n a ae 1.5\n s ae 0.4 -1\n \
                 f ae 1 -1\n y ae be 1 -1\n s be 0.4 -1\n-1\n";
     let model = read(text, &BTreeMap::new()).expect("a model").model;
     let play = |seed, events| simulate(&model, &Effort { seed, events, precision: 0.001 }).expect("it ends");

@@ -9,13 +9,16 @@ use plimsoll_lqn::{Effort, Findings, Model, fit, read, simulate, solve};
 
 /// A model with clients, a server with two threads and a disk. The demands differ from the true ones.
 const SHOP: &str = "$clients = 10\n$get = 0.02\nP 0\n p users f i\n p core f\n p disk f\n-1\n\
-    T 0\n t client r client -1 users z 1 m $clients\n t server n get -1 core m 2\n t store n read -1 disk\n-1\n\
+    T 0\n t client r client -1 users z 1 m $clients\n t server n get -1 core m 2\n t store n read -1 disk\n\
+    -1\n\
     E 0\n s client 0 -1\n y client get 1 -1\n s get $get -1\n y get read 0.5 -1\n s read 0.3 -1\n-1\n";
 const TRUTH: [(&str, f64); 2] = [("get", 0.05), ("read.demand", 0.08)];
 
 /// A model with two consecutive demands of each request on one processor.
-const PAIR: &str = "P 0\n p users f i\n p core s\n-1\nT 0\n t client r client -1 users z 1 m 5\n t one i first -1 core\n\
-    t other i second -1 core\n-1\nE 0\n s client 0 -1\n y client first 1 -1\n y client second 2 -1\n s first 0.1 -1\n\
+const PAIR: &str = "P 0\n p users f i\n p core s\n-1\nT 0\n t client r client -1 users z 1 m 5\n t one i \
+    first -1 core\n\
+    t other i second -1 core\n-1\nE 0\n s client 0 -1\n y client first 1 -1\n y client second 2 -1\n s first \
+    0.1 -1\n\
     s second 0.1 -1\n-1\n";
 
 fn make(text: &str) -> impl Fn(&[(String, f64)]) -> Result<Model, String> {
@@ -159,7 +162,8 @@ fn what_cannot_be_told_apart_is_named_with_what_would_tell() {
     // The true values are 0.05 and 0.1; the response times at five loads depend on 0.05 + 2 x 0.1.
     let truth = set(&[("first.demand", 0.05), ("second.demand", 0.1)]);
     let measure = |more: bool| {
-        let mut text = "client.threads,client.response,client.response.half_width,core.utilization,core.utilization.half_width"
+        let mut text = "client.threads,client.response,client.response.half_width,core.utilization,\
+            core.utilization.half_width"
             .to_owned();
         text += if more { ",one.throughput,first.service\n" } else { "\n" };
         for clients in [1.0, 3.0, 6.0, 12.0] {
@@ -319,7 +323,8 @@ fn what_is_wrong_with_measurements_is_said_with_its_place() {
 /// The text includes percentiles with intervals, which the solver does not provide.
 #[test]
 fn what_simulate_writes_is_read() {
-    let text = "clients,client.response,client.response.half_width,client.p95,client.p95.half_width\n3,0.2,0.01,1,0.1\n";
+    let text = "clients,client.response,client.response.half_width,client.p95,client.p95.half_width\n\
+        3,0.2,0.01,1,0.1\n";
     let found = observed(&records(text).unwrap(), &make(SHOP), &[]).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(found.rows[0].seen.len(), 1, "{found:?}");
 }
@@ -327,7 +332,8 @@ fn what_simulate_writes_is_read() {
 #[test]
 fn what_follows_from_others_counts_once() {
     let make = make(SHOP);
-    let text = "clients,client.response,client.throughput,client.busy,core.busy,core.utilization,client.p95,server.throughput,disk.busy\n\
+    let text = "clients,client.response,client.throughput,client.busy,core.busy,core.utilization,client.p95,\
+                server.throughput,disk.busy\n\
                 3,0.2,2.5,0.5,0.1,0.1,1,2.5,0\n";
     let found = observed(&records(text).unwrap(), &make, &[]).unwrap();
     let names: Vec<String> =

@@ -18,7 +18,8 @@ fn model(text: &str) -> Model {
 /// Returns a model with a client and a server, with text within section E, at its end, and after it.
 fn small(entries: &str, after: &str) -> String {
     format!(
-        "P 0 p pc f i p cpu f -1\nT 0 t cl r cl -1 pc m 3 t srv h srv other -1 cpu -1\nE 0\n s cl 0 -1\n y cl srv 1 -1\n \
+        "P 0 p pc f i p cpu f -1\nT 0 t cl r cl -1 pc m 3 t srv h srv other -1 cpu -1\n\
+         E 0\n s cl 0 -1\n y cl srv 1 -1\n \
          y cl other 1 -1\n s srv 2 -1\n s other 1 -1\n{entries}\n-1\n{after}"
     )
 }
@@ -58,12 +59,15 @@ fn what_ends_with_no_mark_of_its_own_leaves_that_of_the_section() {
 /// Returns LQNX with these attributes of the server's processor, of the server and of its activity.
 fn lqnx(processor: &str, task: &str, activity: &str, more: &str) -> String {
     format!(
-        "<lqn-model><parameters>$x = 1 <!-- one\n or two -->\n$y = $x + 1\n$model_comment = \"a comment\"</parameters>\n\
+        "<lqn-model><parameters>$x = 1 <!-- one\n or two -->\n$y = $x + 1\n\
+         $model_comment = \"a comment\"</parameters>\n\
          <processor name=\"pc\" scheduling=\"inf\"><task name=\"cl\" scheduling=\"ref\" multiplicity=\"3\">\
          <entry name=\"cl\" type=\"PH1PH2\"><entry-phase-activities><activity name=\"cl_1\" phase=\"1\">\
          <synch-call dest=\"srv\"/></activity></entry-phase-activities></entry></task></processor>\n\
-         <processor name=\"cpu\" {processor}>\n<task name=\"srv\" {task}>\n{more}<entry name=\"srv\" type=\"PH1PH2\" priority=\"2\">\
-         <entry-phase-activities>\n<activity name=\"srv_1\" phase=\"1\" host-demand-mean=\"$y\" {activity}/></entry-phase-activities></entry>\
+         <processor name=\"cpu\" {processor}>\n<task name=\"srv\" {task}>\n\
+         {more}<entry name=\"srv\" type=\"PH1PH2\" priority=\"2\">\
+         <entry-phase-activities>\n<activity name=\"srv_1\" phase=\"1\" host-demand-mean=\"$y\" \
+         {activity}/></entry-phase-activities></entry>\
          </task></processor></lqn-model>"
     )
 }
@@ -78,7 +82,8 @@ fn where_there_are_as_many_as_needed_the_number_does_not_matter() {
     }
     let said = read(&lqnx("multiplicity=\"2147483647\"", "", "", ""), &BTreeMap::new()).unwrap_err();
     assert!(said.message.contains("there cannot be 2147483647 of it"), "{said}");
-    let text = "P 0 p pc i m 2147483647 p cpu f -1 T 0 t cl r cl -1 pc t srv i srv -1 cpu m 2147483647 -1 E 0 s cl 1 -1 y cl srv 1 -1 s srv 1 -1 -1";
+    let text = "P 0 p pc i m 2147483647 p cpu f -1 T 0 t cl r cl -1 pc t srv i srv -1 cpu m 2147483647 -1 E \
+        0 s cl 1 -1 y cl srv 1 -1 s srv 1 -1 -1";
     assert_eq!(model(text).tasks[1].copies, Copies::Infinite);
 }
 
@@ -150,8 +155,10 @@ fn what_changes_no_number_is_said() {
 /// Returns a model with ten clients, half of which have priority, at a server that is always busy.
 fn ranked(kind: &str, priorities: [u32; 2], entries: [u32; 2], think: f64) -> String {
     format!(
-        "P 0 p pc f i p cpu f i -1\nT 0\n t one r one -1 pc {} m 5 z {think}\n t two r two -1 pc {} m 5 z {think}\n t srv {kind} ea eb -1 cpu m 1\n-1\n\
-         E 0\n s one 0 -1\n f one 1 -1\n y one ea 1 -1\n s two 0 -1\n f two 1 -1\n y two eb 1 -1\n s ea 1 -1\n s eb 1 -1\n p ea {}\n p eb {}\n-1\n",
+        "P 0 p pc f i p cpu f i -1\nT 0\n t one r one -1 pc {} m 5 z {think}\n t two r two -1 pc {} m 5 z \
+         {think}\n t srv {kind} ea eb -1 cpu m 1\n-1\n\
+         E 0\n s one 0 -1\n f one 1 -1\n y one ea 1 -1\n s two 0 -1\n f two 1 -1\n y two eb 1 -1\n s ea 1 \
+         -1\n s eb 1 -1\n p ea {}\n p eb {}\n-1\n",
         priorities[0], priorities[1], entries[0], entries[1]
     )
 }
@@ -232,7 +239,8 @@ fn a_fork_without_a_join_in_a_loop_is_one_round_of_it() {
     // The body `b` runs three times on average, followed by `c` and `d` in parallel; then `e`.
     let text = |more: &str| {
         format!(
-            "P 0 p pc f i -1 T 0 t cl r cl -1 pc -1 E 0 A cl aa -1\nA cl\n s aa 1 s bb 1 s cc 1 c cc 0 s dd 2 c dd 0 s ee 1 s ff 1 s gg 1\n:\n\
+            "P 0 p pc f i -1 T 0 t cl r cl -1 pc -1 E 0 A cl aa -1\n\
+             A cl\n s aa 1 s bb 1 s cc 1 c cc 0 s dd 2 c dd 0 s ee 1 s ff 1 s gg 1\n:\n\
              aa -> 3 * bb, ee; bb -> cc & dd{more}\n-1\n"
         )
     };

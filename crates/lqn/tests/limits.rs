@@ -18,7 +18,8 @@ fn run(model: &Model) -> Findings {
 /// Runs requests from outside through a front end that calls a server of rate 1 with this number of threads.
 fn fronted(pragmas: &str, arrivals: f64, threads: u32) -> Findings {
     run(&model(&format!(
-        "{pragmas}\nP 0\n p pc f i\n p cpu f m {threads}\n-1\nT 0\n t front i front -1 pc\n t srv n srv -1 cpu m {threads}\n-1\n\
+        "{pragmas}\nP 0\n p pc f i\n p cpu f m {threads}\n-1\nT 0\n t front i front -1 pc\n t srv n srv -1 \
+         cpu m {threads}\n-1\n\
          E 0\n a front {arrivals}\n s front 0 -1\n f front 1 -1\n y front srv 1 -1\n s srv 1 -1\n-1\n"
     )))
 }
@@ -83,7 +84,8 @@ fn pauses_between_tries_are_as_long_as_was_said() {
     let found = run(&model(
         "#pragma queue.srv=0\n#pragma call.other.srv=retries(2) backoff(0.25)\nP 0\n p pc f i\n p cpu f\n-1\n\
          T 0\n t hog r hog -1 pc\n t other r other -1 pc z 1\n t srv n srv -1 cpu\n-1\n\
-         E 0\n s hog 0 -1\n f hog 1 -1\n y hog srv 1 -1\n s other 0 -1\n f other 1 -1\n y other srv 1 -1\n s srv 1 -1\n-1\n",
+         E 0\n s hog 0 -1\n f hog 1 -1\n y hog srv 1 -1\n s other 0 -1\n f other 1 -1\n y other srv 1 -1\n s \
+         srv 1 -1\n-1\n",
     ));
     close(found.tasks[1].response.unwrap().mean, 0.75, 1e-6, "response of who is refused");
     assert_eq!(found.tasks[1].goodput.unwrap().mean, 0.0);
@@ -109,7 +111,8 @@ fn a_failure_goes_up_to_who_began() {
 
 #[test]
 fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
-    let text = "#pragma queue.srv=2\n#pragma call.cl.srv=timeout(1)\nP 0\n p pc f i\n p cpu f\n-1\nT 0\n t cl r cl -1 pc m 5\n\
+    let text = "#pragma queue.srv=2\n#pragma call.cl.srv=timeout(1)\nP 0\n p pc f i\n p cpu f\n-1\n\
+                T 0\n t cl r cl -1 pc m 5\n\
                 t srv n srv -1 cpu\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 -1\n-1\n";
     let own = model(text);
     let said = left_out(&own);
@@ -137,8 +140,10 @@ fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
 fn limits_are_read_and_written_in_each_format() {
     let own = model(
         "$limit = 3\n#pragma queue.srv=$limit\n#pragma call.cl.srv=timeout(0.5) retries(2) backoff(0.1)\n\
-         #pragma call.srv.2.end=retries(1)\nP 0\n p pc f i\n p cpu f\n-1\nT 0\n t cl r cl -1 pc m 5\n t srv n srv -1 cpu m 2\n\
-         t end i end -1 pc\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 1 -1\n y srv end 1 1 -1\n s end 1 -1\n-1\n",
+         #pragma call.srv.2.end=retries(1)\nP 0\n p pc f i\n p cpu f\n-1\n\
+         T 0\n t cl r cl -1 pc m 5\n t srv n srv -1 cpu m 2\n\
+         t end i end -1 pc\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 1 -1\n y srv end 1 1 -1\n s end 1 \
+         -1\n-1\n",
     );
     let lqnx = write::lqnx(&own).unwrap();
     for part in [
@@ -165,7 +170,8 @@ fn limits_are_read_and_written_in_each_format() {
 fn what_is_wrong_with_a_limit_is_said_with_its_place() {
     let text = |pragma: &str| {
         format!(
-            "# a model\n  {pragma}\nP 0 p pc f i -1 T 0 t cl r cl -1 pc t srv n srv -1 pc t two i two -1 pc -1 E 0 s cl 1 -1 \
+            "# a model\n  {pragma}\nP 0 p pc f i -1 T 0 t cl r cl -1 pc t srv n srv -1 pc t two i two -1 pc \
+             -1 E 0 s cl 1 -1 \
              y cl srv 1 -1 z cl two 1 -1 s srv 1 -1 s two 1 -1 -1"
         )
     };
@@ -194,7 +200,8 @@ fn what_is_wrong_with_a_limit_is_said_with_its_place() {
     }
     let xml = |attributes: &str| {
         format!(
-            "<lqn-model xmlns:plimsoll=\"urn:plimsoll:lqn\">\n<processor name=\"p\"><task name=\"t\" {attributes}>\n\
+            "<lqn-model xmlns:plimsoll=\"urn:plimsoll:lqn\">\n<processor name=\"p\"><task name=\"t\" \
+             {attributes}>\n\
              <entry name=\"e\" type=\"PH1PH2\"/></task></processor></lqn-model>"
         )
     };

@@ -18,7 +18,8 @@ fn run(model: &Model) -> Findings {
 /// Returns a model with clients and two servers with constant demands.
 fn two(clients: u32, pragma: &str) -> String {
     format!(
-        "{pragma}\nP 0 p pc f i p pa f p pb f -1 T 0 t cl r cl -1 pc m {clients} t sa n sa -1 pa t sb n sb -1 pb -1 \
+        "{pragma}\nP 0 p pc f i p pa f p pb f -1 T 0 t cl r cl -1 pc m {clients} t sa n sa -1 pa t sb n sb \
+         -1 pb -1 \
          E 0 s cl 0 -1 f cl 1 -1 y cl sa 1 -1 y cl sb 1 -1 s sa 1 -1 c sa 0 -1 s sb 1 -1 c sb 0 -1 -1"
     )
 }

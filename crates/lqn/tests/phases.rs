@@ -36,9 +36,11 @@ fn set() -> Vec<(String, Model)> {
                 // There are two tasks of clients; the servers have one processor each, or share one.
                 let cpu = if apart { "pb" } else { "pa" };
                 let text = format!(
-                    "P 0 p pc f i p pa f p pb f -1 T 0 t one r one -1 pc z {think} m {clients} t two r two -1 pc z {think} m 1 \
+                    "P 0 p pc f i p pa f p pb f -1 T 0 t one r one -1 pc z {think} m {clients} t two r two \
+                     -1 pc z {think} m 1 \
                      t front n front other -1 pa t store n store -1 {cpu} -1 E 0 \
-                     s one 0.1 -1 y one front 1 -1 s two 0.3 -1 y two other 1.5 -1 s front {} {} -1 y front store {} {} -1 \
+                     s one 0.1 -1 y one front 1 -1 s two 0.3 -1 y two other 1.5 -1 s front {} {} -1 y front \
+                     store {} {} -1 \
                      s other 0.4 0.4 -1 y other store 0.5 0.5 -1 s store {} {} -1 -1",
                     front[0], front[1], asks[0], asks[1], store[0], store[1]
                 );

@@ -19,9 +19,11 @@ fn trouble(text: &str) -> String {
 /// A model in which four clients call two front ends, each of which calls two of four stores; stores share
 /// two hosts.
 const SHORT: &str = "P 0\n p users f i r 4\n p web s r 2\n p host f r 2\n-1\n\
-    T 0\n t people r people -1 users z 2 m 3 r 4\n t front n front -1 web m 2 r 2\n t store n get put -1 host r 4\n\
+    T 0\n t people r people -1 users z 2 m 3 r 4\n t front n front -1 web m 2 r 2\n t store n get put -1 \
+    host r 4\n\
     I people front 2\n O front store 2\n-1\n\
-    E 0\n s people 0 -1\n y people front 1 -1\n s front 0.2 0.1 -1\n y front get 0.5 -1\n z front put 0.25 -1\n \
+    E 0\n s people 0 -1\n y people front 1 -1\n s front 0.2 0.1 -1\n y front get 0.5 -1\n z front put 0.25 \
+    -1\n \
     s get 0.3 -1\n s put 0.4 -1\n a put 0.05\n-1\n";
 
 /// Returns the same model expanded by hand.
@@ -189,16 +191,21 @@ fn what_does_not_fit_is_said_with_its_place() {
         let said = trouble(&wrong);
         assert!(said.contains(why), "{from} -> {to}: {said}");
     }
-    let many = "P 0 p pc f i -1 T 0 t cl r cl -1 pc r 100000 t sv i sv -1 pc -1 E 0 s cl 1 -1 y cl sv 1 -1 s sv 1 -1 -1";
+    let many = "P 0 p pc f i -1 T 0 t cl r cl -1 pc r 100000 t sv i sv -1 pc -1 E 0 s cl 1 -1 y cl sv 1 -1 s \
+        sv 1 -1 -1";
     assert!(
         trouble(many).starts_with("1:23: with all replicas the model has more than 100000"),
         "{}",
         trouble(many)
     );
-    let xml = "<lqn-model>\n<processor name=\"p\" scheduling=\"inf\">\n<task name=\"c\" scheduling=\"ref\">\n<fan-out dest=\"s\" value=\"3\"/>\n\
-               <entry name=\"c\" type=\"PH1PH2\"><entry-phase-activities><activity name=\"c_1\" phase=\"1\"><synch-call dest=\"s\"/></activity>\
-               </entry-phase-activities></entry></task>\n<task name=\"s\" replication=\"2\"><entry name=\"s\" type=\"PH1PH2\">\
-               <entry-phase-activities><activity name=\"s_1\" phase=\"1\" host-demand-mean=\"1\"/></entry-phase-activities></entry></task>\n</processor></lqn-model>";
+    let xml = "<lqn-model>\n<processor name=\"p\" scheduling=\"inf\">\n<task name=\"c\" scheduling=\"ref\">\n\
+               <fan-out dest=\"s\" value=\"3\"/>\n\
+               <entry name=\"c\" type=\"PH1PH2\"><entry-phase-activities><activity name=\"c_1\" \
+               phase=\"1\"><synch-call dest=\"s\"/></activity>\
+               </entry-phase-activities></entry></task>\n<task name=\"s\" replication=\"2\"><entry \
+               name=\"s\" type=\"PH1PH2\">\
+               <entry-phase-activities><activity name=\"s_1\" phase=\"1\" \
+               host-demand-mean=\"1\"/></entry-phase-activities></entry></task>\n</processor></lqn-model>";
     assert!(trouble(xml).starts_with("4:10: 1 replicas of `c`"), "{}", trouble(xml));
     assert_eq!(model(&xml.replace("\"3\"", "\"2\"")).tasks.len(), 2);
 }

@@ -106,7 +106,8 @@ fn what_begins_slowly_is_left_out() {
         much += usize::from(found.warm_up > 1.5 * 0.2 * (found.warm_up + found.time));
     }
     eprintln!(
-        "{mean} of 10000, {settled} of 12 settled, {least} not counted; {much} of 12 quick ones warmed up for longer"
+        "{mean} of 10000, {settled} of 12 settled, {least} not counted; {much} of 12 quick ones warmed up \
+        for longer"
     );
     // The server is always busy: N / X - Z.
     assert!((mean / 10_000.0 - 1.0).abs() < 0.02, "{mean}");

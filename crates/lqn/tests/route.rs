@@ -9,8 +9,10 @@ use plimsoll_lqn::{Effort, Findings, read, simulate, solve, write};
 fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
     let [one, other] = shares;
     let text = format!(
-        "{pragma}\nG \"\" 1 1 -1\nP 0\n p pl f i\n p ca f\n p cb f\n-1\nT 0\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
-         E 0\n a lb {arrivals}\n s lb 0 -1\n F lb sa {one} -1\n F lb sb {other} -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+        "{pragma}\nG \"\" 1 1 -1\nP 0\n p pl f i\n p ca f\n p cb f\n-1\n\
+         T 0\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
+         E 0\n a lb {arrivals}\n s lb 0 -1\n F lb sa {one} -1\n F lb sb {other} -1\n s sa 1 -1\n s sb 1 -1\n\
+         -1\n"
     );
     let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
     simulate(&model, &Effort { events: 4_000_000, precision: 0.005, ..Effort::default() }).expect("it ends")
@@ -67,8 +69,10 @@ fn one_is_filled_before_the_next() {
     }
     assert!(left_out(&endless).is_empty(), "{:?}", left_out(&endless));
     // All are overloaded: requests go to the first of those with the shortest queue, and no server is idle.
-    let text = "#pragma route.lb=first_available\nP 0 p pc f i p pl f i p pa f p pb f -1 T 0 t cl r cl -1 pc m 8 t lb i lb -1 pl \
-                t sa n sa -1 pa t sb n sb -1 pb -1 E 0 s cl 0 -1 f cl 1 -1 y cl lb 1 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    let text = "#pragma route.lb=first_available\nP 0 p pc f i p pl f i p pa f p pb f -1 T 0 t cl r cl -1 pc \
+                m 8 t lb i lb -1 pl \
+                t sa n sa -1 pa t sb n sb -1 pb -1 E 0 s cl 0 -1 f cl 1 -1 y cl lb 1 -1 s lb 0 -1 F lb sa \
+                0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
     let full = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
     let found = simulate(&full, &effort).unwrap();
     assert!(found.processors[2..].iter().all(|own| own.busy.mean > 0.99), "{:?}", found.processors);
@@ -87,8 +91,10 @@ fn weights_are_kept_and_sessions_stay() {
     let found = found("#pragma route.lb=weighted", 1.0, [0.75, 0.25]);
     let (one, other) = (found.entries[1].throughput.mean, found.entries[2].throughput.mean);
     assert!((one / other - 3.0).abs() < 0.001, "{one} {other}");
-    let text = "#pragma route.lb=sticky\nG \"\" 1 1 -1 P 0 p pc f i p pl f i p ca f p cb f -1 T 0 t cl r cl -1 pc m 1 t lb i lb -1 pl \
-                t sa n sa -1 ca t sb n sb -1 cb -1 E 0 s cl 1 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    let text = "#pragma route.lb=sticky\nG \"\" 1 1 -1 P 0 p pc f i p pl f i p ca f p cb f -1 T 0 t cl r cl \
+                -1 pc m 1 t lb i lb -1 pl \
+                t sa n sa -1 ca t sb n sb -1 cb -1 E 0 s cl 1 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb \
+                sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
     let model = read(text, &BTreeMap::new()).unwrap().model;
     let found = simulate(&model, &Effort { events: 50_000, ..Effort::default() }).unwrap();
     let used =
@@ -148,7 +154,8 @@ fn policies_split_requests_in_formulas_as_they_do_when_played() {
         let text = format!(
             "#pragma route.lb={policy}\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f R 2\n-1\n\
              T 0\n t cl r cl -1 pc m 400 z 1000\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
-             E 0\n s cl 0 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.75 -1\n F lb sb 0.25 -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+             E 0\n s cl 0 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.75 -1\n F lb sb 0.25 -1\n s sa 1 -1\n s \
+             sb 1 -1\n-1\n"
         );
         let model = read(&text, &BTreeMap::new()).unwrap().model;
         let (solved, how) = solve(&model);
@@ -191,8 +198,10 @@ fn targets_that_are_not_alike_get_what_they_can_do() {
         let [one, other] = threads;
         let text = format!(
             "#pragma route.lb=least_loaded\nP 0\n p pc f i\n p pl f i\n{processors}-1\n\
-             T 0\n t cl r cl -1 pc m 60 z 5\n t lb i lb -1 pl\n t sa n sa -1 ca {one}\n t sb n sb -1 cb {other}\n-1\n\
-             E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.5 -1\n F lb sb 0.5 -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+             T 0\n t cl r cl -1 pc m 60 z 5\n t lb i lb -1 pl\n t sa n sa -1 ca {one}\n t sb n sb -1 cb \
+             {other}\n-1\n\
+             E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.5 -1\n F lb sb 0.5 -1\n s sa \
+             1 -1\n s sb 1 -1\n-1\n"
         );
         let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
         let (solved, how) = solve(&model);
@@ -249,7 +258,8 @@ fn formulas_know_what_looking_at_loads_saves() {
                     (String::new(), format!(" a lb {rate}\n"))
                 };
                 let text = format!(
-                    "#pragma route.lb={policy}\nP 0\n p pl f i\n{lines}-1\nT 0\n{clients} t lb i lb -1 pl\n{tasks}-1\n\
+                    "#pragma route.lb={policy}\nP 0\n p pl f i\n{lines}-1\nT 0\n{clients} t lb i lb -1 pl\n\
+                     {tasks}-1\n\
                      E 0\n{asks} s lb 0 -1\n{forwards}{entries}-1\n"
                 );
                 let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
@@ -274,7 +284,8 @@ fn formulas_know_what_looking_at_loads_saves() {
 fn what_is_wrong_with_a_policy_is_said_with_its_place() {
     let text = |pragma: &str| {
         format!(
-            "# a model\n  {pragma}\nG \"\" 1 1 -1 P 0 p pc f -1 T 0 t lb n lb -1 pc t sa n sa -1 pc -1 E 0 a lb 0.1 s lb 0 -1 F lb sa 0.5 -1 s sa 1 -1 -1"
+            "# a model\n  {pragma}\nG \"\" 1 1 -1 P 0 p pc f -1 T 0 t lb n lb -1 pc t sa n sa -1 pc -1 E 0 a \
+            lb 0.1 s lb 0 -1 F lb sa 0.5 -1 s sa 1 -1 -1"
         )
     };
     for (pragma, why) in [

@@ -8,7 +8,8 @@ use plimsoll_lqn::{Effort, Model, plan, read, simulate, solve};
 
 /// Returns a model with busy clients, and one whose cycle is longer than any simulation.
 fn model() -> Model {
-    let text = "P 0\n p pc f i\n p cpu f\n p slow f i\n-1\nT 0\n t cl r cl -1 pc m 3\n t once r once -1 slow\n t srv n srv -1 cpu\n-1\n\
+    let text = "P 0\n p pc f i\n p cpu f\n p slow f i\n-1\nT 0\n t cl r cl -1 pc m 3\n t once r once -1 \
+                slow\n t srv n srv -1 cpu\n-1\n\
                 E 0\n s cl 1 -1\n y cl srv 1 -1\n s once 100000000 -1\n s srv 1 -1\n-1\n";
     read(text, &BTreeMap::new()).expect("a model").model
 }

@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn what_kernels_say() {
-        let text = "sockets: used 14\nTCP: inuse 7 orphan 0 tw 3 alloc 1 mem 130\nUDP: inuse 2 mem 267\nRAW: inuse 0\n";
+        let text = "sockets: used 14\nTCP: inuse 7 orphan 0 tw 3 alloc 1 mem 130\nUDP: inuse 2 mem 267\n\
+            RAW: inuse 0\n";
         assert_eq!(sockstat(text), Some(Counts { tcp: 7.0, time_wait: 3.0, udp: 2.0 }));
         assert_eq!(
             sockstat("TCP6: inuse 4\nUDP6: inuse 1\n"),
@@ -123,7 +124,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_not(text in "(TCP: |UDP: |inuse |tw |local_address|01 |:0050 |[0-9]{1,12} |\\n|.){0,30}") {
+        fn any_text_is_read_or_not(text in "(TCP: |UDP: |inuse |tw |local_address|01 |:0050 |[0-9]{1,12} \
+            |\\n|.){0,30}") {
             let _ = sockstat(&text);
             let _ = established(&text, 80);
         }

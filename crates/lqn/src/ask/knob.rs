@@ -61,7 +61,8 @@ pub const WORDS: [(&str, &str); 15] = [
     ("queue", "requests that may wait for a thread of a task"),
     (
         "variation",
-        "squared coefficient of variation of the work of an entry's first phase (of NAME.2 its second), or of an activity",
+        "squared coefficient of variation of the work of an entry's first phase (of NAME.2 its second), or \
+        of an activity",
     ),
     ("probability", "of FROM.TO, how probably an entry forwards to another, or one activity follows another"),
     ("turns", "of FROM.TO, how often the loop after an activity does another"),

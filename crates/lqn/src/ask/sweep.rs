@@ -34,7 +34,8 @@ pub fn points(axes: &[Axis]) -> Option<Vec<Vec<f64>>> {
 /// # Errors
 /// Returns a description of the expected form.
 pub fn values(text: &str) -> Result<Vec<f64>, String> {
-    const EXPECTED: &str = "expected numbers: 4, or 1,2,4, or 1..50, or 0.1..1:0.1 (in steps of 0.1), or 1..64*2 (each twice the last)";
+    const EXPECTED: &str = "expected numbers: 4, or 1,2,4, or 1..50, or 0.1..1:0.1 (in steps of 0.1), or \
+        1..64*2 (each twice the last)";
     let number = |text: &str| {
         text.trim().parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(|| EXPECTED.to_owned())
     };

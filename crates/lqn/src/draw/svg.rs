@@ -91,8 +91,10 @@ pub(super) fn render(picture: &Picture) -> String {
     let depth = nodes.iter().map(|node| node.layer + 1).max().unwrap_or(1);
     let height = TITLE + 2.0 * MARGIN + depth as f64 * (HEIGHT + BETWEEN) - BETWEEN + 40.0;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         role=\"img\" class=\"lqn\" aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+         width=\"{width:.0}\" height=\"{height:.0}\" \
+         role=\"img\" class=\"lqn\" aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" \
+         font-size=\"11\">\
          <style>{STYLE}</style><title>{title}</title><rect class=\"paper\" width=\"100%\" height=\"100%\"/>\
          <text class=\"ink\" x=\"{MARGIN}\" y=\"26\" font-size=\"14\" font-weight=\"600\">{title}</text>",
         title = escaped(if picture.title.trim().is_empty() {
@@ -141,8 +143,10 @@ pub(super) fn render(picture: &Picture) -> String {
     }
     let _ = write!(
         out,
-        "<text class=\"dim\" x=\"{MARGIN}\" y=\"{:.0}\">▱ task {{threads}} with its entries [work of each phase] · ○ processor \
-         {{cores}} · ▶ waits for the answer · ▷ goes on · dashed: is answered by the other instead</text></svg>",
+        "<text class=\"dim\" x=\"{MARGIN}\" y=\"{:.0}\">▱ task {{threads}} with its entries [work of each \
+         phase] · ○ processor \
+         {{cores}} · ▶ waits for the answer · ▷ goes on · dashed: is answered by the other \
+         instead</text></svg>",
         height - 14.0
     );
     out + "\n"
@@ -220,7 +224,8 @@ impl<'p> Shape<'p> {
                 let at = middle + SKEW / 2.0;
                 let _ = write!(
                     out,
-                    "<path class=\"arrow\" d=\"M{at:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{at:.1} {y:.1}l-4 -9h8z\"/>\
+                    "<path class=\"arrow\" d=\"M{at:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{at:.1} \
+                     {y:.1}l-4 -9h8z\"/>\
                      <text class=\"mean\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                     y - 22.0,
                     at + 7.0,
@@ -294,7 +299,8 @@ fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) 
     let _ = write!(
         out,
         "<circle class=\"processor\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"/>\
-         <text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" text-anchor=\"middle\">{}</text>\
+         <text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" \
+         text-anchor=\"middle\">{}</text>\
          <text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"10\" text-anchor=\"middle\">{}</text>",
         y + 1.0,
         escaped(&own.name),
@@ -359,16 +365,20 @@ impl Line {
 
 /// The colours, as constants and as variables for viewers that support them: a page's variables take
 /// precedence, then the dark scheme's.
-const STYLE: &str = ".lqn .paper{fill:#fff;fill:var(--paper,#fff)}.lqn .ink{fill:#1c2733;fill:var(--ink,#1c2733)}\
+const STYLE: &str = "\
+.lqn .paper{fill:#fff;fill:var(--paper,#fff)}\
+.lqn .ink{fill:#1c2733;fill:var(--ink,#1c2733)}\
 .lqn .dim{fill:#5a6775;fill:var(--dim,#5a6775)}\
 .lqn .task{fill:#eef3f8;fill:var(--task,#eef3f8);stroke:#1c2733;stroke:var(--ink,#1c2733)}\
 .lqn .client{fill:#fdf3e3;fill:var(--client,#fdf3e3)}\
 .lqn .slice{stroke:#1c2733;stroke:var(--ink,#1c2733);stroke-width:.7;fill:none}\
 .lqn .processor{fill:#fff;fill:var(--paper,#fff);stroke:#1c2733;stroke:var(--ink,#1c2733)}\
 .lqn .host{stroke:#5a6775;stroke:var(--dim,#5a6775);fill:none;stroke-width:.8}\
-.lqn .arrow{stroke:#0072b2;stroke:var(--line,#0072b2);fill:none;stroke-width:1.2}.lqn .forward{stroke-dasharray:5 3}\
+.lqn .arrow{stroke:#0072b2;stroke:var(--line,#0072b2);fill:none;stroke-width:1.2}\
+.lqn .forward{stroke-dasharray:5 3}\
 .lqn .head{fill:#0072b2;fill:var(--line,#0072b2);stroke:#0072b2;stroke:var(--line,#0072b2)}\
 .lqn .open{fill:#fff;fill:var(--paper,#fff)}\
-.lqn .mean{fill:#1c2733;fill:var(--ink,#1c2733);stroke:#fff;stroke:var(--paper,#fff);stroke-width:3px;paint-order:stroke;font-size:10px}\
-@media (prefers-color-scheme:dark){.lqn{--paper:#0f1419;--ink:#e6edf3;--dim:#9aa7b4;--task:#182029;--client:#2a2418;\
---line:#4aa8e0}}";
+.lqn .mean{fill:#1c2733;fill:var(--ink,#1c2733);stroke:#fff;stroke:var(--paper,#fff);\
+stroke-width:3px;paint-order:stroke;font-size:10px}\
+@media (prefers-color-scheme:dark){.lqn{--paper:#0f1419;--ink:#e6edf3;--dim:#9aa7b4;--task:#182029;\
+--client:#2a2418;--line:#4aa8e0}}";

@@ -40,7 +40,8 @@ pub(super) fn render(picture: &Picture) -> String {
             }
         }
     }
-    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] mean work, { } how many, < > replicas\n";
+    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] \
+        mean work, { } how many, < > replicas\n";
     out
 }
 

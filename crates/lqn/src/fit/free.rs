@@ -53,7 +53,12 @@ fn changed(base: &Model, mut other: Model) -> Option<BTreeSet<usize>> {
 
 /// Returns the name of an activity, which for a first phase is its entry's.
 fn name_of(model: &Model, activity: usize) -> &str {
-    let begins = |body: &Body| matches!(body, Body::Phases(phases) if phases.first().is_some_and(|own| own.0 == activity));
+    let begins = |body: &Body| {
+        matches!(
+            body,
+            Body::Phases(phases) if phases.first().is_some_and(|own| own.0 == activity)
+        )
+    };
     let entry = model.entries.iter().find(|entry| begins(&entry.body));
     entry.map_or(&model.activities[activity].name, |entry| &entry.name)
 }

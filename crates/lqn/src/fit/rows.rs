@@ -153,7 +153,8 @@ fn sane(field: &Field) -> Result<(), Trouble> {
     let (than, what, bound) =
         if size > LARGEST { ("above", "large", LARGEST) } else { ("below", "small", SMALLEST) };
     Err(field.says(format!(
-        "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units right?",
+        "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units \
+        right?",
         field.name, field.value
     )))
 }
@@ -185,7 +186,8 @@ fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
     let Some((Copies::Some(count), what)) = own.filter(|_| line.kind != "entry") else { return Ok(()) };
     match line.metric {
         "utilization" if field.value > ROUNDED => Err(field.says(format!(
-            "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` says",
+            "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` \
+            says",
             field.name, line.name
         ))),
         "busy" if field.value > f64::from(count) * ROUNDED => Err(field.says(format!(
@@ -232,7 +234,8 @@ fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<
     }
     let words = WORDS.map(|(word, _)| word).join(", ");
     Err(field.says(format!(
-        "`{name}` is no parameter of the model, no number of it (NAME.{words}) and nothing that could be measured \
+        "`{name}` is no parameter of the model, no number of it (NAME.{words}) and nothing that could be \
+         measured \
          (NAME.{})",
         METRICS.join(", ")
     )))
@@ -295,7 +298,8 @@ impl Dropped {
                 "nothing was measured that tells: a 0 without half of its interval says nothing"
             }
             _ => {
-                "a model is not fitted to percentiles, nor to what fails: formulas do not have them; measure response \
+                "a model is not fitted to percentiles, nor to what fails: formulas do not have them; measure \
+                 response \
                  times, throughputs, waiting, service or utilizations, too"
             }
         }

@@ -217,7 +217,8 @@ impl Maker<'_> {
             let router = match (patience, &group.asks) {
                 (Some(_), Some(asks)) => {
                     return Err(self.places.of(asks).says(
-                        "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and `backoff` are those of the \
+                        "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and \
+                         `backoff` are those of the \
                          clients",
                     ));
                 }
@@ -287,7 +288,8 @@ impl Maker<'_> {
             }
             _ => {
                 return Err(name.at.says(format!(
-                    "`{}` has either a number (clients that think in between) or a rate (requests per second)",
+                    "`{}` has either a number (clients that think in between) or a rate (requests per \
+                    second)",
                     name.text
                 )));
             }
@@ -367,7 +369,8 @@ impl Maker<'_> {
                 let at = self.places.of(queue);
                 if threads == Copies::Infinite {
                     return Err(at.says(format!(
-                        "nothing waits for a thread of `{}`, which has as many as are needed: give it `threads`",
+                        "nothing waits for a thread of `{}`, which has as many as are needed: give it \
+                        `threads`",
                         one.text
                     )));
                 }
@@ -404,7 +407,8 @@ impl Maker<'_> {
         let mut routing = match &group.policy {
             Some(policy) if policy.get_ref().contains('$') => {
                 let what = format!(
-                    "this form has no parameters: write a number here, and change it by its name (--set {}.age=2)",
+                    "this form has no parameters: write a number here, and change it by its name (--set \
+                    {}.age=2)",
                     group.name.get_ref()
                 );
                 return Err(self.places.of(policy).says(what));

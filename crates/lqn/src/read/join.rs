@@ -65,7 +65,8 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
             }
             if own.copies == Copies::Infinite {
                 return Err(at.says(format!(
-                    "nothing ever waits for a thread of `{}`, which has as many as are needed: give it a number",
+                    "nothing ever waits for a thread of `{}`, which has as many as are needed: give it a \
+                    number",
                     own.name.text
                 )));
             }
@@ -90,7 +91,8 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
         let all: f64 = own.forwards.iter().map(|(_, share)| share).sum();
         if (all - 1.0).abs() > 1e-3 {
             return Err(name.at.says(format!(
-                "`{}` forwards {all} of its requests: where it has a policy the shares, which are weights, add up to 1",
+                "`{}` forwards {all} of its requests: where it has a policy the shares, which are weights, \
+                add up to 1",
                 name.text
             )));
         }
@@ -230,7 +232,8 @@ impl Joiner {
             let entry = self.entry(to)?;
             if own.order != Order::Stochastic && count.fract() != 0.0 {
                 return Err(to.at.says(format!(
-                    "`{}` calls `{}` exactly {count} times: that is no whole number; let the order be stochastic, or change it",
+                    "`{}` calls `{}` exactly {count} times: that is no whole number; let the order be \
+                    stochastic, or change it",
                     own.name.text, to.text
                 )));
             }

@@ -84,7 +84,8 @@ pub(super) fn all(document: &Document<'_>, root: Node<'_, '_>) -> Result<(), Tro
             };
             if !known {
                 return Err(at(own.range().start).says(format!(
-                    "`{}` of `{name}` is not known; there are queue-limit of a task, and timeout, retries and backoff of a \
+                    "`{}` of `{name}` is not known; there are queue-limit of a task, and timeout, retries \
+                     and backoff of a \
                      synch-call",
                     own.name()
                 )));

@@ -180,7 +180,8 @@ impl<'d> Xml<'d, '_, '_> {
             "inf" => Scheduling::Fcfs,
             other => {
                 return Err(at.says(format!(
-                    "scheduling `{other}` of processors is not supported; there are fcfs, ps, hol, pp, rand and inf"
+                    "scheduling `{other}` of processors is not supported; there are fcfs, ps, hol, pp, rand \
+                    and inf"
                 )));
             }
         };
@@ -265,9 +266,10 @@ impl<'d> Xml<'d, '_, '_> {
             }
         }
         if self.number(own, "queue-length", 0.0)? != 0.0 {
-            return Err(self
-                .at_attribute(own, "queue-length")
-                .says("`queue-length`, which every tool understands otherwise, is not supported; write `plimsoll:queue-limit`"));
+            return Err(self.at_attribute(own, "queue-length").says(
+                "`queue-length`, which every tool understands otherwise, is not supported; write \
+                    `plimsoll:queue-limit`",
+            ));
         }
         for child in elements(own) {
             match child.tag_name().name() {

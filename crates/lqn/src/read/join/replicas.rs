@@ -26,7 +26,8 @@ pub(super) fn join(model: &mut Model, tasks: &[draft::Task], fans: &[Fan]) -> Re
         let processor = &model.processors[task.processor.0];
         if !task.replicas.is_multiple_of(processor.replicas) {
             return Err(own.name.at.says(format!(
-                "there are {} replicas of `{}`, and {} of its processor `{}`, which can have no part of them each",
+                "there are {} replicas of `{}`, and {} of its processor `{}`, which can have no part of them \
+                each",
                 task.replicas, task.name, processor.replicas, processor.name
             )));
         }
@@ -89,7 +90,8 @@ fn out(model: &Model, pair: (TaskId, TaskId), given: Given, at: At) -> Result<u3
     if inwards.is_none_or(|inwards| here * out != there * inwards) {
         let inwards = inwards.unwrap_or(1);
         return Err(at.says(format!(
-            "{here} replicas of `{}` that ask {out} each, and {there} of `{}` that are asked by {inwards} each, do not fit: \
+            "{here} replicas of `{}` that ask {out} each, and {there} of `{}` that are asked by {inwards} \
+             each, do not fit: \
              {here} * fan-out is {there} * fan-in",
             from.name, to.name
         )));

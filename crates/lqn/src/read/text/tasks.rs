@@ -143,7 +143,10 @@ impl Parser<'_, '_> {
     /// Parses the part after the entries of a task: the processor, and options with a value each.
     fn task_options(&mut self, task: &mut Task) -> Result<(), Trouble> {
         if self.is_word("q") {
-            return Err(self.at().says("`q`, which every tool understands otherwise, is not supported; write `#pragma queue.TASK=NUMBER`"));
+            return Err(self.at().says(
+                "`q`, which every tool understands otherwise, is not supported; write \
+                `#pragma queue.TASK=NUMBER`",
+            ));
         }
         task.processor = self.name("the processor of the task")?;
         if self.is_number() {
