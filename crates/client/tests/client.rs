@@ -123,7 +123,7 @@ fn server(member: u16) -> SocketAddr {
     ([127, 0, 0, 1], member).into()
 }
 
-/// Sets so many attempts that they take minutes, for daemons that stall on a slow machine.
+/// Sets enough attempts to take minutes, for daemons that stall on a slow machine.
 fn patient(settings: Settings) -> Settings {
     Settings { attempts: 255, ..settings }
 }

@@ -1,5 +1,5 @@
 //! Measures the simulator: events per second of processor time on the paper's H-ORB (24 clients) and on other
-//! models, and the time for 88,000 client cycles of H-ORB, for which lqsim needs 0.60 s. Run by
+//! models. Also measures the time for 88,000 client cycles of H-ORB, for which lqsim needs 0.60 s. Run by
 //! `make bench-model`.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
