@@ -1,5 +1,5 @@
-//! Gives the shared library its name: programs look for it by the part of the version that breaks what they were built with.
-//! Before 1.0 that is the minor version, too.
+//! Sets the soname of the shared library to the part of the version whose change breaks the ABI: the major
+//! version, and before 1.0 the minor version too.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

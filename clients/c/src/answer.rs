@@ -1,4 +1,4 @@
-//! Who is to serve, in the header's form.
+//! The structures of the header that describe a picked member.
 
 use std::ffi::c_char;
 use std::io::Write as _;
@@ -10,11 +10,11 @@ use libc::{
     AF_INET, AF_INET6, in6_addr, sa_family_t, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,
 };
 
-/// As in the header.
+/// The constants `PLIMSOLL_FURTHER` and `PLIMSOLL_TEXT` of the header.
 pub(crate) const FURTHER: usize = 4;
 pub(crate) const TEXT: usize = 64;
 
-/// As in the header.
+/// A member, with the layout of the header.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct plimsoll_member {
@@ -24,7 +24,7 @@ pub struct plimsoll_member {
     pub(crate) text: [c_char; TEXT],
 }
 
-/// As in the header.
+/// An answer, with the layout of the header.
 #[repr(C)]
 pub struct plimsoll_answer {
     pub(crate) member: plimsoll_member,
@@ -35,15 +35,17 @@ pub struct plimsoll_answer {
 }
 
 impl plimsoll_member {
-    /// The one at an address.
+    /// Creates the member at `address`.
     pub(crate) fn of(number: u16, address: SocketAddr) -> Self {
         member(number, address)
     }
 }
 
 impl plimsoll_answer {
+    /// Writes a pick as an answer; cuts the list of further members and the information to their arrays.
+    ///
     /// # Safety
-    /// `answer` points to room for one.
+    /// `answer` points to memory for a `plimsoll_answer`.
     pub(crate) unsafe fn write(answer: *mut Self, pick: &Pick) {
         let mut whole = Self {
             member: member(pick.member, pick.address),
@@ -64,7 +66,7 @@ impl plimsoll_answer {
 }
 
 const NOBODY: plimsoll_member = plimsoll_member {
-    // SAFETY: it is numbers, all of which may be 0.
+    // SAFETY: the structure consists of numbers, for which all zeros is a valid value.
     address: unsafe { std::mem::zeroed() },
     address_len: 0,
     number: 0,
@@ -82,7 +84,7 @@ fn member(number: u16, address: SocketAddr) -> plimsoll_member {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(four.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: a storage has room for every address, and is aligned for it.
+            // SAFETY: a `sockaddr_storage` is large enough and aligned for every socket address.
             unsafe { room.cast::<sockaddr_in>().write(four) };
             size_of::<sockaddr_in>() as socklen_t
         }
@@ -124,7 +126,7 @@ mod tests {
             let room = &raw const member.address;
             let back: SocketAddr = if i32::from(member.address.ss_family) == AF_INET {
                 assert_eq!(member.address_len as usize, size_of::<sockaddr_in>());
-                // SAFETY: the family says that it is one.
+                // SAFETY: the address family identifies it as a `sockaddr_in`.
                 let four = unsafe { room.cast::<sockaddr_in>().read() };
                 (four.sin_addr.s_addr.to_ne_bytes(), u16::from_be(four.sin_port)).into()
             } else {
@@ -146,9 +148,9 @@ mod tests {
             further: vec![(2, address); FURTHER + 1],
         };
         let mut answer = std::mem::MaybeUninit::uninit();
-        // SAFETY: there is room.
+        // SAFETY: the memory is large enough.
         unsafe { plimsoll_answer::write(answer.as_mut_ptr(), &pick) };
-        // SAFETY: it was written just now.
+        // SAFETY: the call above initialized it.
         let answer: plimsoll_answer = unsafe { answer.assume_init() };
         assert_eq!((answer.further_len, answer.info_len, answer.further[3].number), (FURTHER, MOST_INFO, 2));
     }

@@ -1,4 +1,4 @@
-//! What fails becomes a code and, for the thread that called, a message; also what panics.
+//! Turns errors and panics into a code and a message for the calling thread.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ::plimsoll_client::{LeaseError, OpenError, Unserved};
 
-/// A code of the header, and what there is to say.
+/// An error: a code of the header and its cause.
 #[derive(Debug)]
 pub(crate) struct Fault {
     code: c_int,
@@ -35,16 +35,16 @@ const LOOK_UP: c_int = 18;
 const SYSTEM: c_int = 19;
 const BUG: c_int = 20;
 
-/// Bytes of a message, the last one 0.
+/// The size of the message buffer in bytes, including the terminating 0.
 const ROOM: usize = 512;
 
 thread_local! {
-    /// Nothing that would have to be given back when a thread ends.
+    /// The last message. The type needs no destructor when a thread ends.
     static LAST: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
 }
 
 impl Fault {
-    /// No fault: there is nothing.
+    /// No error: there is no outcome to return.
     pub(crate) const NOTHING: Self = Self { code: NOTHING, why: Why::Words("nothing has come") };
 
     pub(crate) fn usage(why: &'static str) -> Self {
@@ -89,9 +89,10 @@ impl From<LeaseError> for Fault {
     }
 }
 
-/// Does it, and gives the code. A panic ends here.
+/// Runs a call, stores the message of its error and returns its code. Catches panics.
 pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Fault>) -> c_int {
-    // What a panic leaves half done is behind locks that go on (see `Client`), or C's, which is told.
+    // State that a panic leaves inconsistent is behind locks that ignore poisoning (see `Client`), or belongs
+    // to the C caller, which gets the code.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => OK,
         Ok(Err(Fault { code: NOTHING, .. })) => NOTHING,
@@ -110,14 +111,14 @@ pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Fault>) -> c_int {
     }
 }
 
-/// Keeps as much of it as there is room for.
+/// Stores a message, cut to the size of the buffer.
 fn say(why: &dyn Display) {
     LAST.with_borrow_mut(|room| {
         let mut rest = &mut room[..ROOM - 1];
-        // It fails when there is no more room, and what was written stays.
+        // The write fails when the buffer is full; the part written so far stays.
         let _ = write!(rest, "{why}");
         let end = ROOM - 1 - rest.len();
-        // The last character may be cut.
+        // The cut may be inside a character.
         let end = match str::from_utf8(&room[..end]) {
             Ok(_) => end,
             Err(cut) => cut.valid_up_to(),
@@ -126,12 +127,12 @@ fn say(why: &dyn Display) {
     });
 }
 
-/// The last message of this thread: its own until it says another.
+/// Returns the last message of this thread, valid until its next failing call.
 pub(crate) fn last() -> *const c_char {
     LAST.with(|room| room.as_ptr().cast())
 }
 
-/// A code in words.
+/// Returns a description of a code.
 pub(crate) fn words(code: c_int) -> &'static CStr {
     match code {
         OK => c"ok",
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     fn message() -> String {
-        // SAFETY: it ends with 0, and this thread says nothing meanwhile.
+        // SAFETY: it ends with 0, and this thread stores no other message meanwhile.
         unsafe { CStr::from_ptr(last()) }.to_str().unwrap().to_owned()
     }
 

@@ -1,8 +1,8 @@
-//! The C library of the lottery's clients. `include/plimsoll.h` says what each function does; `tests.rs` holds the two against
-//! each other.
+//! The C library of the lottery's clients. `include/plimsoll.h` documents the functions; `tests.rs` compares
+//! it with this code.
 //!
-//! The only unsafe code of the project is here, and it does three things: reads strings and structures that C passed, writes
-//! structures that C made room for, and lends out a client as a pointer. Nothing panics across the border: a panic becomes
+//! The unsafe code here does three things: it reads strings and structures passed by C, writes structures
+//! into memory of C, and lends clients and leases as pointers. No panic crosses the boundary: it becomes
 //! `PLIMSOLL_BUG` (`fault.rs`).
 
 #![expect(non_camel_case_types, reason = "the names of the header")]
@@ -20,14 +20,17 @@ pub use answer::{plimsoll_answer, plimsoll_member};
 use fault::{Fault, guarded};
 pub use options::plimsoll_options;
 
-/// What C knows as a client.
+/// A client, opaque to C.
 pub struct plimsoll_client(Client);
 
-/// What C knows as a lease.
+/// A lease, opaque to C.
 pub struct plimsoll_lease(Lease);
 
+/// Opens a client.
+///
 /// # Safety
-/// `options` points to a structure whose first field is its size, and whose texts end with 0; `client` to room for a pointer.
+/// `options` points to a structure whose first field is its size, and whose strings end with 0. `client`
+/// points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_open(
     options: *const plimsoll_options,
@@ -37,7 +40,7 @@ pub unsafe extern "C" fn plimsoll_open(
         if client.is_null() {
             return Err(Fault::usage("there is no room for the client (NULL)"));
         }
-        // SAFETY: it is not null, and by contract there is room.
+        // SAFETY: it is not null, and by contract it points to memory for a pointer.
         unsafe { client.write(std::ptr::null_mut()) };
         // SAFETY: by contract.
         let settings = unsafe { plimsoll_options::settings(options) }?;
@@ -48,33 +51,39 @@ pub unsafe extern "C" fn plimsoll_open(
     })
 }
 
+/// Closes a client.
+///
 /// # Safety
 /// `client` is null or came from `plimsoll_open`, and no other call uses it now or later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_close(client: *mut plimsoll_client) {
     guarded(|| {
         if !client.is_null() {
-            // SAFETY: by contract it is the box that was lent out, and nobody else has it.
+            // SAFETY: by contract it is the box that `plimsoll_open` returned, and no other call uses it.
             drop(unsafe { Box::from_raw(client) });
         }
         Ok(())
     });
 }
 
+/// Waits for the member to send a request to.
+///
 /// # Safety
-/// `client` is null or open, `service` a text that ends with 0, `answer` room for one.
+/// `client` is null or open, `service` is a string that ends with 0, `answer` points to memory for an answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_pick(
     client: *mut plimsoll_client,
     service: *const c_char,
     answer: *mut plimsoll_answer,
 ) -> c_int {
-    // SAFETY: by contract; no information is no bytes.
+    // SAFETY: by contract; a null `info` with length 0 is allowed.
     unsafe { plimsoll_pick_with(client, service, std::ptr::null(), 0, answer) }
 }
 
+/// Waits for a member, and sends information to the daemons' applications.
+///
 /// # Safety
-/// As `plimsoll_pick`; `info` has `info_len` bytes.
+/// As for `plimsoll_pick`; `info` points to `info_len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_pick_with(
     client: *mut plimsoll_client,
@@ -94,12 +103,14 @@ pub unsafe extern "C" fn plimsoll_pick_with(
             return Err(Fault::usage("there is no room for the answer (NULL)"));
         }
         let pick = client.pick(service, info)?;
-        // SAFETY: it is not null, and by contract there is room.
+        // SAFETY: it is not null, and by contract it points to memory for an answer.
         unsafe { plimsoll_answer::write(answer, &pick) };
         Ok(())
     })
 }
 
+/// Records a failure of a member, so that it is not picked for a while.
+///
 /// # Safety
 /// `client` is null or open.
 #[unsafe(no_mangle)]
@@ -111,8 +122,10 @@ pub unsafe extern "C" fn plimsoll_failed(client: *mut plimsoll_client, member: u
     })
 }
 
+/// Asks for a member without waiting.
+///
 /// # Safety
-/// As `plimsoll_pick_with`; `context` is only kept.
+/// As for `plimsoll_pick_with`; `context` is stored and never dereferenced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_ask(
     client: *mut plimsoll_client,
@@ -132,6 +145,8 @@ pub unsafe extern "C" fn plimsoll_ask(
     })
 }
 
+/// Returns the descriptor for an event loop, or -1 on error.
+///
 /// # Safety
 /// `client` is null or open.
 #[unsafe(no_mangle)]
@@ -145,6 +160,8 @@ pub unsafe extern "C" fn plimsoll_fd(client: *const plimsoll_client) -> c_int {
     fd
 }
 
+/// Returns the milliseconds until `plimsoll_process` is due, or -1 if nothing is.
+///
 /// # Safety
 /// `client` is null or open.
 #[unsafe(no_mangle)]
@@ -153,7 +170,7 @@ pub unsafe extern "C" fn plimsoll_timeout_ms(client: *const plimsoll_client) -> 
     guarded(|| {
         // SAFETY: by contract.
         if let Some(left) = unsafe { borrow(client) }?.timeout() {
-            // Not too early, or a loop would turn until it is time.
+            // Round up: with a shorter time an event loop would spin until it is due.
             time = c_int::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX);
         }
         Ok(())
@@ -161,19 +178,23 @@ pub unsafe extern "C" fn plimsoll_timeout_ms(client: *const plimsoll_client) -> 
     time
 }
 
+/// Receives answers and handles timeouts without waiting.
+///
 /// # Safety
 /// `client` is null or open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_process(client: *mut plimsoll_client) -> c_int {
     guarded(|| {
-        // SAFETY: by contract. If more has come the descriptor stays readable.
+        // SAFETY: by contract. If more datagrams are waiting, the descriptor stays readable.
         unsafe { borrow(client) }?.process();
         Ok(())
     })
 }
 
+/// Takes the next outcome of `plimsoll_ask`.
+///
 /// # Safety
-/// `client` is null or open, `context` room for a pointer, `answer` room for one.
+/// `client` is null or open, `context` points to memory for a pointer, `answer` to memory for an answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_next(
     client: *mut plimsoll_client,
@@ -188,18 +209,22 @@ pub unsafe extern "C" fn plimsoll_next(
         }
         let next = client.next();
         let tag = next.as_ref().map_or(0, |(tag, _)| *tag);
-        // SAFETY: it is not null, and by contract there is room. The number was a pointer before.
+        // SAFETY: it is not null, and by contract it points to memory for a pointer. The tag was made from a
+        // pointer.
         unsafe { context.write(std::ptr::with_exposed_provenance_mut(tag as usize)) };
         let (_, outcome) = next.ok_or(Fault::NOTHING)?;
         let pick = outcome?;
-        // SAFETY: it is not null, and by contract there is room.
+        // SAFETY: it is not null, and by contract it points to memory for an answer.
         unsafe { plimsoll_answer::write(answer, &pick) };
         Ok(())
     })
 }
 
+/// Leases a member of a balancer's group.
+///
 /// # Safety
-/// `url` and `group` are texts that end with 0, `key` is null or another; `lease` is room for a pointer, `member` for a member.
+/// `url` and `group` are strings that end with 0, `key` is null or such a string. `lease` points to memory
+/// for a pointer, `member` to memory for a member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_bind(
     url: *const c_char,
@@ -213,7 +238,7 @@ pub unsafe extern "C" fn plimsoll_bind(
         if lease.is_null() || member.is_null() {
             return Err(Fault::usage("there is no room for the lease or the member (NULL)"));
         }
-        // SAFETY: it is not null, and by contract there is room.
+        // SAFETY: it is not null, and by contract it points to memory for a pointer.
         unsafe { lease.write(std::ptr::null_mut()) };
         // SAFETY: by contract.
         let url = unsafe { text_of(url) }?.ok_or_else(|| Fault::usage("there is no URL (NULL)"))?;
@@ -222,7 +247,7 @@ pub unsafe extern "C" fn plimsoll_bind(
         // SAFETY: by contract.
         let key = unsafe { text_of(key) }?.map(str::to_owned);
         let bound = Lease::bind(url, group, &Wish { key, seconds: span(seconds)?, exclude: Vec::new() })?;
-        // SAFETY: it is not null, and by contract there is room.
+        // SAFETY: it is not null, and by contract it points to memory for a member.
         unsafe { member.write(plimsoll_member::of(0, bound.address)) };
         // SAFETY: as above.
         unsafe { lease.write(Box::into_raw(Box::new(plimsoll_lease(bound)))) };
@@ -230,8 +255,11 @@ pub unsafe extern "C" fn plimsoll_bind(
     })
 }
 
+/// Renews a lease.
+///
 /// # Safety
-/// `lease` is null or bound, and no other call uses it now; `member` is room for one.
+/// `lease` is null or bound, and no other call uses it now. `moved` and `member` are null or point to memory
+/// for their type.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn plimsoll_renew(
     lease: *mut plimsoll_lease,
@@ -248,7 +276,7 @@ pub unsafe extern "C" fn plimsoll_renew(
         }
         let exclude = if failed == 0 { Vec::new() } else { vec![lease.member.clone()] };
         let elsewhere = lease.renew(&Wish { exclude, ..Wish::default() })?;
-        // SAFETY: it is not null, and by contract there is room.
+        // SAFETY: it is not null, and by contract it points to memory for an `int`.
         unsafe { moved.write(c_int::from(elsewhere)) };
         // SAFETY: as above.
         unsafe { member.write(plimsoll_member::of(0, lease.address)) };
@@ -256,6 +284,8 @@ pub unsafe extern "C" fn plimsoll_renew(
     })
 }
 
+/// Returns the lease's duration in seconds, or -1 if `lease` is null.
+///
 /// # Safety
 /// `lease` is null or bound.
 #[unsafe(no_mangle)]
@@ -265,6 +295,8 @@ pub unsafe extern "C" fn plimsoll_seconds(lease: *const plimsoll_lease) -> c_int
     lease.map_or(-1, |lease| c_int::try_from(lease.0.span.as_secs()).unwrap_or(c_int::MAX))
 }
 
+/// Releases a lease.
+///
 /// # Safety
 /// `lease` is null or bound, and no other call uses it now or later.
 #[unsafe(no_mangle)]
@@ -273,25 +305,25 @@ pub unsafe extern "C" fn plimsoll_release(lease: *mut plimsoll_lease) -> c_int {
         if lease.is_null() {
             return Ok(());
         }
-        // SAFETY: by contract it is the box that was lent out, and nobody else has it.
+        // SAFETY: by contract it is the box that `plimsoll_bind` returned, and no other call uses it.
         let lease = unsafe { Box::from_raw(lease) };
         Ok(lease.0.release()?)
     })
 }
 
-/// A code in words.
+/// Returns a description of a code.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_error(code: c_int) -> *const c_char {
     fault::words(code).as_ptr()
 }
 
-/// What the last call of this thread that failed was about.
+/// Returns the message of the last call of this thread that failed.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_message() -> *const c_char {
     fault::last()
 }
 
-/// The version of the library.
+/// Returns the version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_version() -> *const c_char {
     const VERSION: &CStr =
@@ -302,14 +334,18 @@ pub extern "C" fn plimsoll_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
+/// Borrows a client from its pointer.
+///
 /// # Safety
-/// `client` is null or open for as long as what is borrowed is used.
+/// `client` is null, or open as long as the result is used.
 unsafe fn borrow<'c>(client: *const plimsoll_client) -> Result<&'c Client, Fault> {
     // SAFETY: by contract.
     let client = unsafe { client.as_ref() };
     Ok(&client.ok_or_else(|| Fault::usage("there is no client (NULL)"))?.0)
 }
 
+/// Parses the number of a service from its name.
+///
 /// # Safety
 /// `text` is null or ends with 0.
 unsafe fn number(text: *const c_char) -> Result<u32, Fault> {
@@ -318,8 +354,10 @@ unsafe fn number(text: *const c_char) -> Result<u32, Fault> {
     service(text).map_err(Fault::usage)
 }
 
+/// Borrows a string from its pointer; `None` if it is null.
+///
 /// # Safety
-/// `text` is null or ends with 0, and stays as it is for as long as what is borrowed is used.
+/// `text` is null or ends with 0, and does not change as long as the result is used.
 unsafe fn text_of<'t>(text: *const c_char) -> Result<Option<&'t str>, Fault> {
     if text.is_null() {
         return Ok(None);
@@ -329,7 +367,7 @@ unsafe fn text_of<'t>(text: *const c_char) -> Result<Option<&'t str>, Fault> {
     text.to_str().map(Some).map_err(|_| Fault::usage("a text is not UTF-8"))
 }
 
-/// 0 is as if it were not there.
+/// Converts the duration of a lease; 0 selects the default.
 fn span(seconds: c_int) -> Result<Option<f64>, Fault> {
     match seconds {
         0 => Ok(None),
@@ -338,14 +376,16 @@ fn span(seconds: c_int) -> Result<Option<f64>, Fault> {
     }
 }
 
+/// Borrows the information bytes from their pointer.
+///
 /// # Safety
-/// `info` has `len` bytes, or `len` is 0.
+/// `info` points to `len` bytes, or `len` is 0.
 unsafe fn bytes<'i>(info: *const c_void, len: usize) -> Result<&'i [u8], Fault> {
     match len {
         0 => Ok(&[]),
         _ if len > MOST_INFO => Err(Fault::usage("the information has more than 1000 bytes")),
         _ if info.is_null() => Err(Fault::usage("the information is missing (NULL)")),
-        // SAFETY: it is not null, and by contract it has so many bytes.
+        // SAFETY: it is not null, and by contract it points to `len` bytes.
         _ => Ok(unsafe { std::slice::from_raw_parts(info.cast(), len) }),
     }
 }

@@ -1,4 +1,5 @@
-//! What a C program asks for, read with care: a program that was built with an older header passes a shorter structure.
+//! Reads the options of a C program. The structure begins with its size, because a program may be built with
+//! another version of the header.
 
 use std::ffi::{c_char, c_uint};
 use std::mem::{offset_of, size_of};
@@ -9,7 +10,7 @@ use ::plimsoll_client::{KeySource, Mode, Settings, look_up};
 use crate::fault::Fault;
 use crate::text_of;
 
-/// As in the header.
+/// The options, with the layout of the header.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct plimsoll_options {
@@ -22,22 +23,26 @@ pub struct plimsoll_options {
     pub(crate) attempts: c_uint,
 }
 
-/// Bytes of the first structure that there was: every program passes as many.
+/// The size of the structure in the first version of the header, which every program passes at least.
 const LEAST: usize = offset_of!(plimsoll_options, attempts) + size_of::<c_uint>();
 
 impl plimsoll_options {
+    /// Reads the options into settings.
+    ///
     /// # Safety
-    /// `options` is null, or points to as many bytes as its first field says, whose texts are null or end with 0.
+    /// `options` is null, or points to as many bytes as its first field states. Its strings are null or end
+    /// with 0.
     pub(crate) unsafe fn settings(options: *const Self) -> Result<Settings, Fault> {
         if options.is_null() {
             return Err(Fault::usage("there are no options (NULL)"));
         }
-        // SAFETY: it is not null, and by contract the first field is there.
+        // SAFETY: it is not null, and by contract it starts with its size.
         let size = unsafe { options.cast::<usize>().read() };
         if size < LEAST {
             return Err(Fault::usage("the options have no size: begin with PLIMSOLL_OPTIONS"));
         }
-        // SAFETY: by contract there are as many bytes, and what a later version has beyond is not read.
+        // SAFETY: by contract the structure has at least this size; fields that a later version appended are
+        // not read.
         let options = unsafe { options.read() };
         // SAFETY: by contract.
         let daemons = unsafe { text_of(options.daemons) }?.unwrap_or_default();

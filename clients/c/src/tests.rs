@@ -1,4 +1,4 @@
-//! The header says what is here: the same functions, the same types in the same places, the same numbers.
+//! Compares the C header with the Rust code: functions, structure layouts and codes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{offset_of, size_of};
@@ -12,7 +12,7 @@ fn home() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The header without its comments, every space a single one.
+/// Reads the header, removes its comments and collapses white space.
 fn header() -> String {
     let text = std::fs::read_to_string(home().join("include/plimsoll.h")).unwrap();
     let mut plain = String::new();
@@ -23,7 +23,7 @@ fn header() -> String {
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What a type of the border is called in C.
+/// Returns the C spelling of a Rust type used in a signature.
 fn c_type(rust: &str) -> String {
     let (rust, pointers) = match rust.trim() {
         text if text.starts_with("*mut *mut ") => (&text[10..], " **"),
@@ -42,7 +42,7 @@ fn c_type(rust: &str) -> String {
     format!("{name}{pointers}")
 }
 
-/// Of each function here what the header should say.
+/// Returns the expected C prototype of each exported function.
 fn prototypes() -> BTreeMap<String, String> {
     let source = std::fs::read_to_string(home().join("src/lib.rs")).unwrap();
     let functions = source.split("extern \"C\" fn ").skip(1).map(|rest| {
@@ -78,11 +78,11 @@ fn every_function_is_in_the_header_as_it_is_here_and_no_other() {
         .filter(|name| name.starts_with("plimsoll_"))
         .collect();
     let here: BTreeSet<&str> = prototypes.keys().map(String::as_str).collect();
-    // The size of the options stands in a macro.
+    // `PLIMSOLL_OPTIONS`, which sets the size, is a macro and not among them.
     assert_eq!(declared, here);
 }
 
-/// A program that is built and run with the header; what it prints, by name.
+/// Compiles and runs a program that prints sizes, offsets and constants of the header, by name.
 fn told(language: &str, compiler: &str) -> BTreeMap<String, usize> {
     const ASKS: &[(&str, &[&str])] = &[
         (
@@ -122,7 +122,7 @@ fn told(language: &str, compiler: &str) -> BTreeMap<String, usize> {
     lines.lines().filter_map(pair).collect()
 }
 
-/// A folder that goes away.
+/// A temporary folder, removed when it is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -145,7 +145,12 @@ fn structures_lie_as_compilers_of_c_put_them() {
     macro_rules! lies {
         ($kind:ident: $($field:ident)*) => {
             here.insert(stringify!($kind).to_owned(), size_of::<$kind>());
-            $(here.insert(format!("{}.{}", stringify!($kind), stringify!($field)), offset_of!($kind, $field));)*
+            $(
+                here.insert(
+                    format!("{}.{}", stringify!($kind), stringify!($field)),
+                    offset_of!($kind, $field),
+                );
+            )*
         };
     }
     lies!(plimsoll_options: size daemons keys multicast multicast_if lottery attempts);

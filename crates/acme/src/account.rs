@@ -1,4 +1,4 @@
-//! The account at an authority: made once, then found again in the folder.
+//! The account at an ACME authority: created once and then loaded from the cache folder.
 
 use instant_acme::{Account, AccountCredentials, Error, ExternalAccountKey, NewAccount, Problem};
 use serde::{Deserialize, Serialize};
@@ -6,17 +6,18 @@ use serde::{Deserialize, Serialize};
 use crate::client::{Client, Told};
 use crate::{Cache, Settings};
 
-/// As it is kept: what the authority knows us by, and what we told it.
+/// The contents of an account file: the credentials that the authority issued and the contact URLs sent to
+/// it.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     credentials: AccountCredentials,
     contact: Vec<String>,
 }
 
-/// Opens the account at the authority, or makes one.
+/// Opens the account at the authority, or creates one.
 ///
 /// # Errors
-/// Why not, for people, and when to come back, if the authority said so.
+/// Returns the reason as text, and the delay that the authority asked for, if it gave one.
 pub(crate) async fn open(settings: &Settings, cache: &Cache) -> Result<(Account, Told), (Told, String)> {
     let (client, told) = Client::new(settings.trust.clone());
     match opened(settings, cache, client).await {
@@ -38,7 +39,8 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
     let bound = settings.binding.as_ref().map(|bound| ExternalAccountKey::new(bound.id.clone(), &bound.key));
     let make = || builder(client.clone()).create(&wanted, settings.directory.to_string(), bound.as_ref());
     let mut made = make().await;
-    // What the library has given up after three nonces in a row was neither party's fault.
+    // The library gives up after three rejected nonces in a row, which is neither party's fault: try once
+    // more.
     if made.as_ref().is_err_and(is_stale) {
         made = make().await;
     }
@@ -47,7 +49,7 @@ async fn opened(settings: &Settings, cache: &Cache, client: Client) -> Result<Ac
     Ok(account)
 }
 
-/// The account that the folder has; `None` if the authority does not know it any more.
+/// Loads the account from the folder. Returns `None` if the authority no longer knows it.
 async fn found(
     settings: &Settings,
     cache: &Cache,
@@ -61,7 +63,7 @@ async fn found(
     let account = account.map_err(|error| explain(&error))?;
     if kept.contact != settings.contact {
         match account.update_contacts(contact).await {
-            // The first credentials went into the account.
+            // `from_credentials` consumed the first copy of the credentials.
             Ok(()) => keep(settings, cache, read()?.credentials)?,
             Err(error) if is_unknown(&error) => return Ok(None),
             Err(error) => return Err(explain(&error)),
@@ -70,7 +72,8 @@ async fn found(
     Ok(Some(account))
 }
 
-/// The authority does not know the account any more: the next time one is made.
+/// Removes the account file of an account that the authority no longer knows: the next `open` creates a new
+/// one.
 pub(crate) fn forget(settings: &Settings, cache: &Cache) {
     if let Err(error) = cache.remove(&settings.account_file()) {
         tracing::warn!("cannot take out {}: {error}", settings.cache.join(settings.account_file()).display());
@@ -93,27 +96,27 @@ fn keep(settings: &Settings, cache: &Cache, credentials: AccountCredentials) -> 
         .map_err(|error| format!("cannot write to {}: {error}", settings.cache.display()))
 }
 
-/// Is it that the authority does not know our account? It may have been taken out there.
+/// Returns `true` if the authority does not know the account, which may have been deleted there.
 pub(crate) fn is_unknown(error: &Error) -> bool {
     matches!(error, Error::Api(problem) if kind(problem) == "accountDoesNotExist")
 }
 
-/// Is it that the authority took none of the nonces that it gave out (RFC 8555, section 6.5)?
+/// Returns `true` if the authority rejected all nonces that it issued itself (RFC 8555, section 6.5).
 pub(crate) fn is_stale(error: &Error) -> bool {
     matches!(error, Error::Api(problem) if kind(problem) == "badNonce")
 }
 
-/// Is it about whoever asks and not about what is asked?
+/// Returns `true` if the problem concerns the account or the request, not the content of the order.
 pub(crate) fn is_general(problem: &Problem) -> bool {
     matches!(kind(problem), "accountDoesNotExist" | "badNonce" | "rateLimited")
 }
 
-/// The last word of the kind of a problem (RFC 8555, section 6.7).
+/// Returns the last part of a problem's type URN (RFC 8555, section 6.7), or an empty string.
 fn kind(problem: &Problem) -> &str {
     problem.r#type.as_deref().and_then(|kind| kind.rsplit(':').next()).unwrap_or_default()
 }
 
-/// What went wrong, for people.
+/// Formats an error for an operator.
 pub(crate) fn explain(error: &Error) -> String {
     match error {
         Error::Api(problem) => told(problem),
@@ -123,7 +126,7 @@ pub(crate) fn explain(error: &Error) -> String {
     }
 }
 
-/// What the authority says of it.
+/// Formats the authority's problem document: its detail, its subproblems, its kind and a hint.
 pub(crate) fn told(problem: &Problem) -> String {
     let mut text = problem.detail.clone().unwrap_or_else(|| "the authority does not say why".to_owned());
     for part in &problem.subproblems {
@@ -140,7 +143,7 @@ pub(crate) fn told(problem: &Problem) -> String {
     plain(&format!("{text} ({}){hint}", kind(problem)))
 }
 
-/// What comes from elsewhere in one line without anything that a terminal would obey, and not without end.
+/// Makes text from the network safe to print: replaces control characters by spaces, cuts at 1000 characters.
 fn plain(text: &str) -> String {
     text.chars().map(|char| if char.is_control() { ' ' } else { char }).take(1000).collect()
 }

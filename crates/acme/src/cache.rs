@@ -1,34 +1,35 @@
-//! The folder that has accounts and certificates, for the owner alone: files that appear whole or not at all, and one lock.
+//! The folder of accounts and certificates, readable by its owner only, with atomic writes and one lock.
 //!
-//! A certificate is one file, its private key first and then the chain (PEM), so that both change in one moment. Processes may
-//! share a folder: one of them orders, the others take what it put there.
+//! A certificate is one file in PEM form, the private key before the chain, so that both change at once.
+//! Processes may share a folder: the one that holds the lock orders, the others load the files that it
+//! writes.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Larger files are none of ours.
+/// The number of bytes after which a read stops.
 const LARGEST: u64 = 1 << 20;
 
 /// A folder of accounts and certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache(PathBuf);
 
-/// Whoever has it may order. It ends with this, or with the process.
+/// The right to order, held until this value is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
 
 impl Cache {
-    /// Of a folder that may not be there yet.
+    /// Uses `folder`, which need not exist yet.
     pub fn new(folder: &Path) -> Self {
         Self(folder.to_owned())
     }
 
-    /// What a file holds; `None` if there is none.
+    /// Reads a file. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// Returns an error if the file exists and cannot be read.
     pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
         let file = match File::open(self.0.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -39,7 +40,8 @@ impl Cache {
         Ok(Some(bytes))
     }
 
-    /// Writes a file that only the owner may read, from its first moment. Whoever reads it meanwhile reads the one before.
+    /// Writes a file atomically. Only the owner can read it from the moment it exists; concurrent readers see
+    /// the previous version until it is replaced.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let path = self.0.join(name);
         let beside = path.with_added_extension("new");
@@ -51,11 +53,11 @@ impl Cache {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&beside, &path)?;
-        // So that the name outlives a loss of power as well.
+        // Sync the folder too, so that the new name survives a power failure.
         File::open(&self.0)?.sync_all()
     }
 
-    /// Takes a file out, if it is there.
+    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match std::fs::remove_file(self.0.join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -63,8 +65,9 @@ impl Cache {
         }
     }
 
-    /// Makes the folder if it is not there, and takes its lock; `None` if somebody else has it. Nothing is ordered that could not
-    /// be kept: authorities count.
+    /// Creates the folder if necessary and takes its lock; returns `None` if another process holds it. Called
+    /// before each order, because authorities limit the rate: a certificate that cannot be stored must not be
+    /// ordered.
     pub(crate) fn lock(&self) -> io::Result<Option<Lock>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let path = self.0.join("lock");
@@ -84,7 +87,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A folder that goes away with its test.
+    /// A temporary folder, removed when it is dropped.
     pub(crate) struct Folder(pub(crate) PathBuf);
 
     impl Folder {

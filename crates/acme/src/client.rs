@@ -1,4 +1,4 @@
-//! HTTP to an authority: one connection for each request, over TLS, with bounds on all that comes back.
+//! An HTTPS client for an authority: one connection per request, with limits on everything that it receives.
 
 use std::fmt;
 use std::future::Future;
@@ -22,14 +22,15 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// For one request, from looking the name up to the last byte of the answer.
+/// The timeout of a request, from the DNS lookup to the last byte of the response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest answer, bytes: a chain has a few thousand.
+/// The largest response body in bytes; a certificate chain has a few thousand.
 const MOST: usize = 1 << 20;
-/// Seconds, the longest that an authority may want us to wait.
+/// The longest `Retry-After` that is honoured, in seconds.
 const LONGEST: u64 = 7 * 86_400;
 
-/// Whom a server's certificate must lead to. Equal if made of the same.
+/// The root certificates that an authority's TLS certificate must chain to. Two values are equal if they were
+/// made from the same text.
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,
@@ -37,15 +38,15 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// The authorities in a text in PEM form.
+    /// Parses root certificates in PEM form.
     ///
     /// # Errors
-    /// There is none in it.
+    /// Returns an error if the text holds no usable certificate.
     pub fn new(pem: &[u8]) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(pem) {
             let authority = authority.map_err(|why| format!("not in PEM form: {why}"))?;
-            // Of the many that a system trusts some may be odd.
+            // A system's bundle may contain roots that rustls rejects; skip them.
             let _ = roots.add(authority);
         }
         if roots.is_empty() {
@@ -85,11 +86,11 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// The authorities that the system trusts, PEM: from the file that `SSL_CERT_FILE` names, or else where Debian, Red Hat, SUSE or
-/// Alpine keep them.
+/// Reads the system's root certificates in PEM form: the file that `SSL_CERT_FILE` names, or else the bundle
+/// of Debian, Red Hat, SUSE or Alpine.
 ///
 /// # Errors
-/// No such file can be read.
+/// Returns an error if the file cannot be read.
 pub fn system_authorities() -> io::Result<Vec<u8>> {
     const PLACES: [&str; 4] = [
         "/etc/ssl/certs/ca-certificates.crt",
@@ -104,10 +105,10 @@ pub fn system_authorities() -> io::Result<Vec<u8>> {
     std::fs::read(found.unwrap_or(&PLACES[0]))
 }
 
-/// What an authority last said of when to come back (RFC 9110, section 10.2.3), with an answer that was none.
+/// The `Retry-After` of the authority's last error response (RFC 9110, section 10.2.3).
 pub(crate) type Told = Arc<Mutex<Option<Duration>>>;
 
-/// A client of one authority.
+/// An HTTP client for one authority.
 #[derive(Clone)]
 pub(crate) struct Client {
     trust: Trust,
@@ -141,7 +142,7 @@ impl Client {
             *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
             let kind = head.headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             if !kind.is_some_and(|kind| kind.contains("json")) {
-                // Of a proxy before it, say.
+                // The response comes from a proxy in between, for example.
                 return Err(format!("{} answers {} to {}", authority(&uri), head.status, uri.path()));
             }
         }
@@ -165,7 +166,7 @@ impl HttpClient for Client {
     }
 }
 
-/// `host:port`, as far as the URL has them.
+/// Returns `host:port`, or the host alone if the URL has no port.
 fn authority(uri: &Uri) -> String {
     uri.authority().map(ToString::to_string).unwrap_or_default()
 }
@@ -196,13 +197,14 @@ async fn exchange(
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         answer = exchange.as_mut() => return answer,
-        // It may end before its last bytes have been read.
+        // The connection may end before the last bytes of the response have been read.
         _ = connection.as_mut() => {}
     }
     exchange.await
 }
 
-/// What is longer than we would heed anyway is taken for as long: the library adds it to the time.
+/// Replaces a `Retry-After` above `LONGEST` by `LONGEST`: the library adds the number to a time, which must
+/// not overflow.
 fn bound_retry_after(head: &mut HeaderMap) {
     let text = head.get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::trim);
     let Some(text) = text else { return drop(head.remove(RETRY_AFTER)) };
@@ -212,7 +214,7 @@ fn bound_retry_after(head: &mut HeaderMap) {
     }
 }
 
-/// In seconds, or as a date.
+/// Parses `Retry-After`, which is a number of seconds or a date.
 fn retry_after(head: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = head.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match text.parse() {

@@ -1,4 +1,4 @@
-//! Keeps certificates: a thread that orders them one after the other, and looks at the clock.
+//! Keeps certificates valid: one thread that orders them one after the other and checks when each is due.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -16,25 +16,25 @@ use crate::order::{Failure, order};
 use crate::schedule::{look_again, pause};
 use crate::{Cache, Front, Settings};
 
-/// Between two looks at the clock: it may be set, and the machine may sleep.
+/// The longest sleep between two checks: the clock may be set, and the machine may be suspended.
 const LOOK: Duration = Duration::from_secs(600);
-/// Until somebody else who orders is looked at again.
+/// The delay before the folder's lock is tried again when another process holds it.
 const ELSEWHERE: Duration = Duration::from_secs(15);
 
-/// How a certificate that is kept is.
+/// The state of a certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// What it goes by.
+    /// The certificate's identifier, [`Settings::id`].
     pub id: String,
-    /// The names that are wanted.
+    /// The names that the certificate is wanted for.
     pub domains: Vec<String>,
-    /// When it is to be renewed; `None` while it is not there.
+    /// The time of the next renewal; `None` if there is no certificate yet.
     pub renewal: Option<SystemTime>,
-    /// Why it could not be obtained or renewed the last time.
+    /// The reason why the last attempt to obtain or renew it failed.
     pub failure: Option<String>,
 }
 
-/// Keeps certificates until it is dropped.
+/// Keeps certificates valid until it is dropped.
 pub struct Keeper {
     inner: Arc<Inner>,
     thread: Mutex<Option<(oneshot::Sender<()>, JoinHandle<()>)>>,
@@ -42,7 +42,7 @@ pub struct Keeper {
 
 struct Inner {
     front: Arc<dyn Front>,
-    /// With what the folders had of them.
+    /// The wanted certificates, each with the one that its folder held.
     wanted: Mutex<Vec<(Settings, Option<Leaf>)>>,
     changed: Notify,
     states: Mutex<BTreeMap<String, State>>,
@@ -55,10 +55,11 @@ impl std::fmt::Debug for Keeper {
 }
 
 impl Keeper {
-    /// Keeps these. What the folders have of them is shown before this returns.
+    /// Starts to keep the certificates in `wanted`. Passes those that are in the folders to the [`Front`]
+    /// before it returns.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// Returns an error if the thread cannot be started.
     pub fn start(wanted: Vec<Settings>, front: Arc<dyn Front>) -> io::Result<Self> {
         let inner = Arc::new(Inner {
             front,
@@ -71,10 +72,10 @@ impl Keeper {
         Ok(keeper)
     }
 
-    /// From now on keeps these. What failed is tried again at once.
+    /// Replaces the set of certificates. Retries at once those whose last attempt failed.
     ///
     /// # Errors
-    /// The system gives no thread; then none is kept.
+    /// Returns an error if the thread cannot be started; no certificate is renewed then.
     pub fn update(&self, wanted: Vec<Settings>) -> io::Result<()> {
         let any = !wanted.is_empty();
         let before = lock(&self.inner.wanted).clone();
@@ -103,7 +104,7 @@ impl Keeper {
                         _ = stopped => {}
                     }
                 });
-                // Whoever still looks a name up is not waited for.
+                // Do not wait for DNS lookups that are still running.
                 runtime.shutdown_background();
             })?;
             *thread = Some((stop, handle));
@@ -111,7 +112,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// How they are, in the order of what they go by.
+    /// Returns the state of each certificate, sorted by `id`.
     pub fn states(&self) -> Vec<State> {
         lock(&self.inner.states).values().cloned().collect()
     }
@@ -121,14 +122,14 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         if let Some((stop, thread)) = lock(&self.thread).take() {
             let _ = stop.send(());
-            // One that panicked has said so on stderr.
+            // The panic message of the thread is already on stderr.
             let _ = thread.join();
         }
     }
 }
 
 impl Inner {
-    /// What the folder has of a certificate, if that can be used, from now on.
+    /// Loads a certificate from the folder and passes it to the front; `None` if it is missing or unusable.
     fn show_kept(&self, settings: &Settings) -> Option<Leaf> {
         let pem = match Cache::new(&settings.cache).read(&settings.file()) {
             Ok(pem) => pem?,
@@ -157,21 +158,21 @@ impl Inner {
     }
 }
 
-/// A certificate that is kept.
+/// A certificate and its schedule.
 struct Kept {
     settings: Settings,
     leaf: Option<Leaf>,
-    /// Drawn once for each certificate, 0 to 1: where in a window it is renewed.
+    /// A random number from 0 to 1, drawn once per certificate: the point in the renewal window.
     chance: f64,
-    /// When it was ordered by this process.
+    /// The time at which this process obtained the certificate.
     obtained: Option<SystemTime>,
     renewal: SystemTime,
-    /// When to look at what the authority advises.
+    /// The time of the next request for renewal information (ARI).
     look: SystemTime,
-    /// In a row.
+    /// The number of failed attempts in a row.
     failures: u32,
     failure: Option<String>,
-    /// After a failure: not before.
+    /// The time before which nothing is retried after a failure.
     again: Option<SystemTime>,
 }
 
@@ -194,11 +195,11 @@ impl Kept {
         kept
     }
 
-    /// This is the certificate from now on, whoever ordered it.
+    /// Adopts a new certificate, ordered by this or by another process.
     fn take(&mut self, leaf: Leaf, now: SystemTime) {
         self.chance = chance();
         let life = leaf.life();
-        // One for too few names is renewed at once, and shown meanwhile.
+        // A certificate that lacks wanted names is used, and renewed at once.
         self.renewal = if leaf.covers(&self.settings.domains) { life.renewal(self.chance) } else { now };
         self.look = now;
         self.obtained = None;
@@ -206,7 +207,7 @@ impl Kept {
         (self.failures, self.failure, self.again) = (0, None, None);
     }
 
-    /// When something is to be done.
+    /// Returns the time at which `work` has something to do.
     fn due(&self) -> SystemTime {
         match self.again {
             Some(again) => again,
@@ -235,7 +236,7 @@ async fn keep(inner: &Inner) {
         tokio::select! {
             biased;
             () = inner.changed.notified() => {
-                // Somebody may have mended what failed.
+                // The operator may have fixed the cause: make the failed attempts due at once.
                 all.iter_mut().for_each(|kept| kept.again = kept.again.map(|_| SystemTime::UNIX_EPOCH));
                 continue;
             }
@@ -250,7 +251,7 @@ async fn keep(inner: &Inner) {
     }
 }
 
-/// Brings what is kept to what is wanted.
+/// Removes the certificates that are no longer wanted and adds the new ones.
 fn adopt(inner: &Inner, all: &mut Vec<Kept>, now: SystemTime) {
     let wanted = lock(&inner.wanted).clone();
     all.retain(|kept| wanted.iter().any(|(settings, _)| *settings == kept.settings));
@@ -261,12 +262,12 @@ fn adopt(inner: &Inner, all: &mut Vec<Kept>, now: SystemTime) {
     }
 }
 
-/// Does what is due of one.
+/// Performs the due work of one certificate: loads a newer one, asks for renewal information, renews it.
 async fn work(inner: &Inner, kept: &mut Kept) {
     let now = SystemTime::now();
     let settings = kept.settings.clone();
     let cache = Cache::new(&settings.cache);
-    // Only one orders, though several may share the folder.
+    // Of the processes that share the folder only one may order.
     let _lock = match cache.lock() {
         Ok(Some(lock)) => lock,
         Ok(None) => {
@@ -291,7 +292,7 @@ async fn work(inner: &Inner, kept: &mut Kept) {
         Err((told, why)) if kept.leaf.is_none() || kept.renewal <= now => {
             return failed(inner, kept, why, said(&told));
         }
-        // It was only to be asked for advice.
+        // The account was needed for renewal information only.
         Err(_) => return look_later(kept, None, now),
     };
     let before = kept.leaf.as_ref().and_then(Leaf::identifier);
@@ -312,7 +313,7 @@ async fn work(inner: &Inner, kept: &mut Kept) {
             Err(_) => look_later(kept, None, now),
         }
     } else {
-        // One that does not say whose it is nobody gives advice of.
+        // Without an identifier, no renewal information can be requested for the certificate.
         look_later(kept, None, now);
     }
     if kept.leaf.is_some() && kept.renewal > now {
@@ -320,7 +321,8 @@ async fn work(inner: &Inner, kept: &mut Kept) {
     }
     let replaces = before.filter(|_| heeds);
     let mut outcome = order(&settings, &account, &*inner.front, replaces.clone()).await;
-    // What the library has given up after three nonces in a row was neither party's fault.
+    // The library gives up after three rejected nonces in a row, which is neither party's fault: try once
+    // more.
     if matches!(&outcome, Err(Failure::Acme(error)) if is_stale(error)) {
         outcome = order(&settings, &account, &*inner.front, replaces).await;
     }
@@ -337,7 +339,7 @@ async fn work(inner: &Inner, kept: &mut Kept) {
     }
 }
 
-/// Has somebody put a certificate there that lives longer than ours?
+/// Returns `true` if another process has stored a certificate that is valid for longer and covers all names.
 fn newer(kept: &Kept, cache: &Cache) -> bool {
     let there = cache.read(&kept.settings.file()).ok().flatten().and_then(|pem| Leaf::first(&pem));
     let until = kept.leaf.as_ref().map(|leaf| leaf.until);
@@ -362,7 +364,7 @@ fn obtained(inner: &Inner, kept: &mut Kept, cache: &Cache, pem: &str) {
     if let Err(why) = inner.front.show(&kept.settings.id(), pem.as_bytes()) {
         return failed(inner, kept, format!("what the authority gave cannot be used: {why}"), None);
     }
-    // Only what can be used takes the place of the one before.
+    // The file is replaced only after the front has accepted the new certificate.
     let written = cache.write(&kept.settings.file(), pem.as_bytes());
     let renewed = if kept.leaf.is_some() { "renewed" } else { "obtained" };
     let lives = span(leaf.until.duration_since(SystemTime::now()).unwrap_or_default());
@@ -394,7 +396,7 @@ fn failed(inner: &Inner, kept: &mut Kept, why: String, told: Option<Duration>) {
         .failed(format!("no certificate for {names} from {of}: {why}; next try in {pause}; {meanwhile}"));
 }
 
-/// `89d`, `6h`, `12m`, `30s`
+/// Formats a duration in its largest fitting unit: `89d`, `6h`, `12m`, `30s`.
 fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {
@@ -405,7 +407,8 @@ fn span(span: Duration) -> String {
     }
 }
 
-/// From 0 to 1. The standard library's hasher is seeded by the system: chance enough to keep certificates apart.
+/// Returns a random number from 0 to 1. The system seeds the standard library's hasher, which is random
+/// enough to spread renewals.
 fn chance() -> f64 {
     let drawn = RandomState::new().build_hasher().finish();
     drawn as f64 / u64::MAX as f64

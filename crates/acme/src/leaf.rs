@@ -1,5 +1,5 @@
-//! What a certificate says of itself (X.509, RFC 5280), as far as it matters for keeping it: names, life, and by what its authority
-//! knows it again. Whether it can be trusted is for TLS to judge.
+//! Parses the fields of an X.509 certificate (RFC 5280) that its renewal depends on: names, validity and ARI
+//! identifier. Verification of the certificate is left to TLS.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,33 +12,33 @@ use yasna::{ASN1Result, BERReader, Tag, parse_der};
 
 use crate::schedule::Life;
 
-/// A certificate that servers show.
+/// A server certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Names of hosts that it is for, in lower case.
+    /// The DNS names that it is valid for, in lower case.
     pub names: Vec<String>,
-    /// When it begins to be good, to the second.
+    /// The start of its validity, in whole seconds.
     pub from: SystemTime,
-    /// When it ends, to the second.
+    /// The end of its validity, in whole seconds.
     pub until: SystemTime,
-    /// The content of its serial number as it is encoded.
+    /// The content octets of its serial number.
     serial: Vec<u8>,
-    /// The key identifier of its authority.
+    /// The key identifier of its issuer.
     authority: Option<Vec<u8>>,
 }
 
 impl Leaf {
-    /// Of one in DER form; `None` if it cannot be read.
+    /// Parses a certificate in DER form; `None` if it is malformed.
     pub fn of(der: &[u8]) -> Option<Self> {
         Self::read(der).ok()
     }
 
-    /// Of the first one in a text in PEM form.
+    /// Parses the first certificate in a PEM text.
     pub fn first(pem: &[u8]) -> Option<Self> {
         Self::of(&CertificateDer::from_pem_slice(pem).ok()?)
     }
 
-    /// Seconds until it ends, below 0 if that is over.
+    /// Returns the seconds until the certificate expires; negative if it has expired.
     pub fn seconds_left(&self, now: SystemTime) -> f64 {
         match self.until.duration_since(now) {
             Ok(left) => left.as_secs_f64(),
@@ -46,7 +46,7 @@ impl Leaf {
         }
     }
 
-    /// Does it end so soon that somebody should look: is less than a quarter of its life left, and less than two weeks?
+    /// Returns `true` if less than a quarter of its lifetime and less than two weeks are left.
     pub fn ends_soon(&self, now: SystemTime) -> bool {
         let quarter = self.life().length().as_secs_f64() / 4.0;
         self.seconds_left(now) < quarter.min(14.0 * 86_400.0)
@@ -56,12 +56,12 @@ impl Leaf {
         Life { from: self.from, until: self.until }
     }
 
-    /// Is it for all of these names?
+    /// Returns `true` if the certificate is valid for all of `names`.
     pub(crate) fn covers(&self, names: &[String]) -> bool {
         names.iter().all(|name| self.names.iter().any(|own| own.eq_ignore_ascii_case(name)))
     }
 
-    /// What its authority calls it (RFC 9773, section 4.1).
+    /// Returns the certificate's ARI identifier (RFC 9773, section 4.1).
     pub(crate) fn identifier(&self) -> Option<CertificateIdentifier<'static>> {
         let authority = self.authority.as_ref()?;
         Some(
@@ -77,13 +77,13 @@ impl Leaf {
                     fields
                         .read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
                     let serial = content(fields.next().read_der()?);
-                    // Algorithm of the signature, issuer.
+                    // The signature algorithm and the issuer.
                     fields.next().read_der()?;
                     fields.next().read_der()?;
                     let (from, until) = fields
                         .next()
                         .read_sequence(|times| Ok((moment(times.next())?, moment(times.next())?)))?;
-                    // Subject, key.
+                    // The subject and the public key.
                     fields.next().read_der()?;
                     fields.next().read_der()?;
                     let extensions = fields.read_optional(|extensions| {
@@ -107,7 +107,8 @@ impl Leaf {
     }
 }
 
-/// The content of a short value; serial numbers have 20 bytes at most (RFC 5280, section 4.1.2.2).
+/// Returns the content of a DER value with a one-byte length. Serial numbers have at most 20 bytes (RFC 5280,
+/// section 4.1.2.2).
 fn content(der: Vec<u8>) -> Vec<u8> {
     der.get(2..).map(<[u8]>::to_vec).unwrap_or_default()
 }
@@ -118,7 +119,7 @@ fn moment(reader: BERReader<'_, '_>) -> ASN1Result<SystemTime> {
     } else {
         reader.read_generalized_time()?.datetime().unix_timestamp()
     };
-    // What was before 1970 is as good as that.
+    // Times before 1970 are treated as 1970.
     Ok(UNIX_EPOCH + Duration::from_secs(u64::try_from(unix).unwrap_or(0)))
 }
 
@@ -130,7 +131,7 @@ fn extension(reader: BERReader<'_, '_>) -> ASN1Result<(ObjectIdentifier, Vec<u8>
     })
 }
 
-/// The names of hosts among the subject's alternative names.
+/// Returns the DNS names of the subject alternative name extension, in lower case.
 fn names(value: &[u8]) -> ASN1Result<Vec<String>> {
     let mut names = Vec::new();
     parse_der(value, |reader| {
@@ -148,7 +149,7 @@ fn names(value: &[u8]) -> ASN1Result<Vec<String>> {
     Ok(names)
 }
 
-/// The key identifier of the authority.
+/// Returns the key identifier of the authority key identifier extension.
 fn authority(value: &[u8]) -> ASN1Result<Option<Vec<u8>>> {
     parse_der(value, |reader| {
         reader.read_sequence(|parts| {
@@ -166,7 +167,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A certificate of an authority, in PEM form, with its key before it.
+    /// Creates a certificate that an authority signed, in PEM form, preceded by its private key.
     pub(crate) fn pem(names: &[&str], from: (i32, u8, u8), until: (i32, u8, u8)) -> String {
         let authority = KeyPair::generate().unwrap();
         let mut root = CertificateParams::default();
@@ -191,7 +192,7 @@ pub(crate) mod tests {
         assert_eq!(leaf.life().length(), Duration::from_secs(90 * 86_400));
         assert!(leaf.covers(&["B.example".into()]));
         assert!(!leaf.covers(&["b.example".into(), "c.example".into()]));
-        // The serial number with the zero that keeps it from being negative: as in RFC 9773, section 4.1.
+        // The serial number has the leading zero that keeps it positive, as in RFC 9773, section 4.1.
         let identifier = leaf.identifier().unwrap().to_string();
         assert!(identifier.ends_with(".AIdlQyE"), "{identifier}");
         let at = |days: u64| leaf.from + Duration::from_secs(days * 86_400);

@@ -1,13 +1,15 @@
-//! Certificates from authorities, by ACME (RFC 8555): obtained when there is none, kept in a folder, renewed before they end.
+//! An ACME client (RFC 8555): obtains missing certificates, stores them in a folder and renews them before
+//! they expire.
 //!
-//! One thread does it, one order at a time, off all that carries traffic. What it needs of the rest of the process is in
-//! [`Front`]: to answer an authority's challenges, to show what came of it, and to be told of. It is not asked how a certificate is
-//! shown, and by whom, and knows no listener.
+//! One thread places the orders one after the other, apart from the threads that carry traffic. It reaches
+//! the rest of the process through [`Front`]: to answer challenges, to install certificates and to report
+//! results. This crate knows no listener and does not know how a certificate is served.
 //!
-//! When: at the time that the authority suggests (ARI, RFC 9773), otherwise when a third of a certificate's life is left
-//! (`schedule.rs`). What fails is tried again with growing pauses, and not before the authority wants to be asked again; the
-//! certificate before it stays in force meanwhile. A certificate in the folder that is good is used, whoever put it there, so
-//! that a process that is started again orders nothing, and processes that share a folder order once.
+//! A certificate is renewed at the time that the authority suggests (ARI, RFC 9773), otherwise when a third
+//! of its lifetime is left (`schedule.rs`). Failed attempts are retried with growing delays, and not before
+//! the authority's `Retry-After`; the previous certificate stays in use meanwhile. A valid certificate in the
+//! folder is used regardless of which process stored it. So a restarted process orders nothing, and processes
+//! that share a folder order once.
 
 mod account;
 mod cache;
@@ -26,44 +28,45 @@ pub use settings::{Binding, Directory, KeyType, Method, Settings};
 
 use std::any::Any;
 
-/// The rest of the process. Called on the keeper's thread; should take milliseconds.
+/// The rest of the process. Its methods run on the keeper's thread and should return within milliseconds.
 pub trait Front: Send + Sync + 'static {
-    /// An authority will ask for this, until what is returned is dropped.
+    /// Answers a challenge of the authority until the returned value is dropped.
     ///
     /// # Errors
-    /// It cannot be answered.
+    /// Returns an error if the challenge cannot be answered.
     fn answer(&self, answer: &Answer<'_>) -> Result<Box<dyn Any + Send>, String>;
 
-    /// From now on this is the certificate that goes by `id`: a private key and a chain, PEM.
+    /// Installs the certificate `id`: a private key and a chain in PEM form.
     ///
     /// # Errors
-    /// It cannot be used; the one before stays.
+    /// Returns an error if the certificate cannot be used; the previous one stays installed.
     fn show(&self, id: &str, pem: &[u8]) -> Result<(), String>;
 
-    /// A certificate was obtained; one sentence.
+    /// Reports in one sentence that a certificate was obtained.
     fn obtained(&self, why: String);
 
-    /// A certificate could not be obtained, or not kept; one sentence.
+    /// Reports in one sentence that a certificate could not be obtained or stored.
     fn failed(&self, why: String);
 }
 
-/// What is to be shown to an authority.
+/// The response to a challenge.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer<'a> {
-    /// `http-01`: under `/.well-known/acme-challenge/TOKEN`, over plain HTTP.
+    /// `http-01`: the body at `/.well-known/acme-challenge/TOKEN`, over plain HTTP.
     Http {
-        /// The last part of the path.
+        /// The last segment of the path.
         token: &'a str,
         /// The body.
         text: &'a str,
     },
-    /// `tls-alpn-01`: to whoever asks for the name and offers `acme-tls/1` alone (RFC 8737).
+    /// `tls-alpn-01`: a certificate for clients that request the name and offer `acme-tls/1` alone (RFC
+    /// 8737).
     Tls {
         /// The name.
         name: &'a str,
-        /// The certificate, PEM.
+        /// The certificate, in PEM form.
         certificate: &'a str,
-        /// Its private key, PEM.
+        /// Its private key, in PEM form.
         key: &'a str,
     },
 }

@@ -1,4 +1,4 @@
-//! One order: the authority asks for proofs, sees them, and gives a certificate.
+//! One ACME order: answers the authority's challenges and downloads the certificate.
 
 use std::any::Any;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use rcgen::{
 use crate::account::{explain, is_general, told};
 use crate::{Answer, Front, KeyType, Leaf, Method, Settings};
 
-/// How often, and for how long, it is looked whether the authority has come to an end with a step. Some look from several places
-/// and take half a minute.
+/// The poll intervals and the timeout for each step of an order. Some authorities validate from several
+/// places and take half a minute.
 const POLICY: RetryPolicy = RetryPolicy::new()
     .initial_delay(Duration::from_millis(300))
     .backoff(1.5)
     .timeout(Duration::from_secs(120));
 
-/// Why there is no certificate.
+/// The reason why an order failed.
 pub(crate) enum Failure {
-    /// What the authority, or the way to it, says.
+    /// An error of the authority or of the connection to it.
     Acme(Error),
-    /// Something else, told whole.
+    /// Any other reason, as a complete text.
     Said(String),
 }
 
@@ -57,7 +57,8 @@ impl Failure {
     }
 }
 
-/// Orders a certificate: its key and its chain, PEM. `replaces`: the one that it comes in place of, if the authority heeds that.
+/// Orders a certificate and returns its key and chain in PEM form. `replaces` is the certificate that it
+/// renews, if the authority supports ARI.
 pub(crate) async fn order(
     settings: &Settings,
     account: &Account,
@@ -66,12 +67,12 @@ pub(crate) async fn order(
 ) -> Result<String, Failure> {
     let names: Vec<Identifier> = settings.domains.iter().cloned().map(Identifier::Dns).collect();
     let mut order = place(settings, account, &names, replaces).await?;
-    // They are answered until the authority has seen them all, or has given up.
+    // Keep the answers in place until the authority has validated all names or given up.
     let answered = prove(settings, &mut order, front).await?;
     match order.poll_ready(&POLICY).await {
         Ok(OrderStatus::Ready) => {}
         Ok(_) => return Err(refusal(&mut order, None).await),
-        // Of one of the names, without saying of which.
+        // The problem concerns one of the names and does not identify it.
         Err(Error::Api(problem)) => return Err(refusal(&mut order, Some(problem)).await),
         Err(error) => return Err(error.into()),
     }
@@ -91,8 +92,8 @@ pub(crate) async fn order(
     Ok(key.serialize_pem() + &chain)
 }
 
-/// An authority that does not want to hear what a certificate replaces (another one did already, or it is not known there) is asked
-/// without.
+/// Places the order. Retries without `replaces` if the authority rejects that field, because the certificate
+/// is unknown there or was replaced already.
 async fn place(
     settings: &Settings,
     account: &Account,
@@ -112,7 +113,7 @@ async fn place(
     };
     if let Some(before) = replaces {
         match account.new_order(&wanted(Some(before))).await {
-            // It is not about that.
+            // The problem has nothing to do with `replaces`.
             Err(Error::Api(problem)) if is_general(&problem) => return Err(Error::Api(problem)),
             Err(error) => {
                 tracing::debug!("{}: not by what it replaces: {}", settings.names(), explain(&error))
@@ -123,7 +124,7 @@ async fn place(
     account.new_order(&wanted(None)).await
 }
 
-/// Answers a challenge for each name that the authority does not take our word for.
+/// Answers a challenge for each name that the authority requires a proof for.
 async fn prove(
     settings: &Settings,
     order: &mut Order,
@@ -154,7 +155,8 @@ async fn prove(
     Ok(answered)
 }
 
-/// What is wrong with one name. An authority that looks at once may answer with what it saw, or with what has nothing to do with it.
+/// Adds the name to an authority's refusal. An authority that validates at once may respond with the result
+/// for the name, or with an unrelated problem.
 fn of_name(name: &str, error: Error) -> Failure {
     match error {
         Error::Api(problem) if !is_general(&problem) => Failure::Said(format!("{name}: {}", told(&problem))),
@@ -171,7 +173,7 @@ fn answer(
     let proof = challenge.key_authorization();
     match method {
         Method::Http => {
-            // It becomes the part of a path.
+            // The token becomes a segment of a path.
             let token = challenge.token.as_str();
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
             if token.is_empty() || !token.bytes().all(plain) {
@@ -192,7 +194,8 @@ fn answer(
     }
 }
 
-/// Why an order was refused: what the authority says of each name that it could not see, or else of the whole.
+/// Returns the reason why an order was refused: the problem of each failed name, or else that of the whole
+/// order.
 async fn refusal(order: &mut Order, whole: Option<Problem>) -> Failure {
     let mut said = Vec::new();
     let mut authorizations = order.authorizations();

@@ -1,21 +1,24 @@
-//! When a certificate is renewed, and when what failed is tried again. Pure: times and chances are arguments.
+//! The times of renewals and retries. Pure functions: times and random numbers are arguments.
 //!
-//! Without advice of the authority a certificate is renewed when a third of its life is left, as Let's Encrypt recommends, and up
-//! to a twentieth of it earlier, so that those that were obtained together do not come back together. An authority that gives a
-//! window (ARI, RFC 9773, section 4.2) is heeded: a point in it is chosen, evenly, once for each certificate.
+//! Without renewal information, a certificate is renewed when a third of its lifetime is left, as Let's
+//! Encrypt recommends. A random part of up to a twentieth of the lifetime is subtracted, so that certificates
+//! obtained together are not renewed together. If the authority gives a window (ARI, RFC 9773, section 4.2),
+//! the renewal is at a uniformly random point in it, drawn once per certificate.
 
 use std::time::{Duration, SystemTime};
 
-/// The first pause after a failure. Doubled each time it makes five tries in the first hour: what Let's Encrypt allows.
+/// The first delay after a failure. Doubled each time, it allows five attempts in the first hour, which is
+/// Let's Encrypt's limit.
 const FIRST: Duration = Duration::from_secs(120);
-/// The longest.
+/// The longest delay, unless the authority asks for a longer one.
 const LAST: Duration = Duration::from_secs(6 * 3600);
-/// However long the authority says: asked once a day nobody is harmed.
+/// The longest `Retry-After` that is honoured: one request per day harms no authority.
 const TOLD: Duration = Duration::from_secs(24 * 3600);
-/// Between two looks at what the authority advises (RFC 9773, section 4.3.2).
+/// The least and the greatest interval between two requests for renewal information (RFC 9773, section
+/// 4.3.2).
 const ADVICE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(24 * 3600));
 
-/// The life of a certificate.
+/// The validity period of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) from: SystemTime,
@@ -27,13 +30,15 @@ impl Life {
         self.until.duration_since(self.from).unwrap_or_default()
     }
 
-    /// When to renew it, if nobody advises otherwise; `chance` from 0 to 1.
+    /// Returns the time of renewal without advice of the authority:
+    /// `until - length / 3 - chance * length / 20`, where `chance` is from 0 to 1.
     pub(crate) fn renewal(self, chance: f64) -> SystemTime {
         let length = self.length();
         self.until - length / 3 - length.mul_f64(chance.clamp(0.0, 1.0) / 20.0)
     }
 
-    /// When to renew it by the window that the authority suggests; not so late that a failure could not be mended.
+    /// Returns the time of renewal in the authority's window. It is never later than a quarter of the
+    /// lifetime before the end, so that a failure can be retried.
     pub(crate) fn advised(self, window: (SystemTime, SystemTime), chance: f64) -> SystemTime {
         let (start, end) = window;
         let width = end.duration_since(start).unwrap_or_default();
@@ -41,15 +46,16 @@ impl Life {
         chosen.min(self.until - self.length() / 4)
     }
 
-    /// Not before this is a certificate renewed that was just obtained, whatever the authority advises: one that gives out nothing
-    /// but what is to be renewed must not be asked in a circle.
+    /// Returns the earliest time at which a certificate that was just obtained may be renewed, whatever the
+    /// authority advises. It prevents a loop with an authority that issues only certificates that are already
+    /// due.
     pub(crate) fn soonest(self, obtained: SystemTime) -> SystemTime {
         obtained + (self.length() / 10).min(Duration::from_secs(3600))
     }
 }
 
-/// How long to wait after so many failures in a row, 1 or more. `told`: what the authority said of it. `life`: of the certificate
-/// that is to be renewed, which may be too short for long pauses.
+/// Returns the delay after `failures` failed attempts in a row, 1 or more. `told` is the authority's
+/// `Retry-After`. `life` is that of the certificate to be renewed, whose tenth bounds the delay.
 pub(crate) fn pause(failures: u32, told: Option<Duration>, life: Option<Life>, chance: f64) -> Duration {
     let doubled = FIRST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LAST);
     let bound = life.map_or(LAST, |life| (life.length() / 10).max(Duration::from_secs(1)));
@@ -57,7 +63,8 @@ pub(crate) fn pause(failures: u32, told: Option<Duration>, life: Option<Life>, c
     own.max(told.unwrap_or_default().min(TOLD))
 }
 
-/// When to look again at what the authority advises: as it says, within bounds; less often than it lives is of no use.
+/// Returns the interval until the next request for renewal information: the authority's, within `ADVICE`, and
+/// at most a tenth of the certificate's lifetime (but at least the minimum).
 pub(crate) fn look_again(told: Option<Duration>, life: Life) -> Duration {
     let (least, most) = ADVICE;
     told.unwrap_or(Duration::from_secs(6 * 3600)).clamp(least, most).min((life.length() / 10).max(least))
@@ -90,9 +97,9 @@ mod tests {
         assert_eq!(life.advised(window, 0.0), life.from + 3 * DAY);
         assert_eq!(life.advised(window, 0.5), life.from + 4 * DAY);
         assert_eq!(life.advised((window.0, life.until), 1.0), life.from + 6 * DAY * 3 / 4);
-        // Revoked: a window that is over.
+        // A revoked certificate: its window is in the past.
         assert!(life.advised((UNIX_EPOCH, UNIX_EPOCH + DAY), 0.3) < life.from);
-        // One that is none.
+        // An empty window.
         assert_eq!(life.advised((window.0, window.0), 0.7), window.0);
         assert_eq!(life.soonest(life.from), life.from + Duration::from_secs(3600));
     }
@@ -103,7 +110,7 @@ mod tests {
         assert_eq!(pauses, [120, 240, 480, 960, 1920, 21_600]);
         assert_eq!(pause(1, Some(Duration::from_secs(3600)), None, 0.5).as_secs(), 3600);
         assert_eq!(pause(1, Some(30 * DAY), None, 0.5), DAY);
-        // Of a certificate for a quarter of a minute.
+        // A certificate with a lifetime of 15 seconds.
         let short = Some(life(Duration::from_secs(15)));
         assert_eq!(pause(9, None, short, 0.5), Duration::from_millis(1500));
         for chance in [0.0, 1.0] {

@@ -1,4 +1,4 @@
-//! What certificate is wanted, and of whom.
+//! The settings of one certificate and its authority.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::path::PathBuf;
@@ -8,60 +8,61 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{Cache, Trust};
 
-/// One certificate that is wanted.
+/// The settings of one wanted certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// The names that it is for, in lower case; one at least. The first gives it its name in the folder.
+    /// The names that it is for, in lower case; at least one. The first becomes part of its file name.
     pub domains: Vec<String>,
-    /// Where the authority is.
+    /// The URL of the authority's directory.
     pub directory: Directory,
-    /// Whom the authority's own certificate must lead to.
+    /// The root certificates that the authority's own TLS certificate must chain to.
     pub trust: Trust,
-    /// URLs by which the authority reaches a person.
+    /// The URLs by which the authority reaches a person.
     pub contact: Vec<String>,
-    /// An account that the authority knows already and that ours is to belong to.
+    /// The existing account at the authority that the new ACME account is bound to.
     pub binding: Option<Binding>,
-    /// How the authority is shown that the names lead here.
+    /// The challenge that proves control of the names.
     pub method: Method,
-    /// The kind of the certificate's key.
+    /// The type of the certificate's key.
     pub key_type: KeyType,
-    /// What the authority calls the kind of certificate; its usual one if `None`.
+    /// The authority's name of the certificate profile; `None` selects its default.
     pub profile: Option<String>,
-    /// The folder in which account and certificates are kept.
+    /// The folder that stores the account and the certificates.
     pub cache: PathBuf,
 }
 
 impl Settings {
-    /// What the certificate goes by: its file. Settings with the same one are for the same certificate.
+    /// Returns the certificate's identifier, the path of its file. Settings with equal identifiers are for
+    /// the same certificate.
     pub fn id(&self) -> String {
         self.cache.join(self.file()).display().to_string()
     }
 
-    /// The names, for people.
+    /// Returns the names as a comma-separated list.
     pub fn names(&self) -> String {
         self.domains.join(", ")
     }
 
-    /// What the folder has of it: a private key and a chain, PEM.
+    /// Returns the stored private key and chain in PEM form, if the folder has them.
     pub fn kept(&self) -> Option<Vec<u8>> {
         Cache::new(&self.cache).read(&self.file()).ok().flatten()
     }
 
-    /// By what the certificate is found again: the first name, the authority, and the kind of key.
+    /// Returns the certificate's file name, derived from the first name, the authority and the key type.
     pub(crate) fn file(&self) -> String {
         let first = self.domains.first().map_or("", String::as_str);
         let mark = mark(&[self.directory.as_str(), first, self.key_type.name()]);
         format!("{first}-{mark}.pem")
     }
 
-    /// By what the account is found again: the authority, and the account that it belongs to.
+    /// Returns the account's file name, derived from the authority and the external account.
     pub(crate) fn account_file(&self) -> String {
         let bound = self.binding.as_ref().map_or("", |binding| binding.id.as_str());
         format!("account-{}-{}.json", self.directory.host(), mark(&[self.directory.as_str(), bound]))
     }
 }
 
-/// A few digits that tell texts apart, the same ones for ever.
+/// Returns a short hash of `parts` that is stable across versions.
 fn mark(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -75,7 +76,7 @@ fn mark(parts: &[&str]) -> String {
     })
 }
 
-/// Where an authority is: the URL of its directory, by https.
+/// The URL of an authority's directory, by https.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     url: String,
@@ -83,12 +84,12 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// As written.
+    /// Returns the URL as written.
     pub fn as_str(&self) -> &str {
         &self.url
     }
 
-    /// The host in it, for people and for names of files.
+    /// Returns the host, for messages and file names.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -116,12 +117,12 @@ impl Display for Directory {
     }
 }
 
-/// An account that an authority knows already (RFC 8555, section 7.3.4).
+/// An external account that the authority knows already (RFC 8555, section 7.3.4).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// What the authority calls it.
+    /// The authority's identifier of the account.
     pub id: String,
-    /// The key that the authority gave with it.
+    /// The MAC key that the authority issued with it.
     pub key: Vec<u8>,
 }
 
@@ -131,16 +132,16 @@ impl fmt::Debug for Binding {
     }
 }
 
-/// How an authority is shown that a name leads here.
+/// The challenge that proves control of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// `tls-alpn-01`, RFC 8737: by a certificate on port 443.
+    /// `tls-alpn-01` (RFC 8737): a certificate on port 443.
     Tls,
-    /// `http-01`, RFC 8555, section 8.3: by a page on port 80.
+    /// `http-01` (RFC 8555, section 8.3): a page on port 80.
     Http,
 }
 
-/// The kind of a certificate's key.
+/// The type of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyType {
     /// ECDSA on P-256.
@@ -152,7 +153,7 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    /// As written.
+    /// Returns the name used in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::P256 => "ecdsa-p256",

@@ -1,52 +1,53 @@
-//! Alerts: balancers that find the server overloaded say so in their answers to reports, and which share of the
-//! server's connections is to go elsewhere.
+//! Alerts: a balancer that finds the server overloaded adds to its answer to a report the share of the
+//! server's connections that is to move elsewhere.
 //!
 //! ```text
 //! {"shed": {"share": 0.3, "epoch": 7}}
 //! ```
 //!
-//! A balancer repeats its decision until the alert is over; the epoch tells a new decision from one that was obeyed.
-//! Several balancers see the same overload. Each of them wants the surplus gone, and once is enough: while one is
-//! obeyed the decisions of the others count as obeyed with it.
+//! A balancer repeats its decision until the alert is over; the epoch distinguishes a new decision from one
+//! that was applied. Several balancers see the same overload, and each asks for the whole surplus to move,
+//! which must happen only once. So one balancer's decisions are applied at a time, and those of the others
+//! count as applied with them.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::sync::watch;
 
-/// A balancer that says nothing for so long has no say any more.
+/// The time without an answer after which a balancer's alert ends.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// What a server is to do.
+/// The share of the server's load to shed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Alert {
-    /// Share of the connections that is to go, 0 to 1; 0 when there is no alert.
+    /// The share of the connections to shed, 0 to 1; 0 without an alert.
     pub share: f64,
-    /// Counts the changes.
+    /// A counter of the changes.
     pub number: u64,
 }
 
-/// A share that differs from the last one that was told by so much is worth another line. Decisions are numbered anew
+/// The least change of the share since the last log line that is logged again. Decisions get new epochs
 /// several times a second while an alert lasts.
 const MUCH: f64 = 0.1;
 
-/// What is worth a line in the log.
+/// An event worth a log line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum News {
-    /// An alert begins, or its share has changed by much: so much is to go.
+    /// An alert begins with this share, or its share has changed by at least `MUCH`.
     Shed(f64),
-    /// It is over.
+    /// The alert is over.
     Over,
 }
 
-/// What balancers decided.
+/// The decisions of the balancers.
 #[derive(Debug)]
 pub(crate) struct Alerts {
-    /// For each target, the epoch that was obeyed last.
+    /// The epoch that was last applied, for each target.
     obeyed: Vec<Option<u64>>,
-    /// The target whose decision holds, and when it was last repeated.
+    /// The target whose decision applies, and the time of its last repetition.
     holder: Option<(usize, Duration)>,
-    /// The share that was told last, while there is an alert.
+    /// The share that was logged last, while there is an alert.
     told: Option<f64>,
     said: watch::Sender<Alert>,
 }
@@ -58,7 +59,7 @@ pub(crate) struct Decision {
     epoch: u64,
 }
 
-/// Reads the body of an answer. What says nothing of this kind, or nonsense, says nothing.
+/// Parses the body of an answer. Returns `None` if it holds no valid decision.
 pub(crate) fn decision(answer: &[u8]) -> Option<Decision> {
     #[derive(Deserialize)]
     struct Answer {
@@ -82,7 +83,7 @@ impl Alerts {
         self.said.subscribe()
     }
 
-    /// What a target's answer to a report said; what is news of it.
+    /// Records the decision in a target's answer to a report. Returns an event to log, if any.
     pub(crate) fn heard(&mut self, target: usize, decision: Option<Decision>, now: Duration) -> Option<News> {
         let silent = self.forget(now);
         let Some(Decision { share, epoch }) = decision else {
@@ -106,7 +107,7 @@ impl Alerts {
         Some(News::Shed(share))
     }
 
-    /// Ends the alert of a balancer that is silent.
+    /// Ends the alert of a balancer that has not answered for `SILENCE`.
     pub(crate) fn forget(&mut self, now: Duration) -> Option<News> {
         let silent = self.holder.is_some_and(|(_, heard)| now.saturating_sub(heard) >= SILENCE);
         if silent { self.clear() } else { None }
@@ -178,7 +179,8 @@ mod tests {
         let mut alerts = Alerts::new(2);
         assert_eq!(alerts.heard(0, of(0.3, 1), SECOND), shed(0.3));
         assert_eq!(alerts.heard(1, of(0.4, 9), SECOND), None);
-        // The first is silent: from now on the other is obeyed, but not in what is done.
+        // The first balancer is silent: the other one's decisions apply from now on, except the one that
+        // counts as applied.
         assert_eq!(alerts.heard(1, of(0.4, 9), 12 * SECOND), Some(News::Over));
         assert_eq!(alerts.subscribe().borrow().share, 0.0);
         assert_eq!(alerts.heard(1, of(0.1, 10), 13 * SECOND), shed(0.1));
@@ -200,7 +202,7 @@ mod tests {
         told.extend(alerts.heard(0, None, at(40)));
         told.extend(alerts.heard(0, None, at(41)));
         assert_eq!(told, [News::Shed(0.25), News::Shed(0.5), News::Over]);
-        // One that falls silent ends, too.
+        // The alert of a balancer that stops answering ends too.
         assert_eq!(alerts.heard(0, of(0.25, 99), at(50)), shed(0.25));
         assert_eq!(alerts.forget(at(149)), None);
         assert_eq!(alerts.forget(at(150)), Some(News::Over));

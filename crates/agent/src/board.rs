@@ -1,8 +1,9 @@
-//! The board: every number the agent knows, when it is from, and who said it.
+//! The metric store: each value with its time and its source.
 //!
-//! Sensors, the scraped page and programs write on it; the pushers and the listener read from it. What a program tells
-//! goes before what is scraped, and that before what a sensor sees, as long as it is not older than [`HOLD`]: a program
-//! knows better what `cpu` means for it. What nobody says again is forgotten after [`LIFE`].
+//! Sensors, the scraped page and programs write to it; the pushers and the listener read from it. A program's
+//! value takes precedence over a scraped one, and that over a sensor's, as long as it is not older than
+//! [`HOLD`]. The reason: a program knows best what `cpu` means for it. A value that is not written again is
+//! removed after [`LIFE`].
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,27 +12,27 @@ use std::time::Duration;
 use crate::name;
 use crate::noise::Noise;
 
-/// Most names that are told or scraped. With those of the sensors there are at most 64, which is what a balancer takes
-/// of one member.
+/// The largest number of names that are not written by sensors. Together with those of the sensors there are
+/// at most 64, which is a balancer's limit per member.
 pub(crate) const MOST: usize = 40;
-/// For so long a better source is not overruled.
+/// The time for which a value protects its name from sources of lower precedence.
 const HOLD: Duration = Duration::from_secs(30);
-/// How long a number is known.
+/// The time after which a value is removed.
 const LIFE: Duration = Duration::from_secs(300);
 
-/// Who says a number; the greater knows better.
+/// The source of a value, in ascending order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// A sensor of this agent's.
+    /// A sensor of this agent.
     Sensed,
-    /// The page that is scraped.
+    /// The scraped page.
     Scraped,
     /// A program, or the meter in this process.
     Told,
 }
 
 impl Source {
-    /// In one word.
+    /// Returns the source as one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sensed => "sensed",
@@ -41,20 +42,20 @@ impl Source {
     }
 }
 
-/// A number as it is known.
+/// A value with its name, age and source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// Name, 1 to 64 characters.
+    /// The name, 1 to 64 characters.
     pub name: String,
-    /// Finite.
+    /// The value, a finite number.
     pub value: f64,
-    /// Since it was read or told.
+    /// The time since it was read or reported.
     pub age: Duration,
-    /// Who said it.
+    /// The source of the value.
     pub source: Source,
 }
 
-/// Numbers by name. `at` and `now` are times on one clock that does not go back.
+/// The values by name. `at` and `now` are times of one monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     lines: BTreeMap<String, Line>,
@@ -66,18 +67,19 @@ struct Line {
     value: f64,
     at: Duration,
     source: Source,
-    /// Of the board when this was written.
+    /// The store's write counter when this value was written.
     turn: u64,
-    /// As it was when the balancers were told last.
+    /// The value at the time of the last report.
     told: f64,
     noise: Noise,
 }
 
 impl Board {
-    /// Writes a number; is it a move that matters? The range of a share is known to be 1.
+    /// Writes a value. Returns `true` if it has changed significantly since the last report. The range of a
+    /// `share` is at least 1.
     ///
     /// # Errors
-    /// One sentence if the name or the value cannot be, or the board is full.
+    /// Returns one sentence if the name or the value is invalid, or if the store is full.
     pub(crate) fn write(
         &mut self,
         name: &str,
@@ -101,13 +103,13 @@ impl Board {
             }
             Entry::Vacant(room) => {
                 let noise = Noise::new(value, if share { 1.0 } else { 0.0 });
-                // What is new matters if somebody took the trouble to say it.
+                // A new value of a program or page is significant.
                 room.insert(Line { value, at, source, turn, told: value, noise });
                 Ok(source != Source::Sensed)
             }
             Entry::Occupied(mut line) => {
                 let line = line.get_mut();
-                // What was said of an earlier moment comes too late.
+                // The value is older than the stored one.
                 if line.source == source && at < line.at {
                     return Ok(false);
                 }
@@ -122,12 +124,12 @@ impl Board {
         }
     }
 
-    /// The balancers are told now: moves are measured from here.
+    /// Records that a report is sent now: later changes are measured from the present values.
     pub(crate) fn tell(&mut self) {
         self.lines.values_mut().for_each(|line| line.told = line.value);
     }
 
-    /// What was written after `turn`, and the turn until which that is.
+    /// Returns the values written after `turn`, and the write counter up to which they are complete.
     pub(crate) fn since(&mut self, turn: u64, now: Duration) -> (Vec<Value>, u64) {
         self.forget(now);
         let newer = self.lines.iter().filter(|(_, line)| line.turn > turn);

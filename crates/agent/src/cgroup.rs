@@ -1,26 +1,26 @@
-//! Which control group (version 2) is the server's.
+//! Finds the server's control group (version 2).
 //!
-//! An agent cannot know what the server is called. In a container with a name space of its own the question answers
-//! itself: the group that looks like the root, and has limits, which a true root has not, is the container's. Elsewhere
-//! the agent's own group would say how busy the agent is; so the group has to be named.
+//! An agent cannot know the name of the server's group. In a container with its own namespace, the group that
+//! appears as the root and has limits is the container's: the true root has no limits. Elsewhere the agent's
+//! own group would show the agent's load, so the group has to be configured.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Where control groups are mounted if nothing else is known.
+/// The default mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Which control group to read.
+/// The control group to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Cgroup {
-    /// The container's, if the agent is in one with a name space of its own.
+    /// The container's group, if the agent is in a container with its own namespace.
     #[default]
     Auto,
-    /// None.
+    /// No group.
     Off,
-    /// This folder; relative to where control groups are mounted, such as `system.slice/nginx.service`.
+    /// A folder, relative to the mount point of control groups, such as `system.slice/nginx.service`.
     At(PathBuf),
 }
 
@@ -37,7 +37,7 @@ impl std::str::FromStr for Cgroup {
 }
 
 impl Cgroup {
-    /// Its folder.
+    /// Returns the group's folder.
     pub(crate) fn folder(&self, proc: &Path) -> Result<Option<PathBuf>, Error> {
         let mount = || {
             let table = fs::read_to_string(proc.join("self/mountinfo")).unwrap_or_default();
@@ -63,12 +63,12 @@ impl Cgroup {
     }
 }
 
-/// Does /proc/self/cgroup say that the group of version 2 looks like the root?
+/// Returns `true` if /proc/self/cgroup shows the version 2 group as the root.
 fn is_root(text: &str) -> bool {
     text.lines().any(|line| line == "0::/")
 }
 
-/// Where /proc/self/mountinfo says that control groups of version 2 are.
+/// Returns the mount point of control groups (version 2) in /proc/self/mountinfo.
 fn mounted(text: &str) -> Option<&str> {
     text.lines().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;

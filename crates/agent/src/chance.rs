@@ -1,5 +1,5 @@
-//! Jitter, so that a thousand agents that were started together do not report together: SplitMix64 (Steele, Lea and
-//! Flood 2014), seeded by the process's own chance.
+//! Jitter, so that agents that were started together do not report together: SplitMix64 (Steele, Lea and
+//! Flood 2014) with a random seed.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use std::time::Duration;
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// Another stream in each process, and each time.
+    /// Creates a stream with a random seed.
     pub(crate) fn new() -> Self {
         Self(RandomState::new().build_hasher().finish())
     }
 
-    /// `time`, times something from `low` to `high`, evenly.
+    /// Returns `time * f`, with `f` uniformly distributed from `low` to `high`.
     pub(crate) fn about(&mut self, time: Duration, low: f64, high: f64) -> Duration {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,9 +1,10 @@
-//! Know thyself: an agent beside a server reads how loaded it is and tells the balancers.
+//! An agent beside a server: measures the server's load and reports it to the balancers.
 //!
-//! What is known comes from sensors (the kernel, see `sensor.rs`), from a page in Prometheus' format, from programs
-//! that report over HTTP, and from within the process by [`Told`]. It is *pushed* to every balancer each interval, and
-//! at once when a number moves more than its own noise; and it is shown on a listener, where balancers that *pull* find
-//! it. Sensors are read four times in an interval or more, so that a move is seen early, and tell means over the interval.
+//! The values come from sensors (the kernel, see `sensor.rs`), from a page in Prometheus format, from
+//! programs that report over HTTP, and from this process by [`Told`]. The agent *pushes* them to every
+//! balancer at each interval, and at once when a value changes by more than its own noise. It also serves
+//! them on a listener, for balancers that *pull*. Sensors are read every quarter of the interval (at least
+//! 100 ms, at most 1 s) to detect changes early; they return means over the interval.
 //!
 //! ```text
 //!  /proc, cgroup ─ sensors ┐                ┌ push ─ POST /v1/report → balancer
@@ -11,11 +12,11 @@
 //!  programs ─ listener, Told ┘              └ listener: /load /metrics
 //! ```
 //!
-//! A machine may have several servers, each with numbers of its own: then these are reported of each, under its own name, and
-//! what the sensors read of the machine.
+//! A machine may have several servers with values of their own. The agent then reports each under its own
+//! name, together with the sensors' values of the machine.
 //!
-//! One thread is enough. A balancer that hangs, a page that does not come and a file that cannot be read delay and stop
-//! nothing else; each is told once.
+//! The agent needs one thread. A balancer that hangs, a page that does not arrive and a file that cannot be
+//! read delay nothing else, and each is logged once.
 
 mod alert;
 mod board;
@@ -64,40 +65,40 @@ use scrape::Scraper;
 use sensor::{Place, Sensors};
 use shared::Shared;
 
-/// Between two reports for the sake of a move that matters.
+/// The least time between two reports caused by significant changes.
 const GAP: Duration = Duration::from_millis(100);
 
-/// What an agent is to do.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Group of the server, for balancers that have its address in several.
+    /// The server's group, for balancers that have its address in several groups.
     pub group: Option<String>,
-    /// Address of the server as the balancers know it; needed if there is somebody to report to. With `servers` the
-    /// host's, without a port, or none if balancers are told of the servers only.
+    /// The server's address in the balancers' configuration; required if `report_to` is not empty. With
+    /// `servers` it is the host's, without a port, or `None` if only the servers are reported.
     pub member: Option<String>,
-    /// Several servers of this host, as the balancers know them, which have numbers of their own besides those of the host:
+    /// The addresses of several servers on this host that have values of their own in addition to the host's:
     /// see [`Agent::servers`].
     pub servers: Vec<String>,
-    /// Balancers to push to, each with `/v1/report` if it has no path.
+    /// The balancers to push to, each at `/v1/report` if its URL has no path.
     pub report_to: Vec<Url>,
-    /// Register the member, or the servers, with these balancers: see [`Agent::registrar`].
+    /// The registration of the member, or of the servers, with these balancers: see [`Agent::registrar`].
     pub register: Option<Registration>,
-    /// Between two reports, give or take a tenth; and between two scrapes.
+    /// The interval between two reports, with a jitter of ±10 %, and between two scrapes.
     pub interval: Duration,
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 selects a free one.
     pub listen: Option<SocketAddr>,
-    /// A page to read.
+    /// The page to scrape.
     pub scrape: Option<Scrape>,
     /// The server's control group.
     pub cgroup: Cgroup,
-    /// Port of the server's whose connections are counted.
+    /// The server's port, whose connections are counted.
     pub port: Option<u16>,
-    /// Where the kernel tells of the host, usually /proc.
+    /// The path of procfs, usually /proc.
     pub proc: PathBuf,
 }
 
 impl Default for Config {
-    /// Reads the sensors and tells nobody.
+    /// Returns a configuration that reads the sensors and reports to no balancer.
     fn default() -> Self {
         Self {
             group: None,
@@ -115,28 +116,31 @@ impl Default for Config {
     }
 }
 
-/// Why an agent did not start: one line that says what, where and what to do.
+/// The reason why an agent did not start: one line with the cause, the place and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be had.
+    /// The address cannot be bound.
     #[error("cannot listen on {addr}: {why}; {hint}")]
     Listen {
-        /// As configured.
+        /// The configured address.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         why: io::Error,
-        /// What to do.
+        /// The remedy.
         hint: &'static str,
     },
     /// The control group cannot be read.
-    #[error("cannot read the control group {}: {why}; name one as systemd-cgls shows it, or say off", folder.display())]
+    #[error(
+        "cannot read the control group {}: {why}; name one as systemd-cgls shows it, or say off",
+        folder.display()
+    )]
     Cgroup {
-        /// As found.
+        /// The folder of the group.
         folder: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// Whom are the reports about?
+    /// The member that the reports are about is missing.
     #[error("reports need the member that they are about: give its address as the balancer knows it")]
     Member,
 }
@@ -158,11 +162,12 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// By which a part of the same process tells numbers to its agent. Cheap to clone; may be used from any thread.
+/// A handle by which a part of the same process reports values to its agent. It is cheap to clone and usable
+/// from any thread.
 #[derive(Clone)]
 pub struct Told {
     shared: Arc<Shared>,
-    /// Of the subject that the numbers are of.
+    /// The index of the subject that the values belong to.
     place: usize,
 }
 
@@ -173,27 +178,28 @@ impl std::fmt::Debug for Told {
 }
 
 impl Told {
-    /// Tells a number as of now. Meant for some ten times in a second and name, not for each request: it takes a
-    /// lock. What matters is reported at once, the rest at the next beat.
+    /// Reports a value as of now. Meant for about ten calls per second and name, not for each request: it
+    /// takes a lock. A significant change is pushed at once, the rest at the next interval.
     ///
     /// # Errors
-    /// One sentence if the name or the value cannot be, or 40 names are told already.
+    /// Returns one sentence if the name or the value is invalid, or if there are already 40 names.
     pub fn tell(&self, name: &str, value: f64) -> Result<(), String> {
         let subject = self.shared.subject(self.place).unwrap_or(&self.shared.whole);
         self.shared.write_of(subject, name, value, Source::Told, Duration::ZERO, false)
     }
 
-    /// What is known now: what the sensors read of the machine, what programs told, and what this part did.
+    /// Returns the present values: those of the machine's sensors, of programs and of this handle's subject.
     pub fn known(&self) -> Snapshot {
         Snapshot::of_one(&self.shared, self.shared.subject(self.place).unwrap_or(&self.shared.whole))
     }
 }
 
 impl Agent {
-    /// Opens the sensors and the listener. To be called in a tokio runtime with time and I/O.
+    /// Opens the sensors and the listener. Must be called within a tokio runtime with time and I/O enabled.
     ///
     /// # Errors
-    /// The address or the control group cannot be had, or there is somebody to report to but no member.
+    /// Returns an error if the address cannot be bound or the control group cannot be read, or if the member
+    /// is missing.
     pub async fn open(config: Config) -> Result<Self, Error> {
         if config.member.is_none() && config.servers.is_empty() && !config.report_to.is_empty() {
             return Err(Error::Member);
@@ -229,40 +235,40 @@ impl Agent {
         })
     }
 
-    /// Where it listens, as bound.
+    /// Returns the address that the listener is bound to.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.listener.as_ref().and_then(|listener| listener.local_addr().ok())
     }
 
-    /// For a part of this process that has something to tell of the machine.
+    /// Returns a handle for a part of this process that reports values of the machine.
     pub fn told(&self) -> Told {
         Told { shared: self.shared.clone(), place: 0 }
     }
 
-    /// The same for each of [`Config::servers`], with what balancers want that server to do.
+    /// Returns a handle for each of [`Config::servers`], with a receiver of that server's alerts.
     pub fn servers(&self) -> Vec<(Told, watch::Receiver<Alert>)> {
         let servers = self.shared.servers.iter().enumerate();
         let told = |place| Told { shared: self.shared.clone(), place: place + 1 };
         servers.map(|(place, server)| (told(place), server.alerts().subscribe())).collect()
     }
 
-    /// What balancers want the server to do, as it changes: they say so in their answers to reports.
+    /// Returns a receiver of the server's alerts, which balancers send in their answers to reports.
     pub fn alerts(&self) -> watch::Receiver<Alert> {
         self.shared.whole.alerts().subscribe()
     }
 
-    /// By which it leaves the groups that it was registered in; `None` if it was not.
+    /// Returns the handle that deregisters the members; `None` if there is no registration.
     pub fn registrar(&self) -> Option<Registrar> {
         self.registrar.clone()
     }
 
-    /// Measures, reports and shows until `stop` comes true; what is under way then is cut.
+    /// Measures, reports and serves until `stop` resolves, then cancels pending work.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { shared, sensors, targets, interval, registrar, listener, scraper } = self;
         let (beats, _) = watch::channel(0);
         let mut parts = JoinSet::new();
         for (place, subject) in shared.subjects().enumerate() {
-            // Of a machine without a name that balancers know there is nobody to tell.
+            // A machine without a member name is reported to no balancer.
             for (number, url) in targets.iter().enumerate().filter(|_| subject.member.is_some()) {
                 parts.spawn(push::run(shared.clone(), place, number, url.clone(), beats.subscribe()));
             }
@@ -283,7 +289,7 @@ impl Agent {
         parts.shutdown().await;
     }
 
-    /// Measures for an interval, a second at the most, and says what is known then; what grows needs two looks.
+    /// Measures for one interval, at most a second, and returns the values. Counters need two readings.
     pub async fn once(mut self) -> Snapshot {
         look(&self.shared, &mut self.sensors);
         if let Some(scraper) = &mut self.scraper {
@@ -298,13 +304,13 @@ impl Agent {
     }
 }
 
-/// Reads the sensors, and says when the balancers are to be told.
+/// Reads the sensors, and triggers the reports.
 async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: &watch::Sender<u64>) {
     let mut chance = Chance::new();
     let pause = (interval / 4).clamp(GAP, Duration::from_secs(1));
     look(shared, &mut sensors);
     let mut last = Instant::now();
-    // The first report has what takes two looks in it.
+    // The first report is sent after the second reading, when counters have a rate.
     let (mut next_look, mut due, mut stirred) = (last + pause, last + pause, false);
     loop {
         let soon = if stirred { due.min(last + GAP) } else { due };
@@ -315,7 +321,7 @@ async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: 
         let now = Instant::now();
         if now >= next_look || now >= due {
             look(shared, &mut sensors);
-            // A machine that slept does not catch up.
+            // After a suspend of the machine, missed readings are not made up.
             next_look = now + pause;
         }
         if now >= due || (stirred && now >= last + GAP) {
@@ -332,7 +338,7 @@ async fn beat(shared: &Shared, mut sensors: Sensors, interval: Duration, beats: 
 fn look(shared: &Shared, sensors: &mut Sensors) {
     let (readings, unread) = sensors.look(shared.now());
     for reading in readings {
-        // Sensors have room of their own, and what they say is finite.
+        // Sensors' values are finite and do not count against the limit of names.
         let _ = shared.write(reading.name, reading.value, Source::Sensed, Duration::ZERO, reading.share);
     }
     shared.unread_by_sensors(unread);

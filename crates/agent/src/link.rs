@@ -1,7 +1,7 @@
-//! One kept HTTP/1.1 connection to one place, with a limit on everything.
+//! A persistent HTTP/1.1 connection to one server, with a limit on every step.
 //!
-//! An idle connection may have been closed by the other side; then the question is asked once more on a new one. What
-//! does not come in time is given up with its connection.
+//! The server may have closed an idle connection, so a failed request is retried once on a new one. A request
+//! that exceeds its timeout is cancelled with its connection.
 
 use std::fmt;
 use std::io;
@@ -21,17 +21,17 @@ use tokio::time::timeout;
 
 use crate::push::refusal;
 
-/// For a question from its beginning to the end of the answer, a connection included.
+/// The timeout of a request, from connecting to the last byte of the response.
 pub(crate) const LIMIT: Duration = Duration::from_secs(2);
 
 const AGENT: &str = concat!("plimsoll-agent/", env!("CARGO_PKG_VERSION"));
 
-/// Where to ask: `http://HOST[:PORT][/PATH]` or `unix:/PATH` of a socket.
+/// A URL: `http://HOST[:PORT][/PATH]`, or `unix:/PATH` of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
     address: Address,
-    /// With a question mark and what follows it; `/` if none was given.
+    /// The path with its query; `/` by default.
     path: String,
     host: HeaderValue,
 }
@@ -43,7 +43,7 @@ enum Address {
 }
 
 impl Url {
-    /// The same place with another path, unless one was given.
+    /// Sets the path, unless the URL has one.
     pub(crate) fn or_path(mut self, path: &str) -> Self {
         if self.path == "/" {
             path.clone_into(&mut self.path);
@@ -53,16 +53,17 @@ impl Url {
 }
 
 impl Url {
-    /// The same place with another path.
+    /// Returns the URL with another path.
     pub(crate) fn at(&self, path: &str) -> Self {
         Self { path: path.to_owned(), ..self.clone() }
     }
 
-    /// Asks this place for another path with GET, in 2 s at the most; the body of an answer of 200, of at most 64 KiB.
-    /// To be called in a tokio runtime with time and I/O.
+    /// Requests another path of this server with GET, within 2 s. Returns the body of a 200 response, at most
+    /// 64 KiB. Must be called within a tokio runtime with time and I/O enabled.
     ///
     /// # Errors
-    /// One line: nobody is there, the answer is late, broken or larger, or a refusal in the other side's words.
+    /// Returns one line if the connection fails, if the response is late, broken or too large, or the
+    /// server's own words if it refuses.
     pub async fn fetch(&self, path: &str) -> Result<Vec<u8>, String> {
         let mut link = Link::new(self.at(path));
         let (status, body) =
@@ -113,14 +114,14 @@ impl std::str::FromStr for Url {
     }
 }
 
-/// Why there is no answer.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// Nobody is there.
+    /// The connection failed.
     Connect(io::Error),
-    /// It did not come in time.
+    /// The response exceeded the timeout.
     Late,
-    /// It broke off, or is no HTTP.
+    /// The response was cut off or is not HTTP.
     Broken(String),
 }
 
@@ -134,11 +135,11 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// The connection.
+/// A persistent connection.
 pub(crate) struct Link {
     url: Url,
     open: Option<Open>,
-    /// Connections made so far.
+    /// The number of connections made.
     made: u64,
 }
 
@@ -147,17 +148,17 @@ impl Link {
         Self { url, open: None, made: 0 }
     }
 
-    /// Connections made so far.
+    /// Returns the number of connections made.
     pub(crate) fn made(&self) -> u64 {
         self.made
     }
 
-    /// Is there one that has not been closed, as far as we know?
+    /// Returns `true` if a connection is open, as far as this end knows.
     pub(crate) fn is_open(&self) -> bool {
         self.open.as_ref().is_some_and(|open| !open.sender.is_closed())
     }
 
-    /// Asks, and has no more than `most` bytes of an answer.
+    /// Sends a request and returns the status and at most `most` bytes of the body.
     pub(crate) async fn ask(
         &mut self,
         method: Method,
@@ -165,7 +166,7 @@ impl Link {
         most: usize,
     ) -> Result<(StatusCode, Bytes), Trouble> {
         let asked = timeout(LIMIT, self.try_twice(method, body, most)).await;
-        // Given up, it has not put its connection back.
+        // A cancelled request has not put its connection back.
         asked.unwrap_or(Err(Trouble::Late))
     }
 
@@ -202,7 +203,7 @@ impl Link {
     }
 }
 
-/// A connection that is there.
+/// An open connection.
 struct Open {
     sender: SendRequest<Full<Bytes>>,
     task: AbortHandle,
@@ -213,7 +214,7 @@ impl Open {
         match address {
             Address::Tcp { host, port } => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(Trouble::Connect)?;
-                // A report is one small write; without this it is only later.
+                // A report is one small write, which Nagle's algorithm would only delay.
                 let _ = stream.set_nodelay(true);
                 Self::over(stream).await
             }
@@ -229,7 +230,7 @@ impl Open {
     {
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(|error| Trouble::Broken(error.to_string()))?;
-        // How it ends is seen where the question is asked.
+        // The request on the connection reports its error.
         let task = tokio::spawn(async move { drop(connection.await) }).abort_handle();
         Ok(Self { sender, task })
     }

@@ -1,4 +1,4 @@
-//! Which series of a page in Prometheus' text format make a number.
+//! Selects the series of a page in Prometheus text format that make up a metric.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use plimsoll_wire::prometheus::{Sample, labels, series};
 
 use crate::name;
 
-/// Which series of a page make a number, and its name: `name`, `name=series`, `name=series{label="value"}`,
-/// `name=rate(series)`. Several series that fit are added up.
+/// A metric's name and the series that it is read from: `name`, `name=series`, `name=series{label="value"}`
+/// or `name=rate(series)`. The values of several matching series are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// As it is reported.
+    /// The name in reports.
     pub(crate) name: String,
     series: String,
     labels: Vec<(String, String)>,
-    /// Is it a counter, and its growth per second what is wanted?
+    /// Whether the series is a counter whose growth per second is reported.
     pub(crate) rate: bool,
 }
 
 impl Metric {
-    /// Does it belong to the number?
+    /// Returns `true` if a sample belongs to the metric.
     pub(crate) fn fits(&self, sample: &Sample<'_>) -> bool {
         let has = |(name, value): &(String, String)| {
             labels(sample.labels).any(|(found, given)| found == name && given == value.as_str())

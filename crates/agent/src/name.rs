@@ -1,9 +1,9 @@
-//! Names of the numbers that are reported: what can stand in a balancer's expression, where `-` is a minus.
+//! Validates the names of values. A balancer's expressions use them, where `-` is a minus.
 
-/// Longest, bytes.
+/// The longest name in bytes.
 pub(crate) const MAX: usize = 64;
 
-/// Can a number have this name? It begins with a letter and goes on with letters, digits, `_`, `.` and `:`.
+/// Checks a name: a letter or `_`, followed by letters, digits, `_`, `.` and `:`.
 pub(crate) fn check(name: &str) -> Result<(), String> {
     let first = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
     let rest = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte));

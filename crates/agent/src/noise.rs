@@ -1,42 +1,42 @@
-//! When does a move matter? When it is more than the number's own noise.
+//! Detects significant changes: those larger than a value's own noise.
 //!
-//! The noise is learned as in the analyzer's gate for rebinding: an exponentially weighted mean of squared surprises,
-//! each clipped at five standard deviations so that one jump is not mistaken for much noise. A move matters if it is
-//! more than twice that deviation and more than a twentieth of the range that the number has gone through; the range
-//! forgets slowly.
+//! The noise is learnt as in the analyzer's gate for rebinding: an exponentially weighted mean of squared
+//! deviations. Each deviation is clipped at five standard deviations, so that a single jump does not inflate
+//! the noise. A change is significant if `|change| > 2 * deviation` and `|change| > range / 20`. The range
+//! covers the past values and shrinks slowly.
 
-/// Of a surprise in the noise.
+/// The weight of a new deviation in the variance.
 const WEIGHT: f64 = 0.1;
-/// Of a value in the level that the next is compared with.
+/// The weight of a new value in the level that the next one is compared with.
 const FOLLOW: f64 = 0.3;
-/// How fast the ends of the range come back.
+/// The rate at which the ends of the range approach the value.
 const FORGET: f64 = 0.001;
 
-/// What is known of a number's ways.
+/// The noise and the range of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noise {
     level: f64,
     variance: f64,
     low: f64,
     high: f64,
-    /// Least range.
+    /// The least range.
     floor: f64,
 }
 
 impl Noise {
-    /// Of a number whose first value this is, and whose range is no less than `floor`.
+    /// Starts with a first value. The range is at least `floor`.
     pub(crate) fn new(value: f64, floor: f64) -> Self {
         Self { level: value, variance: 0.0, low: value.min(0.0), high: value.max(0.0), floor }
     }
 
-    /// Does it matter that the number is `value` now, after it was told to be `told`?
+    /// Returns `true` if the change from `told`, the value of the last report, to `value` is significant.
     pub(crate) fn matters(&self, told: f64, value: f64) -> bool {
         let moved = (value - told).abs();
         let range = (self.high.max(value) - self.low.min(value)).max(self.floor);
         moved > 2.0 * self.variance.sqrt() && moved > 0.05 * range
     }
 
-    /// Learns from another value.
+    /// Updates the noise and the range with a new value.
     pub(crate) fn learn(&mut self, value: f64) {
         let surprise = value - self.level;
         let squared = if self.variance > 0.0 {
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn noise_does_not_matter_and_a_step_does() {
-        // Between 0.3 and 0.5, evenly by the golden ratio.
+        // Evenly distributed values between 0.3 and 0.5, by the golden ratio.
         let values = (0..200).map(|n| 0.3 + 0.2 * (f64::from(n) * 0.618_034).fract());
         let mut noise = Noise::new(0.4, 1.0);
         let mut alarms = 0;

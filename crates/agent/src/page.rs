@@ -1,4 +1,4 @@
-//! What the agent shows: its numbers with their ages as JSON, and a page for Prometheus.
+//! The agent's pages: its values with their ages as JSON, and metrics for Prometheus.
 
 use std::fmt::Write as _;
 
@@ -10,18 +10,18 @@ use crate::sensor::Unread;
 use crate::shared::Shared;
 use crate::subject::{Subject, Tally};
 
-/// What an agent knows at one moment.
+/// The values of an agent at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// Group of the server, if told.
+    /// The server's group, if configured.
     pub group: Option<String>,
-    /// Address of the server as balancers know it, if told.
+    /// The server's address in the balancers' configuration, if configured.
     pub member: Option<String>,
-    /// By name.
+    /// The values, sorted by name.
     pub values: Vec<Value>,
-    /// Those of several servers, each with its address.
+    /// The values of each of several servers, with the server's address.
     pub servers: Vec<(String, Vec<Value>)>,
-    /// What could not be read.
+    /// The sources that could not be read.
     pub unread: Vec<Unread>,
 }
 
@@ -38,7 +38,7 @@ impl Snapshot {
         }
     }
 
-    /// What is known of one server, and of the machine where that says nothing else.
+    /// Returns the values of one server, completed by those of the machine.
     pub(crate) fn of_one(shared: &Shared, subject: &Subject) -> Self {
         let (mut values, _) = subject.board().since(0, shared.now());
         if !std::ptr::eq(subject, &shared.whole) {
@@ -51,12 +51,13 @@ impl Snapshot {
         Self { group, member, values, servers: Vec::new(), unread: shared.unread() }
     }
 
-    /// `{"group": …, "member": …, "values": {"cpu": {"value": 0.43, "age_seconds": 0.2}}}`: what balancers pull.
+    /// Formats the values for a balancer's pull: `{"group": …, "member": …, "values": {"cpu": {"value": 0.43,
+    /// "age_seconds": 0.2}}}`.
     pub fn load(&self) -> Json {
         self.json(|value| json!({"value": tidy(value.value), "age_seconds": tidy(value.age.as_secs_f64())}))
     }
 
-    /// The same with the source of each value, and what could not be read.
+    /// Formats the same with the source of each value and the sources that could not be read.
     pub fn full(&self) -> Json {
         let mut json = self.json(|value| {
             json!({
@@ -90,10 +91,10 @@ impl Snapshot {
     }
 }
 
-/// The page for Prometheus, text format 0.0.4.
+/// Formats the page for Prometheus, text format 0.0.4.
 pub(crate) fn metrics(shared: &Shared) -> String {
     let Snapshot { values, servers, unread, .. } = Snapshot::of(shared);
-    // Which of several servers a number or a report is of is a label more; the machine's have none.
+    // Series of one of several servers have a label `member`; those of the machine have none.
     let of =
         |member: Option<&str>| member.map_or_else(String::new, |one| format!(",member=\"{}\"", escaped(one)));
     let mut known: Vec<(String, &Value)> = values.iter().map(|value| (String::new(), value)).collect();

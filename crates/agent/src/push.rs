@@ -1,9 +1,9 @@
-//! Reports to one balancer: at each beat of the agent what it does not know yet.
+//! Sends reports to one balancer: at each beat, the values written since the last report.
 //!
-//! Each balancer has a task and a connection of its own, so that one that is down or hangs delays no other and no
-//! sensor. While it cannot be had it is tried again after half a second, doubled each time up to half a minute, with
-//! jitter; beats that fall into that time are not stored: what is sent then is what is known then. A new connection
-//! may be to a new process, so it is told everything.
+//! Each balancer has its own task and connection, so that one that is down or hangs delays neither the others
+//! nor the sensors. After a failure the task waits for half a second, doubled each time up to half a minute,
+//! with jitter. Beats during this delay are not queued: the next report has the values of its time. A new
+//! connection may lead to a new process, so it starts with all values.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::report::{FRESH, Report};
 use crate::shared::Shared;
 use crate::subject::Subject;
 
-/// After the first failure.
+/// The delay after the first failure.
 const FIRST: Duration = Duration::from_millis(500);
-/// After many.
+/// The longest delay.
 const MOST: Duration = Duration::from_secs(30);
-/// Of an answer, bytes.
+/// The largest response body in bytes.
 const ANSWER: usize = 64 * 1024;
 
-/// Sends reports of the subject in this place to `url`, the target with this number, at every beat.
+/// Sends reports of the subject with index `place` to `url`, the target with this number, at every beat.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     place: usize,
@@ -38,7 +38,7 @@ pub(crate) async fn run(
     let Some(subject) = shared.subject(place) else { return };
     let mut link = Link::new(url);
     let mut chance = Chance::new();
-    // Turn of the board until which the balancer knows all.
+    // The write counter up to which the balancer has all values.
     let mut known = 0;
     let mut wait = FIRST;
     while beat.changed().await.is_ok() {
@@ -49,7 +49,7 @@ pub(crate) async fn run(
         let made = link.made();
         match send(&shared, subject, number, &mut link, values).await {
             Ok(reports) => {
-                // The old connection was dead: the new one knows no more than this.
+                // The old connection was dead: the balancer on the new one has only this report.
                 let renewed = known > 0 && link.made() != made;
                 known = if renewed { 0 } else { turn };
                 wait = FIRST;
@@ -64,11 +64,11 @@ pub(crate) async fn run(
     }
 }
 
-/// Why a report did not arrive.
+/// The reason why a report did not arrive.
 pub(crate) struct Failure {
-    /// Failures of one kind are told once.
+    /// The kind of failure; each kind is logged once in a row.
     pub(crate) kind: u16,
-    /// In words.
+    /// The reason as text.
     pub(crate) why: String,
 }
 
@@ -83,7 +83,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// Sends what is fresh in one report and what is not in another, which says its age. How many that were.
+/// Sends the fresh values in one report and the older ones in another, which states their age. Returns the
+/// number of reports.
 async fn send(
     shared: &Shared,
     subject: &Subject,
@@ -104,7 +105,8 @@ async fn send(
         if !status.is_success() {
             return Err(Failure { kind: status.as_u16(), why: refusal(status.as_u16(), &answer) });
         }
-        // What is said of a machine is said of any one of its servers, which hears of it by itself.
+        // With several servers, an alert in the answer about the machine is ignored: each server gets it in
+        // the answer to its own reports.
         if shared.servers.is_empty() || !std::ptr::eq(subject, &shared.whole) {
             subject.asked(number, decision(&answer), shared.now());
         }
@@ -113,7 +115,7 @@ async fn send(
     Ok(sent)
 }
 
-/// `answered 422: there is no member 10.0.0.9:80`
+/// Formats a refusal, such as `it answered 422: there is no member 10.0.0.9:80`.
 pub(crate) fn refusal(status: u16, answer: &[u8]) -> String {
     let json = serde_json::from_slice::<serde_json::Value>(answer).ok();
     let said = json.as_ref().and_then(|json| json["error"].as_str().map(str::to_owned));

@@ -1,7 +1,8 @@
-//! A server that registers itself as a member of a group, with each balancer, for as long as it is there.
+//! Registers a server as a member of a group with each balancer while the agent runs.
 //!
-//! It says so again three times in the time after which it would be forgotten: one that dies is gone by itself. One that is told to end is
-//! drained first: it gets nothing new, and leaves when what it has has ended at all balancers, or after a while.
+//! The agent repeats the registration three times per time to live: a member that dies expires. On shutdown
+//! the member is drained first. It gets no new work, and leaves when its work at all balancers has ended or
+//! after a timeout.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,37 +18,37 @@ use crate::chance::Chance;
 use crate::link::{Link, Trouble, Url};
 use crate::push::refusal;
 
-/// After the first failure; doubled each time.
+/// The delay after the first failure; doubled each time.
 const FIRST: Duration = Duration::from_millis(500);
-/// Between two looks while work ends.
+/// The interval of polls while work ends.
 const LOOK: Duration = Duration::from_millis(200);
-/// For a balancer to hear that a member is gone, at the least.
+/// The least time allowed for the deregistration at a balancer.
 const PARTING: Duration = Duration::from_secs(2);
-/// Of an answer, bytes.
+/// The largest response body in bytes.
 const ANSWER: usize = 64 * 1024;
 
-/// What balancers are told.
+/// The parameters of a registration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Registration {
-    /// The group to be a member of.
+    /// The group to join.
     pub group: String,
-    /// Relative to the others.
+    /// The capacity relative to other members.
     pub capacity: f64,
-    /// Requests, connections or flows at once; the group's if `None`.
+    /// The largest number of requests, connections or flows at once; the group's limit if `None`.
     pub max_connections: Option<u32>,
-    /// After which balancers forget a member that says nothing: 2 s to an hour.
+    /// The time to live: balancers remove a member that is not registered again within it; 2 s to an hour.
     pub ttl: Duration,
-    /// For how long work may take to end when the server leaves.
+    /// The longest time to wait for work to end when the server leaves.
     pub drain: Duration,
 }
 
-/// Registers members until they leave. Cheap to clone.
+/// Registers members until they leave. It is cheap to clone.
 #[derive(Clone)]
 pub struct Registrar(Arc<Inner>);
 
 struct Inner {
     registration: Registration,
-    /// Members, each at each balancer.
+    /// Each member at each balancer.
     places: Vec<Place>,
     leaving: watch::Sender<bool>,
 }
@@ -78,7 +79,7 @@ impl Registrar {
         Self(Arc::new(Inner { registration, places, leaving: watch::Sender::new(false) }))
     }
 
-    /// Says that they are there, until they leave.
+    /// Renews the registrations until the members leave.
     pub(crate) async fn keep(self) {
         let mut tasks = JoinSet::new();
         for place in self.0.places.iter().cloned() {
@@ -87,8 +88,8 @@ impl Registrar {
         tasks.join_all().await;
     }
 
-    /// Gives them nothing new, waits until their work has ended, for a bounded time, and takes them away. Balancers that do not answer are
-    /// not waited for: they forget by themselves.
+    /// Drains the members, waits for their work to end within the drain timeout, and deregisters them. Does
+    /// not wait for balancers that do not answer: their registrations expire.
     pub async fn leave(&self) {
         if self.0.leaving.send_replace(true) {
             return;
@@ -99,7 +100,7 @@ impl Registrar {
             tasks.spawn(drain(Arc::clone(&self.0), place, end));
         }
         tasks.join_all().await;
-        // Balancers may have one store together: not before all have ended.
+        // Balancers may share one store, so deregister only after the work at all of them has ended.
         let mut tasks = JoinSet::new();
         for place in self.0.places.iter().cloned() {
             tasks.spawn(depart(place, end));
@@ -108,13 +109,14 @@ impl Registrar {
     }
 }
 
-/// Takes it away at one balancer, which may be busy for a moment: another process takes over there, or its store is away.
+/// Deregisters a member at one balancer. Retries while the balancer is temporarily unavailable, for example
+/// during an upgrade or an outage of its store.
 async fn depart(place: Place, end: Instant) {
     let end = end.max(Instant::now() + PARTING);
     let mut link = Link::new(place.url);
     loop {
         let why = match link.ask(Method::DELETE, None, ANSWER).await {
-            // Another balancer has done it where they have one store.
+            // Another balancer has removed it from the store that they share.
             Ok((status, _)) if status.is_success() || status == StatusCode::NOT_FOUND => return,
             Ok((status, answer)) if passing(status) => refusal(status.as_u16(), &answer),
             Err(trouble @ (Trouble::Late | Trouble::Broken(_))) => trouble.to_string(),
@@ -136,7 +138,7 @@ async fn depart(place: Place, end: Instant) {
     }
 }
 
-/// Is it a refusal that may not be one a moment later?
+/// Returns `true` if a retry of the refused request may succeed.
 fn passing(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT)
 }
@@ -145,23 +147,24 @@ impl Inner {
     fn body(&self, draining: bool) -> Bytes {
         let Registration { capacity, max_connections, ttl, .. } = self.registration;
         let said = json!({
-            "capacity": capacity, "max_connections": max_connections, "ttl_seconds": ttl.as_secs_f64(), "draining": draining,
+            "capacity": capacity, "max_connections": max_connections, "ttl_seconds": ttl.as_secs_f64(),
+            "draining": draining,
         });
         said.to_string().into()
     }
 
-    /// Between two times that it is said.
+    /// Returns the interval between two registrations.
     fn beat(&self) -> Duration {
         self.registration.ttl / 3
     }
 }
 
-/// Says it to one balancer, again and again.
+/// Renews the registration of a member at one balancer.
 async fn keep(inner: Arc<Inner>, place: Place) {
     let (mut link, mut chance) = (Link::new(place.url.clone()), Chance::new());
     let mut leaving = inner.leaving.subscribe();
     let body = inner.body(false);
-    // What was told last: nothing, that it is one, or why it is not.
+    // The outcome that was logged last: none, success or an error.
     let (mut told, mut wait) = (None::<Result<(), String>>, FIRST);
     loop {
         let said = match link.ask(Method::PUT, Some(body.clone()), ANSWER).await {
@@ -175,7 +178,8 @@ async fn keep(inner: Arc<Inner>, place: Place) {
             (Ok(()), _) => tracing::info!("{member} is a member of group {group} at {balancer}"),
             (Err(why), Some(Err(before))) if why == before => {}
             (Err(why), _) => tracing::warn!(
-                "{member} cannot be registered as a member of group {group} at {balancer}: {why}; trying again until it can"
+                "{member} cannot be registered as a member of group {group} at {balancer}: {why}; trying \
+                again until it can"
             ),
         }
         let pause = if said.is_ok() {
@@ -194,11 +198,12 @@ async fn keep(inner: Arc<Inner>, place: Place) {
     }
 }
 
-/// Gives it nothing new at one balancer, and waits until it has nothing left, or the time is over.
+/// Drains a member at one balancer, and waits until it has no work left or the time is over.
 async fn drain(inner: Arc<Inner>, place: Place, end: Instant) {
     let mut link = Link::new(place.url);
     let body = inner.body(true);
-    // What was chosen just before may be on its way to it.
+    // The balancer may have chosen the member for a request just before the drain, so its count must be zero
+    // twice in a row.
     let mut nothing = 0;
     loop {
         let asked = link.ask(Method::PUT, Some(body.clone()), ANSWER).await;
@@ -209,7 +214,7 @@ async fn drain(inner: Arc<Inner>, place: Place, end: Instant) {
             }
             Ok((status, answer)) if passing(status) => Err(refusal(status.as_u16(), &answer)),
             Err(trouble @ (Trouble::Late | Trouble::Broken(_))) => Err(trouble.to_string()),
-            // It has no such member, or nobody is there.
+            // The balancer has no such member, or cannot be reached.
             _ => return,
         };
         nothing = if left == Ok(0) { nothing + 1 } else { 0 };

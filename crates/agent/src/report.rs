@@ -1,4 +1,4 @@
-//! A report as it is sent: to a balancer's `/v1/report` by this agent, and to this agent's by programs.
+//! The report format: sent by this agent to a balancer's `/v1/report`, and by programs to this agent's.
 //!
 //! ```text
 //! {"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.43, "in_flight": 7}}
@@ -7,7 +7,7 @@
 //! cpu=0.43&in_flight=7
 //! ```
 //!
-//! `group` and `member` may be left out where they are known. `age_seconds` says how old the values are.
+//! `group` and `member` are optional where the receiver knows them. `age_seconds` is the age of the values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::board::Value;
 
-/// Greatest age that is believed.
+/// The greatest age; a greater one is reduced to it.
 pub(crate) const OLDEST: Duration = Duration::from_secs(60);
 
-/// What a report says.
+/// A report.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Report {
@@ -38,7 +38,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// These values, as old as the oldest of them if that is worth telling.
+    /// Creates a report of these values. It states the age of the oldest one unless all are fresh.
     pub(crate) fn of(group: Option<&str>, member: Option<&str>, values: &[Value]) -> Self {
         let age = values.iter().map(|value| value.age).max().unwrap_or_default();
         Self {
@@ -50,10 +50,10 @@ impl Report {
         }
     }
 
-    /// Reads the body of a request: JSON if it begins with a brace, else a form.
+    /// Parses the body of a request: JSON if it begins with a brace, else a form.
     ///
     /// # Errors
-    /// One sentence that says what is wrong with it.
+    /// Returns one sentence with the error and the expected form.
     pub(crate) fn read(body: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(body).map_err(|_| format!("the body is not text; {EXPECTED}"))?.trim();
         let mut report = if text.starts_with('{') {
@@ -75,7 +75,7 @@ impl Report {
         Ok(report)
     }
 
-    /// How old its values are; what cannot be is not believed.
+    /// Returns the age of the values, within 0 to `OLDEST`; an age that is not finite counts as 0.
     pub(crate) fn age(&self) -> Duration {
         let seconds = self.age_seconds.filter(|age| age.is_finite()).unwrap_or(0.0);
         Duration::from_secs_f64(seconds.clamp(0.0, OLDEST.as_secs_f64()))
@@ -107,12 +107,12 @@ impl Report {
     }
 }
 
-/// Values younger than this are now.
+/// The age below which values count as current.
 pub(crate) const FRESH: Duration = Duration::from_millis(500);
 
 const EXPECTED: &str = "give name=NAME&value=NUMBER or {\"values\": {NAME: NUMBER}}";
 
-/// Six significant digits: no load is known better, and a report stays short.
+/// Rounds to six significant digits: load values are no more precise, and reports stay short.
 pub(crate) fn tidy(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -124,7 +124,7 @@ fn short(text: &str) -> String {
     text.chars().take(64).flat_map(char::escape_default).collect()
 }
 
-/// A value of a form.
+/// Decodes a percent-encoded name or value of a form.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -211,7 +211,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in "(name=|value=|&|%[0-9a-f]{2}|%|\\{|\"values\":|[0-9]|.){0,40}") {
+        fn any_bytes_are_read_or_refused(bytes in "(name=|value=|&|%[0-9a-f]{2}|%|\\{|\"values\":|[0-9]|.)\
+            {0,40}") {
             if let Ok(report) = Report::read(bytes.as_bytes()) {
                 prop_assert!(report.values.values().all(|value| value.is_finite()));
             }

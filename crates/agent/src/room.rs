@@ -1,15 +1,16 @@
-//! Places for connections: so many for programs of this machine, so many for others, and of those so many for each address. Who takes all
-//! that one may have keeps nobody else out.
+//! Connection slots: a limit for clients on this machine, one for all other clients together, and one for
+//! each remote address. A client that takes all slots of its address does not lock out others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// For programs of this machine.
+/// The limit for clients on this machine.
 const NEAR: usize = 64;
-/// For all others together.
+/// The limit for all other clients together.
 const FAR: usize = 256;
-/// Of those for one address; of IPv6 for the network of one, as who has one has all.
+/// The limit for one remote address. IPv6 addresses count by their /64 network, since a host usually has a
+/// whole one.
 const EACH: usize = 16;
 
 #[derive(Debug, Default)]
@@ -22,7 +23,7 @@ struct Taken {
     by: HashMap<IpAddr, usize>,
 }
 
-/// A place, until it is dropped; the address for whose it counts if that is not of this machine.
+/// A slot, held until it is dropped, with the remote address that it counts for (`None` for this machine).
 #[derive(Debug)]
 pub(crate) struct Place {
     room: Arc<Room>,
@@ -30,7 +31,7 @@ pub(crate) struct Place {
 }
 
 impl Room {
-    /// A place for somebody at an address, on this machine (`near`) or elsewhere; none if there is none left.
+    /// Takes a slot for a client on this machine (`near`) or elsewhere; `None` if there is none left.
     pub(crate) fn enter(room: &Arc<Self>, address: IpAddr, near: bool) -> Option<Place> {
         let mut taken = room.0.lock().unwrap_or_else(PoisonError::into_inner);
         if near {

@@ -1,6 +1,6 @@
-//! Numbers off a page in Prometheus' text format that the server shows already.
+//! Scrapes values from a page in Prometheus text format that the server provides.
 //!
-//! A counter becomes a rate as Prometheus' `rate()` has it, series by series: see [`Growth`].
+//! A counter becomes a rate like that of Prometheus' `rate()`, series by series: see [`Growth`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::metric::Metric;
 use crate::sensor::Unread;
 use crate::shared::Shared;
 
-/// Longest page, bytes.
+/// The largest page in bytes.
 const PAGE: usize = 8 << 20;
 
-/// A page, and what to take from it.
+/// A page and the metrics to read from it.
 #[derive(Clone, Debug)]
 pub struct Scrape {
-    /// Of the page, with its path.
+    /// The URL of the page.
     pub url: Url,
-    /// At least one.
+    /// The metrics, at least one.
     pub metrics: Vec<Metric>,
 }
 
-/// A scrape that goes on.
+/// The state of a periodic scrape.
 pub(crate) struct Scraper {
     link: Link,
     url: Url,
@@ -41,7 +41,7 @@ impl Scraper {
         Self { link: Link::new(url.clone()), url, counters }
     }
 
-    /// Reads the page every `period`, for ever.
+    /// Reads the page every `period`, until it is cancelled.
     pub(crate) async fn run(mut self, shared: Arc<Shared>, period: Duration) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,7 +66,7 @@ impl Scraper {
         shared.unread_on_page(vec![unread(self.url.to_string(), why)]);
     }
 
-    /// Takes the numbers from a page; what is not on it, and why.
+    /// Writes the values found on a page. Returns the metrics that could not be read, with the reason.
     fn take(&mut self, shared: &Shared, page: &str) -> Vec<(String, String)> {
         let now = Instant::now();
         let mut found: Vec<Vec<Sample<'_>>> = self.counters.iter().map(|_| Vec::new()).collect();
@@ -98,7 +98,7 @@ impl Scraper {
     }
 }
 
-/// A counter, and when it was last seen.
+/// A counter with the time of its last reading.
 #[derive(Default)]
 struct Counter {
     seen: Option<Instant>,
@@ -106,7 +106,7 @@ struct Counter {
 }
 
 impl Counter {
-    /// By how much it has grown in a second; none the first time.
+    /// Returns the growth per second since the last reading; `None` for the first one.
     fn rate(&mut self, now: Instant, samples: &[Sample<'_>]) -> Option<f64> {
         let grown = self.growth.take(samples.iter().copied(), SERIES);
         let seconds = now.duration_since(self.seen.replace(now)?).as_secs_f64();
@@ -130,7 +130,7 @@ mod tests {
             |page: &str, counter: &mut Counter, now| counter.rate(now, &samples(page).collect::<Vec<_>>());
         assert_eq!(page("a{x=\"1\"} 100\na{x=\"2\"} 50\n", &mut counter, after(1).await), None);
         assert_eq!(page("a{x=\"1\"} 120\na{x=\"2\"} 60\n", &mut counter, after(2).await), Some(15.0));
-        // One began again, one is new, one is gone.
+        // One series was reset, one is new, one is gone.
         assert_eq!(page("a{x=\"1\"} 10\na{x=\"3\"} 1000\n", &mut counter, after(2).await), Some(5.0));
         assert_eq!(page("a{x=\"1\"} 10\na{x=\"3\"} 1004\n", &mut counter, after(1).await), Some(4.0));
         assert_eq!(page("a 1\n", &mut counter, Instant::now()), None, "no time has passed");

@@ -1,9 +1,9 @@
-//! Sensors: what the kernel tells anybody who asks, without privileges.
+//! Sensors: values that the kernel provides to unprivileged processes.
 //!
-//! A sensor is a file here and a line in [`ALL`]. It looks at files of /proc and of a control group and says numbers
-//! by name; what it cannot read it leaves out, and that is told once by name and reason. Where the host and the
-//! control group both tell, the tighter of the two is what a request will meet: `cpu` and `memory` are the greater of
-//! both shares.
+//! A sensor is a file in this folder and a line in [`ALL`]. It reads files of /proc and of a control group,
+//! and produces values by name. It skips a file that it cannot read, which is logged once with its name and
+//! the reason. Where both the host and the control group have a limit, the tighter one decides: `cpu` and
+//! `memory` are the greater of both shares.
 
 mod cpu;
 mod memory;
@@ -16,10 +16,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest file that is read, bytes: a hundred thousand connections.
+/// The number of bytes after which a file is cut: enough for a hundred thousand connections.
 const MOST: u64 = 16 << 20;
 
-/// Every sensor there is.
+/// All sensors.
 pub(crate) const ALL: &[Sensor] = &[
     Sensor { name: "cpu", open: cpu::open },
     Sensor { name: "queue", open: queue::open },
@@ -30,46 +30,46 @@ pub(crate) const ALL: &[Sensor] = &[
 
 /// A sensor that can be opened.
 pub(crate) struct Sensor {
-    /// In messages.
+    /// The name in messages.
     pub(crate) name: &'static str,
-    /// Opens it on a place, to tell means over the span.
+    /// Opens the sensor. Its means are over the given time span.
     open: fn(&Place, Duration) -> Box<dyn Sense>,
 }
 
-/// A sensor that is open.
+/// An open sensor.
 trait Sense: Send {
-    /// Says what there is to say now. What grows is told from the second look on.
+    /// Reads the current values. Rates of counters need two readings.
     fn look(&mut self, look: &mut Look<'_>);
 }
 
-/// Where to look.
+/// The files to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// /proc, usually.
+    /// The path of procfs, usually /proc.
     pub(crate) proc: PathBuf,
-    /// Of a control group, version 2.
+    /// The folder of a control group, version 2.
     pub(crate) cgroup: Option<PathBuf>,
-    /// Established connections to this local port are counted.
+    /// The local port whose established connections are counted.
     pub(crate) port: Option<u16>,
 }
 
-/// A number that was read.
+/// A value that was read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
     pub(crate) name: &'static str,
     pub(crate) value: f64,
-    /// Does it go from 0 to 1?
+    /// Whether the value is a share from 0 to 1.
     pub(crate) share: bool,
 }
 
-/// What could not be read.
+/// A file or page that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Unread {
-    /// Name of the sensor.
+    /// The name of the sensor.
     pub sensor: &'static str,
     /// The file or address.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
@@ -81,13 +81,13 @@ pub(crate) struct Sensors {
 }
 
 impl Sensors {
-    /// Opens all of them, to tell means over `span`.
+    /// Opens all sensors. Their means are over `span`.
     pub(crate) fn open(place: Place, span: Duration) -> Self {
         let open = ALL.iter().map(|sensor| (sensor.name, (sensor.open)(&place, span))).collect();
         Self { place, open, text: String::new() }
     }
 
-    /// Reads all of them. `at` is any clock that does not go back.
+    /// Reads all sensors. `at` is the time of any monotonic clock.
     pub(crate) fn look(&mut self, at: Duration) -> (Vec<Reading>, Vec<Unread>) {
         let (mut readings, mut unread) = (Vec::new(), Vec::new());
         for (sensor, sense) in &mut self.open {
@@ -105,7 +105,7 @@ impl Sensors {
     }
 }
 
-/// One look of one sensor.
+/// The context of one reading of a sensor.
 struct Look<'a> {
     sensor: &'static str,
     place: &'a Place,
@@ -116,17 +116,18 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// A file of the host's, parsed; what cannot be had is noted.
+    /// Reads and parses a file of the host; records a failure.
     fn host<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         self.file(&self.place.proc.join(file), parse)
     }
 
-    /// A file of the control group's; `None` without a word if there is no control group.
+    /// Reads and parses a file of the control group; records a failure. Returns `None` if there is no control
+    /// group.
     fn cgroup<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         self.file(&self.place.cgroup.as_ref()?.join(file), parse)
     }
 
-    /// The same for a file that may be missing.
+    /// Reads and parses a file of the control group that may be missing; records other failures.
     fn cgroup_if_there<T>(&mut self, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let path = self.place.cgroup.as_ref()?.join(file);
         if path.exists() { self.file(&path, parse) } else { None }
@@ -144,25 +145,25 @@ impl Look<'_> {
         None
     }
 
-    /// Says a share, which is kept from 0 to 1.
+    /// Records a share, clamped to 0 to 1.
     fn share(&mut self, name: &'static str, value: f64) {
         self.readings.push(Reading { name, value: value.clamp(0.0, 1.0), share: true });
     }
 
-    /// Says a number from 0 on.
+    /// Records a number, at least 0.
     fn number(&mut self, name: &'static str, value: f64) {
         self.readings.push(Reading { name, value: value.max(0.0), share: false });
     }
 }
 
-/// The file, as far as it is text and not too long.
+/// Reads at most `MOST` bytes of a text file.
 fn read(path: &Path, text: &mut String) -> io::Result<()> {
     text.clear();
     File::open(path)?.take(MOST).read_to_string(text)?;
     Ok(())
 }
 
-/// The number after `key`, which begins a line.
+/// Returns the number after `key` at the beginning of a line.
 fn keyed(text: &str, key: &str) -> Option<f64> {
     let mut words = text.lines().map(str::split_whitespace);
     words

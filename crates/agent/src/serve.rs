@@ -1,4 +1,4 @@
-//! The agent's own listener: it shows what is known, and takes reports from programs of this machine.
+//! The agent's listener: serves the values, and accepts reports from programs on this machine.
 //!
 //! ```text
 //! GET  /load        numbers and ages, JSON: what a balancer pulls
@@ -7,8 +7,9 @@
 //! POST /v1/report   name=NAME&value=NUMBER, or JSON; from this machine only
 //! ```
 //!
-//! Everything has a bound: connections, the time for a head and for a body, the length of a body, the life of a
-//! connection, so that a client that does not read keeps its slot for a while and not for ever.
+//! Everything has a limit: the number of connections, the time for a head and for a body, the length of a
+//! body, and the lifetime of a connection. So a client that does not read keeps its slot only for a bounded
+//! time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -33,17 +34,17 @@ use crate::report::Report;
 use crate::room::Room;
 use crate::shared::Shared;
 
-/// For the first head to arrive: whoever connects has something to say.
+/// The timeout for the first request head.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// For a head to arrive, from the end of the answer before it.
+/// The timeout for a later request head, from the end of the previous response.
 const HEAD: Duration = Duration::from_secs(75);
-/// For a body to arrive.
+/// The timeout for a request body.
 const BODY_TIME: Duration = Duration::from_secs(5);
-/// Longest body, bytes.
+/// The largest request body in bytes.
 const BODY: usize = 16 * 1024;
-/// Of a connection; then it is closed after the answer under way, or soon.
+/// The lifetime of a connection, after which it is closed gracefully.
 const LIFE: Duration = Duration::from_secs(600);
-/// For that answer.
+/// The time that a graceful close allows for the response in progress.
 const GRACE: Duration = Duration::from_secs(5);
 
 const INDEX: &str = "plimsoll agent
@@ -56,14 +57,14 @@ POST /v1/report   name=NAME&value=NUMBER, or {\"values\": {NAME: NUMBER}}; from 
 
 type Answer = Response<Full<Bytes>>;
 
-/// Serves for ever.
+/// Serves connections until it is cancelled.
 pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
     let room = Arc::new(Room::default());
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let near = near(peer, stream.local_addr().ok());
-                // Whoever finds none is closed, and may come again.
+                // A connection without a slot is closed; the client may retry.
                 let Some(place) = Room::enter(&room, peer.ip(), near) else { continue };
                 let shared = shared.clone();
                 tokio::spawn(async move {
@@ -71,7 +72,8 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
                     drop(place);
                 });
             }
-            // Out of files or memory: the connection stays in the queue and would fail again at once.
+            // Without descriptors or memory, the connection stays in the queue and the next accept would fail
+            // at once.
             Err(error) => {
                 tracing::warn!("cannot accept a connection: {error}");
                 sleep(Duration::from_millis(200)).await;
@@ -93,7 +95,7 @@ async fn connection(stream: TcpStream, near: bool, shared: Arc<Shared>) {
         .max_buf_size(32 * 1024)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // What a client does wrong is answered or ends its connection: nothing for the log.
+    // A client's error is answered or ends its connection, and is not logged.
     if timeout(FIRST_HEAD, connection.as_mut()).await.is_ok() || !spoke.load(Relaxed) {
         return;
     }
@@ -103,7 +105,7 @@ async fn connection(stream: TcpStream, near: bool, shared: Arc<Shared>) {
     }
 }
 
-/// Does the client run on this machine?
+/// Returns `true` if the client runs on this machine.
 fn near(peer: SocketAddr, local: Option<SocketAddr>) -> bool {
     let peer = peer.ip().to_canonical();
     peer.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == peer)
@@ -117,7 +119,7 @@ async fn answer(shared: Arc<Shared>, near: bool, request: Request<Incoming>) -> 
         "/v1/report" if !near => {
             error(StatusCode::FORBIDDEN, "only programs on the agent's own machine may report to it".into())
         }
-        // A page in a browser can make it post here, but not without saying so.
+        // A web page can make a browser post here, but the browser then sends an `Origin` header.
         "/v1/report" if request.headers().contains_key(ORIGIN) => {
             error(StatusCode::FORBIDDEN, "web pages may not report: leave the header origin out".into())
         }
@@ -133,10 +135,10 @@ async fn answer(shared: Arc<Shared>, near: bool, request: Request<Incoming>) -> 
     })
 }
 
-/// All numbers, or with `member=` those of one of several servers and of their machine.
+/// Returns all values, or with `member=` those of one server and its machine.
 fn load(shared: &Shared, query: Option<&str>) -> Answer {
     let member = query.and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("member=")));
-    // A colon may be written either way; nothing else in an address need be.
+    // The colon may be percent-encoded; no other character of an address needs it.
     let member = member.filter(|_| !shared.servers.is_empty());
     match member.map(|member| member.replace("%3A", ":").replace("%3a", ":")) {
         None => to_json(StatusCode::OK, &Snapshot::of(shared).load()),
@@ -152,7 +154,8 @@ async fn report(shared: &Shared, request: Request<Incoming>) -> Answer {
     let too_long = || error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
     let come = timeout(BODY_TIME, body(request.into_body()));
     if announced > BODY as u64 {
-        // Nothing that comes can change the answer; whoever sends it all sees it, too.
+        // The response is certain. Read the body anyway, so that the client sees the response after sending
+        // it.
         tokio::spawn(come);
         return too_long();
     }
@@ -188,18 +191,18 @@ fn take(shared: &Shared, body: &[u8]) -> Result<(), (StatusCode, String)> {
     let age = report.age();
     let wrote =
         |(name, value): (&String, &f64)| shared.write_of(subject, name, *value, Source::Told, age, false);
-    // The rest is taken even if one cannot be.
+    // Write the remaining values even if one is invalid.
     report.values.iter().map(wrote).fold(Ok(()), Result::and).map_err(unfit)
 }
 
-/// Whom it reports for, since that is somebody else.
+/// Formats the refusal of a report for another member.
 fn unknown(shared: &Shared) -> String {
     let ours: Vec<&str> = shared.subjects().filter_map(|subject| subject.member.as_deref()).collect();
     format!("this agent reports for member {}: leave member out, or give that", ours.join(" or "))
 }
 
-/// All of a body, or `None` if it is too long. Even then it is read to its end: a socket closed over unread bytes
-/// resets the connection, and the client would not see the answer.
+/// Reads a body; returns `None` if it is too long. Even then it is read to its end: closing a socket with
+/// unread bytes resets the connection, and the client would lose the response.
 async fn body(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
     let mut kept = Some(Vec::new());
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,5 @@
-//! What the parts of an agent share: the subjects with their boards, and what cannot be read.
+//! The state shared by the parts of an agent: the subjects with their values, and the sources that cannot be
+//! read.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,18 +14,18 @@ use crate::report::OLDEST;
 use crate::sensor::Unread;
 use crate::subject::Subject;
 
-/// Most things that cannot be read and are remembered as said.
+/// The largest number of unreadable sources that are remembered as logged.
 const SAID: usize = 1000;
 
-/// What the parts share.
+/// The shared state.
 pub(crate) struct Shared {
     pub(crate) group: Option<String>,
-    /// What the sensors read belongs to.
+    /// The subject of the sensors' values.
     pub(crate) whole: Subject,
-    /// Servers that have numbers of their own besides.
+    /// The servers with values of their own.
     pub(crate) servers: Vec<Subject>,
     begin: Instant,
-    /// Something was written that matters.
+    /// Notified when a significant change is written.
     pub(crate) stirred: Notify,
     unread: Mutex<Notes>,
 }
@@ -37,7 +38,7 @@ struct Notes {
 }
 
 impl Shared {
-    /// Of a machine with one server, or with `servers` that have numbers of their own.
+    /// Creates the state of a machine with one server, or with `servers` that have values of their own.
     pub(crate) fn new(
         group: Option<String>,
         member: Option<String>,
@@ -55,27 +56,28 @@ impl Shared {
         }
     }
 
-    /// All subjects, the whole first.
+    /// Returns all subjects, the machine first.
     pub(crate) fn subjects(&self) -> impl Iterator<Item = &Subject> {
         std::iter::once(&self.whole).chain(&self.servers)
     }
 
-    /// One of them, by its place in that order.
+    /// Returns the subject with this index.
     pub(crate) fn subject(&self, place: usize) -> Option<&Subject> {
         self.subjects().nth(place)
     }
 
-    /// The subject that balancers know by this name.
+    /// Returns the subject with this member address.
     pub(crate) fn named(&self, member: &str) -> Option<&Subject> {
         self.subjects().find(|subject| subject.member.as_deref() == Some(member))
     }
 
-    /// On the agent's own clock, which begins so late that no age goes back before it.
+    /// Returns the time of the agent's clock, which starts at `OLDEST` so that no age reaches back before
+    /// zero.
     pub(crate) fn now(&self) -> Duration {
         OLDEST + self.begin.elapsed()
     }
 
-    /// Writes a number of the whole; see [`Self::write_of`].
+    /// Writes a value of the machine; see [`Self::write_of`].
     pub(crate) fn write(
         &self,
         name: &str,
@@ -87,8 +89,8 @@ impl Shared {
         self.write_of(&self.whole, name, value, source, age, share)
     }
 
-    /// Writes a number of a subject that was read `age` ago, and says so if it matters; see
-    /// [`Board::write`](crate::board::Board::write).
+    /// Writes a value of a subject that was read `age` ago, and notifies `stirred` if the change is
+    /// significant; see [`Board::write`](crate::board::Board::write).
     pub(crate) fn write_of(
         &self,
         subject: &Subject,
@@ -105,21 +107,21 @@ impl Shared {
         Ok(())
     }
 
-    /// What the sensors cannot read now; what is new is told.
+    /// Replaces the list of sources that the sensors cannot read; logs the new ones.
     pub(crate) fn unread_by_sensors(&self, unread: Vec<Unread>) {
         let mut notes = self.notes();
         notes.say(&unread);
         notes.sensors = unread;
     }
 
-    /// The same for the page that is scraped.
+    /// Replaces the list of what cannot be read on the scraped page; logs new entries.
     pub(crate) fn unread_on_page(&self, unread: Vec<Unread>) {
         let mut notes = self.notes();
         notes.say(&unread);
         notes.scrape = unread;
     }
 
-    /// All that cannot be read now.
+    /// Returns all sources that cannot be read now.
     pub(crate) fn unread(&self) -> Vec<Unread> {
         let notes = self.notes();
         notes.sensors.iter().chain(&notes.scrape).cloned().collect()

@@ -1,7 +1,7 @@
-//! Whom numbers are of: the machine with its server, and, where several servers of a machine are reported, each of
-//! those besides. Each subject has a board and is reported under its own name, on connections of its own, so that a
-//! balancer that does not know one of them hears of the others; and each is alerted by what answers to its own reports
-//! say.
+//! The subjects of reports: the machine with its server, and in addition each of several servers on it. Each
+//! subject has its own values and is reported under its own name on its own connections. So a balancer that
+//! does not know one of them still gets the others. Each subject gets its alerts from the answers to its own
+//! reports.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,36 +11,36 @@ use crate::board::Board;
 use crate::link::Url;
 use crate::push::Failure;
 
-/// One of them.
+/// A subject of reports.
 pub(crate) struct Subject {
-    /// Its address as balancers know it; without it there is nothing to report.
+    /// The member address in the balancers' configuration; without it nothing is reported.
     pub(crate) member: Option<String>,
-    /// Is it one of several? Then the log says which.
+    /// Whether it is one of several, so that log lines name it.
     several: bool,
     board: Mutex<Board>,
     targets: Mutex<Vec<Tally>>,
     alerts: Mutex<Alerts>,
 }
 
-/// How reports to one balancer fare.
+/// The counts of reports to one balancer.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     pub(crate) target: String,
     pub(crate) reports: u64,
     pub(crate) failures: u64,
-    /// Kind of the failure that was told last, if it lasts.
+    /// The kind of the failure that was logged last, if it persists.
     trouble: Option<u16>,
 }
 
 impl Tally {
-    /// Has the last report arrived?
+    /// Returns `true` if the last report arrived.
     pub(crate) fn well(&self) -> bool {
         self.trouble.is_none()
     }
 }
 
 impl Subject {
-    /// One that is reported to these.
+    /// Creates a subject that is reported to these targets.
     pub(crate) fn new(member: Option<String>, several: bool, targets: &[Url]) -> Self {
         let tally = |url: &Url| Tally { target: url.to_string(), reports: 0, failures: 0, trouble: None };
         Self {
@@ -52,18 +52,18 @@ impl Subject {
         }
     }
 
-    /// Its numbers; whoever has them must not wait for anything.
+    /// Locks its values; the holder must not wait.
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
-        // Nobody leaves it half written, not even by a panic.
+        // No writer leaves it inconsistent, not even by a panic.
         lock(&self.board)
     }
 
-    /// What balancers decided; whoever has it must not wait for anything.
+    /// Locks the balancers' decisions; the holder must not wait.
     pub(crate) fn alerts(&self) -> MutexGuard<'_, Alerts> {
         lock(&self.alerts)
     }
 
-    /// So many reports have arrived at the target with this number.
+    /// Records that this number of reports arrived at the target with this number.
     pub(crate) fn delivered(&self, number: usize, reports: u64) {
         if let Some(tally) = lock(&self.targets).get_mut(number) {
             tally.reports += reports;
@@ -73,7 +73,7 @@ impl Subject {
         }
     }
 
-    /// One has not.
+    /// Records a report that did not arrive.
     pub(crate) fn failed(&self, number: usize, Failure { kind, why }: Failure) {
         if let Some(tally) = lock(&self.targets).get_mut(number) {
             tally.failures += 1;
@@ -84,19 +84,19 @@ impl Subject {
         }
     }
 
-    /// What the target with this number wants shed, as its answer to a report at `now` said.
+    /// Records the decision in the answer of a target to a report at `now`.
     pub(crate) fn asked(&self, number: usize, decision: Option<Decision>, now: Duration) {
         let news = self.alerts().heard(number, decision, now);
         self.say(news, Some(number));
     }
 
-    /// Ends the alert of a balancer that has been silent until `now`.
+    /// Ends the alert of a balancer that has not answered until `now`.
     pub(crate) fn silent(&self, now: Duration) {
         let news = self.alerts().forget(now);
         self.say(news, None);
     }
 
-    /// Tells what is news of an alert by this target.
+    /// Logs an event of an alert from this target.
     fn say(&self, news: Option<News>, number: Option<usize>) {
         let of = self.of();
         match news {
@@ -111,12 +111,12 @@ impl Subject {
         }
     }
 
-    /// How the reports fare.
+    /// Returns the counts of reports.
     pub(crate) fn tally(&self) -> Vec<Tally> {
         lock(&self.targets).clone()
     }
 
-    /// ` of 10.0.0.1:80` where there are several.
+    /// Returns ` of 10.0.0.1:80` if there are several subjects, else an empty string.
     fn of(&self) -> String {
         self.member
             .as_ref()

@@ -6,7 +6,7 @@ fn nothing_to_read() -> Sensors {
     Sensors::open(Place { proc: "/no/such/place".into(), cgroup: None, port: None }, Duration::from_secs(1))
 }
 
-/// How often balancers are told in ten seconds while `tell` is called every ten milliseconds with the time.
+/// Returns the number of reports in ten seconds while `tell` is called every ten milliseconds with the time.
 async fn beats(tell: impl Fn(&Told, u64)) -> u64 {
     let shared = Arc::new(Shared::new(None, None, Vec::new(), &[]));
     let told = Told { shared: shared.clone(), place: 0 };
@@ -32,7 +32,7 @@ async fn an_interval_is_kept_when_nothing_matters() {
 async fn what_matters_is_told_at_once_and_no_more_than_ten_times_a_second() {
     let once = beats(|told, ms| told.tell("queue", if ms < 5500 { 10.0 } else { 90.0 }).unwrap()).await;
     assert!((10..=14).contains(&once), "{once}");
-    // Half as much again every tenth of a second.
+    // The value grows by 63 % every 100 ms.
     let wild = beats(|told, ms| told.tell("queue", 1.05_f64.powf(ms as f64 / 10.0)).unwrap()).await;
     assert!((50..=101).contains(&wild), "{wild}");
 }
@@ -56,7 +56,7 @@ async fn it_ends_when_it_is_told_to() {
     assert!(agent.addr().is_some());
     static STOP: AtomicBool = AtomicBool::new(false);
     let stop = async move {
-        // Until a report is under way.
+        // Wait until a report is in progress.
         drop(hung.accept().await.unwrap());
         STOP.store(true, Ordering::Relaxed);
     };

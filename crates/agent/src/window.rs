@@ -1,9 +1,8 @@
-//! Counters of the kernel's over a sliding window.
+//! Kernel counters over a sliding window.
 //!
-//! A counter says how much since some beginning; load is how much of late. A window remembers samples that reach
-//! back for a span of time and says by how much each counter grew from the oldest to the newest. A counter that went
-//! back (the thing was replaced, or the kernel took something back, as it does with iowait) counts as one that stood
-//! still. Time is the caller's, and time that does not pass yields nothing.
+//! A window keeps samples for a time span and returns the growth of each counter from the oldest sample to
+//! the newest. A counter that decreased counts as unchanged: its source was replaced, or the kernel corrected
+//! it, as with iowait. The caller passes the time; if no time has passed, there is no result.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,28 +11,29 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Window<const N: usize> {
     span: Duration,
-    /// As read last.
+    /// The values of the last sample.
     last: Option<[f64; N]>,
-    /// When, and by how much they have grown since the first sample. Never longer than the samples of a span.
+    /// The time of each sample and the growth since the first one. The samples span at most the window and
+    /// one more.
     grown: VecDeque<(Duration, [f64; N])>,
 }
 
-/// From the oldest sample of a window to the newest.
+/// The growth from the oldest sample of a window to the newest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Growth<const N: usize> {
-    /// Above 0.
+    /// The time between them in seconds, above 0.
     pub(crate) seconds: f64,
-    /// Of each counter, not negative.
+    /// The growth of each counter, not negative.
     pub(crate) by: [f64; N],
 }
 
 impl<const N: usize> Window<N> {
-    /// Reaches back for `span`, or to the first sample.
+    /// Creates a window of length `span`, or back to the first sample.
     pub(crate) fn new(span: Duration) -> Self {
         Self { span, last: None, grown: VecDeque::new() }
     }
 
-    /// One more sample; `None` for the first.
+    /// Adds a sample. Returns `None` for the first one.
     pub(crate) fn push(&mut self, at: Duration, counters: [f64; N]) -> Option<Growth<N>> {
         let (before, mut sum) = self.grown.back().copied().unwrap_or((at, [0.0; N]));
         if self.last.is_some() && at <= before {
@@ -41,13 +41,13 @@ impl<const N: usize> Window<N> {
         }
         if let Some(last) = self.last {
             for ((sum, now), last) in sum.iter_mut().zip(counters).zip(last) {
-                // Not a number is not more than anything.
+                // A comparison with NaN is false.
                 *sum += if now > last { now - last } else { 0.0 };
             }
         }
         self.last = Some(counters);
         self.grown.push_back((at, sum));
-        // The oldest has to be a whole span old; those before it are not needed.
+        // The oldest sample is the newest that is at least `span` old.
         while self.grown.get(1).is_some_and(|(second, _)| at.saturating_sub(*second) >= self.span) {
             self.grown.pop_front();
         }

@@ -1,6 +1,7 @@
-//! One owner's client: the brain's, with keys, sockets and a clock. It never waits.
+//! The state machine of a client with keys, sockets and a clock, for one owner. No function of it waits.
 //!
-//! Who asks gives a tag, and gets it back with what came of it. Nothing here knows of threads or event loops.
+//! The caller passes a tag with each request and gets it back with the outcome. This module depends on
+//! neither threads nor event loops.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use crate::keys::Ring;
 use crate::socket::Sockets;
 use crate::{OpenError, Pick, Settings, Unserved};
 
-/// What came of one that asked, with its tag.
+/// A finished request: its tag and its outcome.
 pub(crate) type Ended<T> = (T, Result<Pick, Unserved>);
 
-/// Attempts with one daemon at a time before all are asked one by one.
+/// The number of attempts with a single daemon before all daemons are asked, without multicast.
 const ALONE: u8 = 4;
 
 #[derive(Debug)]
@@ -27,17 +28,19 @@ pub(crate) struct Asker<T> {
     sockets: Arc<Sockets>,
     multicast: Option<std::net::SocketAddr>,
     begin: Instant,
-    /// By the ids of their requests.
+    /// The tags of open requests by request id.
     open: HashMap<u64, T>,
     ended: VecDeque<Ended<T>>,
     datagram: Vec<u8>,
-    /// One byte more than the longest, by which a longer one shows.
+    /// One byte longer than the longest message, so that a longer datagram is detected.
     buffer: Box<[u8]>,
 }
 
 impl<T> Asker<T> {
+    /// Opens the sockets and reads the keys.
+    ///
     /// # Errors
-    /// The settings are wrong in themselves, the keys cannot be read, or the system gives no socket.
+    /// Returns an error if the settings are invalid, the keys cannot be read or no socket can be opened.
     pub(crate) fn open(settings: Settings) -> Result<(Self, Arc<Sockets>), OpenError> {
         settings.check()?;
         let begin = Instant::now();
@@ -46,7 +49,7 @@ impl<T> Asker<T> {
         let mut config = ClientConfig::new(brain::Key::new(secret()));
         (config.mode, config.attempts) = (settings.mode, settings.attempts.max(1));
         if settings.multicast.is_none() {
-            // To ask all takes a packet for each.
+            // Without multicast, asking all daemons takes one packet per daemon.
             config.alone = ALONE;
         }
         let mut client = brain::Client::new(config);
@@ -65,10 +68,10 @@ impl<T> Asker<T> {
         Ok((asker, sockets))
     }
 
-    /// Asks for a member. What comes of it is there at once if an answer can be used again.
+    /// Asks for a member. The outcome is available at once if a cached answer can be used.
     ///
     /// # Errors
-    /// [`Unserved::TooMany`].
+    /// [`Unserved::TooMany`] if too many requests are open.
     pub(crate) fn ask(&mut self, tag: T, service: u32, info: &[u8]) -> Result<(), Unserved> {
         match self.client.pick(self.now(), service, info) {
             Picked::Again(answer) => self.ended.push_back((tag, made(answer))),
@@ -79,22 +82,22 @@ impl<T> Asker<T> {
         Ok(())
     }
 
-    /// A member failed: not that one again for a while.
+    /// Records a failure of a member, so that it is not picked for a while.
     pub(crate) fn failed(&mut self, member: u16) {
         self.client.failed(self.now(), member);
     }
 
-    /// Requests that were given two members.
+    /// Returns the number of requests that were answered with two different members.
     pub(crate) fn answered_twice(&self) -> u64 {
         self.client.answered_twice()
     }
 
-    /// Takes what has come and does what is due. Whether more may have come than was taken.
+    /// Receives datagrams and handles timeouts. Returns `true` if more datagrams may be waiting.
     pub(crate) fn process(&mut self) -> bool {
         let now = self.now();
         let Self { client, ring, sockets, buffer, .. } = self;
         let more = sockets.receive(buffer, |from, bytes| {
-            // What cannot be opened is nobody's answer.
+            // Ignore datagrams that do not authenticate.
             let message = ring.keys().open_answer(bytes).and_then(|opened| opened.message());
             if let Ok(message) = message {
                 client.handle(now, from, message);
@@ -107,17 +110,18 @@ impl<T> Asker<T> {
         more
     }
 
-    /// Until [`process`](Self::process) has something to do if nothing comes; `None` if nobody waits for anything.
+    /// Returns the time until [`process`](Self::process) is due without a datagram; `None` if no request is
+    /// open.
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.client.poll_timeout().map(|due| due.since(self.now()))
     }
 
-    /// The next that has ended.
+    /// Takes the next finished request.
     pub(crate) fn next(&mut self) -> Option<Ended<T>> {
         self.ended.pop_front()
     }
 
-    /// Sends what is to be sent, and sees who has ended.
+    /// Sends the pending messages and collects the finished requests.
     fn flush(&mut self) {
         let mut looked = false;
         while let Some((to, message)) = self.client.poll_transmit() {
@@ -126,7 +130,7 @@ impl<T> Asker<T> {
                 looked = true;
             }
             self.datagram.clear();
-            // What a client sends always fits.
+            // A client's messages always fit.
             if message.encode(self.ring.keys(), &mut self.datagram).is_err() {
                 continue;
             }
@@ -158,7 +162,7 @@ impl<T> Asker<T> {
     }
 }
 
-/// An answer that names nobody there is none of by now.
+/// Converts an answer. An answer without an address means that no member is available now.
 fn made(answer: brain::Answer) -> Result<Pick, Unserved> {
     let further = answer.further.iter().map(|further| (further.member, further.endpoint));
     Ok(Pick {
@@ -169,13 +173,13 @@ fn made(answer: brain::Answer) -> Result<Pick, Unserved> {
     })
 }
 
-/// Bytes that nobody can guess.
+/// Returns unpredictable random bytes.
 fn secret() -> [u8; 16] {
     let mut bytes = [0; 16];
     if let Ok(16) = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         return bytes;
     }
-    // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
+    // On a kernel without `getrandom` (before 3.17) the standard library seeds its hashers from /dev/urandom.
     let half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
     (u128::from(half()) << 64 | u128::from(half())).to_ne_bytes()
 }

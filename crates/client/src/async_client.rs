@@ -1,4 +1,4 @@
-//! A client for tasks: the event loop's form, with tokio as the loop. One task of its own looks after the sockets.
+//! A client for async tasks: the event-loop interface driven by tokio. A background task serves the sockets.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::{Client, OpenError, Pick, Settings, Unserved};
 
-/// A client of a cluster, for any number of tasks. Its own task ends with it.
+/// A client of a cluster, shared by any number of tasks. Its background task ends when it is dropped.
 #[derive(Debug)]
 pub struct AsyncClient {
     inner: Arc<Inner>,
@@ -23,7 +23,7 @@ pub struct AsyncClient {
 struct Inner {
     client: Client,
     waiting: Mutex<Waiting>,
-    /// There is another time to wait for.
+    /// Notified when the next timeout may have changed.
     stirred: Notify,
 }
 
@@ -34,7 +34,8 @@ struct Waiting {
 }
 
 impl AsyncClient {
-    /// Opens one. To be called in a tokio runtime with time and I/O. Reads a file of keys, as it does when that has changed.
+    /// Opens a client; must be called within a tokio runtime with time and I/O enabled. Reads the key file,
+    /// now and whenever it changes, by blocking calls.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -49,10 +50,11 @@ impl AsyncClient {
         Ok(Self { inner, task })
     }
 
-    /// The member that is to serve; `info` is for the daemons' applications (at most 1000 bytes go).
+    /// Returns the member to send a request to. `info` is passed to the daemons' applications (at most 1000
+    /// bytes).
     ///
     /// # Errors
-    /// There is nobody, or nobody answers.
+    /// Returns an error if no member is available or no daemon answers.
     pub async fn pick(&self, service: u32, info: &[u8]) -> Result<Pick, Unserved> {
         let (tell, told) = oneshot::channel();
         {
@@ -62,14 +64,14 @@ impl AsyncClient {
             self.inner.client.ask(tag, service, info)?;
             waiting.tasks.insert(tag, tell);
         }
-        // It may be there.
+        // A cached answer is available at once.
         self.inner.tell();
         self.inner.stirred.notify_one();
-        // The task lives as long as this.
+        // The background task lives as long as `self`.
         told.await.unwrap_or(Err(Unserved::Silence))
     }
 
-    /// A member that was picked failed: not that one again for five seconds.
+    /// Records a failure of a picked member, so that it is not picked for five seconds.
     pub fn failed(&self, member: u16) {
         self.inner.client.failed(member);
     }
@@ -82,21 +84,21 @@ impl Drop for AsyncClient {
 }
 
 impl Inner {
-    /// Tells those who wait what came of it.
+    /// Passes the outcomes to the tasks that wait for them.
     fn tell(&self) {
         let mut waiting = self.lock();
         while let Some((tag, outcome)) = self.client.next() {
             if let Some(tell) = waiting.tasks.remove(&tag) {
-                // Whoever asked may have gone.
+                // The waiting task may have been cancelled.
                 let _ = tell.send(outcome);
             }
         }
     }
 
-    /// Takes what has come at any socket, because it has at this one.
+    /// Receives from all sockets after one has become readable.
     fn take(&self, socket: Option<&UdpSocket>) {
         let Some(socket) = socket else { return };
-        // That nothing is left is what makes it wait for the next.
+        // `WouldBlock` clears the socket's readiness, so that the task waits for the next datagram.
         let _ = socket.try_io(Interest::READABLE, || match self.client.process() {
             true => Ok(()),
             false => Err(io::ErrorKind::WouldBlock.into()),
@@ -104,12 +106,12 @@ impl Inner {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // A thread that panicked while it held the lock left nothing half done that matters more than going on.
+        // After a panic of another holder, the state is consistent enough to go on.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes what comes and does what is due, for ever. The sockets only say when something has come.
+/// Receives datagrams and handles timeouts until it is aborted. The sockets are used for readiness only.
 async fn look_after(inner: Arc<Inner>, sockets: Vec<UdpSocket>) {
     let mut sockets = sockets.iter();
     let (one, other) = (sockets.next(), sockets.next());
@@ -136,7 +138,7 @@ async fn readable(socket: Option<&UdpSocket>) {
         None => std::future::pending().await,
     };
     if ready.is_err() {
-        // The runtime ends, and with it this task.
+        // The runtime is shutting down, and this task with it.
         std::future::pending().await
     }
 }

@@ -1,11 +1,12 @@
-//! A client for threads and for event loops. It has no thread of its own: while nobody asks nothing runs.
+//! A client for threads and event loops. It has no thread of its own and runs only within calls.
 //!
-//! *Threads*: of those that wait in [`pick`](Client::pick) one leads: it waits at the sockets, takes what comes for all and tells
-//! them. The others wait for it, each until the next time at which something is due, as theirs may be due before the leader
-//! looks. Who leads and has an answer leaves the lead to another.
+//! *Threads*: one of the threads that wait in [`pick`](Client::pick) is the leader. It polls the sockets,
+//! receives for all and wakes the others. The others wait for it, each at most until the next timeout, which
+//! may be before the leader's. A leader that has its answer passes the lead on.
 //!
-//! *Event loops*: [`ask`](Client::ask) with a tag; when the descriptor is readable or [`timeout`](Client::timeout) is over,
-//! [`process`](Client::process); then [`next`](Client::next) until there is nothing. Neither waits. Both ways may be used at once.
+//! *Event loops* call [`ask`](Client::ask) with a tag. They call [`process`](Client::process) when the
+//! descriptor is readable or [`timeout`](Client::timeout) has elapsed, then [`next`](Client::next) until it
+//! returns `None`. None of these calls waits. Both interfaces may be used at once.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,19 +17,20 @@ use crate::asker::Asker;
 use crate::socket::Sockets;
 use crate::{OpenError, Pick, Settings, Unserved};
 
-/// Outcomes for event loops that were not taken, at the most.
+/// The largest number of outcomes kept for event loops that have not taken them.
 const LOOSE: usize = 4096;
 
-/// Nobody waits longer before it looks again, whatever it was told.
+/// The longest wait before a thread checks again, even without a notification.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// A client of a cluster, for any number of threads.
+/// A client of a cluster, shared by any number of threads.
 ///
-/// A process that forks opens another one in the child: both would hear one another's answers.
+/// After a fork, the child must open its own client: with shared sockets, each process would receive answers
+/// to the other.
 #[derive(Debug)]
 pub struct Client {
     state: Mutex<State>,
-    /// Somebody has an answer, or the lead is free.
+    /// Notified when a thread has its answer, or when there is no leader.
     turn: Condvar,
     sockets: Arc<Sockets>,
 }
@@ -36,16 +38,16 @@ pub struct Client {
 #[derive(Debug)]
 struct State {
     asker: Asker<Tag>,
-    /// The thread that waits at the sockets.
+    /// The thread that polls the sockets.
     leader: Option<u64>,
     turns: u64,
-    /// Threads that wait, and what has come for them.
+    /// The waiting threads and their outcomes.
     waiting: HashMap<u64, Option<Result<Pick, Unserved>>>,
-    /// What has come for event loops.
+    /// The outcomes for event loops.
     loose: VecDeque<(u64, Result<Pick, Unserved>)>,
 }
 
-/// Who asked.
+/// The origin of a request.
 #[derive(Clone, Copy, Debug)]
 enum Tag {
     Thread(u64),
@@ -53,7 +55,7 @@ enum Tag {
 }
 
 impl Client {
-    /// Opens its sockets and reads the keys. Nothing is sent.
+    /// Opens the sockets and reads the keys. Sends nothing.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -64,11 +66,11 @@ impl Client {
         Ok(Self { state, turn: Condvar::new(), sockets })
     }
 
-    /// Waits for the member that is to serve; `info` is for the daemons' applications (at most 1000 bytes go). With eight attempts
-    /// and short round trips it takes 1.3 s at the longest.
+    /// Waits for the member to send a request to. `info` is passed to the daemons' applications (at most 1000
+    /// bytes). With eight attempts and short round trips it takes at most 1.3 s.
     ///
     /// # Errors
-    /// There is nobody, or nobody answers.
+    /// Returns an error if no member is available or no daemon answers.
     pub fn pick(&self, service: u32, info: &[u8]) -> Result<Pick, Unserved> {
         let mut state = self.lock();
         state.turns += 1;
@@ -82,7 +84,7 @@ impl Client {
             if let Some(Some(_)) = state.waiting.get(&me) {
                 let outcome = state.waiting.remove(&me).flatten();
                 if state.leader.is_none() {
-                    // Whoever is left.
+                    // Wake one of the others: it becomes the leader.
                     self.turn.notify_one();
                 }
                 return outcome.unwrap_or(Err(Unserved::Silence));
@@ -106,21 +108,21 @@ impl Client {
         }
     }
 
-    /// A member that was picked failed: not that one again for five seconds.
+    /// Records a failure of a picked member, so that it is not picked for five seconds.
     pub fn failed(&self, member: u16) {
         self.lock().asker.failed(member);
     }
 
-    /// Requests, since it was opened, for which a second answer named another member than the first, which was given out. That comes
-    /// of daemons that know different loads, where more than one of them was asked.
+    /// Returns the number of requests since the client was opened whose second answer named another member.
+    /// The first answer counts. It happens when more than one daemon was asked and their load data differ.
     pub fn answered_twice(&self) -> u64 {
         self.lock().asker.answered_twice()
     }
 
-    /// Asks, and does not wait: what comes of it is [`next`](Self::next)'s one day, with `tag`.
+    /// Asks for a member without waiting. [`next`](Self::next) returns the outcome later, with `tag`.
     ///
     /// # Errors
-    /// [`Unserved::TooMany`].
+    /// [`Unserved::TooMany`] if too many requests are open or too many outcomes were not taken.
     pub fn ask(&self, tag: u64, service: u32, info: &[u8]) -> Result<(), Unserved> {
         let mut state = self.lock();
         if state.loose.len() >= LOOSE {
@@ -133,7 +135,8 @@ impl Client {
         Ok(())
     }
 
-    /// Takes what has come and does what is due, and does not wait. Whether more may have come than was taken.
+    /// Receives datagrams and handles timeouts without waiting. Returns `true` if more datagrams may be
+    /// waiting.
     pub fn process(&self) -> bool {
         let mut state = self.lock();
         let more = state.asker.process();
@@ -143,14 +146,14 @@ impl Client {
         more
     }
 
-    /// Until [`process`](Self::process) is to be called if the descriptor does not become readable before; `None` if nothing is
-    /// waited for.
+    /// Returns the time until [`process`](Self::process) is due if the descriptor does not become readable
+    /// before; `None` if no request is open.
     pub fn timeout(&self) -> Option<Duration> {
         let state = self.lock();
         if state.loose.is_empty() { state.asker.timeout() } else { Some(Duration::ZERO) }
     }
 
-    /// What has come of something that was asked for, with its tag.
+    /// Takes the next outcome and its tag.
     pub fn next(&self) -> Option<(u64, Result<Pick, Unserved>)> {
         let mut state = self.lock();
         let next = state.loose.pop_front();
@@ -165,7 +168,7 @@ impl Client {
         &self.sockets
     }
 
-    /// Gives everyone what is theirs. Whether a thread other than `me` got something.
+    /// Distributes the outcomes. Returns `true` if a thread other than `me` got one.
     fn gather(&self, state: &mut State, me: Option<u64>) -> bool {
         let mut told = false;
         while let Some((tag, outcome)) = state.asker.next() {
@@ -175,7 +178,7 @@ impl Client {
                         *place = Some(outcome);
                         told |= me != Some(who);
                         if state.leader == Some(who) {
-                            // What came for it was taken by another, and it waits for what comes.
+                            // Another thread received the leader's answer while the leader polls the sockets.
                             self.sockets.knock();
                         }
                     }
@@ -192,12 +195,13 @@ impl Client {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked while it held the lock left nothing half done that matters more than going on.
+        // After a panic of another holder, the state is consistent enough to go on.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The descriptor that is readable when [`process`](Client::process) or [`next`](Client::next) has something to do.
+/// The descriptor is readable when [`process`](Client::process) or [`next`](Client::next) has something to
+/// do.
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()

@@ -1,7 +1,7 @@
-//! The keys, and the file that they are read from again when it changes: so keys are rotated while a client runs.
+//! The keys, and the file that they are reloaded from when it changes, for key rotation while a client runs.
 //!
-//! The file is looked at when something is to be sent, once a second at most. One that cannot be read or has something else
-//! in it changes nothing: it may be half written, and is looked at again.
+//! The file is checked before sending, at most once per second. A file that cannot be read or parsed changes
+//! nothing: it may be half written, and is checked again.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -13,12 +13,12 @@ use plimsoll_wire::rfs::Keys;
 
 use crate::OpenError;
 
-/// Where the keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    /// These, for ever.
+    /// Fixed keys.
     Fixed(Keys),
-    /// What stands in this file, also when it changes.
+    /// A file, reloaded when it changes.
     File(PathBuf),
 }
 
@@ -36,7 +36,7 @@ struct Watched {
     looked: Instant,
 }
 
-/// What of a file changes when it does.
+/// The metadata that changes when a file is modified or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -44,22 +44,22 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Between two looks.
+/// The least interval between two checks.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Bytes of a file of keys at the most, comments included.
+/// The largest size of a key file in bytes, including comments.
 const MOST: u64 = 1 << 16;
 
 impl Ring {
-    /// The keys of a source as they are.
+    /// Loads the keys.
     ///
     /// # Errors
-    /// The file cannot be read, or has something else in it.
+    /// Returns an error if the file cannot be read or parsed.
     pub fn open(source: KeySource, now: Instant) -> Result<Self, OpenError> {
         match source {
             KeySource::Fixed(keys) => Ok(Self { keys, file: None }),
             KeySource::File(path) => {
-                // First the stamp: what is written meanwhile is then read again.
+                // Take the stamp before reading, so that a concurrent write causes a reload.
                 let stamp = stamp(&path);
                 match read(&path) {
                     Ok(keys) => Ok(Self { keys, file: Some(Watched { path, stamp, looked: now }) }),
@@ -69,12 +69,13 @@ impl Ring {
         }
     }
 
-    /// The keys.
+    /// Returns the keys.
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
 
-    /// Reads them again if the file has changed; looks once a second at most. Has it been read again?
+    /// Reloads the keys if the file has changed; checks at most once per second. Returns `true` if they were
+    /// reloaded.
     pub fn look(&mut self, now: Instant) -> bool {
         let Some(file) = &mut self.file else { return false };
         if now.duration_since(file.looked) < LOOK {
@@ -112,7 +113,7 @@ fn read(path: &Path) -> Result<Keys, String> {
 mod tests {
     use super::*;
 
-    /// A file that goes away.
+    /// A temporary file, removed when it is dropped.
     struct Draft(PathBuf);
 
     impl Drop for Draft {
@@ -134,7 +135,7 @@ mod tests {
         fs::write(&file.0, line(1)).unwrap();
         let mut ring = Ring::open(KeySource::File(path.clone()), begin).unwrap();
         let ids = |ring: &Ring| ring.keys().ids().collect::<Vec<_>>();
-        // Of another length: the clock of a file system may be slow.
+        // The length differs, because the file system's clock may be coarse.
         fs::write(&file.0, line(1) + &line(2)).unwrap();
         assert!(!ring.look(begin + LOOK / 2));
         assert_eq!(ids(&ring), [1], "too early to look");

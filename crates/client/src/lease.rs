@@ -1,7 +1,8 @@
-//! A member of a balancer's group, lent to a client that goes there itself (`docs/guide/lookaside.md`).
+//! A lease of a member of a balancer's group, for a client that connects to the member itself
+//! (`docs/guide/lookaside.md`).
 //!
-//! Each question is one HTTP/1.1 request on a connection of its own, which the balancer closes after its answer. Nothing of it
-//! needs a thread or an event loop: the calls wait, for a bounded time.
+//! Each operation is one HTTP/1.1 request on its own connection, which the balancer closes after the
+//! response. The calls block for a bounded time and need neither a thread nor an event loop.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
@@ -9,70 +10,72 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-/// Where a balancer lends members, and how long an answer is waited for.
+/// The lease endpoint of a balancer for one group, and the timeout of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Door {
-    /// `host:port`, as in the URL.
+    /// The `host:port` of the URL.
     host: String,
     group: String,
     patience: Duration,
 }
 
-/// What a client asks for.
+/// A request for a lease.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wish {
-    /// Who it is: for strategies that read a key, and so that it gets the member again that it has a lease of.
+    /// The client's key: for strategies that use a key, and to get the member of an existing lease again.
     pub key: Option<String>,
-    /// For how long, seconds, 1 to 3600; `None` for a minute, or for as long as before.
+    /// The duration in seconds, 1 to 3600; `None` for one minute, or for the previous duration.
     pub seconds: Option<f64>,
-    /// Members that it does not want, by name: it could not reach them, say.
+    /// The names of members to exclude, for example because they could not be reached.
     pub exclude: Vec<String>,
 }
 
-/// A member, for a while; to be renewed before it ends, and released at the end.
+/// A member leased for a limited time. Renew the lease before it ends, and release it when it is no longer
+/// needed.
 #[derive(Debug)]
 pub struct Lease {
     door: Door,
     id: String,
-    /// As the balancer's configuration has it.
+    /// The member's name in the balancer's configuration.
     pub member: String,
-    /// Where it is.
+    /// The member's address.
     pub address: SocketAddr,
-    /// For how long it was given, or last renewed.
+    /// The duration since the lease was granted or last renewed.
     pub span: Duration,
-    /// Did the last answer name another member than the one before?
+    /// Whether the last response named another member than the one before.
     pub moved: bool,
-    /// Why it is this one, for people.
+    /// The reason for the choice, as text.
     pub why: String,
 }
 
-/// Why there is none.
+/// The reason why there is no lease.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The URL is none, or what is asked for cannot be: the caller's mistake.
+    /// The URL or the request is invalid.
     #[error("{0}")]
     Usage(String),
-    /// The balancer does not answer, or is none.
+    /// The server does not respond, or is not a balancer.
     #[error("the balancer does not answer: {0}")]
     Silence(String),
-    /// No member can be used, or all have as much to do as they can.
+    /// No member is available, or all are at their limit.
     #[error("{0}")]
     Busy(String),
-    /// There is no such group, or no such lease any more: then bind again.
+    /// The group or the lease does not exist (any more): bind again.
     #[error("{0}")]
     Unknown(String),
 }
 
-/// For a connection and an answer.
+/// The timeout of a request, including the connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest answer, bytes.
+/// The largest response in bytes.
 const LONGEST: u64 = 64 * 1024;
 
 impl Lease {
-    /// A member of a group, from the balancer at `url`: where it takes reports, such as `http://10.0.0.9:9901`.
+    /// Leases a member of a group from the balancer whose `reports` address is `url`, such as
+    /// `http://10.0.0.9:9901`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// See [`LeaseError`].
     pub fn bind(url: &str, group: &str, wish: &Wish) -> Result<Self, LeaseError> {
         let usage = |why: &str| LeaseError::Usage(format!("{url}: {why}, such as http://10.0.0.9:9901"));
         let host = url.strip_prefix("http://").ok_or_else(|| usage("give the address of a balancer"))?;
@@ -86,7 +89,7 @@ impl Lease {
         } else {
             format!("{host}:80")
         };
-        // Names of groups need no escapes.
+        // Names of groups need no escaping.
         let named = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if group.is_empty() || !group.bytes().all(named) {
             return Err(LeaseError::Usage(format!("{group:?} is not the name of a group")));
@@ -108,20 +111,22 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Prolongs it; true if the client is to go to another member, which this is of from then on.
+    /// Renews the lease. Returns `true` if the balancer has moved the client to another member, to which the
+    /// lease then refers.
     ///
     /// # Errors
-    /// It has ended ([`LeaseError::Unknown`]), or the balancer does not answer: it is as it was then.
+    /// Returns an error if the lease has ended ([`LeaseError::Unknown`]) or the balancer does not respond.
+    /// The lease is unchanged then.
     pub fn renew(&mut self, wish: &Wish) -> Result<bool, LeaseError> {
         let said = self.door.ask("POST", &self.id, Some(&wish.json()))?;
         self.take(&said)?;
         Ok(self.moved)
     }
 
-    /// Gives it back; one that has ended is no error.
+    /// Releases the lease. Succeeds if it has already ended.
     ///
     /// # Errors
-    /// The balancer does not answer: it ends by itself then.
+    /// Returns an error if the balancer does not respond; the lease then ends when its time is over.
     pub fn release(self) -> Result<(), LeaseError> {
         match self.door.ask("DELETE", &self.id, None) {
             Ok(_) | Err(LeaseError::Unknown(_)) => Ok(()),
@@ -135,7 +140,7 @@ impl Lease {
             let seconds = said["lease_seconds"].as_f64()?;
             let span = Duration::try_from_secs_f64(seconds).ok()?;
             let address = said["address"].as_str()?.parse().ok()?;
-            // It goes into the path of the next request.
+            // The id becomes part of the path of the next request.
             let id = text("lease")
                 .filter(|id| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
             Some((id, text("member")?, address, span, said["moved"].as_bool()?, text("why")?))
@@ -164,7 +169,7 @@ impl Wish {
 }
 
 impl Door {
-    /// One question; what the answer holds.
+    /// Sends a request and returns the JSON object of the response.
     fn ask(&self, method: &str, lease: &str, body: Option<&Value>) -> Result<Value, LeaseError> {
         let silence = |why: io::Error| LeaseError::Silence(format!("{}: {why}", self.host));
         let body = body.map_or_else(String::new, ToString::to_string);
@@ -188,7 +193,7 @@ impl Door {
         }
     }
 
-    /// Sends a request and reads until the balancer closes.
+    /// Sends a request and reads until the balancer closes the connection.
     fn exchange(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         let end = Instant::now() + self.patience;
         let left = || end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -220,7 +225,7 @@ impl Door {
     }
 }
 
-/// Status and object of an answer that was ended by its connection's end.
+/// Parses the status and the JSON object of a response that ends with its connection.
 fn read(answer: &[u8]) -> Option<(u16, Value)> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&answer[..end]).ok()?;
@@ -243,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// A balancer that says this to each question; what it was asked.
+    /// Starts a server that gives these responses in turn, and returns the requests that it received.
     fn balancer(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -282,7 +287,8 @@ mod tests {
 
     fn lent(member: &str, moved: bool) -> String {
         let lease = json!({
-            "member": member, "address": "127.0.0.1:80", "lease": "0a", "lease_seconds": 2.5, "moved": moved, "why": "so",
+            "member": member, "address": "127.0.0.1:80", "lease": "0a", "lease_seconds": 2.5, "moved": moved,
+            "why": "so",
         });
         answer("200 OK", &lease.to_string())
     }
@@ -331,7 +337,7 @@ mod tests {
             let error = Lease::bind(url, group, &Wish::default()).unwrap_err();
             assert!(matches!(error, LeaseError::Usage(_)), "{url}: {error:?}");
         }
-        // A port that nobody listens on, held by a socket that does not.
+        // A port without a listener, reserved by a bound socket.
         let held = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         rustix::net::bind(&held, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let nobody = SocketAddrV4::try_from(rustix::net::getsockname(&held).unwrap()).unwrap();

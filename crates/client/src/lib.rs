@@ -1,4 +1,5 @@
-//! Asks the daemons of a lottery who serves (`docs/guide/lottery.md`): a client of a cluster without a balancer.
+//! A client of a lottery cluster (`docs/guide/lottery.md`): asks the daemons which member to use, without a
+//! balancer in between.
 //!
 //! ```no_run
 //! use plimsoll_client::{Client, KeySource, Settings, service};
@@ -7,20 +8,21 @@
 //! let client = Client::open(Settings::new(daemons, KeySource::File("lottery.keys".into())))?;
 //! let pick = client.pick(service("web")?, b"")?;
 //! println!("{}", pick.address);
-//! // It could not be reached: not that one again for five seconds.
+//! // After a failed connection: do not pick that member for five seconds.
 //! client.failed(pick.member);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Client`] is for threads that wait and for event loops, `AsyncClient` (feature `tokio`) for tasks. They begin with the
-//! addresses of a few daemons and learn of the others by their answers; which daemon is asked, when another, when all, is
-//! the rule of [`plimsoll_brain::lottery::Client`]. An answer is used again for as long as its daemon allows; a request that is
-//! sent again carries the same id and gets the same answer; a member that failed is avoided; keys are read again when their
-//! file changes.
+//! [`Client`] is for threads that wait and for event loops, `AsyncClient` (feature `tokio`) for tasks. They
+//! begin with the addresses of a few daemons and learn the others from answers.
+//! [`plimsoll_brain::lottery::Client`] decides which daemon is asked first, when another one and when all. An
+//! answer is reused for as long as its daemon allows. A retry carries the same id and gets the same answer. A
+//! failed member is avoided for a while. The keys are reloaded when their file changes.
 //!
-//! [`Lease`] is the other way: a balancer is asked, over HTTP, for a member of one of its groups.
+//! [`Lease`] is the alternative: it asks a balancer, over HTTP, for a member of one of its groups.
 //!
-//! Without the feature nothing of tokio comes with it. The C library and the Python package (`clients/`) are this crate.
+//! Without the feature, the crate does not depend on tokio. The C library and the Python package (`clients/`)
+//! are built on it.
 
 mod asker;
 #[cfg(feature = "tokio")]
@@ -42,35 +44,35 @@ pub use plimsoll_brain::lottery::Mode;
 pub use plimsoll_wire::rfs::{Keys, MOST_INFO};
 pub use settings::{OpenError, Settings, look_up, service};
 
-/// Who is to serve.
+/// The picked member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Its number.
+    /// The member's number.
     pub member: u16,
-    /// Where it serves.
+    /// The address of its service.
     pub address: SocketAddr,
-    /// What its application says to the client's.
+    /// The data that its application passes to the client's.
     pub info: Vec<u8>,
-    /// Members to try if it does not do, best first; at most four.
+    /// The members to try next, best first; at most four.
     pub further: Vec<(u16, SocketAddr)>,
 }
 
-/// Why there is nobody.
+/// The reason why no member was picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unserved {
     /// No daemon answered.
     #[error("no daemon answered")]
     Silence,
-    /// The members that offer the service cannot be used now.
+    /// The members that offer the service are unavailable now.
     #[error("no member can serve it now")]
     Busy,
-    /// No member offers it.
+    /// No member offers the service.
     #[error("no member offers it")]
     Unknown,
-    /// All who offer it are going.
+    /// All members that offer the service are draining.
     #[error("all members that offer it are going")]
     Draining,
-    /// Too many requests are without an answer, or too many answers were not taken.
+    /// Too many requests are open, or too many outcomes were not taken.
     #[error("too many requests are on their way")]
     TooMany,
 }

@@ -1,4 +1,4 @@
-//! Whom to ask, and how; names of daemons and of services.
+//! The settings of a client; the names of daemons and services.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
@@ -9,30 +9,30 @@ use plimsoll_wire::rfs::service_id;
 
 use crate::KeySource;
 
-/// Whom to ask, and how.
+/// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Daemons to begin with.
+    /// The daemons to begin with.
     pub daemons: Vec<SocketAddr>,
-    /// The group and port by which all are reached at once, where there is multicast. Of IPv6 with its scope.
+    /// The multicast group and port of the daemons, if any. An IPv6 group includes its scope.
     pub multicast: Option<SocketAddr>,
-    /// Of the interface by which a group of IPv4 is reached; `None` for the one that the routes say.
+    /// The address of the interface for an IPv4 multicast group; `None` to use the routing table.
     pub interface: Option<Ipv4Addr>,
-    /// Of the cluster.
+    /// The keys of the cluster.
     pub keys: KeySource,
-    /// How to ask first.
+    /// The mode of the first attempts.
     pub mode: Mode,
-    /// How often it asks before it gives up; eight times take 1.3 s where round trips are short.
+    /// The number of attempts before giving up; eight take 1.3 s with short round trips.
     pub attempts: u8,
 }
 
 impl Settings {
-    /// Referrals by these daemons, no multicast, eight attempts.
+    /// Creates settings for referrals by these daemons, without multicast, with eight attempts.
     pub fn new(daemons: Vec<SocketAddr>, keys: KeySource) -> Self {
         Self { daemons, multicast: None, interface: None, keys, mode: Mode::Referral, attempts: 8 }
     }
 
-    /// What is wrong in itself.
+    /// Validates the settings.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         match self.multicast {
             Some(group) if !group.ip().is_multicast() => Err(OpenError::Unicast(group.ip())),
@@ -42,35 +42,35 @@ impl Settings {
     }
 }
 
-/// Why a client cannot be made.
+/// The reason why a client cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is neither a daemon nor a group.
+    /// There is neither a daemon nor a multicast group.
     #[error("no daemon to ask: name one, or a multicast group")]
     Nobody,
-    /// The group is none.
+    /// The address is not a multicast address.
     #[error("{0} is not a multicast address: those are 224.0.0.0 to 239.255.255.255, and of IPv6 ff00::/8")]
     Unicast(IpAddr),
-    /// The file of keys cannot be read, or has something else in it.
+    /// The key file cannot be read or parsed.
     #[error("{}: {why}", path.display())]
     Keys {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong, with the line.
+        /// The error, with the line.
         why: String,
     },
-    /// No daemon's name is known.
+    /// No daemon's name could be resolved.
     #[error("{0}")]
     LookUp(String),
-    /// The system gives no socket.
+    /// A socket could not be opened.
     #[error("cannot open a socket: {0}")]
     System(#[from] io::Error),
 }
 
-/// The number of a service: that of its name, or the one in `id:NUMBER`.
+/// Returns the number of a service: the one in `id:NUMBER`, or else the hash of the name.
 ///
 /// # Errors
-/// `text` is empty, or what follows `id:` is not a number from 0 to 4294967295.
+/// Returns an error if `text` is empty, or if the part after `id:` is not a number from 0 to 4294967295.
 pub fn service(text: &str) -> Result<u32, &'static str> {
     match text.strip_prefix("id:") {
         Some(number) => number.parse().map_err(|_| "expected id: and a number from 0 to 4294967295"),
@@ -79,11 +79,11 @@ pub fn service(text: &str) -> Result<u32, &'static str> {
     }
 }
 
-/// The addresses of daemons, `HOST:PORT` each, with commas between them. Of a host with several addresses it is the first. Those
-/// that are not known are left out if there is another.
+/// Resolves a comma-separated list of daemons, each `HOST:PORT`. Uses the first address of each host. Skips
+/// names that cannot be resolved if at least one can.
 ///
 /// # Errors
-/// None of them is known; why the last one is not.
+/// Returns the last error if no name can be resolved.
 pub fn look_up(daemons: &str) -> Result<Vec<SocketAddr>, OpenError> {
     let (mut known, mut unknown) = (Vec::new(), None);
     for daemon in daemons.split(',').map(str::trim).filter(|daemon| !daemon.is_empty()) {

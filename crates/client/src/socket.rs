@@ -1,6 +1,7 @@
-//! A socket for each family, and one descriptor for event loops: readable when a datagram has come, or when the bell was rung.
+//! A UDP socket per address family, and one descriptor for event loops. The descriptor is readable when a
+//! datagram is waiting or the bell was rung.
 //!
-//! Threads that wait look at the sockets and at a door of their own: the bell is not theirs.
+//! Waiting threads poll the sockets and a separate eventfd, the door, so that the bell does not wake them.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -11,7 +12,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::set_ip_multicast_if;
 
-/// Datagrams that are taken before something else is done.
+/// The largest number of datagrams received from a socket in a row.
 const BATCH: usize = 256;
 
 #[derive(Debug)]
@@ -20,13 +21,16 @@ pub(crate) struct Sockets {
     six: Option<UdpSocket>,
     bell: OwnedFd,
     door: OwnedFd,
-    /// An epoll of the sockets and the bell.
+    /// The epoll instance of the sockets and the bell.
     all: OwnedFd,
 }
 
 impl Sockets {
+    /// Opens the sockets.
+    ///
     /// # Errors
-    /// There is neither IPv4 nor IPv6, or the interface is not of this machine.
+    /// Returns an error if neither IPv4 nor IPv6 is available, or if the interface is not one of this
+    /// machine.
     pub(crate) fn open(interface: Option<Ipv4Addr>) -> io::Result<Self> {
         let four = bound(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
         let six = bound(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)));
@@ -47,7 +51,7 @@ impl Sockets {
         Ok(Self { four, six, bell, door, all })
     }
 
-    /// What does not go is lost, as it may be on its way: another attempt follows.
+    /// Sends a datagram. Ignores errors: the network may lose datagrams too, and another attempt follows.
     pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr) {
         let socket = if to.is_ipv4() { &self.four } else { &self.six };
         if let Some(socket) = socket {
@@ -55,7 +59,7 @@ impl Sockets {
         }
     }
 
-    /// Takes what has come, up to a bound, and says whether there may be more.
+    /// Receives at most `BATCH` datagrams per socket. Returns `true` if more may be waiting.
     pub(crate) fn receive(&self, buffer: &mut [u8], mut each: impl FnMut(SocketAddr, &[u8])) -> bool {
         let mut more = false;
         for socket in [&self.four, &self.six].into_iter().flatten() {
@@ -65,7 +69,7 @@ impl Sockets {
                 match socket.recv_from(buffer) {
                     Ok((len, from)) => each(from, buffer.get(..len).unwrap_or_default()),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    // Nothing is left; what else it may be will be again when it is looked at next.
+                    // No datagram is left. Any other error occurs again at the next call.
                     Err(_) => break,
                 }
             }
@@ -74,29 +78,30 @@ impl Sockets {
         more
     }
 
-    /// Waits until a datagram has come or somebody [knocks](Self::knock), for so long at the most. May end early.
+    /// Waits until a datagram arrives or another thread [knocks](Self::knock), for at most `time`. May return
+    /// early.
     pub(crate) fn wait(&self, time: Duration) {
         let mut all = vec![PollFd::new(&self.door, PollFlags::IN)];
         all.extend([&self.four, &self.six].into_iter().flatten().map(|one| PollFd::new(one, PollFlags::IN)));
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let time = Timespec { tv_sec: seconds, tv_nsec: time.subsec_nanos().into() };
-        // A signal ends it early, too.
+        // A signal also ends the wait.
         let _ = poll(&mut all, Some(&time));
         if !all[0].revents().is_empty() {
             let _ = rustix::io::read(&self.door, &mut [0; 8]);
         }
     }
 
-    /// Ends a wait, or the next one if nobody waits now.
+    /// Ends the current wait, or the next one if no thread waits.
     pub(crate) fn knock(&self) {
-        // It is full only if somebody knocked before.
+        // The write fails only if the counter is full, that is, after earlier knocks.
         let _ = rustix::io::write(&self.door, &1_u64.to_ne_bytes());
     }
 
-    /// The same sockets once more.
+    /// Duplicates the sockets' descriptors.
     ///
     /// # Errors
-    /// There are too many descriptors.
+    /// Returns an error if the process has too many descriptors.
     #[cfg(feature = "tokio")]
     pub(crate) fn clones(&self) -> io::Result<Vec<UdpSocket>> {
         [&self.four, &self.six].into_iter().flatten().map(UdpSocket::try_clone).collect()
@@ -104,7 +109,7 @@ impl Sockets {
 
     /// Makes the descriptor readable until [`hush`](Self::hush).
     pub(crate) fn ring(&self) {
-        // It is full only if it rings already.
+        // The write fails only if the counter is full, that is, if it rings already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 

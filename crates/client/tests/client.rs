@@ -1,4 +1,5 @@
-//! Clients of all three kinds and daemons that do exactly as told, on loopback. Real daemons: `crates/cluster` and `tests/e2e`.
+//! Tests of the three kinds of clients with scripted daemons on loopback. Tests with real daemons:
+//! `crates/cluster` and `tests/e2e`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const SERVICE: u32 = 80;
 
-/// Nothing that is waited for takes longer on the slowest machine.
+/// A timeout that no wait reaches on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn line(number: u32) -> String {
@@ -28,10 +29,10 @@ fn keys() -> Keys {
     line(1).parse().unwrap()
 }
 
-/// What a daemon does with a request: whom it names and for how many milliseconds, what else it says, or nothing.
+/// Decides a daemon's answer to a request: status, member and lifetime in milliseconds; `None` for no answer.
 type Rule = Box<dyn FnMut(&Request) -> Option<(Status, u16, u16)> + Send>;
 
-/// A daemon that does as told.
+/// A scripted daemon.
 struct Daemon {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -68,7 +69,7 @@ impl Daemon {
         Self { address, stop, thread: Some(thread), heard }
     }
 
-    /// Requests that came so far.
+    /// Returns the requests received since the last call.
     fn heard(&self) -> Vec<Request> {
         self.heard.try_iter().collect()
     }
@@ -90,7 +91,7 @@ fn serve(socket: &UdpSocket, keys: &Mutex<Keys>, mut rule: Rule, stop: &AtomicBo
         else {
             continue;
         };
-        // Nobody may be interested.
+        // The test may not read the requests.
         let _ = tell.send(request.clone());
         if let Some((status, member, ttl)) = rule(&request) {
             let answer = named(&request, status, member, ttl);
@@ -122,7 +123,7 @@ fn server(member: u16) -> SocketAddr {
     ([127, 0, 0, 1], member).into()
 }
 
-/// So many attempts as take minutes: daemons that stand still for a while are waited for.
+/// Sets enough attempts to take minutes, for daemons that stall on a slow machine.
 fn patient(settings: Settings) -> Settings {
     Settings { attempts: 255, ..settings }
 }
@@ -135,25 +136,25 @@ fn client(daemons: &[SocketAddr]) -> Client {
     Client::open(settings(daemons)).unwrap()
 }
 
-/// One that gives up as usual.
+/// Opens a client with the default number of attempts.
 fn hasty(daemons: &[SocketAddr]) -> Client {
     Client::open(Settings::new(daemons.to_vec(), KeySource::Fixed(keys()))).unwrap()
 }
 
-/// What was asked, without what was asked again because the machine stood still: by its id.
+/// Removes retries, which a slow machine may cause, by request id.
 fn once(heard: Vec<Request>) -> Vec<Request> {
     let mut known = BTreeSet::new();
     heard.into_iter().filter(|request| known.insert(request.id)).collect()
 }
 
-/// An address where nobody answers, as long as the socket is kept.
+/// Returns an address that does not answer as long as the socket is kept open.
 fn silent() -> (UdpSocket, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     (socket, address)
 }
 
-/// A file that goes away.
+/// A temporary file, removed when it is dropped.
 struct Draft(PathBuf);
 
 impl Draft {
@@ -198,7 +199,7 @@ fn who_does_not_answer_is_asked_again_with_the_same_id() {
     let heard = daemon.heard();
     let ids: BTreeSet<u64> = heard.iter().map(|request| request.id).collect();
     let attempts: Vec<u8> = heard.iter().map(|request| request.attempt).collect();
-    // On a machine that stands still it is asked more often.
+    // A slow machine may cause more attempts.
     assert_eq!((ids.len(), &attempts[..3]), (1, &[0, 1, 2][..]));
 }
 
@@ -211,7 +212,7 @@ fn nobody_is_told_from_nobody_answers() {
     ] {
         let daemons = [0, 1].map(|_| Daemon::start(move |_| Some((status, 9, 0))));
         assert_eq!(client(&daemons.each_ref().map(|one| one.address)).pick(SERVICE, b""), Err(why));
-        // None for long: it would be minutes.
+        // The client of this test retries for minutes, so wait only for the request to arrive.
         assert!(daemons.iter().all(|daemon| daemon.heard.recv_timeout(PATIENCE).is_ok()), "both were asked");
     }
     let (_socket, address) = silent();
@@ -220,7 +221,7 @@ fn nobody_is_told_from_nobody_answers() {
 
 #[test]
 fn threads_share_a_client_and_each_has_its_answer() {
-    // Some are lost, some come late, and all say what they were asked.
+    // The daemon drops every seventh request and echoes the information of the others.
     let mut turn = 0;
     let daemon = Daemon::start(move |_| {
         turn += 1;
@@ -241,7 +242,7 @@ fn threads_share_a_client_and_each_has_its_answer() {
     });
 }
 
-/// As an event loop does: waits for the descriptor or the time.
+/// Waits for the descriptor or the timeout, as an event loop does.
 fn turn(client: &Client) {
     let time = client.timeout().unwrap_or(PATIENCE);
     let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
@@ -271,7 +272,7 @@ fn an_event_loop_asks_much_at_once() {
         }
     }
     assert_eq!((come.len(), client.timeout()), (500, None));
-    // What is there at once is seen at the descriptor, too, until it is taken.
+    // An answer that is available at once makes the descriptor readable until it is taken.
     client.pick(SERVICE + 1, b"").unwrap();
     client.ask(7, SERVICE + 1, b"").unwrap();
     let readable = || {
@@ -289,7 +290,7 @@ fn threads_and_an_event_loop_may_use_one_client() {
     let client = client(&[daemon.address]);
     let ended = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Takes from the sockets whatever comes, of whomever.
+        // The thread receives every datagram, also those for the event loop.
         let blocking = scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 assert_eq!(client.pick(SERVICE, b"thread").unwrap().info, b"thread");
@@ -330,7 +331,7 @@ async fn tasks_share_a_client() {
         });
     }
     tokio::time::timeout(PATIENCE, picks.join_all()).await.unwrap();
-    // One that gives up keeps no other from its answer.
+    // A cancelled request does not block the others.
     let given_up = tokio::time::timeout(Duration::ZERO, client.pick(SERVICE, b"never")).await;
     assert!(given_up.is_err());
     assert_eq!(client.pick(SERVICE, b"x").await.unwrap().info, b"x");
@@ -339,7 +340,7 @@ async fn tasks_share_a_client() {
 #[test]
 fn who_may_only_ask_answers_nobody_who_has_a_key_for_daemons() {
     let (ours, theirs) = (line(1), format!("2 {} client\n", "6b".repeat(32)));
-    // It opens both, and answers with the key for clients only.
+    // The daemon opens requests with both keys, and answers with the key for clients only.
     let clients: Keys = theirs.parse().unwrap();
     let both: Keys = (ours + &theirs).parse().unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -377,7 +378,7 @@ fn keys_are_rotated_under_a_client_that_runs() {
     let client =
         Client::open(Settings::new(vec![daemon.address], KeySource::File(file.path().to_owned()))).unwrap();
     while client.pick(SERVICE, b"").is_err() {}
-    // The daemon has only the new one, so what is sealed with the old one gets no answer.
+    // The daemon has the new key only and does not answer requests sealed with the old one.
     *valid.lock().unwrap() = line(2).parse().unwrap();
     std::fs::write(file.path(), line(2) + &line(1)).unwrap();
     let end = Instant::now() + PATIENCE;
@@ -389,7 +390,7 @@ fn keys_are_rotated_under_a_client_that_runs() {
 
 #[test]
 fn all_are_asked_by_multicast_where_nobody_answers_alone() {
-    // A group and a port of this test's own: the kernel gives the port away once.
+    // The test has a multicast group and port of its own, because the kernel assigns the port once.
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     let group: SocketAddr = ([239, 255, 74, 48], socket.local_addr().unwrap().port()).into();
     let loopback = "127.0.0.1".parse().unwrap();
@@ -401,7 +402,7 @@ fn all_are_asked_by_multicast_where_nobody_answers_alone() {
         let with = Settings { multicast: Some(group), interface: Some(loopback), ..settings(&daemons) };
         let pick = Client::open(with).unwrap().pick(SERVICE, b"").unwrap();
         assert_eq!(pick.member, 5);
-        // What is asked again because the machine stood still may come later.
+        // Retries caused by a slow machine may arrive later.
         let first = once(daemon.heard()).into_iter().find(|request| known.insert(request.id)).unwrap();
         assert_eq!(first.attempt, if daemons.is_empty() { 0 } else { 2 });
     }

@@ -1,45 +1,49 @@
-//! In place of the library where it is not built in.
+//! Replacements for [`Acceptor`] and [`Initiator`] in a build without GSSAPI.
 
 use std::convert::Infallible;
 use std::path::Path;
 
 use crate::{ABSENT, Accepted, Channel};
 
-/// Judges tokens.
+/// Verifies tokens.
 #[derive(Debug)]
 pub struct Acceptor(Infallible);
 
 impl Acceptor {
+    /// Fails.
+    ///
     /// # Errors
-    /// Always [`ABSENT`].
+    /// Always returns [`ABSENT`].
     pub fn open(_: &Path) -> Result<Self, String> {
         Err(ABSENT.into())
     }
 
-    /// There is none that could be asked.
+    /// Cannot be called, because no value of this type exists.
     ///
     /// # Errors
-    /// None, as there is none.
+    /// Never returns.
     pub fn accept(&self, _: &str, _: Channel) -> Result<Accepted, String> {
         match self.0 {}
     }
 }
 
-/// Makes a token.
+/// Creates a token.
 #[derive(Debug)]
 pub struct Initiator(Infallible);
 
 impl Initiator {
+    /// Fails.
+    ///
     /// # Errors
-    /// Always [`ABSENT`].
+    /// Always returns [`ABSENT`].
     pub fn begin(_: &str, _: Channel) -> Result<(Self, String), String> {
         Err(ABSENT.into())
     }
 
-    /// There is none that could be asked.
+    /// Cannot be called, because no value of this type exists.
     ///
     /// # Errors
-    /// None, as there is none.
+    /// Never returns.
     pub fn finish(self, _: &str) -> Result<(), String> {
         match self.0 {}
     }

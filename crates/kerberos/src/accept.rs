@@ -1,4 +1,4 @@
-//! The server's side: the keytab, and whose tokens it takes.
+//! The server side: verifies tokens with the keys of a keytab.
 
 use std::ffi::CString;
 use std::fmt;
@@ -14,31 +14,33 @@ use libgssapi_sys as sys;
 
 use crate::{Accepted, Channel, token};
 
-/// Both ends had the same binding: MIT's `GSS_C_CHANNEL_BOUND_FLAG`, which no header before 1.19 has.
+/// The flag that both ends used the same channel binding: MIT's `GSS_C_CHANNEL_BOUND_FLAG`, which headers
+/// before 1.19 lack.
 const CHANNEL_BOUND: u32 = 0x0800;
 
-/// Judges tokens.
+/// Verifies tokens.
 pub struct Acceptor {
     keytab: PathBuf,
     cred: Cred,
 }
 
 impl Acceptor {
-    /// With the keys of a keytab, which is read again with each token: keys may be added and taken away at any time.
+    /// Opens a keytab. The library reads it again for each token, so keys may be added and removed at any
+    /// time.
     ///
     /// # Errors
-    /// It cannot be read, or there is no key in it.
+    /// Returns an error if the keytab cannot be read or holds no key.
     pub fn open(keytab: &Path) -> Result<Self, String> {
         let cred = acquire(keytab)
             .map_err(|why| format!("{}: no key of a Kerberos service can be had: {why}", keytab.display()))?;
         Ok(Self { keytab: keytab.to_owned(), cred })
     }
 
-    /// Whose token it is: `text` is what follows `Negotiate`. Reads files, and may wait for a lock: not for a thread that
-    /// must go on.
+    /// Verifies a token and returns the client's principal. `text` is the part after `Negotiate`. Reads files
+    /// and may wait for a lock, so it must not run on a thread that must not block.
     ///
     /// # Errors
-    /// Why it does not count; nothing of the token is in it.
+    /// Returns the reason for the refusal, without any part of the token.
     pub fn accept(&self, text: &str, channel: Channel) -> Result<Accepted, String> {
         let token = token::read(text)?;
         let mut context = ServerCtx::new(Some(self.cred.clone()));
@@ -83,11 +85,11 @@ fn refused(error: &Error) -> String {
     format!("the ticket does not count: {}", token::why(error))
 }
 
-/// The part of a status that says which error it is (RFC 2744, section 3.9.1).
+/// The mask of the routine error in a status (RFC 2744, section 3.9.1).
 const ROUTINE: u32 = 0xff << 16;
 
-/// Our own credentials: the keys of `keytab`, for Kerberos, bare or inside of SPNEGO, and nothing else: by other mechanisms
-/// a stranger could have us ask the network for them.
+/// Acquires the server's credentials: the keys of `keytab`, for Kerberos, bare or within SPNEGO. Other
+/// mechanisms are excluded, because a client could make them send network requests for credentials.
 fn acquire(keytab: &Path) -> Result<Cred, String> {
     let path = [b"FILE:".as_slice(), keytab.as_os_str().as_bytes()].concat();
     let path = CString::new(path).map_err(|_| "its name has a zero byte".to_owned())?;
@@ -99,8 +101,8 @@ fn acquire(keytab: &Path) -> Result<Cred, String> {
     let mut inner = sys::gss_OID_set_desc { count: 1, elements: &mut bare };
     let (mut minor, mut cred) = (0, ptr::null_mut());
     let usage = sys::GSS_C_ACCEPT as sys::gss_cred_usage_t;
-    // SAFETY: all that is pointed to lives until the call has returned, which is as long as the library looks at it
-    // (RFC 2744, section 3.1); what it must not change it takes as const, and no name means every key there is.
+    // SAFETY: all pointers are valid until the call returns, and the library does not keep them (RFC 2744,
+    // section 3.1). Arguments that it must not change are const. A null name selects all keys.
     let major = unsafe {
         sys::gss_acquire_cred_from(
             &mut minor,
@@ -115,7 +117,7 @@ fn acquire(keytab: &Path) -> Result<Cred, String> {
         )
     };
     held(major, minor)?;
-    // SAFETY: the call above has made it, and nobody else has it.
+    // SAFETY: the call above created it, and there is no other owner.
     let owned = unsafe { Cred::from_c(cred) };
     // SAFETY: `owned` keeps it alive, and the library copies the set.
     let major = unsafe { sys::gss_set_neg_mechs(&mut minor, cred, &mut inner) };
@@ -130,7 +132,7 @@ fn held(major: u32, minor: u32) -> Result<(), String> {
     Err(token::why(&Error { major: MajorFlags::from_bits_retain(major), minor }))
 }
 
-/// As the library has it. It only reads them.
+/// Returns the library's descriptor of an OID, which the library only reads.
 fn described(oid: &'static Oid<'static>) -> sys::gss_OID_desc {
     let bytes: &'static [u8] = oid;
     sys::gss_OID_desc { length: bytes.len() as u32, elements: bytes.as_ptr().cast_mut().cast() }

@@ -1,4 +1,4 @@
-//! The client's side: a token for one request, and the proof that it came to the right server.
+//! The client side: creates a token for one request and verifies the server's reply.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use libgssapi::oid::{GSS_MECH_SPNEGO, GSS_NT_HOSTBASED_SERVICE};
 
 use crate::{Channel, token};
 
-/// Makes a token, and knows what must be answered to it.
+/// Creates a token and verifies the reply to it.
 pub struct Initiator {
     context: ClientCtx,
     host: String,
@@ -17,11 +17,11 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Begins with the ticket for `HTTP@host` out of the credential cache, asking the KDC for one if none is there. What
-    /// follows `Negotiate` comes with it.
+    /// Creates a token with the ticket for `HTTP@host` from the credential cache, or else from the KDC. Also
+    /// returns the text that follows `Negotiate`.
     ///
     /// # Errors
-    /// There is no ticket to be had, and what to do.
+    /// Returns the reason why there is no ticket, and a remedy.
     pub fn begin(host: &str, channel: Channel) -> Result<(Self, String), String> {
         let name = format!("HTTP@{host}");
         let wrong = |error: Error| {
@@ -36,10 +36,10 @@ impl Initiator {
         Ok((Self { context, host: host.to_owned(), channel }, text))
     }
 
-    /// Judges what follows `Negotiate` in the answer.
+    /// Verifies the text after `Negotiate` in the response.
     ///
     /// # Errors
-    /// It does not prove that the server has the service's key.
+    /// Returns an error if the text does not prove that the server has the service's key.
     pub fn finish(mut self, reply: &str) -> Result<(), String> {
         let unproved =
             |why: String| format!("{} did not prove by Kerberos that it is HTTP/{0}: {why}", self.host);

@@ -1,19 +1,21 @@
-//! Kerberos tickets in place of a password: what `Authorization: Negotiate` carries (RFC 4559), made and judged by the
-//! system's GSSAPI library.
+//! Kerberos authentication for HTTP, `Authorization: Negotiate` (RFC 4559): creates and verifies tokens by
+//! the system's GSSAPI library.
 //!
-//! A client gets a ticket for `HTTP@HOST` from its credential cache, an [`Initiator`] makes a token of it, an [`Acceptor`]
-//! with the key of that service in its keytab says whose it is and proves in its answer that it has the key. Each token
-//! is one request's: the library keeps those that it took and takes none twice.
+//! A client gets a ticket for `HTTP@HOST` from its credential cache, and an [`Initiator`] makes a token from
+//! it. An [`Acceptor`] with the service's key in its keytab verifies the token, returns the client's
+//! principal, and proves in its reply that it has the key. Each token is valid for one request: the library's
+//! replay cache rejects a second use.
 //!
-//! A token holds on one connection only. Both sides put into it what only the two ends of their TLS connection know, the
-//! channel binding `tls-exporter` (RFC 9266): 32 bytes that TLS 1.3 derives from the handshake. The older
-//! `tls-server-end-point` (RFC 5929) is a hash of the server's certificate: a token would hold on every connection to
-//! whoever has that certificate, a host that shares it included, and all that kept it from being used again would be the
-//! list of tokens that were seen. MIT's library takes a token without a binding for as good as one with the right one; here
-//! it is refused.
+//! A token is valid on one connection only. Both sides include the channel binding `tls-exporter` (RFC 9266),
+//! 32 bytes that TLS 1.3 derives from the handshake and only the two ends know. The older
+//! `tls-server-end-point` (RFC 5929) is a hash of the server's certificate. With it, a token would be valid
+//! on every connection to a host with that certificate, also one that shares it, and only the replay cache
+//! would prevent reuse. MIT's library accepts a token without a binding like one with the right binding; this
+//! crate refuses it.
 //!
-//! The library is called by whoever calls this: a call may look into files, and an [`Initiator`]'s asks the network for a
-//! ticket. Without the feature `gssapi` no library is linked, and whatever is begun here says so.
+//! The library runs on the caller's thread: a call may read files, and an [`Initiator`] may request a ticket
+//! from the network. Without the feature `gssapi`, no library is linked, and every operation returns
+//! [`ABSENT`].
 
 #[cfg(not(feature = "gssapi"))]
 mod absent;
@@ -33,21 +35,21 @@ pub use accept::Acceptor;
 #[cfg(feature = "gssapi")]
 pub use initiate::Initiator;
 
-/// Is the library built in?
+/// Whether the GSSAPI library is built in.
 pub const BUILT_IN: bool = cfg!(feature = "gssapi");
 
-/// What is said where it is not.
+/// The error message of a build without the library.
 pub const ABSENT: &str = "this plimsoll was built without Kerberos: build it with --features kerberos";
 
-/// The label under which TLS exports a channel's binding (RFC 9266, section 2); the context is empty.
+/// The label of the TLS exporter for the channel binding (RFC 9266, section 2); its context is empty.
 pub const LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// What only the two ends of a TLS connection know, exported by them under [`LABEL`].
+/// A channel binding: the secret that both ends of a TLS connection export under [`LABEL`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Channel(pub [u8; 32]);
 
 impl Channel {
-    /// As GSSAPI takes it: behind the name of the kind of binding (RFC 5056, section 2.1).
+    /// Returns the binding in GSSAPI's form, prefixed by its type (RFC 5056, section 2.1).
     #[cfg(feature = "gssapi")]
     fn binding(&self) -> Vec<u8> {
         [b"tls-exporter:".as_slice(), &self.0].concat()
@@ -60,13 +62,13 @@ impl std::fmt::Debug for Channel {
     }
 }
 
-/// Whose ticket it was.
+/// The result of a verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// `alice@EXAMPLE.ORG`.
+    /// The client's principal, such as `alice@EXAMPLE.ORG`.
     pub principal: String,
-    /// How long the ticket is still good for.
+    /// The remaining lifetime of the ticket.
     pub lifetime: Duration,
-    /// The answer, which proves that we have the service's key: what `WWW-Authenticate: Negotiate` is to say.
+    /// The reply that proves possession of the service's key, for `WWW-Authenticate: Negotiate`.
     pub reply: String,
 }

@@ -1,10 +1,11 @@
-//! Tokens as text, and what the library has to say as one line.
+//! Encodes and decodes tokens, and formats the library's errors as one line.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use libgssapi::error::Error;
 
-/// Longest token, bytes: with all that a directory may put into a ticket it fits the head of a request.
+/// The longest token in bytes. It has room for the authorization data of a directory, and fits into a request
+/// head.
 const LONGEST: usize = 48 * 1024;
 
 pub(crate) fn read(text: &str) -> Result<Vec<u8>, String> {
@@ -21,7 +22,8 @@ pub(crate) fn write(token: &[u8]) -> String {
     BASE64_STANDARD.encode(token)
 }
 
-/// What went wrong. The library says it in two parts, of which the first is often only that it did.
+/// Formats an error. The library's text has two parts, of which the first often states only that there was an
+/// error.
 pub(crate) fn why(error: &Error) -> String {
     let said = error.to_string();
     let vague = said.strip_prefix("Unspecified GSS failure.  Minor code may provide more information");

@@ -1,5 +1,6 @@
-//! Events per second of processor time on the paper's H-ORB (24 clients) and on others, and how long 88,000 rounds of that take, for
-//! which lqsim needs 0.60 s: `make bench-model`.
+//! Measures the simulator: events per second of processor time on the paper's H-ORB (24 clients) and on other
+//! models. Also measures the time for 88,000 client cycles of H-ORB, for which lqsim needs 0.60 s. Run by
+//! `make bench-model`.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
@@ -10,14 +11,14 @@ use std::time::Instant;
 
 use plimsoll_lqn::{Effort, read, simulate};
 
-/// Events per second of one core, on H-ORB.
+/// The target of events per second of one core, on H-ORB.
 const TARGET: f64 = 15e6;
-/// Rounds of its clients, and seconds that those may take: a sixth of lqsim's.
+/// The number of client cycles, and the target of their time in seconds: a sixth of lqsim's.
 const ROUNDS: f64 = 88_000.0;
 const MOST: f64 = 0.10;
 
-/// Seconds that this thread has had a processor for, which others on the machine do not change as much; where the system does not
-/// tell, seconds.
+/// Returns the processor time of this thread in seconds, which depends less on other processes than the
+/// elapsed time. Returns the elapsed time if the system does not provide it.
 fn processor_time() -> f64 {
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -45,7 +46,7 @@ fn main() {
             each = found.events as f64 / (rounds * (found.time + found.warm_up));
         }
         println!("{name:24} {:6.2} million events/s", best / 1e6);
-        // The targets are those of the paper's model.
+        // The targets are for the paper's model.
         if name == "paper/horb-n24.lqn" {
             let took = ROUNDS * each / best;
             println!("  target: 15 million events/s or more: {}", verdict(best >= TARGET));

@@ -1,7 +1,10 @@
-//! The solver against simulations: how far off its throughputs and response times are, and how long it takes. First the
-//! models in `tests/models` with known results, and a sweep of two hundred points; then each of these changed (clients, threads, work, cores; drawn from a seed)
-//! and simulated here: `make bench-model`. The first argument is a part of the names of models or a folder of others, the
-//! second one the number of changes of each; 0 simulates the models as they are, none leaves that out.
+//! Compares the solver with simulations: the errors of its throughputs and response times, and its running
+//! time. First the models in `tests/models` with known results, and a sweep of 200 points. Then random
+//! changes of each model (clients, threads, demands, cores; from a seed), which are simulated here. Run by
+//! `make bench-model`.
+//!
+//! The first argument is a part of the models' names, or a folder of other models. The second one is the
+//! number of changes of each model; 0 simulates the unchanged models, and without it nothing is simulated.
 
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
@@ -52,7 +55,7 @@ fn models_in(folder: &Path) -> Vec<(String, Model)> {
     files.filter_map(|file| read(file.path())).collect()
 }
 
-/// Throughput and response time of clients and of requests from outside, by name.
+/// The throughput and response time of clients and of requests from outside, by name.
 type Numbers = BTreeMap<String, (f64, f64)>;
 
 fn numbers(found: &Findings) -> Numbers {
@@ -96,7 +99,7 @@ fn known(
     Some(all)
 }
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 struct Draw(u64);
 
 impl Draw {
@@ -190,17 +193,18 @@ impl Errors {
     }
 }
 
-/// A number beside its target.
+/// Prints a number and whether it meets its target.
 fn verdict(what: &str, found: f64, most: f64, unit: &str) {
     let verdict = if found <= most { "met" } else { "MISSED" };
     println!("  target: {what} {found:.3} {unit}, at most {most} {unit}: {verdict}");
 }
 
-/// Seconds that a sweep of two hundred points may take on two cores, and by what its response times may be off.
+/// The targets of a sweep of 200 points: its time in seconds on two cores, and the error of its response
+/// times in percent.
 const SWEEP: (f64, f64) = (1.0, 4.0);
 
-/// The paper's H-ORB with 1 to 200 clients, as `plimsoll model sweep` does it: how long that takes on all cores, and how far off it is
-/// from simulations.
+/// Runs the paper's H-ORB with 1 to 200 clients like `plimsoll model sweep`, and prints the time on all cores
+/// and the errors relative to simulations.
 fn sweep() {
     let text = fs::read_to_string(folder().join("paper/horb-n24.lqn")).expect("it stands in the repository");
     let base = read(&text, &BTreeMap::new()).expect("a test reads it").model;
@@ -269,7 +273,7 @@ fn sweep() {
     verdict("sweep, response, p95", off[(off.len() * 95).div_ceil(100) - 1], SWEEP.1, "%");
 }
 
-/// All numbers of a model, solved and simulated.
+/// Prints all numbers of a model, solved and simulated.
 fn beside(model: &Model) {
     let (found, how) = solve(model);
     let effort = Effort { events: 3_000_000, precision: 0.001, ..Effort::default() };

@@ -1,6 +1,8 @@
-//! What a user asks of a model, whichever way it is solved: whoever asks says how ([`Solve`]).
+//! Questions about a model, independent of the solution method, which the caller passes as a function
+//! ([`Solve`]).
 //!
-//! Answers are compared as lines ([`lines`]): one number each, under the words that the results of all ways have.
+//! Results are compared as lines ([`lines`]): one number each, with metric names that are the same for all
+//! methods.
 
 use serde::Serialize;
 
@@ -14,28 +16,30 @@ pub mod metric;
 pub mod remedy;
 pub mod sweep;
 
-/// A way to find out what a model does.
+/// A method to solve a model.
 pub type Solve<'s> = dyn Fn(&Model) -> Result<Findings, Stuck> + Sync + 's;
 
 /// One number of a result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// `task`, `entry` or `processor`; of what has several phases, or a graph, `activity`, too.
+    /// `task`, `entry` or `processor`; also `activity` for the phases of an entry with several, and for the
+    /// activities of a graph.
     pub kind: &'static str,
-    /// Which of them.
+    /// The name of the task, entry, processor or activity.
     pub name: String,
-    /// `throughput`, `busy`, `utilization` (busy, as a part of all there are), `response`, `p50`, `p95`, `p99`,
-    /// `waiting` or `service`; where calls can fail `goodput`, `refusals`, `timeouts` and `retries`, per unit of time.
+    /// `throughput`, `busy`, `utilization` (busy divided by the number of copies), `response`, `p50`, `p95`,
+    /// `p99`, `waiting` or `service`. Where calls can fail also `goodput`, `refusals`, `timeouts` and
+    /// `retries`, per unit of time.
     pub metric: &'static str,
-    /// The number; percentiles have no interval.
+    /// The number; percentiles have no confidence interval.
     pub value: Estimate,
 }
 
-/// What a phase, or an activity of a graph, is as a line.
+/// The kind of a phase's or an activity's line.
 pub const ACTIVITY: &str = "activity";
 
-/// Everything that was found of tasks, entries and processors, and of what has several phases or a graph of each of those,
-/// too: an entry has the time until it answers only.
+/// Returns all results of tasks, entries and processors. Includes those of phases, if an entry has several,
+/// and of the activities of graphs. An entry's own results end with its reply.
 pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut line = |kind, name: &str, metric, value: Option<Estimate>| {
@@ -69,7 +73,7 @@ pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
         line("entry", &own.name, "service", Some(own.service));
         line("entry", &own.name, "response", own.response);
         line("entry", &own.name, "goodput", own.goodput);
-        // Only where there are any.
+        // Only failures that occurred.
         if let Some(failures) = own.failures {
             let some = |estimate: Estimate| Some(estimate).filter(|estimate| estimate.mean > 0.0);
             line("entry", &own.name, "refusals", some(failures.refusals));
@@ -86,7 +90,7 @@ pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
         line("processor", &own.name, "busy", Some(own.busy));
         line("processor", &own.name, "utilization", part(own.busy, processor.copies));
     }
-    // Of the only phase of an entry everything stands with the entry.
+    // The results of an entry's only phase are those of the entry.
     let mut alone = vec![false; model.activities.len()];
     for entry in &model.entries {
         if let Body::Phases(phases) = &entry.body
@@ -102,17 +106,18 @@ pub fn lines(model: &Model, found: &Findings) -> Vec<Line> {
     lines
 }
 
-/// What all who ask get, over clients and requests from outside.
+/// The overall results of the clients and the requests from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Whole {
-    /// Rounds and requests from outside, per unit of time.
+    /// The rate of client cycles and of requests from outside, per unit of time.
     pub throughput: f64,
-    /// Mean time of one of them.
+    /// The mean response time.
     pub response: f64,
 }
 
 impl Whole {
-    /// Where more comes than can be served times have no end: a simulation's are as long as it was.
+    /// Sets the response time to infinity if the model is overloaded: a simulation reports times that depend
+    /// on its length.
     #[must_use]
     pub fn unless_overloaded(self, model: &Model) -> Self {
         match crate::solve::overload(model) {
@@ -121,8 +126,8 @@ impl Whole {
         }
     }
 
-    /// Of these results of a model. What stands there of something with replicas is of one of them, and counts as often as there
-    /// are.
+    /// Computes the overall results of a model. The results of a replicated task are those of one replica and
+    /// count once per replica.
     pub fn of(model: &Model, found: &Findings) -> Self {
         let clients = model.tasks.iter().zip(&found.tasks);
         let clients = clients.map(|(task, own)| (task.replicas, own.throughput, own.response));

@@ -1,9 +1,10 @@
-//! A model as a picture: layers of tasks with their entries, processors, and who asks whom how often.
+//! A diagram of a model: layers of tasks with their entries, processors, and calls with their mean numbers.
 //!
-//! A task stands below all that ask it, as deep as the longest way from whoever asks first. The notation is that of the
-//! field (Woodside, Tutorial introduction to layered modeling of software performance; figures 2 and 3 of Petriu and others,
-//! Using analytic models for predicting middleware performance, WOSP 2000): tasks are parallelograms with a slice for each
-//! entry, processors circles, calls arrows with their mean numbers.
+//! The layer of a task is the length of the longest path to it from a task without callers. The notation is
+//! the usual one: tasks are parallelograms with a part for each entry, processors are circles, calls are
+//! arrows with their mean numbers. See Woodside, Tutorial introduction to layered modeling of software
+//! performance, and figures 2 and 3 of Petriu and others, Using analytic models for predicting middleware
+//! performance, WOSP 2000.
 
 use serde::Serialize;
 
@@ -14,87 +15,88 @@ mod layout;
 mod svg;
 mod text;
 
-/// A model to be drawn.
+/// A diagram of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Picture {
-    /// What its author says of it.
+    /// The comment of the model.
     pub title: String,
-    /// From those who ask first down.
+    /// The layers, from the tasks without callers downwards.
     pub layers: Vec<Vec<Task>>,
-    /// In the order of the model.
+    /// The processors, in the order of the model.
     pub processors: Vec<Processor>,
 }
 
 /// A task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Task {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Is it a reference task?
+    /// Whether it is a reference task.
     pub client: bool,
-    /// Threads, or clients; none for as many as are needed.
+    /// The number of threads, or of clients; `None` if it is infinite.
     pub threads: Option<u32>,
-    /// How many of it there are, each with a queue of its own.
+    /// The number of replicas, each with its own queue.
     pub replicas: u32,
-    /// Mean time for which clients think.
+    /// The mean think time of clients.
     pub think: Option<f64>,
-    /// Place in [`Picture::processors`].
+    /// The index in [`Picture::processors`].
     pub processor: usize,
-    /// What can be asked of it.
+    /// The entries.
     pub entries: Vec<Entry>,
 }
 
 /// A processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Processor {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// None for as many as are needed.
+    /// The number of cores; `None` if it is infinite.
     pub cores: Option<u32>,
-    /// How many of it there are, each with a queue of its own.
+    /// The number of replicas, each with its own queue.
     pub replicas: u32,
 }
 
 /// An entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Entry {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Mean work: of each phase, or of each activity of its graph.
+    /// The mean demand of each phase, or of each activity of its graph.
     pub demands: Vec<f64>,
-    /// Requests from outside, per unit of time.
+    /// The rate of requests from outside, per unit of time.
     pub arrivals: f64,
-    /// How it chooses whom it forwards to, if not by chance: a policy, and in brackets how old loads become.
+    /// The policy by which it forwards, with the maximal age of loads in brackets; `None` if it forwards at
+    /// random.
     pub policy: Option<String>,
-    /// Whom it asks.
+    /// Its calls.
     pub arrows: Vec<Arrow>,
 }
 
-/// Calls of one entry by another.
+/// The calls from one entry to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Arrow {
-    /// Name of the entry that is asked.
+    /// The name of the called entry.
     pub to: String,
-    /// Does whoever asks wait, or go on, or has it answered in its stead?
+    /// The kind of call.
     pub kind: Kind,
-    /// Mean number, of each phase; of activities, with their names.
+    /// The mean number per phase, or per activity with the activities' names.
     pub label: String,
 }
 
-/// How an entry asks another.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// It waits for the answer.
+    /// A rendezvous: the caller waits for the reply.
     Waits,
-    /// It goes on.
+    /// A send: the caller does not wait.
     Sends,
-    /// The other answers in its stead.
+    /// A forwarded request: the target replies to the caller.
     Forwards,
 }
 
 impl Picture {
-    /// The picture of a model.
+    /// Creates the diagram of a model.
     pub fn of(model: &Model) -> Self {
         let mut layers: Vec<Vec<Task>> = Vec::new();
         for (place, layer) in depths(model).into_iter().enumerate() {
@@ -115,12 +117,12 @@ impl Picture {
         Self { title: visible(&model.comment), layers, processors }
     }
 
-    /// One `<svg>` element, for light and dark paper.
+    /// Renders an `<svg>` element for light and dark backgrounds.
     pub fn svg(&self) -> String {
         svg::render(self)
     }
 
-    /// Lines for a terminal.
+    /// Renders lines for a terminal.
     pub fn text(&self) -> String {
         text::render(self)
     }
@@ -133,7 +135,7 @@ fn count(copies: Copies) -> Option<u32> {
     }
 }
 
-/// A name on one line, without what would steer a terminal.
+/// Replaces control characters in a name by spaces.
 fn visible(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -162,7 +164,7 @@ fn entry(model: &Model, id: EntryId) -> Entry {
         Body::Phases(phases) => (phases.clone(), true),
         Body::Graph(start) => (reachable(model, *start), false),
     };
-    // In the order of the first call of each.
+    // The called entries, in the order of their first call.
     let mut asked: Vec<(EntryId, bool)> = Vec::new();
     for call in activities.iter().flat_map(|id| &model.activities[id.0].calls) {
         if !asked.contains(&(call.entry, call.waits)) {
@@ -199,7 +201,7 @@ fn entry(model: &Model, id: EntryId) -> Entry {
     Entry { name: visible(&own.name), demands, arrivals: own.arrivals, policy, arrows }
 }
 
-/// An activity and all that can follow it.
+/// Returns an activity and all that can follow it.
 fn reachable(model: &Model, start: ActivityId) -> Vec<ActivityId> {
     fn following(next: &Next) -> Vec<ActivityId> {
         match next {
@@ -223,7 +225,7 @@ fn reachable(model: &Model, start: ActivityId) -> Vec<ActivityId> {
     found
 }
 
-/// The layer of each task. Calls that nobody waits for may lead back; then they do not count.
+/// Returns the layer of each task. If there is a cycle, calls without a reply are ignored.
 fn depths(model: &Model) -> Vec<usize> {
     let arcs = |all: bool| {
         let calls = model.activities.iter().flat_map(move |own| {
@@ -240,7 +242,7 @@ fn depths(model: &Model) -> Vec<usize> {
     longest(count, &arcs(true)).or_else(|| longest(count, &arcs(false))).unwrap_or_else(|| vec![0; count])
 }
 
-/// The longest way to each; `None` if there is a cycle.
+/// Returns the length of the longest path to each node; `None` if there is a cycle.
 fn longest(count: usize, arcs: &[(usize, usize)]) -> Option<Vec<usize>> {
     let mut ahead = vec![Vec::new(); count];
     let mut open = vec![0; count];
@@ -264,7 +266,7 @@ fn longest(count: usize, arcs: &[(usize, usize)]) -> Option<Vec<usize>> {
     (done == count).then_some(depth)
 }
 
-/// Four digits that mean something.
+/// Formats a number with four significant digits.
 fn short(number: f64) -> String {
     if number == 0.0 || !number.is_finite() {
         return number.to_string();
@@ -274,7 +276,7 @@ fn short(number: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// How many share a queue, `{∞}` or `{2}`, and of how many of those there are several, `<4>`.
+/// Formats a multiplicity, `{∞}` or `{2}`, and the number of replicas, `<4>`, if there are several.
 fn many(count: Option<u32>, replicas: u32) -> String {
     let own = count.map_or_else(|| "{∞}".to_owned(), |count| format!("{{{count}}}"));
     if replicas > 1 { format!("{own} <{replicas}>") } else { own }

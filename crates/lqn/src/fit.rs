@@ -1,17 +1,19 @@
-//! A model from measurements: the demands with which it does what was measured, how certain they are, and which of them
-//! the measurements cannot tell apart.
+//! Fits a model to measurements: finds the demands, their confidence intervals, and those that the
+//! measurements cannot determine.
 //!
-//! Weighted least squares over all numbers that were measured at all loads, in the logarithms of the demands (so none is
-//! below 0), with derivatives by differences of [`solve`](crate::solve()). Each number counts by its interval; without
-//! intervals all have the same relative error, which is then estimated from what is left over. How certain that makes a
-//! demand is in `certain`.
+//! The method is weighted least squares over all measured numbers at all loads. The unknowns are the
+//! logarithms of the demands, so that none is below 0; derivatives are differences of
+//! [`solve`](crate::solve()). The weight of a number follows from its interval. Without intervals, all
+//! numbers have the same relative error, which is estimated from the residuals. The module `certain` computes
+//! the intervals of the demands.
 //!
-//! Formulas are off by some percent, and would bend the demands by as much. So at what was found each load can be
-//! simulated, once or twice: the factor between simulation and formula is kept, and the search goes on with it.
+//! The analytic solution is wrong by some percent, which would distort the demands as much. So each load can
+//! be simulated at the solution, two or three times: the ratio of simulation and analytic solution becomes a
+//! correction factor, and the search continues with it.
 //!
-//! No number counts as better than 0.3 %: what rests on less rests on the formulas.
+//! No number counts as more accurate than 0.3 %, since the analytic solution is no more accurate.
 //!
-//! What the measurements leave open is a [`Doubt`].
+//! A combination of parameters that the measurements leave open is a [`Doubt`].
 
 use serde::Serialize;
 
@@ -35,85 +37,88 @@ pub use free::demands;
 pub use records::{Field, Record, records};
 pub use rows::{Observed, Row, Seen, observed};
 
-/// The model with these values of parameters (`clients`) and numbers (`client.threads`), by name; or why there is none.
+/// Creates the model with these values of parameters (`clients`) and numbers (`client.threads`), by name, or
+/// returns the reason why it cannot.
 pub type Make<'m> = dyn Fn(&[(String, f64)]) -> Result<Model, String> + 'm;
-/// What a simulation finds of a model; none if it comes to no end. The number makes chance another for each row.
+/// Simulates a model; `None` if the simulation does not end. The number selects the random seed, a different
+/// one for each row.
 pub type Simulate<'s> = dyn Fn(&Model, usize) -> Option<Findings> + 's;
 
-/// What was found.
+/// The result of a fit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fit {
-    /// In the order in which they were asked for.
+    /// The parameters, in the requested order.
     pub parameters: Vec<Fitted>,
-    /// What the measurements cannot tell.
+    /// The combinations that the measurements leave open.
     pub doubts: Vec<Doubt>,
-    /// Number by number, how well it fits.
+    /// The difference for each measured number.
     pub residuals: Vec<Residual>,
-    /// What is left over: the sum of the squares of [`Residual::deviations`].
+    /// The residual sum of squares, the sum of the squares of [`Residual::deviations`].
     pub left_over: f64,
-    /// Numbers that were measured, less parameters that they tell.
+    /// The degrees of freedom: the number of measured values minus that of determined parameters.
     pub freedom: usize,
-    /// The relative error of a measurement: the root of what is left over for each degree of freedom. None where there are
-    /// no more measurements than parameters, and where measurements say what theirs is.
+    /// The estimated relative error of a measurement, from the residual sum of squares per degree of freedom.
+    /// `None` without degrees of freedom, and if the measurements have intervals.
     pub error: Option<f64>,
-    /// Where measurements have intervals: how many times as far off they are as those say, if that is more than 1.
+    /// The factor by which residuals exceed the measurements' intervals, if it is above 1; else 1.
     pub excess: f64,
-    /// Did the search end by itself?
+    /// Whether the search converged.
     pub converged: bool,
-    /// Searches from different beginnings.
+    /// The number of starting points.
     pub starts: usize,
-    /// Rows that were simulated to correct the formulas.
+    /// The number of rows that were simulated for correction factors.
     pub simulated: usize,
 }
 
-/// A parameter.
+/// A fitted parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fitted {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// What it was in the model.
+    /// The value in the model.
     pub before: f64,
-    /// What fits best.
+    /// The best value.
     pub value: f64,
-    /// Between what it is, 95 times of 100; none if the measurements do not tell. It begins at 0 where they do not tell the
-    /// parameter from 0.
+    /// The 95 % confidence interval; `None` if the measurements do not determine the parameter. It begins at
+    /// 0 if they do not distinguish the parameter from 0.
     pub interval: Option<[f64; 2]>,
 }
 
-/// A number that was measured, and what it is by what was found.
+/// A measured number and its fitted value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Residual {
-    /// Where its row begins.
+    /// The line of its row.
     pub line: usize,
-    /// Settings of the row.
+    /// The settings of the row.
     pub at: Vec<(String, f64)>,
-    /// As in [`crate::ask::Line::kind`].
+    /// The kind, as in [`crate::ask::Line::kind`].
     pub kind: &'static str,
-    /// Of what.
+    /// The name of the object.
     pub name: String,
-    /// As in [`crate::ask::Line::metric`].
+    /// The metric, as in [`crate::ask::Line::metric`].
     pub metric: &'static str,
-    /// As it was measured.
+    /// The measured value.
     pub measured: f64,
-    /// As it is in the model that fits.
+    /// The value of the fitted model.
     pub fitted: f64,
-    /// The difference, in standard deviations of the measurement.
+    /// The difference in standard deviations of the measurement.
     pub deviations: f64,
 }
 
-/// Of the normal distribution, half of the interval in which it is 95 times of 100.
+/// The 97.5th percentile of the standard normal distribution: half the width of the 95 % interval.
 const HALF: f64 = 1.959_964;
-/// Relative error of measurements that say nothing of theirs, to begin with.
+/// The initial relative error of measurements without an interval.
 const ERROR: f64 = 0.01;
-/// Least relative error of a number: formulas are no better, so that what rests on less is not told.
+/// The least relative error of a number: the analytic solution is no more accurate.
 const LEAST: f64 = 0.003;
-/// Times that formulas are corrected by simulations.
+/// The largest number of corrections by simulation.
 const CORRECTIONS: usize = 3;
-/// Finds these parameters, each with the value from which the search begins.
+/// Finds the parameters in `free`, each given with its initial value.
 ///
 /// # Errors
-/// A parameter that begins at 0; fewer numbers than would tell anything; a model that cannot be made for a row, or serves
-/// less than comes whatever the parameters are.
+/// Returns an error if a parameter begins at 0 or outside the searched range, or if there are no
+/// measurements. Also if no model can be created for a row, or if the model is overloaded with all
+/// parameters.
 pub fn fit(
     free: &[(String, f64)],
     rows: &[Row],
@@ -133,7 +138,8 @@ pub fn fit(
     let sound = rows::SMALLEST..=rows::LARGEST;
     if let Some((name, value)) = free.iter().find(|(_, value)| !sound.contains(value)) {
         let why = format!(
-            "`{name}` is {value:e} in the model: a search begins between {:e} and {:e}; give it a better guess",
+            "`{name}` is {value:e} in the model: a search begins between {:e} and {:e}; give it a better \
+            guess",
             rows::SMALLEST,
             rows::LARGEST
         );
@@ -172,7 +178,7 @@ pub fn fit(
     Ok(told(&problem, free, &found, &predicted, certain, Ends { known, starts, simulated }))
 }
 
-/// How a search came about.
+/// The circumstances of a search.
 struct Ends {
     known: bool,
     starts: usize,
@@ -183,8 +189,8 @@ pub(crate) fn failed(line: usize, message: impl Into<String>) -> Trouble {
     Trouble { line, column: 1, message: message.into() }
 }
 
-/// The standard deviation of each number, and whether measurements say what it is. Those that do not have the typical
-/// relative one of those that do.
+/// Returns the standard deviation of each number, and whether any measurement has an interval. Numbers
+/// without one get the median relative deviation of the others.
 fn deviations(rows: &[Row]) -> (Vec<f64>, bool) {
     let all = || rows.iter().flat_map(|row| row.seen.iter().map(move |seen| (seen, row.weight)));
     let mut parts: Vec<f64> = all()
@@ -200,7 +206,7 @@ fn deviations(rows: &[Row]) -> (Vec<f64>, bool) {
     (each.collect(), known)
 }
 
-/// From where the model begins, and where that leads to nothing good from elsewhere, too.
+/// Searches from the model's values, and from other points if the result is poor.
 fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Trouble> {
     let count = problem.begin.len();
     let mut best: Option<Found> = None;
@@ -210,7 +216,8 @@ fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Troubl
             0 => 0.0,
             1 => -1.1,
             2 => 1.1,
-            // Spread evenly over a factor of ten to either side (Halton, by the first primes).
+            // Points distributed evenly over a factor of ten in both directions (a Halton sequence of the
+            // first primes).
             _ => 2.3 * (2.0 * halton(turn, place % PRIMES.len()) - 1.0),
         };
         let from: Vec<f64> = (0..count).map(|place| problem.begin[place] + shift(place)).collect();
@@ -219,7 +226,7 @@ fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Troubl
         if best.as_ref().is_none_or(|best| found.cost() < 0.999 * best.cost()) {
             best = Some(found);
         }
-        // As good as measurements are, or as formulas: nothing better is to be looked for.
+        // The fit is as good as the measurements or the analytic solution: stop.
         let each = best.as_ref().map_or(f64::INFINITY, |best| best.cost() / best.off.len() as f64);
         let good = if known { each < 4.0 } else { each.sqrt() * ERROR < 0.03 };
         if good {
@@ -230,7 +237,8 @@ fn searched(problem: &Problem<'_>, known: bool) -> Result<(Found, usize), Troubl
     let none = || {
         failed(
             line,
-            "more comes than can be served, whatever the parameters are: are the settings of the loads right?",
+            "more comes than can be served, whatever the parameters are: are the settings of the loads \
+            right?",
         )
     };
     best.map(|best| (best, starts)).ok_or_else(none)
@@ -248,7 +256,7 @@ fn halton(turn: usize, which: usize) -> f64 {
     sum
 }
 
-/// A search from here, or from where all is so much less work that it can be served.
+/// Searches from this point, or from one with less demand, at which the model is not overloaded.
 fn descended(problem: &Problem<'_>, mut from: Vec<f64>) -> Result<Option<Found>, Trouble> {
     for _ in 0..24 {
         if let Some(found) = problem.search(&from)? {
@@ -259,7 +267,7 @@ fn descended(problem: &Problem<'_>, mut from: Vec<f64>) -> Result<Option<Found>,
     Ok(None)
 }
 
-/// On from what was found, with other factors.
+/// Continues the search with other factors.
 fn again(problem: &Problem<'_>, found: &Found) -> Result<Found, Trouble> {
     let line = problem.rows.first().map_or(1, |row| row.line);
     let found =
@@ -267,7 +275,8 @@ fn again(problem: &Problem<'_>, found: &Found) -> Result<Found, Trouble> {
     once_more(problem, found)
 }
 
-/// Where parameters slid towards 0, no slope leads up again: is there something better a bit above?
+/// Restarts with a larger value for parameters that went towards 0, where the slope vanishes, and returns the
+/// better result.
 fn once_more(problem: &Problem<'_>, found: Found) -> Result<Found, Trouble> {
     let predicted = problem.predicted(&found.at)?.unwrap_or_default();
     let Some(from) = certain::lifted(problem, &found, &predicted)? else { return Ok(found) };
@@ -275,7 +284,7 @@ fn once_more(problem: &Problem<'_>, found: Found) -> Result<Found, Trouble> {
     Ok(other.unwrap_or(found))
 }
 
-/// Simulates all rows: by what each number differs from the formulas there. Says how many rows it were.
+/// Simulates all rows and sets the factor of each number. Returns the number of simulated rows.
 fn correct(
     problem: &mut Problem<'_>,
     at: &[f64],
@@ -305,7 +314,7 @@ fn correct(
     Ok(simulated)
 }
 
-/// What all that means.
+/// Assembles the result.
 fn told(
     problem: &Problem<'_>,
     free: &[(String, f64)],
@@ -343,7 +352,7 @@ fn told(
     }
 }
 
-/// The 97.5th percentile of Student's t, from one degree of freedom on.
+/// Returns the 97.5th percentile of Student's t distribution for `freedom` degrees, at least 1.
 fn student(freedom: usize) -> f64 {
     const FIRST: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     FIRST.get(freedom - 1).copied().unwrap_or_else(|| {

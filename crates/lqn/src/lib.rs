@@ -1,12 +1,14 @@
-//! What a system can carry, predicted before it is built: layered queueing networks.
+//! Layered queueing networks: predicts the capacity of a system before it is built.
 //!
-//! Clients call servers, which call others while their own callers wait; each has so many threads and runs on a
-//! processor that it may share. That is a model ([`Model`]), as defined by Franks and others (Enhanced modeling and
-//! solution of layered queueing networks, 2009). It is read from the two formats that tools exchange ([`read()`]),
-//! simulated ([`simulate()`]), solved by formulas ([`solve()`]) or both ([`plan()`]), asked ([`ask`]), fitted to
-//! measurements ([`fit()`]), drawn ([`draw`]) and written ([`write`](mod@write)).
+//! Clients call servers, which call other servers while their own callers wait. Each has a number of threads
+//! and runs on a processor, which it may share. The model ([`Model`]) is that of Franks and others (Enhanced
+//! modeling and solution of layered queueing networks, 2009). It is read from the two formats that tools
+//! exchange ([`read()`]), simulated ([`simulate()`]), solved analytically ([`solve()`]) or both ([`plan()`]).
+//! It answers questions ([`ask`]), is fitted to measurements ([`fit()`]), drawn ([`draw`]) and written
+//! ([`write`](mod@write)).
 //!
-//! Pure: no files, no clock. Chance comes from a seed, and the same seed gives the same numbers to the bit.
+//! The crate is pure: it uses no files and no clock. Random numbers come from a seed, and equal seeds give
+//! results that are equal to the bit.
 
 pub mod ask;
 pub mod draw;

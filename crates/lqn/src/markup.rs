@@ -1,6 +1,6 @@
-//! Text inside of XML, as models are written and drawn.
+//! Escapes text for XML.
 
-/// Text as it must stand in XML, attributes included; what XML does not allow becomes U+FFFD.
+/// Escapes text for XML content and attributes; characters that XML does not allow become U+FFFD.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -8,7 +8,7 @@ pub(crate) fn escaped(text: &str) -> String {
             '&' => out += "&amp;",
             '<' => out += "&lt;",
             '"' => out += "&quot;",
-            // As they stand they would become spaces.
+            // Without escapes they would become spaces.
             '\t' => out += "&#9;",
             '\n' => out += "&#10;",
             '\r' => out += "&#13;",

@@ -1,92 +1,93 @@
-//! The model: processors, the tasks on them, their entries and what those do.
+//! The model: processors, the tasks on them, their entries, and the activities of entries.
 //!
-//! Everything is kept in lists and known by its place in them. A model that was read holds together: every number is in
-//! its range, every place exists, calls form no cycle, and every entry that is called answers.
+//! All objects are in lists and identified by their index. A model that was read is consistent: every number
+//! is in its range, every index is valid, calls form no cycle, and every entry that is called replies.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Place of a processor in [`Model::processors`].
+/// The index of a processor in [`Model::processors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessorId(pub usize);
-/// Place of a task in [`Model::tasks`].
+/// The index of a task in [`Model::tasks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub usize);
-/// Place of an entry in [`Model::entries`].
+/// The index of an entry in [`Model::entries`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId(pub usize);
-/// Place of an activity in [`Model::activities`].
+/// The index of an activity in [`Model::activities`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ActivityId(pub usize);
 
 /// A layered queueing network.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// What its author says of it.
+    /// The author's comment.
     pub comment: String,
-    /// What work is done on.
+    /// The processors.
     pub processors: Vec<Processor>,
-    /// Who does it.
+    /// The tasks.
     pub tasks: Vec<Task>,
-    /// What tasks can be asked for.
+    /// The entries.
     pub entries: Vec<Entry>,
-    /// What is done for it: phases and activities.
+    /// The phases of entries and the activities of graphs.
     pub activities: Vec<Activity>,
-    /// Names that no author wrote, because a reader made the part up, and how to speak of it in words that its author knows.
+    /// The names that a reader generated, each with a description that the author of the model understands.
     pub made: BTreeMap<String, String>,
 }
 
-/// How many there are of something.
+/// The multiplicity of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// So many, at least 1.
+    /// This number, at least 1.
     Some(u32),
-    /// As many as are needed.
+    /// An unlimited number.
     Infinite,
 }
 
-/// Who goes next where several wait.
+/// The queueing discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduling {
-    /// In the order in which they came.
+    /// First come, first served.
     Fcfs,
-    /// The task of the highest priority, and whoever is served is served to the end.
+    /// Priority order without preemption (head of line), by the task's priority.
     HeadOfLine,
-    /// The task of the highest priority, which takes the processor from one of a lower.
+    /// Priority order with preemption, by the task's priority.
     Preemptive,
-    /// Any of them.
+    /// Random order.
     Random,
-    /// All at once, each a bit slower (processor sharing).
+    /// Processor sharing.
     Sharing,
 }
 
-/// A processor, or a device.
+/// A processor or a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Processor {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Who goes next.
+    /// The queueing discipline.
     pub scheduling: Scheduling,
-    /// Its cores.
+    /// The number of cores.
     pub copies: Copies,
-    /// Demands are divided by this; above 0.
+    /// The speed, by which demands are divided; above 0.
     pub speed: f64,
-    /// How many of it there are, each with a queue of its own; at least 1.
+    /// The number of replicas, each with its own queue; at least 1.
     pub replicas: u32,
 }
 
-/// What a task is.
+/// The role of a task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
-    /// A reference task: so many clients that begin again whenever they are done, after a time to think of this mean.
+    /// A reference task: a number of clients that start a new cycle when the previous one ends, after a think
+    /// time.
     Client {
-        /// Mean, exponential; 0 for none.
+        /// The mean think time, exponentially distributed; 0 for none.
         think: f64,
     },
-    /// It waits for calls.
+    /// A server, which waits for calls.
     Server {
-        /// Who goes first of those that wait for a thread: [`Scheduling::Fcfs`], or [`Scheduling::HeadOfLine`] by the
-        /// priority of the task that asks and of the entry, added up.
+        /// The order of requests that wait for a thread: [`Scheduling::Fcfs`], or [`Scheduling::HeadOfLine`]
+        /// by the sum of the calling task's and the entry's priority.
         queue: Scheduling,
     },
 }
@@ -94,77 +95,82 @@ pub enum Role {
 /// A program: clients, or a server with threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Client or server.
+    /// The role, client or server.
     pub role: Role,
-    /// Where it runs.
+    /// The processor that it runs on.
     pub processor: ProcessorId,
-    /// Its threads; of clients, how many there are.
+    /// The number of threads, or of clients.
     pub copies: Copies,
-    /// How many of it there are, each with threads and a queue of its own; at least 1, and a multiple of its processor's. See
-    /// [`Model::fan_out`].
+    /// The number of replicas, each with its own threads and queue. It is at least 1 and a multiple of its
+    /// processor's. See [`Model::fan_out`].
     pub replicas: u32,
-    /// How many replicas of another task each of its own asks, where that is not 1; by the order of tasks.
+    /// The number of another task's replicas that each of its own calls, where it is not 1; sorted by task.
     pub fan_out: Vec<(TaskId, u32)>,
-    /// Higher ones go first, where the processor or the task that it asks looks at it.
+    /// The priority at a processor or called task that considers it; greater values go first.
     pub priority: i32,
-    /// Requests that may wait for a thread; one more is refused at once. None for any number.
+    /// The largest number of requests that wait for a thread; a further one is refused at once. `None` for no
+    /// limit.
     pub queue_limit: Option<u32>,
-    /// What can be asked of it.
+    /// The entries.
     pub entries: Vec<EntryId>,
 }
 
-/// Something that a task can be asked for.
+/// An operation of a task that can be called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whose it is.
+    /// The task that it belongs to.
     pub task: TaskId,
-    /// Requests from outside, per unit of time; 0 for none.
+    /// The rate of requests from outside, per unit of time; 0 for none.
     pub arrivals: f64,
-    /// Where its task serves by priority: what is added to the priority of the task that asks. Higher ones go first.
+    /// The addition to the calling task's priority, if its own task serves by priority; greater values go
+    /// first.
     pub priority: i32,
-    /// Who answers in its stead, with the probability; together at most 1.
+    /// The entries that it forwards to, with probabilities; their sum is at most 1.
     pub forwards: Vec<(EntryId, f64)>,
-    /// How it chooses among those; none for by chance. Where there is one, probabilities add up to 1 and are weights.
+    /// The policy by which it chooses among them; `None` for random choice. With a policy, the probabilities
+    /// add up to 1 and are weights.
     pub routing: Option<Routing>,
-    /// What is done for a request.
+    /// The work for a request.
     pub body: Body,
 }
 
-/// How an entry chooses whom it forwards to, as a balancer does. Models of other tools know only chance.
+/// The method by which an entry chooses its target, as a balancer does. Models of other tools have random
+/// choice only.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Routing {
-    /// By what rule.
+    /// The policy.
     pub policy: Policy,
-    /// How long loads are believed: they are looked at once in this time, all at once. 0 for those of the moment.
+    /// The maximal age of load information: all loads are read at once, once in this time. 0 for current
+    /// loads.
     pub age: f64,
 }
 
-/// A rule by which a balancer chooses. The load of a target is how many requests wait or are served at its task.
+/// A balancing policy. The load of a target is the number of requests that wait or are served at its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// By chance, in proportion to the weights.
+    /// Random choice, in proportion to the weights.
     Random,
-    /// One after the other.
+    /// One target after the other.
     RoundRobin,
-    /// In turns, in proportion to the weights.
+    /// One target after the other, in proportion to the weights.
     Weighted,
-    /// The least loaded; of several any.
+    /// The least loaded target; a random one of several.
     LeastLoaded,
-    /// The less loaded of any two.
+    /// The less loaded of two random targets.
     PowerOfTwo,
-    /// Always the same for one client.
+    /// The same target for all requests of a client.
     Sticky,
-    /// The first in the order in which they stand of those that have a thread free; where none has, the first of those for whose
-    /// threads fewest wait.
+    /// The first target in list order with a free thread; without one, the first of those with the fewest
+    /// waiting requests.
     FirstAvailable,
 }
 
 impl Policy {
-    /// All, by their names in texts.
+    /// All policies with their names in models.
     pub const ALL: [(&'static str, Self); 7] = [
         ("random", Self::Random),
         ("round_robin", Self::RoundRobin),
@@ -175,18 +181,18 @@ impl Policy {
         ("first_available", Self::FirstAvailable),
     ];
 
-    /// Its name in texts.
+    /// Returns the name in models.
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, own)| *own == self).map_or("", |(name, _)| name)
     }
 
-    /// Does it look at loads, which can be old?
+    /// Returns `true` if the policy uses loads, which can be out of date.
     pub fn looks_at_loads(self) -> bool {
         matches!(self, Self::LeastLoaded | Self::PowerOfTwo)
     }
 }
 
-/// As in texts: `least_loaded(0.5)`.
+/// Formats the form used in models: `least_loaded(0.5)`.
 impl fmt::Display for Routing {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.policy.name())?;
@@ -194,81 +200,82 @@ impl fmt::Display for Routing {
     }
 }
 
-/// What is done for a request.
+/// The work for a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// One to three phases in order. The caller is answered after the first; the others go on without it.
+    /// One to three phases in order. The reply follows the first; the others run without the caller.
     Phases(Vec<ActivityId>),
     /// A graph of activities that begins with this one.
     Graph(ActivityId),
 }
 
-/// In which order calls are made.
+/// The order of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// A geometrically distributed number of calls, of which each goes anywhere in proportion.
+    /// A geometrically distributed number of calls, each to a random target in proportion to the mean
+    /// numbers.
     Stochastic,
-    /// Exactly so many calls, in random order.
+    /// Exactly the given numbers of calls, in random order.
     Deterministic,
-    /// Exactly so many calls, in the order in which they are listed.
+    /// Exactly the given numbers of calls, in list order.
     List,
 }
 
 /// A phase, or an activity of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activity {
-    /// Its name; of a phase, that of the entry and its number.
+    /// The name; a phase has that of the entry and its number.
     pub name: String,
-    /// Who does it.
+    /// The task that performs it.
     pub task: TaskId,
-    /// Mean work for the processor.
+    /// The mean demand on the processor.
     pub demand: f64,
-    /// Squared coefficient of variation of each piece of the work between two calls; 1 is exponential.
+    /// The squared coefficient of variation of each slice of the demand between two calls; 1 is exponential.
     pub variation: f64,
-    /// Mean time to think before it; exponential, 0 for none.
+    /// The mean think time before it, exponentially distributed; 0 for none.
     pub think: f64,
-    /// How often and in which order calls are made.
+    /// The order of calls.
     pub order: Order,
     /// The calls.
     pub calls: Vec<Call>,
-    /// Entries whose callers are answered when it is done (activities of graphs only).
+    /// The entries whose callers it replies to when it ends (activities of graphs only).
     pub replies: Vec<EntryId>,
-    /// What follows (activities of graphs only).
+    /// The successors (activities of graphs only).
     pub next: Next,
 }
 
-/// A call that is made while something is done.
+/// A call made by an activity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Call {
-    /// What is asked for.
+    /// The called entry.
     pub entry: EntryId,
-    /// How often, in the mean; a whole number where the order is not stochastic.
+    /// The mean number of calls; a whole number unless the order is stochastic.
     pub count: f64,
-    /// Does the caller wait for the answer?
+    /// Whether the caller waits for the reply (rendezvous).
     pub waits: bool,
-    /// For how long, and what then; none for as long as it takes. Only of calls that wait.
+    /// The timeout and retries; `None` to wait without a limit. Only for calls with rendezvous.
     pub patience: Option<Patience>,
 }
 
-/// What a caller does when it is not answered. Models of other tools wait for ever.
+/// The behaviour of a caller without a reply. Models of other tools wait without a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Patience {
-    /// For how long it waits for an answer; infinite for ever.
+    /// The timeout for a reply; may be infinite.
     pub timeout: f64,
-    /// How often it tries again after it was refused or gave up; at most [`Patience::MOST`].
+    /// The number of retries after a refusal or timeout; at most [`Patience::MOST`].
     pub retries: u32,
-    /// For how long it waits before the first of those; each next time twice as long.
+    /// The delay before the first retry, doubled for each further one.
     pub backoff: f64,
 }
 
 impl Patience {
-    /// Retries at most.
+    /// The largest number of retries.
     pub const MOST: u32 = 100;
-    /// As if there were none.
+    /// The default: no timeout and no retries.
     pub const ENDLESS: Self = Self { timeout: f64::INFINITY, retries: 0, backoff: 0.0 };
 }
 
-/// As in texts: `timeout(0.5) retries(2) backoff(0.1)`.
+/// Formats the form used in models: `timeout(0.5) retries(2) backoff(0.1)`.
 impl fmt::Display for Patience {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
@@ -285,51 +292,52 @@ impl fmt::Display for Patience {
     }
 }
 
-/// What follows an activity.
+/// The successors of an activity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Next {
-    /// Nothing: this way ends here.
+    /// None: the branch ends here.
     #[default]
     End,
-    /// One of these, with the probability; together 1.
+    /// One of these activities, with its probability; the sum is 1.
     Or(Vec<(f64, ActivityId)>),
-    /// All of these at the same time.
+    /// All of these activities in parallel.
     And(Vec<ActivityId>),
-    /// It waits at a join until as many of its branches have come as it wants; then this one follows.
+    /// A join: once the required number of branches have arrived, `then` follows.
     Join {
-        /// Number of the join within the model.
+        /// The number of the join within the model.
         join: usize,
-        /// Branches that it wants.
+        /// The required number of branches.
         wanted: u32,
-        /// Branches that there are.
+        /// The total number of branches.
         branches: u32,
-        /// What follows.
+        /// The successor.
         then: Box<Self>,
     },
-    /// Each of these so often in the mean, in random order, and then what is after it.
+    /// A loop: each body a mean number of times, in random order, and then the exit.
     Loop {
-        /// Mean number of times and what is done.
+        /// The bodies with their mean numbers of runs.
         bodies: Vec<(f64, ActivityId)>,
-        /// What follows, if anything does.
+        /// The successor, if any.
         exit: Option<ActivityId>,
     },
 }
 
 impl Task {
-    /// Is it a reference task?
+    /// Returns `true` for a reference task.
     pub fn is_client(&self) -> bool {
         matches!(self.role, Role::Client { .. })
     }
 }
 
 impl Model {
-    /// How to speak of a processor, task, entry or activity of this name to whoever wrote the model: in backquotes, if it is
-    /// the author's own.
+    /// Returns a description of the object with this name for the author of the model: the name in
+    /// backquotes, unless a reader generated it.
     pub fn called(&self, name: &str) -> String {
         self.made.get(name).cloned().unwrap_or_else(|| format!("`{name}`"))
     }
 
-    /// The same of an activity: a phase has no name of its own, but its entry's.
+    /// Returns a description of an activity. A phase is described by its entry, since it has no name of its
+    /// own.
     pub fn called_activity(&self, place: ActivityId) -> String {
         let phase = |entry: &Entry| match &entry.body {
             Body::Phases(phases) => phases.iter().position(|phase| *phase == place),
@@ -342,13 +350,14 @@ impl Model {
         }
     }
 
-    /// Can a call fail in it: is there a queue with a limit, or a caller whose patience has an end?
+    /// Returns `true` if a call can fail, that is, if there is a queue limit or a call with a timeout or
+    /// retries.
     pub fn has_limits(&self) -> bool {
         self.tasks.iter().any(|task| task.queue_limit.is_some())
             || self.activities.iter().flat_map(|own| &own.calls).any(|call| call.patience.is_some())
     }
 
-    /// The task that an entry belongs to.
+    /// Returns the task of an entry.
     pub fn task_of(&self, entry: EntryId) -> &Task {
         &self.tasks[self.entries[entry.0].task.0]
     }

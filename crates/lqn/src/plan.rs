@@ -1,9 +1,12 @@
-//! The best answer in little time: what was simulated and what was solved, each trusted as far as it goes.
+//! The best estimate in limited time: combines simulation and analytic solution by their accuracy.
 //!
-//! A simulation is right in the mean and uncertain by its interval; the solver is certain and off by some percent. Each
-//! number is the mean of both, weighed by the inverse of its variance: a short simulation leans on the solver, a long one
-//! does without, and so does one that shows that the solver is further off than it should be. Over many points ([`anchored_sweep`]) few are simulated: the solver says how a number changes from point to
-//! point, the simulation by what factor the solver is off.
+//! A simulation is unbiased, and uncertain by its interval; the analytic solution has no variance, and a bias
+//! of some percent. Each number is the mean of both, weighted by the inverse of the variance. So a short
+//! simulation relies on the solution and a long one does not. Nor does one that shows that the solution's
+//! bias is greater than usual.
+//!
+//! In a sweep of many points ([`anchored_sweep`]) few are simulated. The solution provides the change of a
+//! number from point to point, the simulation the factor that corrects its bias.
 
 use serde::Serialize;
 
@@ -17,38 +20,36 @@ mod anchored;
 
 pub use anchored::{Along, Solved, anchored_sweep, anchors, solved_lines};
 
-/// How far the solver is typically off, as a part of a throughput or of what is busy, and of a time. The test of its
-/// accuracy holds it to that.
+/// The typical relative error of the solver for throughputs and utilizations (`OFF`) and for times
+/// (`OFF_IN_TIME`). The accuracy test checks these bounds.
 const OFF: f64 = 0.025;
 const OFF_IN_TIME: f64 = 0.04;
-/// By so many times its variance a simulation is off by chance at the most, as far as it counts: three standard deviations.
+/// The ratio of squared error and variance that chance can explain: three standard deviations.
 const SURELY: f64 = 9.0;
-/// Of the normal distribution, half of the interval in which it is 95 times of 100.
+/// The 97.5th percentile of the standard normal distribution: half the width of the 95 % interval.
 const HALF: f64 = 1.959_964;
 
-/// What is known of a model.
+/// The estimate of a model's results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// Both, weighed.
+    /// The weighted results.
     pub findings: Findings,
-    /// As it was simulated, all runs together; none if it cannot be.
+    /// The simulated results of all runs combined; `None` if the model cannot be simulated.
     pub simulated: Option<Findings>,
-    /// As it was solved.
+    /// The analytic results.
     pub solved: Findings,
-    /// How that came about.
+    /// The convergence of the solver.
     pub convergence: Convergence,
-    /// What part of each task's throughput and response time comes from the simulation, by the weights; the rest is
-    /// solved.
+    /// The weight of the simulation in each task's throughput and response time; the rest is analytic.
     pub simulated_parts: Vec<f64>,
 }
 
-/// Can what formulas say of a model be trusted? If they did not settle, or leave out what is in the model, they say nothing of
-/// it.
+/// Returns `true` if the analytic solution is reliable: it converged and covers everything in the model.
 pub fn is_sure(model: &Model, convergence: &Convergence) -> bool {
     convergence.converged && solve::left_out(model).is_empty()
 }
 
-/// The plan of a model from runs with different seeds.
+/// Combines the analytic solution with runs with different seeds.
 pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
     let (solved, convergence) = solve(model);
     let Some(simulated) = together(runs) else {
@@ -65,7 +66,7 @@ pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
         if sure { weigh(one, other, if time { OFF_IN_TIME } else { OFF }) } else { *one }
     });
     if sure {
-        // What was never seen in the simulation is known by the formulas alone.
+        // Results missing in the simulation come from the solution.
         findings.or_else(&solved);
         findings.unseen.clear();
     }
@@ -83,10 +84,10 @@ pub fn plan(model: &Model, runs: &[Findings]) -> Plan {
     Plan { findings, simulated: Some(simulated), solved, convergence, simulated_parts }
 }
 
-/// The part of the simulated one.
+/// Returns the weight of the simulated result.
 fn weight(simulated: &Estimate, solved: &Estimate, off: f64) -> f64 {
     let chance = (simulated.half_width / HALF).powi(2);
-    // Where both are further apart than chance has them, the solver is off by the rest, whatever it is elsewhere.
+    // If the difference exceeds what chance explains, the excess is the solver's bias here.
     let apart = (simulated.mean - solved.mean).powi(2) - SURELY * chance;
     let bias = (off * solved.mean).powi(2).max(apart);
     if bias > 0.0 { bias / (bias + chance) } else { 1.0 }
@@ -100,7 +101,7 @@ fn weigh(simulated: &Estimate, solved: &Estimate, off: f64) -> Estimate {
     }
 }
 
-/// Several runs as one, each weighed by its length.
+/// Combines several runs, weighted by their length.
 fn together(runs: &[Findings]) -> Option<Findings> {
     let (first, others) = runs.split_first()?;
     let mut all = first.clone();
@@ -141,7 +142,7 @@ fn together(runs: &[Findings]) -> Option<Findings> {
 }
 
 impl Findings {
-    /// Response times that it does not know it takes from the other, and who waits where.
+    /// Takes missing response times and the results of calls from `other`.
     fn or_else(&mut self, other: &Self) {
         for (own, other) in self.tasks.iter_mut().zip(&other.tasks) {
             own.response = own.response.or(other.response);
@@ -155,8 +156,8 @@ impl Findings {
     }
 }
 
-/// Number by number out of two findings of models of one shape; the last argument says whether it is a time. The rest is
-/// that of the first.
+/// Combines two results of the same structure number by number; the last argument of `of` is `true` for
+/// times. Everything else is taken from the first.
 fn pairs(one: &Findings, other: &Findings, of: &dyn Fn(&Estimate, &Estimate, bool) -> Estimate) -> Findings {
     let both = |own: &Option<Estimate>, other: &Option<Estimate>| match (own, other) {
         (Some(own), Some(other)) => Some(of(own, other, true)),

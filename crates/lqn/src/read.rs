@@ -1,7 +1,8 @@
-//! Models out of text: the `.lqn` grammar and LQNX, the XML of the same tools, and a short TOML of our own (`balancer`).
+//! Parsers of models: the `.lqn` grammar, LQNX (the XML format of the same tools), and a short TOML format of
+//! this crate (`balancer`).
 //!
-//! All readers make a draft, in which everything has a name and a place in the text; `join` makes a [`Model`] of it
-//! that holds together, or says what does not, and where.
+//! Each parser creates a draft, in which every object has a name and a position in the text. Then `join`
+//! resolves the names into a consistent [`Model`], or reports the error and its position.
 
 use std::collections::BTreeMap;
 
@@ -22,30 +23,31 @@ mod xml;
 pub(crate) use limits::NAMESPACE;
 pub use results::{Measured, results};
 
-/// What a text says.
+/// The result of parsing a text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Read {
-    /// The model, with the first value of each parameter, or the one that was given for it.
+    /// The model, with the first or the given value of each parameter.
     pub model: Model,
-    /// Parameters (SPEX variables that are set to numbers) with all their values, in the order in which they are declared.
+    /// The parameters (SPEX variables that are set to numbers) with all their values, in the order of
+    /// declaration.
     pub parameters: Vec<(String, Vec<f64>)>,
-    /// What was left aside because it changes no number of the model.
+    /// Notes on parts that were ignored because they change no number of the model.
     pub notes: Vec<String>,
 }
 
-/// Why there is no model.
+/// The reason why there is no model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
 pub struct Trouble {
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
-    /// What is wrong and what to do.
+    /// The error and a remedy.
     pub message: String,
 }
 
-/// A place in the text.
+/// A position in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct At {
     line: usize,
@@ -58,7 +60,7 @@ impl At {
     }
 }
 
-/// Parameters and what they are.
+/// The parameters and their values.
 #[derive(Default)]
 struct Scope<'g> {
     given: Option<&'g BTreeMap<String, f64>>,
@@ -67,7 +69,7 @@ struct Scope<'g> {
 }
 
 impl Scope<'_> {
-    /// Takes a declaration in.
+    /// Records a declaration.
     fn declare(&mut self, name: &str, values: Vec<f64>) {
         let own = values.first().copied().unwrap_or_default();
         let value = self.given.and_then(|given| given.get(name)).copied().unwrap_or(own);
@@ -82,10 +84,10 @@ impl Scope<'_> {
     }
 }
 
-/// Reads a model in any format, with these values of parameters instead of their own.
+/// Parses a model in any format. Values in `given` replace those of parameters.
 ///
 /// # Errors
-/// The first thing in the text that is wrong or that we cannot do, or a parameter that the text does not declare.
+/// Returns the first error or unsupported part of the text, or a parameter that the text does not declare.
 pub fn read(source: &str, given: &BTreeMap<String, f64>) -> Result<Read, Trouble> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let mut scope = Scope { given: Some(given), ..Scope::default() };

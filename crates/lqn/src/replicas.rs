@@ -1,10 +1,10 @@
-//! Replicas: tasks and processors that stand in a model once and of which there are several, each with a queue of its own.
+//! Replicas: a task or processor that is in the model once and exists several times, each with its own queue.
 //!
-//! A model keeps them as its author wrote them; it is played and solved with every one of them written out ([`Flat`]), and
-//! what is found of them becomes what is found of one, their mean: they are alike.
+//! A model has them as its author wrote it. It is simulated and solved with all replicas expanded ([`Flat`]).
+//! Their results are averaged to those of one, because replicas are alike.
 //!
-//! Who asks whom is as other tools have it: of r replicas that ask o each, the one with the number k (from 0) asks those with
-//! the numbers k o, k o + 1 … k o + o - 1, counted round. Replicas that follow one another share a replica of a processor.
+//! The mapping is that of other tools. With fan-out `o`, replica `k` (from 0) calls the replicas `k o`,
+//! `k o + 1`, …, `k o + o - 1`, modulo their number. Consecutive replicas share a replica of a processor.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,19 +14,19 @@ use crate::model::{Activity, ActivityId, Body, Call, EntryId, Model, Next, Proce
 use crate::simulate::{ActivityFinding, EntryFinding, Estimate, Findings, ProcessorFinding, TaskFinding};
 
 impl Model {
-    /// How many replicas of a task each replica of another asks.
+    /// Returns the number of replicas of task `to` that each replica of `from` calls.
     pub fn fan_out(&self, from: TaskId, to: TaskId) -> u32 {
         let fans = &self.tasks[from.0].fan_out;
         fans.binary_search_by_key(&to, |(own, _)| *own).map_or(1, |place| fans[place].1)
     }
 
-    /// How many replicas of a task ask each replica of another.
+    /// Returns the number of replicas of task `from` that call each replica of `to`.
     pub fn fan_in(&self, from: TaskId, to: TaskId) -> u32 {
         let (here, there) = (&self.tasks[from.0], &self.tasks[to.0]);
         here.replicas * self.fan_out(from, to) / there.replicas.max(1)
     }
 
-    /// Who asks whom, whether it waits, does not, or forwards: each pair of tasks once.
+    /// Returns each pair of tasks of which one calls the other, with or without waiting, or forwards to it.
     pub(crate) fn pairs(&self) -> BTreeSet<(TaskId, TaskId)> {
         let calls =
             self.activities.iter().flat_map(|own| own.calls.iter().map(|call| (own.task, call.entry)));
@@ -35,7 +35,7 @@ impl Model {
     }
 }
 
-/// A model in which every replica stands; one without any as it is.
+/// A model with its replicas expanded; one without replicas is borrowed.
 pub(crate) struct Flat<'m> {
     pub(crate) model: Cow<'m, Model>,
     pub(crate) processors: Places,
@@ -44,7 +44,7 @@ pub(crate) struct Flat<'m> {
     pub(crate) activities: Places,
 }
 
-/// Where replicas are: those of one thing follow one another.
+/// The positions of replicas in the expanded model, where those of one object are consecutive.
 pub(crate) struct Places(Vec<usize>);
 
 impl Places {
@@ -58,17 +58,17 @@ impl Places {
         Self(places)
     }
 
-    /// The places of all that one stands for.
+    /// Returns the positions of the replicas of an object.
     pub(crate) fn those(&self, of: usize) -> Range<usize> {
         self.0[of]..self.0[of + 1]
     }
 
-    /// All, in their order.
+    /// Returns the positions of all objects, in their order.
     pub(crate) fn all(&self) -> impl Iterator<Item = Range<usize>> {
         self.0.windows(2).map(|pair| pair[0]..pair[1])
     }
 
-    /// The replica with this number, counted round.
+    /// Returns the position of the replica with this number, modulo their count.
     fn one(&self, of: usize, number: usize) -> usize {
         let those = self.those(of);
         those.start + number % those.len()
@@ -151,7 +151,7 @@ impl<'m> Flat<'m> {
         ActivityId(self.activities.one(activity.0, number))
     }
 
-    /// What one replica asks: as many others as its fan-out says, each as often.
+    /// Returns the calls of one replica, each to as many replicas as the fan-out.
     fn calls(&self, own: &Activity, number: usize) -> Vec<Call> {
         let mut all = Vec::with_capacity(own.calls.len());
         for call in &own.calls {
@@ -180,7 +180,7 @@ impl<'m> Flat<'m> {
         }
     }
 
-    /// What was found of all of them as what was found of one, without intervals.
+    /// Averages the results of all replicas to those of one, without intervals.
     pub(crate) fn one_of_each(&self, found: Findings) -> Findings {
         if let Cow::Borrowed(_) = self.model {
             return found;
@@ -191,7 +191,7 @@ impl<'m> Flat<'m> {
             let those = &found.processors[those];
             ProcessorFinding { busy: mean(those.iter().map(|own| own.busy)), ..those[0].clone() }
         });
-        // Not all ways to solve a model know them.
+        // Some solution methods provide no results of activities.
         let known = if found.activities.is_empty() { None } else { Some(self.activities.all()) };
         let activities = known.into_iter().flatten().map(|those| {
             let those = &found.activities[those];
@@ -211,7 +211,8 @@ impl<'m> Flat<'m> {
     }
 }
 
-/// The first keeps the name, so that what is found of it is found of all.
+/// Returns the name of a replica. The first one keeps the object's name, so that its results are found under
+/// it.
 fn named(name: &str, number: usize) -> String {
     if number == 0 { name.to_owned() } else { format!("{name}#{}", number + 1) }
 }

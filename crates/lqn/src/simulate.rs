@@ -1,13 +1,14 @@
-//! The model, played: what happens is drawn event by event, and what is of interest is counted.
+//! The discrete-event simulation of a model.
 //!
-//! A run begins with a warm-up that is not counted: clients set out all at once, and queues are empty. It is over when the rule
-//! of `settle` finds nothing left of that. Then come batches
-//! of equal time; the interval of a number follows from how the batches differ (Student's t over their means, which is
-//! right when a batch is much longer than whatever the system remembers). Batches are made twice as long, by joining
-//! neighbours, until the intervals are as narrow as was asked for or as much has happened as may.
+//! A run begins with a warm-up that is not counted, because clients start all at once and queues are empty.
+//! It ends when the rule of `settle` finds no initial bias left. Then come batches of equal time. The
+//! interval of a number follows from the variance between batches (Student's t for their means, which is
+//! valid if a batch is much longer than the system's memory). Batches are doubled, by joining neighbours,
+//! until the intervals are as narrow as requested or the number of events is reached.
 //!
-//! What is long is several such runs ([`Replication`]), each with its own chance, that are counted together. How many follows from
-//! the effort alone, so they can be played on any number of cores and find the same to the bit.
+//! A long simulation consists of several such runs ([`Replication`]), each with its own random numbers, that
+//! are evaluated together. Their number depends on the effort alone. So they may run on any number of cores
+//! with results that are equal to the bit.
 
 use serde::Serialize;
 
@@ -27,14 +28,16 @@ mod tally;
 
 pub use runs::Replication;
 
-/// How much is simulated.
+/// The extent of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// The same seed gives the same numbers.
+    /// The random seed; equal seeds give equal results.
     pub seed: u64,
-    /// Events at most, the warm-up included; at least 20,000 are simulated. For each million there is a run of its own.
+    /// The largest number of events, including the warm-up; at least 20,000 are simulated. There is one run
+    /// per million.
     pub events: u64,
-    /// Half of the 95 % interval of every throughput and response time, as a part of it, at which it ends before.
+    /// The relative half-width of the 95 % intervals of all throughputs and response times at which the
+    /// simulation ends early.
     pub precision: f64,
 }
 
@@ -44,196 +47,198 @@ impl Default for Effort {
     }
 }
 
-/// A number with its interval.
+/// A number with its confidence interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Mean over the batches.
+    /// The mean over the batches.
     pub mean: f64,
-    /// Half of the interval in which the true mean is 95 times of 100.
+    /// Half the width of the 95 % interval.
     pub half_width: f64,
 }
 
-/// What a simulation found.
+/// The results of a simulation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Findings {
-    /// In the order of the model.
+    /// The tasks, in the order of the model.
     pub tasks: Vec<TaskFinding>,
-    /// In the order of the model.
+    /// The entries, in the order of the model.
     pub entries: Vec<EntryFinding>,
-    /// In the order of the model.
+    /// The processors, in the order of the model.
     pub processors: Vec<ProcessorFinding>,
-    /// In the order of the model.
+    /// The activities, in the order of the model.
     pub activities: Vec<ActivityFinding>,
-    /// First those of each activity, then those of each entry that forwards, in the order of the model; none if simulated,
-    /// which does not count who waited where.
+    /// The calls: first those of each activity, then those of each entry that forwards, in the order of the
+    /// model. A simulation, which does not record waiting per call, returns none.
     pub calls: Vec<CallFinding>,
-    /// Events that were simulated.
+    /// The number of simulated events.
     pub events: u64,
-    /// Time that was simulated after the warm-up, in the model's unit.
+    /// The simulated time after the warm-up, in the model's unit.
     pub time: f64,
-    /// Batches the intervals are made of.
+    /// The number of batches.
     pub batches: usize,
-    /// Runs with chance of their own that these come from; 0 if it is not simulated.
+    /// The number of independent runs; 0 without simulation.
     pub runs: usize,
-    /// Time before that, of all runs, that is not counted.
+    /// The time of all warm-ups, which is not counted.
     pub warm_up: f64,
-    /// Was nothing of how it began left after that?
+    /// Whether no initial bias was left after the warm-up.
     pub settled: bool,
-    /// Did it end because the intervals were narrow enough?
+    /// Whether the simulation ended because the intervals were narrow enough.
     pub precise: bool,
-    /// Clients that finished no round, and entries of whose requests from outside none was answered, in all that time: by
-    /// name. Nothing is known of how long those take, and no more of their throughput than that it is below 3 over
-    /// [`Findings::time`].
+    /// The names of clients that finished no cycle, and of entries that replied to no request from outside,
+    /// in all that time. Their response times are unknown, and their throughput is only known to be below
+    /// `3 / time` ([`Findings::time`]).
     pub unseen: Vec<String>,
 }
 
-/// Of a task.
+/// The results of a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TaskFinding {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Rounds of clients, or requests taken by threads, per unit of time.
+    /// The rate of client cycles, or of requests taken by threads, per unit of time.
     pub throughput: Estimate,
-    /// Threads that are busy, or clients that do not think, in the mean.
+    /// The mean number of busy threads, or of clients that do not think.
     pub busy: Estimate,
-    /// Of clients: from when one sets out until it is done, without the time to think; none if none was done
-    /// ([`Findings::unseen`]).
+    /// The mean response time of clients, from the start of a cycle to its end, without the think time;
+    /// `None` if no cycle ended ([`Findings::unseen`]).
     pub response: Option<Estimate>,
-    /// The same, percentiles.
+    /// The percentiles of the response time.
     pub percentiles: Option<Quantiles>,
-    /// Of clients, rounds in which no call failed, per unit of time; only where calls can fail
+    /// The rate of client cycles without a failed call, per unit of time; only where calls can fail
     /// ([`Model::has_limits`]).
     pub goodput: Option<Estimate>,
 }
 
-/// Percentiles of a time, to within 1.6 %.
+/// The percentiles of a time, accurate to 1.6 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Quantiles {
-    /// Median.
+    /// The median.
     pub p50: f64,
-    /// 95th percentile.
+    /// The 95th percentile.
     pub p95: f64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
-/// Of an entry.
+/// The results of an entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EntryFinding {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Requests per unit of time.
+    /// The rate of requests, per unit of time.
     pub throughput: Estimate,
-    /// From when a thread takes a request until it is answered or forwarded.
+    /// The mean service time: from the start on a thread until the reply or the forwarding.
     pub service: Estimate,
-    /// From when a request comes until a thread takes it.
+    /// The mean waiting time: from the arrival until a thread takes the request.
     pub waiting: Estimate,
-    /// Of requests from outside: from when one comes until it is answered, wherever it was forwarded; none if none was
-    /// answered.
+    /// The mean response time of requests from outside, from the arrival until the reply, including
+    /// forwarding; `None` if there was no reply.
     pub response: Option<Estimate>,
-    /// The same, percentiles.
+    /// The percentiles of the response time.
     pub percentiles: Option<Quantiles>,
-    /// Of requests from outside, those for which no call failed, per unit of time; only where calls can fail.
+    /// The rate of requests from outside without a failed call, per unit of time; only where calls can fail.
     pub goodput: Option<Estimate>,
-    /// What was not answered; only where calls can fail.
+    /// The failures; only where calls can fail.
     pub failures: Option<Failures>,
 }
 
-/// Requests that were not answered, or not in time, per unit of time.
+/// The rates of requests without a reply, or without one in time, per unit of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Failures {
-    /// That came to the entry, also again.
+    /// The requests that arrived at the entry, including retries.
     pub offered: Estimate,
-    /// That were refused because the queue was at its limit.
+    /// The requests that were refused because the queue was at its limit.
     pub refusals: Estimate,
-    /// Calls of it that were given up; where it forwards, those count here.
+    /// The calls to it that timed out; if it forwards, they count here.
     pub timeouts: Estimate,
-    /// Calls of it that were made again.
+    /// The calls to it that were retried.
     pub retries: Estimate,
 }
 
-/// Of a processor.
+/// The results of a processor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProcessorFinding {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Cores in use, in the mean.
+    /// The mean number of busy cores.
     pub busy: Estimate,
 }
 
-/// Of a phase or an activity.
+/// The results of a phase or an activity.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ActivityFinding {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// How often it is done, per unit of time.
+    /// The rate of executions, per unit of time.
     pub throughput: Estimate,
-    /// How long it takes: work, waiting for the processor, calls and time to think.
+    /// The mean time of an execution: demand, waiting for the processor, calls and think time.
     pub service: Estimate,
 }
 
-/// Of a call, or of a request that an entry forwards.
+/// The results of a call, or of a request that an entry forwards.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CallFinding {
     /// The activity that calls, or the entry that forwards.
     pub from: String,
-    /// The entry that is asked.
+    /// The called entry.
     pub to: String,
-    /// From when the request comes there until a thread takes it.
+    /// The mean waiting time, from the arrival there until a thread takes the request.
     pub waiting: Estimate,
-    /// From when it comes there until it is answered, wherever it was forwarded.
+    /// The mean response time, from the arrival there until the reply, including forwarding.
     pub response: Estimate,
 }
 
-/// Why a model cannot be simulated to the end; where that shows, at what time of the model.
+/// The reason why a simulation cannot end, with the model's time if known.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Stuck {
-    /// Nothing more will ever happen.
+    /// No event is left.
     #[error("at {0}: nothing more happens: everything waits for something else")]
     Nothing(f64),
-    /// Something goes on and takes no time.
+    /// The model goes on without time passing.
     #[error("at {0}: more and more is done and takes no time; give some work or some time to think")]
     Still(f64),
-    /// It grows without end.
+    /// The number of requests grows without limit.
     #[error("at {0}: more and more requests are under way: more comes than can be served")]
     Grows(f64),
-    /// It would, as formulas know; it was not simulated for that long.
+    /// The queue would grow without limit according to the analytic solution; the simulation was too short to
+    /// show it.
     #[error("more comes from outside than can be served: what waits there grows without end")]
     Overload,
 }
 
-/// Batches at first, and the number at which neighbours are joined.
+/// The initial number of batches, also that at which neighbours are joined.
 const BATCHES: usize = 20;
-/// Least events of a run.
+/// The least number of events of a simulation.
 const LEAST: u64 = 20_000;
 
 /// Simulates a model.
 ///
 /// # Errors
-/// If it comes to a standstill, or never ends.
+/// Returns an error if the simulation cannot continue or never ends.
 pub fn simulate(model: &Model, effort: &Effort) -> Result<Findings, Stuck> {
     simulate_on(model, effort, &|all| all.iter_mut().for_each(Replication::go_on))
 }
 
-/// The same, on other cores: whoever is given replications lets [go on](Replication::go_on) each of them once, in any order, at
-/// the same time if it likes.
+/// Simulates a model on several cores. `cores` gets replications and calls [`go_on`](Replication::go_on) of
+/// each once, in any order, also in parallel.
 ///
 /// # Errors
-/// If it comes to a standstill, or never ends.
+/// Returns an error if the simulation cannot continue or never ends.
 pub fn simulate_on(
     model: &Model,
     effort: &Effort,
     cores: &dyn Fn(&mut [Replication<'_>]),
 ) -> Result<Findings, Stuck> {
-    // The shortest run is a tenth of the longest; if that will do, much time is saved.
+    // The shortest run is a tenth of the longest, which saves time if it suffices.
     let (lengths, count) = ([effort.events / 10, effort.events.max(LEAST) / 2], effort.replications());
     runs::play(model, effort, lengths, count, cores, &mut || true)
 }
 
-/// Simulates a model for as long as `goes_on` says so, but at least about 25,000 events; it is asked between batches.
+/// Simulates a model until `goes_on`, called between batches, returns `false`, but at least about 25,000
+/// events.
 ///
 /// # Errors
-/// If it comes to a standstill, or never ends.
+/// Returns an error if the simulation cannot continue or never ends.
 pub fn simulate_while(
     model: &Model,
     effort: &Effort,
@@ -243,16 +248,16 @@ pub fn simulate_while(
     runs::play(model, effort, [SHORT, LONG], 1, &one, goes_on)
 }
 
-/// Events of the shortest run whose end is not known before.
+/// The number of events of the shortest run without a given end.
 const SHORT: u64 = 50_000;
-/// And of its warm-up, where what it began with is not over before.
+/// The largest number of events of its warm-up, if the initial bias does not vanish before.
 const LONG: u64 = 160_000;
-/// Events for which it is worth to begin once more, and runs at most.
+/// The number of events per run, and the largest number of runs.
 const EACH: u64 = 1_000_000;
 const RUNS: u64 = 64;
 
 impl Effort {
-    /// Runs that so many events are made of.
+    /// Returns the number of runs for this effort.
     pub fn replications(&self) -> usize {
         (self.events / EACH).clamp(1, RUNS) as usize
     }

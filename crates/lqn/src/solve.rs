@@ -1,22 +1,29 @@
-//! The model, solved: the same numbers as a simulation's, without chance, in about a thousandth of the time, and off by
-//! some percent where a simulation is off by its interval.
+//! The analytic solver: it computes the same numbers as a simulation without randomness, in about a
+//! thousandth of the time. Its error is some percent, where that of a simulation is its interval.
 //!
-//! A fixed point (in the manner of approximate mean value analysis: Schweitzer 1979; Chandy and Neuse, Linearizer, 1982)
-//! over all stations at once, without layers. From throughputs follow flows (`net` says who calls whom on whose
-//! behalf), from flows and the times that things take, how many of whom are at each station, from that how long each
-//! waits there (`queue`), from waiting how long things take (`elapsed`), and from the time of a client's round its
-//! throughput, by Little's law.
+//! The solution is a fixed point over all stations at once, without layers, in the manner of approximate mean
+//! value analysis (Schweitzer 1979; Chandy and Neuse, Linearizer, 1982). Each iteration consists of these
+//! steps:
 //!
-//! - A request is on behalf of a client (or of arrivals from outside, of second phases, of calls that nobody waits for),
-//!   whatever the way on which it came. So a client does not meet itself on another way (interlock; Franks, Performance
-//!   analysis of distributed server systems, 1999, chapter 5), and no more can meet than there are threads to carry them.
-//! - A task with several threads holds each the longer, the more of them are at work, as far as they meet one another
-//!   further down: what its threads wait for is split by whose work is there.
-//! - A task that goes on after it has answered makes its caller wait if that is soon back: how soon it is, is followed
-//!   through what the caller does (`overtake`).
+//! 1. Throughputs determine the flows; `net` describes who calls whom on whose behalf.
+//! 2. Flows and service times determine the numbers of requests at each station, and those the waiting times
+//!    (`queue`).
+//! 3. Waiting times determine the service times (`elapsed`).
+//! 4. The time of a client's cycle determines its throughput, by Little's law.
 //!
-//! What cannot be is taken away at the end: where a processor or a task would be busier than it can be, throughputs are
-//! lowered until it is not.
+//! Three corrections go beyond the basic method:
+//!
+//! - Each request is on behalf of a client (or of arrivals from outside, of second phases, or of calls
+//!   without a reply), on whatever path it came. So a client does not meet itself on another path (interlock;
+//!   Franks, Performance analysis of distributed server systems, 1999, chapter 5). And no more requests meet
+//!   than there are threads to carry them.
+//! - A task with several threads holds each for longer, the more of them are busy, as far as they meet
+//!   again at lower stations. The waiting of its threads is divided by the origin of the work there.
+//! - A task that continues after its reply makes its caller wait if that returns soon. The time until its
+//!   return is followed through the caller's activities (`overtake`).
+//!
+//! Impossible results are removed at the end: if a processor or a task would be busier than possible,
+//! throughputs are reduced.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,58 +51,62 @@ mod stations;
 mod uneven;
 mod visits;
 
-/// How a solution came about.
+/// The convergence of a solution.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Convergence {
-    /// Do the numbers hold together? If not, they are the last ones that were tried.
+    /// Whether the numbers are consistent; if not, they are those of the last iteration.
     pub converged: bool,
-    /// Rounds.
+    /// The number of iterations.
     pub iterations: u32,
-    /// Greatest change of a throughput or of the time of a round in the last one, as a part of it.
+    /// The greatest relative change of a throughput or of a waiting time in the last iteration.
     pub residual: f64,
-    /// More comes from outside than can be served: its waiting has no end, and what is said of it means nothing.
+    /// Whether the arrivals from outside exceed the capacity. Waiting times are then infinite and the results
+    /// meaningless.
     pub overloaded: bool,
 }
 
-/// Rounds at most. Where most wait for threads that go on after they have answered, several hundred are needed.
+/// The largest number of iterations. Several hundred are needed if most requests wait for threads that
+/// continue after their reply.
 const MOST: u32 = 1_000;
-/// It has converged when nothing changes by more than this part.
+/// The greatest relative change at convergence.
 const CLOSE: f64 = 1e-5;
 
-/// Where the solver is.
+/// The state of the iteration.
 struct State {
-    /// Of each origin: rounds of its clients, requests from outside, calls, per unit of time.
+    /// The throughput of each origin: cycles of its clients, requests from outside, or calls, per unit of
+    /// time.
     throughputs: Vec<f64>,
-    /// Requests of each row per unit of time.
+    /// The rate of requests of each row.
     rates: Vec<f64>,
-    /// Requests of each entry per unit of time.
+    /// The rate of requests of each entry.
     entries: Vec<f64>,
     times: Vec<Times>,
     slots: Vec<Place>,
     memories: Vec<queue::Memory>,
-    /// What is remembered of each slot whose source sees the station otherwise than others do.
+    /// The memory of each slot whose source sees the station differently from others.
     own: Vec<queue::Memory>,
-    /// Threads of each task that wait for somebody, in the mean.
+    /// The mean number of waiting threads of each task.
     waiting: Vec<f64>,
 }
 
-/// An origin at a station.
+/// The state of an origin at a station.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     rate: f64,
-    /// Per unit of time: time that servers are held, the sum of its squares, and of what is before the answer.
+    /// Per unit of time: the time for which servers are held, the sum of its squares, and the part before the
+    /// reply.
     held: f64,
     squares: f64,
     first: f64,
-    /// Waiting, or on a shared processor by what part of its work each is held up.
+    /// The waiting time, or on a shared processor the delay relative to the work.
     wait: f64,
     wait_variance: f64,
     stretch: f64,
-    /// Of those that come while what their thread asked for before goes on.
+    /// The requests that arrive while their thread's previous request is still in its second phase.
     back: overtake::Back,
 }
 
-/// Solves a model. It always has an answer; whether that is one, [`Convergence`] says.
+/// Solves a model. Always returns results; [`Convergence`] shows whether they are valid.
 pub fn solve(model: &Model) -> (Findings, Convergence) {
     let flat = Flat::of(model);
     let model = &*split::split(&flat.model);
@@ -125,7 +136,7 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
             found.converged = !net.crowded;
             break;
         }
-        // Where it swings, smaller steps.
+        // If the iteration oscillates, the steps become smaller.
         let most = (40.0 / f64::from(found.iterations)).clamp(0.05, 0.8);
         if found.iterations > 8 {
             step = (if found.residual > before { step * 0.85 } else { step * 1.02 }).clamp(0.05, most);
@@ -140,25 +151,26 @@ pub fn solve(model: &Model) -> (Findings, Convergence) {
     (flat.one_of_each(findings(&net, &state, &found)), found)
 }
 
-/// The entry to which more comes from outside than can be served, as far as formulas can tell; one of several. None where limits of
-/// queues, or of patience, keep what is too much from piling up.
+/// Returns the name of an entry if the model is overloaded by requests from outside: of the first one with
+/// arrivals. Returns `None` if there are queue limits, timeouts or retries, which limit the queues.
 pub fn overload(model: &Model) -> Option<String> {
     let entry = model.entries.iter().find(|entry| entry.arrivals > 0.0)?;
     (!model.has_limits() && solve(model).1.overloaded).then(|| entry.name.clone())
 }
 
-/// What is in a model and not in the formulas, which go on as if it were not there: one sentence each.
+/// Returns the parts of a model that the solver ignores, one sentence each.
 pub fn left_out(model: &Model) -> Vec<String> {
     let mut all = Vec::new();
     for entry in model.entries.iter().filter(|entry| entry.forwards.len() > 1) {
         let (Some(routing), name) = (entry.routing, model.called(&entry.name)) else { continue };
-        // Splits among alike targets are in the formulas, and loads of the moment.
+        // The solver covers the split among equal targets, and current loads.
         if routing.age > 0.0 {
             all.push(format!("that the loads by which {name} goes are {} old", routing.age));
         }
         if routing.policy.looks_at_loads() && !split::are_alike(model, entry) {
             all.push(format!(
-                "that what {name} sends to whom changes with the load, as those are not alike to whom it forwards"
+                "that what {name} sends to whom changes with the load, as those are not alike to whom it \
+                forwards"
             ));
         }
         if routing.policy == Policy::FirstAvailable && !split::first_has_all(model, entry) {
@@ -179,7 +191,7 @@ pub fn left_out(model: &Model) -> Vec<String> {
         for call in activity.calls.iter().filter(|call| call.patience.is_some()) {
             let (from, to) =
                 (model.called_activity(ActivityId(place)), model.called(&model.entries[call.entry.0].name));
-            // A balancer's own part, which chooses among the members of a group, is that group to its author.
+            // To the author, the balancer's entry that chooses a member of a group is that group.
             let to = if from == to { "its members".to_owned() } else { to };
             all.push(format!("the patience of the calls from {from} to {to}"));
         }
@@ -187,9 +199,9 @@ pub fn left_out(model: &Model) -> Vec<String> {
     all
 }
 
-/// Tasks to which requests of more than one priority come, some of them a random number of times in a row.
+/// Returns the tasks that receive requests of several priorities, some of them in random batches.
 fn bunched(model: &Model) -> Vec<TaskId> {
-    // Of each task by priority: the priorities, and whether some come by chance.
+    // For each task that serves by priority: the priorities, and whether some requests are random.
     let mut come: BTreeMap<TaskId, (BTreeSet<i32>, bool)> = BTreeMap::new();
     let mut comes = |entry: EntryId, asks: i32, by_chance: bool| {
         let own = &model.entries[entry.0];
@@ -203,7 +215,7 @@ fn bunched(model: &Model) -> Vec<TaskId> {
         let asks = model.tasks[activity.task.0].priority;
         activity.calls.iter().for_each(|call| comes(call.entry, asks, activity.order == Order::Stochastic));
     }
-    // Who asks where something is forwarded may be anybody.
+    // A forwarded request may come from any task.
     let (least, most) = model
         .tasks
         .iter()
@@ -238,7 +250,7 @@ impl State {
         }
     }
 
-    /// Throughputs of clients by the times of their rounds; by what part the most changed one did.
+    /// Computes the throughputs of clients from their cycle times; returns the greatest relative change.
     fn rounds(&mut self, net: &Net<'_>, first: bool) -> f64 {
         let mut most = 0.0_f64;
         for (place, origin) in net.origins.iter().enumerate() {
@@ -255,12 +267,12 @@ impl State {
         if first { 1.0 } else { most }
     }
 
-    /// The time of a round without the time to think.
+    /// Returns the cycle time without the think time.
     fn response(&self, net: &Net<'_>, origin: usize) -> f64 {
         net.starts[origin].iter().map(|(row, part)| part * self.times[*row].first.mean).sum()
     }
 
-    /// Flows from throughputs.
+    /// Computes the flows from the throughputs.
     fn flow(&mut self, net: &Net<'_>) {
         self.rates.iter_mut().chain(&mut self.entries).for_each(|rate| *rate = 0.0);
         for slot in &mut self.slots {
@@ -322,12 +334,12 @@ impl State {
         }
     }
 
-    /// Servers held at a station, in the mean.
+    /// Returns the mean number of busy servers at a station.
     fn held(&self, net: &Net<'_>, station: usize) -> f64 {
         net.stations[station].slots.iter().map(|slot| self.slots[*slot].held).sum()
     }
 
-    /// Clients begin no faster than the narrowest place allows.
+    /// Limits the initial throughput of clients to the capacity of the narrowest station.
     fn start(&mut self, net: &Net<'_>) {
         let busiest = (0..net.stations.len())
             .map(|station| self.held(net, station) / net.stations[station].servers)
@@ -346,9 +358,10 @@ impl State {
         self.flow(net);
     }
 
-    /// Nothing is busier than it can be, as far as that is up to clients.
+    /// Reduces the throughputs of clients until no station is above its capacity, as far as that depends on
+    /// clients.
     fn lower(&mut self, net: &Net<'_>) {
-        // Each time one place at least is no longer too busy; calls that nobody waits for follow a round later.
+        // Each iteration relieves at least one station; calls without a reply follow one iteration later.
         for _ in 0..4 {
             let above =
                 |state: &Self, station: usize| state.held(net, station) / net.stations[station].servers;
@@ -375,7 +388,7 @@ fn think(model: &Model, task: usize) -> f64 {
 
 fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings {
     let model = net.model;
-    // The sum of nothing is a negative zero.
+    // The sum of an empty list is a negative zero.
     let sure =
         |mean: f64| Estimate { mean: if mean.is_finite() { mean + 0.0 } else { 0.0 }, half_width: 0.0 };
     let mut rates = vec![0.0; model.entries.len()];
@@ -401,7 +414,7 @@ fn findings(net: &Net<'_>, state: &State, convergence: &Convergence) -> Findings
         let taken = || -> f64 { task.entries.iter().map(|entry| rates[entry.0]).sum() };
         let throughput = client.unwrap_or_else(taken);
         let response = client.map(|throughput| {
-            // As it is after throughputs were lowered.
+            // The time after throughputs were reduced.
             if throughput > 0.0 { net.active[place] / throughput - think(model, place) } else { 0.0 }
         });
         let busy = match response {

@@ -1,7 +1,9 @@
-//! Models as text that other tools read: LQNX, with results (`.lqxo`) or without, and the `.lqn` grammar.
+//! Writers of models in formats of other tools: LQNX, with results (`.lqxo`) or without, and the `.lqn`
+//! grammar.
 //!
-//! What is written is read again to the same model, to the bit of every number. Only order may differ: in LQNX a task
-//! stands in its processor, and joins are numbered anew. Parameters are written as the values they have.
+//! A written model is read again to the same one, with all numbers equal to the bit. Only the order may
+//! differ: in LQNX a task is within its processor, and joins are renumbered. Parameters are written as their
+//! values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,67 +15,67 @@ mod results;
 mod text;
 mod xml;
 
-/// Why a model cannot be written in a format.
+/// The reason why a model cannot be written in a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unwritable {
-    /// A name that the grammar does not have.
+    /// A name that the grammar does not allow.
     #[error("`{0}` is no name in the .lqn grammar (two or more of letters, digits and `_`): write lqnx")]
     Name(String),
-    /// Calls in the listed order.
+    /// Calls in list order.
     #[error("`{0}` makes its calls in the listed order, which the .lqn grammar cannot say: write lqnx")]
     Order(String),
-    /// Calls to one entry whose callers have not the same patience.
+    /// Calls to one entry with different timeouts or retries.
     #[error("`{0}` calls one entry with more than one patience, which a pragma cannot say: write lqnx")]
     Patience(String),
-    /// Two entries that begin with one activity.
+    /// Two entries that begin with the same activity.
     #[error("activity `{0}` begins two entries, which LQNX cannot say: write lqn")]
     Start(String),
 }
 
-/// How results came about, for readers of a file of results.
+/// The origin of results, written to a file of results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin<'o> {
-    /// The program and what it did: `plimsoll model simulate`.
+    /// The program and its operation: `plimsoll model simulate`.
     pub by: &'o str,
-    /// Are the results as good as was asked for?
+    /// Whether the results have the requested accuracy.
     pub valid: bool,
-    /// How good that is: the part by which the last step changed something, or the relative half-width of intervals.
+    /// The accuracy: the relative change in the last step, or the relative half-width of the intervals.
     pub convergence: f64,
-    /// Steps, or batches.
+    /// The number of steps or batches.
     pub iterations: u64,
 }
 
-/// A model in LQNX.
+/// Writes a model in LQNX.
 ///
 /// # Errors
-/// If one activity begins several entries.
+/// Returns an error if one activity begins several entries.
 pub fn lqnx(model: &Model) -> Result<String, Unwritable> {
     xml::document(model, None)
 }
 
-/// A model in LQNX with results, as solvers leave it in a file `.lqxo`. Means are attributes of `result-…` elements,
-/// halves of 95 % intervals the same attributes of `result-conf-95` in them, where there are intervals.
+/// Writes a model in LQNX with results, like a solver's file `.lqxo`. Means are attributes of `result-…`
+/// elements. Half-widths of 95 % intervals, if any, are the same attributes of `result-conf-95` within them.
 ///
 /// # Errors
-/// If one activity begins several entries.
+/// Returns an error if one activity begins several entries.
 pub fn lqxo(model: &Model, found: &Findings, origin: &Origin<'_>) -> Result<String, Unwritable> {
     xml::document(model, Some((found, origin)))
 }
 
-/// A model in the `.lqn` grammar.
+/// Writes a model in the `.lqn` grammar.
 ///
 /// # Errors
-/// Names that are no words, and calls in the listed order.
+/// Returns an error for names that are no words, and for calls in list order.
 pub fn lqn(model: &Model) -> Result<String, Unwritable> {
     text::document(model)
 }
 
-/// Entries with a policy by which they forward, by name.
+/// Returns the policies of entries that forward, sorted by name.
 fn routes(model: &Model) -> BTreeMap<&str, Routing> {
     model.entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.routing?))).collect()
 }
 
-/// Tasks that ask others where one of both has replicas, by name.
+/// Returns the pairs of calling and called tasks if the model has replicated tasks, sorted by name.
 fn replicated(model: &Model) -> Vec<(TaskId, TaskId)> {
     if model.tasks.iter().all(|task| task.replicas == 1) {
         return Vec::new();
@@ -84,7 +86,7 @@ fn replicated(model: &Model) -> Vec<(TaskId, TaskId)> {
     all
 }
 
-/// Limits as pragmas of the `.lqn` grammar: what of, and the value.
+/// Returns the limits as pragmas of the `.lqn` grammar: the object and the value.
 fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
     let mut all = Vec::new();
     for task in &model.tasks {
@@ -112,7 +114,7 @@ fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
     }
     for place in in_graphs(model) {
         let own = &model.activities[place];
-        // An entry with phases of that name would be meant.
+        // The name would refer to an entry with phases.
         let phases = |entry: &Entry| entry.name == own.name && matches!(entry.body, Body::Phases(_));
         let same = |other: &Activity| other.name == own.name && other.task != own.task;
         let shared = model.entries.iter().any(phases) || model.activities.iter().any(same);
@@ -124,7 +126,7 @@ fn limits(model: &Model) -> Result<Vec<(String, String)>, Unwritable> {
     Ok(all)
 }
 
-/// The activities that belong to graphs: all that are no phase.
+/// Returns the activities of graphs, that is, all that are no phases.
 fn in_graphs(model: &Model) -> BTreeSet<usize> {
     let mut all: BTreeSet<usize> = (0..model.activities.len()).collect();
     for entry in &model.entries {

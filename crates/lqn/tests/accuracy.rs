@@ -1,5 +1,5 @@
-//! How far off the solver is, over all models in `models` with known results, and that it has an answer for each of the
-//! others: `cargo test -p plimsoll-lqn --test accuracy -- --nocapture` prints it.
+//! Tests the errors of the solver over all models in `models` with known results, and that it solves the
+//! others. `cargo test -p plimsoll-lqn --test accuracy -- --nocapture` prints the errors.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn models() -> Vec<(String, Model)> {
     all
 }
 
-/// Throughput and response time of clients and of requests from outside, by name.
+/// The throughput and response time of clients and of requests from outside, by name.
 type Numbers = BTreeMap<String, [f64; 2]>;
 
 fn numbers(found: &Findings) -> Numbers {
@@ -50,7 +50,7 @@ fn numbers(found: &Findings) -> Numbers {
     clients.chain(open).map(|(name, x, r)| (name.clone(), [x.mean, r.mean])).collect()
 }
 
-/// What is known of a model: exactly, or by others' long simulations.
+/// Returns the known results of a model: exact ones, or those of other tools' long simulations.
 fn known(
     name: &str,
     model: &Model,
@@ -85,7 +85,7 @@ fn known(
     all
 }
 
-/// Errors in percent with whose they are, the greatest first.
+/// Errors in percent with their names, the greatest first.
 struct Errors(Vec<(f64, String)>);
 
 impl Errors {
@@ -98,7 +98,7 @@ impl Errors {
         self.0.iter().map(|own| own.0.abs()).sum::<f64>() / self.0.len() as f64
     }
 
-    /// 95 of 100 are less off.
+    /// Returns the 95th percentile.
     fn p95(&self) -> f64 {
         self.0[self.0.len() / 20].0.abs()
     }
@@ -152,7 +152,7 @@ fn the_solver_is_as_close_as_is_said() {
     assert!(exactly.0.len() == 12 && exactly.worst() <= 1.0);
 }
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 struct Draw(u64);
 
 impl Draw {
@@ -164,7 +164,7 @@ impl Draw {
     }
 }
 
-/// Clients, threads, cores and work as nobody looked at them before, as `examples/solver.rs` does.
+/// Changes clients, threads, cores and demands at random, like `examples/solver.rs`.
 fn changed(model: &Model, draw: &mut Draw) -> Model {
     let mut model = model.clone();
     let mut scale = |copies: &mut Copies, by: &[f64]| {
@@ -185,7 +185,7 @@ fn changed(model: &Model, draw: &mut Draw) -> Model {
     model
 }
 
-/// The same bounds where nothing was fitted to: each model changed once, its truth simulated.
+/// Models to which nothing was fitted have the same bounds: each model is changed once and simulated.
 #[test]
 fn the_solver_is_as_close_on_models_that_it_has_not_seen() {
     let (mut throughputs, mut responses) = (Vec::new(), Vec::new());
@@ -259,7 +259,7 @@ fn a_plan_is_closer_than_either() {
         if truth.is_empty() {
             continue;
         }
-        // Models share names, and with them their luck: each has seeds of its own.
+        // Models share names and so random streams: each gets seeds of its own.
         let first = 11 + 2 * planned.len() as u64;
         let runs: Vec<Findings> = [first, first + 1]
             .map(|seed| simulate(&model, &Effort { seed, events: 100_000, precision: 0.0 }).unwrap())
@@ -305,7 +305,7 @@ fn a_sweep_is_right_at_points_that_were_not_simulated() {
     assert!(errors.p95() <= 4.0 && errors.mean() <= 2.0);
 }
 
-/// What formulas say of points along lines, and of how many they were asked.
+/// Returns the analytic results of points along lines, and the number of points solved.
 fn lines(points: &[Model], lines: &[Vec<usize>]) -> (Vec<Solved>, usize) {
     let asked = Cell::new(0);
     let solved = solved_lines(points.len(), lines, &|places| {
@@ -328,11 +328,11 @@ fn what_is_not_solved_of_a_sweep_lies_on_the_line_between() {
         model.processors.iter_mut().filter(|own| own.name == "CPUB1").for_each(|own| own.speed = speed);
         model
     };
-    // Clients, then three speeds of a server with each number of them.
+    // A line of clients, then three lines with different speeds of a server.
     let one: Vec<Model> = (1..=120).map(|clients| with(clients, 1.0)).collect();
     let many: Vec<Model> =
         (1..=60).flat_map(|clients| [0.5, 1.0, 2.0].map(|speed| with(clients, speed))).collect();
-    // The longer a line, the fewer.
+    // The longer a line, the smaller the share of solved points.
     for (points, count, part) in [(one, 1, 0.5), (many, 3, 0.75)] {
         let along = (0..count).map(|line| (line..points.len()).step_by(count).collect());
         let (solved, asked) = lines(&points, &along.collect::<Vec<_>>());
@@ -351,13 +351,13 @@ fn what_is_not_solved_of_a_sweep_lies_on_the_line_between() {
         eprintln!("{asked} of {} points solved, the others off by {most:.3} % at most", points.len());
         assert!(most < 0.4, "{most}");
     }
-    // Each by itself where there are no lines.
+    // Without lines every point is solved.
     let few: Vec<Model> = (1..=5).map(|clients| with(clients, 1.0)).collect();
     assert_eq!(lines(&few, &[]).1, 5);
 }
 
-/// As `sweep` does by default: two hundred points, from a fiftieth of the clients to four times as many, of which five are
-/// simulated for as long as fits in the budget.
+/// Runs a sweep like the `sweep` command by default: 200 points, from 1/50 of the clients to four times as
+/// many, of which five are simulated within the budget.
 #[test]
 fn two_hundred_points_are_right_by_the_simulation_of_five() {
     let (mut alone, mut errors) = (Vec::new(), Vec::new());
@@ -412,7 +412,7 @@ fn two_hundred_points_are_right_by_the_simulation_of_five() {
     assert!(errors.0.len() >= 40 && errors.p95() <= 4.0 && errors.mean() < alone.mean());
 }
 
-/// What the models in the repository have little of: beside a simulation.
+/// Tests features that are rare in the repository's models, relative to a simulation.
 #[test]
 fn rare_things_are_solved_too() {
     let shop = |scheduling: &str| {
@@ -427,7 +427,8 @@ fn rare_things_are_solved_too() {
                 E 0 s cl 0 -1 y cl app 1 -1 A app begin s left 1 -1 s right 0.7 -1 -1 \
                 A app s begin 0.2 s a 0.1 s b 0.1 s end 0.3 y a left 1 y b right 1 \
                 : begin -> a & b ; a & b -> end ; end[app] -1";
-    let sent = "P 0 p pc f i p cpu f p log f -1 T 0 t cl r cl -1 pc z 5 m 8 t srv n srv -1 cpu t log n log -1 log -1 \
+    let sent = "P 0 p pc f i p cpu f p log f -1 T 0 t cl r cl -1 pc z 5 m 8 t srv n srv -1 cpu t log n log \
+                -1 log -1 \
                 E 0 s cl 0 -1 y cl srv 1 -1 s srv 0.5 -1 z srv log 1 -1 s log 0.6 -1 -1";
     for (name, text, within) in [
         ("preemptive", shop("p"), 6.0),

@@ -1,4 +1,4 @@
-//! Questions to models whose answers are known: from the paper, or by formula.
+//! Tests questions to models with known answers, from the paper or by a formula.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,7 +28,7 @@ fn held_back(model: &Model) -> (Bottleneck, Vec<&str>) {
     (own, names)
 }
 
-/// The model with so many clones of the forwarding agent, for 24 clients.
+/// Returns the model with this number of clones of the forwarding agent, for 24 clients.
 fn forwarding(clones: f64) -> Model {
     let mut model = model("paper/forb-c1-n24.lqn");
     let knob = Knob::find(&model, "fagent.threads").expect("it is in the model");
@@ -36,7 +36,8 @@ fn forwarding(clones: f64) -> Model {
     model
 }
 
-/// Figures 10 and 11 of the paper: the only agent holds back, with eight of them its processor does.
+/// Figures 10 and 11 of the paper: the single agent is the bottleneck; with eight of them it is their
+/// processor.
 #[test]
 fn the_papers_bottlenecks_are_named() {
     let one = forwarding(1.0);
@@ -47,7 +48,7 @@ fn the_papers_bottlenecks_are_named() {
     let eight = forwarding(8.0);
     let (own, names) = held_back(&eight);
     assert_eq!((own.kind, names.as_slice()), (Kind::Hardware, ["CPUag"].as_slice()));
-    // Figure 7: a mild software bottleneck of both copies of B.
+    // Figure 7: both copies of B are a mild software bottleneck.
     let handles = model("paper/horb-n24.lqn");
     let (own, names) = held_back(&handles);
     assert_eq!((own.kind, names.as_slice()), (Kind::Software, ["srvB1", "srvB2"].as_slice()));
@@ -67,20 +68,20 @@ fn remedies_are_tried_and_the_best_comes_first() {
         _ => None,
     });
     let (count, own) = fewest.unwrap();
-    // Fewer leave the agent the bottleneck, as many do not.
+    // With fewer threads the agent is still the bottleneck.
     assert!((2..=8).contains(&count), "{count}");
     assert_eq!(held_back(&forwarding(f64::from(count))).1, ["CPUag"]);
     assert_ne!(held_back(&forwarding(f64::from(count - 1))).1, ["CPUag"]);
-    // The paper's cut of about half.
+    // The paper reports a reduction by about half.
     assert!((0.4..0.55).contains(&(1.0 - own.whole.response / now)), "{own:?}");
-    // A core does little: threads are missing.
+    // A core has little effect, because threads are the bottleneck.
     let core = remedies.iter().find(|own| matches!(own.change, Change::Core(_))).unwrap();
     assert!(core.whole.response > 0.8 * now && core.whole.response < 1.01 * now, "{core:?}");
     let last = remedies.iter().find(|own| matches!(own.change, Change::Unbounded(_))).unwrap();
     assert_eq!(last.then.as_ref().unwrap().kind, Kind::Hardware);
 }
 
-/// Of one server with Poisson arrivals R = S / (1 - rate S).
+/// One server with Poisson arrivals has R = S / (1 - rate S).
 #[test]
 fn the_largest_load_is_that_of_the_formula() {
     let model = model("own/exact-mm1-50.lqn");
@@ -103,18 +104,21 @@ fn the_largest_load_is_that_of_the_formula() {
     let goals = goal(format!("response<{}", 0.5 * service));
     let (best, beyond) = capacity(range, &goals, tried).unwrap();
     assert!(best.is_none() && beyond.unwrap().missed.is_some());
-    // Nothing is missed before more comes than can be served.
+    // The goal is met up to the overload.
     let goals = goal("throughput>0".to_owned());
     let (best, beyond) = capacity(range, &goals, tried).unwrap();
     assert!(best.unwrap().load * service > 0.9 && beyond.is_some());
 }
 
-/// What a balancer has, by name and in its range; in the short form by the names that stand there.
+/// The parameters of balancers are found by name, in their ranges, also by the short names.
 #[test]
 fn numbers_of_calls_and_policies_are_found_too() {
-    let text = "#pragma route.lb=least_loaded(2)\n#pragma call.cl.lb=retries(1)\nP 0 p pc f i p ca f p cb f -1 \
-                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa n sa -1 ca m 2 t sb n sb -1 cb t st n st -1 cb -1 \
-                E 0 s cl 0 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 0.1 0.2 -1 s sb 0.1 0.3 -1 y sb st 1 2 -1 s st 0.1 -1 -1";
+    let text = "#pragma route.lb=least_loaded(2)\n#pragma call.cl.lb=retries(1)\n\
+                P 0 p pc f i p ca f p cb f -1 \
+                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa n sa -1 ca m 2 t sb n sb -1 cb t st n st -1 \
+                cb -1 \
+                E 0 s cl 0 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 0.1 0.2 -1 s sb 0.1 \
+                0.3 -1 y sb st 1 2 -1 s st 0.1 -1 -1";
     let mut model = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
     for (name, before, value) in [
         ("lb.age", 2.0, 0.5),
@@ -152,7 +156,8 @@ fn numbers_of_calls_and_policies_are_found_too() {
         let knob = Knob::find(&model, name).unwrap_or_else(|why| panic!("{name}: {why}"));
         assert!(knob.set(&mut model, wrong).is_err(), "{name}");
     }
-    let toml = "[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\nage = 1\ndemand = 0.01\nmembers = 3\nthreads = 4\ntimeout = 1\n\
+    let toml = "[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\nage = 1\ndemand = 0.01\nmembers = 3\n\
+                threads = 4\ntimeout = 1\n\
                 [[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 10\n";
     let mut model = read(toml, &BTreeMap::new()).unwrap().model;
     for (name, before) in
@@ -167,12 +172,14 @@ fn numbers_of_calls_and_policies_are_found_too() {
     assert!((routed.forwards[1].1 - 0.5).abs() < 1e-12 && (routed.forwards[0].1 - 0.25).abs() < 1e-12);
 }
 
-/// Chance, loops and priorities.
+/// The parameters of random choices, loops and priorities are found, too.
 #[test]
 fn numbers_of_ways_and_ranks_are_found_too() {
     let text = "P 0 p pc f i p ca h p cb f -1 \
-                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa h sa -1 ca 3 t sb n sb -1 cb t ga n ga -1 ca -1 \
-                E 0 s cl 0 -1 y cl lb 2 -1 y cl ga 1 -1 s lb 0 -1 F lb sa 0.6 -1 F lb sb 0.3 -1 s sa 0.1 -1 c sa 0.5 -1 s sb 0.1 -1 \
+                T 0 t cl r cl -1 pc m 9 z 1 t lb i lb -1 pc t sa h sa -1 ca 3 t sb n sb -1 cb t ga n ga -1 \
+                ca -1 \
+                E 0 s cl 0 -1 y cl lb 2 -1 y cl ga 1 -1 s lb 0 -1 F lb sa 0.6 -1 F lb sb 0.3 -1 s sa 0.1 -1 \
+                c sa 0.5 -1 s sb 0.1 -1 \
                 A ga begin -1 A ga s begin 0.1 s hit 0.1 s miss 0.1 s again 0.1 s done 0.1 \
                 : begin -> (0.8) hit + (0.2) miss ; miss -> 3 * again , done ; hit[ga] ; done[ga] -1";
     let mut model = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
@@ -190,7 +197,7 @@ fn numbers_of_ways_and_ranks_are_found_too() {
         assert_eq!(knob.value(&model), value, "{name}");
     }
     let value = |model: &Model, name: &str| Knob::find(model, name).unwrap().value(model);
-    // Others have the rest of what all had: a tenth of the requests is answered by the balancer itself.
+    // The others share the rest of the sum: the balancer itself replies to a tenth of the requests.
     assert!((value(&model, "lb.sb.probability") - 0.6).abs() < 1e-12);
     assert!((value(&model, "begin.miss.probability") - 0.5).abs() < 1e-12);
     assert!(simulate(&model, &Effort { events: 20_000, ..Effort::default() }).is_ok());

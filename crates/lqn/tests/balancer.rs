@@ -1,4 +1,4 @@
-//! The short TOML for people who begin from a balancer.
+//! Tests the short TOML format for load balancing.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,14 @@ use proptest::prelude::*;
 
 mod laws;
 
-const WEB: &str = "# A shop.\n\n[balancer]\nworkers = 2\ndemand = \"50us\"\n\n[[group]]\nname = \"web\"\npolicy = \"least_loaded\"\n\
-    age = \"0.5s\"\ndemand = \"10ms\"\nthreads = 8\nqueue = 20\ntimeout = \"1s\"\nretries = 1\n\n[[group.member]]\nname = \"one\"\n\
-    cores = 2\n\n[[group.member]]\nname = \"two\"\ndemand = 0.02\nweight = 3\nqueue = 5\n\n[[group]]\nname = \"static\"\nmembers = 2\n\
-    demand = \"1ms\"\nvariation = 4\n\n[[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 50\nthink = \"1s\"\n\n\
+const WEB: &str = "# A shop.\n\n[balancer]\nworkers = 2\ndemand = \"50us\"\n\n[[group]]\nname = \"web\"\n\
+    policy = \"least_loaded\"\n\
+    age = \"0.5s\"\ndemand = \"10ms\"\nthreads = 8\nqueue = 20\ntimeout = \"1s\"\nretries = 1\n\n\
+    [[group.member]]\nname = \"one\"\n\
+    cores = 2\n\n[[group.member]]\nname = \"two\"\ndemand = 0.02\nweight = 3\nqueue = 5\n\n[[group]]\n\
+    name = \"static\"\nmembers = 2\n\
+    demand = \"1ms\"\nvariation = 4\n\n[[clients]]\nname = \"people\"\ngroup = \"web\"\nnumber = 50\n\
+    think = \"1s\"\n\n\
     [[clients]]\nname = \"robots\"\ngroup = \"static\"\nrate = 100\ntimeout = \"100ms\"\n";
 
 fn model(text: &str) -> Model {
@@ -39,7 +43,7 @@ fn a_balancer_becomes_a_model() {
     assert_eq!((one.copies, one.queue_limit, task("two").queue_limit), (Copies::Some(8), Some(20), Some(5)));
     assert_eq!((phase("one").demand, phase("two").demand, phase("static_2").variation), (0.01, 0.02, 4.0));
     assert!((phase("web").demand - 5e-5).abs() < 1e-18);
-    // Each try chooses anew.
+    // Each attempt chooses a member anew.
     assert_eq!(phase("web").calls[0].patience, Some(Patience { timeout: 1.0, retries: 1, backoff: 0.0 }));
     let choice = entry("web_choice");
     assert_eq!(choice.forwards.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [0.25, 0.75]);
@@ -47,7 +51,7 @@ fn a_balancer_becomes_a_model() {
     assert_eq!((routing.policy, routing.age), (Policy::LeastLoaded, 0.5));
     assert_eq!(entry("static").routing.unwrap().policy, Policy::Random);
     assert_eq!(phase("robots").calls[0].patience.unwrap().timeout, 0.1);
-    // It is a model as any other.
+    // The result is a complete model.
     assert_eq!(laws::written(&model), 2);
     assert!(Knob::find(&model, "people.threads").is_ok());
     let found = simulate(&model, &Effort { events: 200_000, ..Effort::default() }).unwrap();
@@ -58,20 +62,23 @@ fn a_balancer_becomes_a_model() {
 
 #[test]
 fn who_only_asks_whom_to_go_to_goes_there_alone_and_members_may_share_a_processor() {
-    let text = "[balancer]\ndemand = 0.001\n[[group]]\nname = \"web\"\nasks = 0.5\ndemand = 0.01\n[[group.member]]\nname = \"one\"\n\
-                [[group]]\nname = \"api\"\ndemand = 0.02\n[[group.member]]\nname = \"two\"\nprocessor = \"one\"\n\
-                [[clients]]\nname = \"people\"\ngroup = \"web\"\nrate = 10\n[[clients]]\nname = \"robots\"\ngroup = \"api\"\nrate = 5\n";
+    let text = "[balancer]\ndemand = 0.001\n[[group]]\nname = \"web\"\nasks = 0.5\ndemand = 0.01\n\
+                [[group.member]]\nname = \"one\"\n\
+                [[group]]\nname = \"api\"\ndemand = 0.02\n[[group.member]]\nname = \"two\"\n\
+                processor = \"one\"\n\
+                [[clients]]\nname = \"people\"\ngroup = \"web\"\nrate = 10\n[[clients]]\nname = \"robots\"\n\
+                group = \"api\"\nrate = 5\n";
     let model = model(text);
     let (found, end) = solve(&model);
     assert!(end.converged);
     let busy = |name: &str| found.processors.iter().find(|own| own.name == name).unwrap().busy.mean;
-    // One in two of ten, and all five of the others, pass the balancer.
+    // Half of the ten requests of the first clients and all five of the others pass through the balancer.
     assert!((busy("balancer_cpu") - 0.01).abs() < 1e-6, "{}", busy("balancer_cpu"));
     assert!((busy("one_cpu") - 0.2).abs() < 1e-6, "{}", busy("one_cpu"));
     assert!(model.processors.iter().all(|own| own.name != "two_cpu"));
 }
 
-/// What is said of a model has its author's words: groups, members by their number, clients.
+/// Notes on a model use its author's names: groups, members by their number, clients.
 #[test]
 fn what_formulas_leave_out_is_said_without_names_that_nobody_wrote() {
     let text = WEB.replace(

@@ -1,4 +1,5 @@
-//! Common random numbers: the difference of two models is known much better when both are played with the same seed.
+//! Tests common random numbers: the difference of two models has a smaller variance if both are simulated
+//! with the same seed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::Path;
 use plimsoll_lqn::model::Copies;
 use plimsoll_lqn::{Effort, Findings, Model, read, simulate};
 
-/// Pairs of runs of which a variance is made.
+/// The number of pairs of runs for a variance.
 const RUNS: u64 = 24;
 
 fn model(text: &str) -> Model {
@@ -49,7 +50,8 @@ fn variance(all: &[f64]) -> f64 {
     all.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / (all.len() - 1) as f64
 }
 
-/// By what factor the variance of the difference of two response times is smaller with the same seeds than with others.
+/// Returns the ratio of the variance of the difference of two response times with different seeds to that
+/// with equal seeds.
 fn gain(one: &Model, other: &Model) -> f64 {
     let run = |model: &Model, seed| {
         let effort = Effort { seed, events: 40_000, precision: 0.0 };
@@ -86,15 +88,18 @@ fn neighbours_are_told_apart_by_the_same_luck() {
     }
 }
 
-/// Routing, too: who decides by chance, by loads or by the client decides alike in both.
+/// The choices of a balancer are alike in both models, too: at random, by loads and by sessions.
 #[test]
 fn a_balancer_decides_alike() {
     for policy in ["random", "least_loaded", "power_of_two", "least_loaded(0.5)", "sticky"] {
         let text = |demand: f64| {
             format!(
-                "#pragma route.lb={policy}\nG \"\" 1 1 -1\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f\n p cc f\n-1\n\
-                 T 0\n t cl r cl -1 pc z 5 m 12\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n t sc n sc -1 cc\n-1\n\
-                 E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.3 -1\n F lb sb 0.3 -1\n F lb sc 0.4 -1\n\
+                "#pragma route.lb={policy}\nG \"\" 1 1 -1\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f\n p \
+                 cc f\n-1\n\
+                 T 0\n t cl r cl -1 pc z 5 m 12\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n t sc \
+                 n sc -1 cc\n-1\n\
+                 E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.3 -1\n F lb sb 0.3 -1\n \
+                 F lb sc 0.4 -1\n\
                  s sa 1 -1\n s sb 1 -1\n s sc {demand} -1\n-1\n"
             )
         };
@@ -104,7 +109,7 @@ fn a_balancer_decides_alike() {
     }
 }
 
-/// Streams follow names: where something stands in the text makes no difference, to the last digit.
+/// Streams depend on names: the order of a text does not change results, to the last digit.
 #[test]
 fn the_order_of_a_text_is_no_matter() {
     let text = |processors: [&str; 4], tasks: [&str; 4], entries: [&str; 4]| {

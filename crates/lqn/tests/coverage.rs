@@ -1,5 +1,5 @@
-//! What a simulation says of itself is so: it ends when intervals are as narrow as was asked for, those hold the truth as often
-//! as they say, and percentiles are those of the closed form.
+//! Tests the accuracy that a simulation reports: it ends when intervals are as narrow as requested, they hold
+//! the true value as often as stated, and percentiles are those of the closed form.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}\n{text}")).model
 }
 
-/// Runs of each model that end by their own rule.
+/// The number of runs of each model that end by their own rule.
 const SEEDS: u64 = 14;
 
 #[test]
@@ -39,7 +39,7 @@ fn runs_that_end_by_themselves_are_as_precise_as_they_say_and_hold_the_truth() {
         let model = model(&fs::read_to_string(folder().join(format!("own/{name}.lqn"))).unwrap());
         let mut own = 0;
         for seed in 1..=SEEDS {
-            // Models share names, and with them their luck.
+            // Models share names and so random streams.
             let seed = seed + 1000 * all;
             let found = simulate(&model, &Effort { seed, events: 4_000_000, precision }).unwrap();
             assert!(found.precise && found.settled, "{name}, seed {seed}: {} events", found.events);
@@ -70,7 +70,7 @@ fn percentiles_of_a_single_server_are_those_of_the_exponential_distribution() {
         let found =
             simulate(&model(&text), &Effort { events: 8_000_000, precision: 0.0, ..Effort::default() });
         let found = found.unwrap().entries[0].percentiles.unwrap();
-        // Requests take exponentially long, 1 / (1 - load) in the mean; buckets are 1.6 % wide.
+        // Response times are exponential with mean 1 / (1 - load); buckets are 1.6 % wide.
         for (part, own) in [(0.5_f64, found.p50), (0.95, found.p95), (0.99, found.p99)] {
             let exact = -(1.0 - part).ln() / (1.0 - load);
             assert!((own / exact - 1.0).abs() < 0.03, "{load}, {part}: {own}, not {exact}");

@@ -1,4 +1,5 @@
-//! What formulas know of phases, activities and calls: as a simulation has it, and as other tools read it.
+//! Tests the analytic results of phases, activities and calls against a simulation, and as other tools read
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +7,15 @@ use plimsoll_lqn::ask::{ACTIVITY, lines};
 use plimsoll_lqn::write::{Origin, lqxo};
 use plimsoll_lqn::{Effort, Findings, Model, plan, read, simulate, solve};
 
-/// Clients call a server with two phases, which calls another and sends word to a log that nobody waits for; requests from
-/// outside are forwarded to the same server; an application works as a graph and goes on after its answer.
+/// A model in which clients call a server with two phases, which calls another one and sends messages to a
+/// log. Requests from outside are forwarded to the same server. An application is a graph and continues after
+/// its reply.
 const TEXT: &str = "G \"\" 1 1 -1 P 0 p pc f i p cpu f m 2 p disk f p box f -1 \
-    T 0 t cl r cl -1 pc z 15 m 5 t app n app -1 box m 3 t srv n srv -1 cpu m 2 t lb i lb -1 pc t store n store -1 disk \
+    T 0 t cl r cl -1 pc z 15 m 5 t app n app -1 box m 3 t srv n srv -1 cpu m 2 t lb i lb -1 pc t store n \
+    store -1 disk \
     t log n log -1 disk -1 \
-    E 0 s cl 0 -1 f cl 1 -1 y cl app 1 -1 A app begin s srv 0.3 0.4 -1 y srv store 0.5 0 -1 z srv log 0 0.5 -1 a lb 0.3 s lb 0 -1 F lb srv 1 -1 \
+    E 0 s cl 0 -1 f cl 1 -1 y cl app 1 -1 A app begin s srv 0.3 0.4 -1 y srv store 0.5 0 -1 z srv log 0 0.5 \
+    -1 a lb 0.3 s lb 0 -1 F lb srv 1 -1 \
     s store 0.2 -1 s log 0.25 -1 -1 \
     A app s begin 0.1 s left 0.2 s right 0.3 s join 0 s tail 0.4 y left srv 1 \
     : begin -> (0.5)left + (0.5)right ; left + right -> join ; join[app] -> tail -1";
@@ -42,11 +46,11 @@ fn every_phase_and_activity_takes_as_long_as_it_does_in_a_simulation() {
         assert!(off(own.throughput.mean, other.throughput.mean), "{own:?} {other:?}");
         assert!(off(own.service.mean, other.service.mean), "{own:?} {other:?}");
     }
-    // A client's only phase is its round.
+    // A client's only phase is its cycle.
     let client = &solved.activities[model.activities.iter().position(|own| own.name == "cl_1").unwrap()];
     let round = solved.tasks[0].response.unwrap().mean;
     assert!((client.service.mean / round - 1.0).abs() < 1e-6, "{client:?} {round}");
-    // As lines: of what has more than its first phase only.
+    // As lines, there are only those of entries with several phases or a graph.
     let names: Vec<String> = lines(&model, &solved)
         .into_iter()
         .filter(|line| line.kind == ACTIVITY && line.metric == "service")
@@ -60,7 +64,7 @@ fn every_phase_and_activity_takes_as_long_as_it_does_in_a_simulation() {
 fn calls_wait_each_as_long_as_their_entry_lets_them_in_the_mean() {
     let model = model();
     let (solved, _) = solve(&model);
-    // Two calls lead to the server: from a graph, and what was forwarded.
+    // There are two paths to the server: from a graph, and by forwarding.
     let of = |from: &str, to: &str| {
         let found = solved.calls.iter().find(|own| own.from == from && own.to == to);
         found.unwrap_or_else(|| panic!("{from} {to}: {:?}", solved.calls))
@@ -84,7 +88,7 @@ fn calls_wait_each_as_long_as_their_entry_lets_them_in_the_mean() {
 fn what_was_solved_stands_in_the_document_like_what_was_simulated() {
     let model = model();
     let (solved, played) = (solve(&model).0, played(&model));
-    // All numbers of a kind, in the order in which they stand there.
+    // Returns all numbers of an attribute, in the order of the text.
     let numbers = |text: &str, element: &str, name: &str| -> Vec<f64> {
         let lines = text.lines().filter(|line| line.trim_start().starts_with(&format!("<{element} ")));
         let value = |line: &str| line.split(&format!(" {name}=\"")).nth(1)?.split('"').next()?.parse().ok();
@@ -110,22 +114,22 @@ fn what_was_solved_stands_in_the_document_like_what_was_simulated() {
             );
         }
     }
-    // Formulas know who waits how long; a simulation knows it where only one asks.
+    // The solver provides all waiting times; a simulation only those of entries with one source.
     assert_eq!(one.matches("<result-call waiting=").count(), 5, "{one}");
     assert_eq!(other.matches("<result-call waiting=").count(), 3, "{other}");
     for text in [&one, &other] {
         let call = text.split("<asynch-call dest=\"log\"").nth(1).unwrap();
         let waiting: f64 =
             call.split("waiting=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
-        // Until it is done: more than the work alone.
+        // The time until the end of service is more than the demand alone.
         assert!(waiting > 0.25, "{waiting}");
     }
     assert!(one.split("<forwarding ").nth(1).unwrap().contains("<result-call waiting="), "{one}");
     assert_eq!(read(&one, &BTreeMap::new()).unwrap().model.entries.len(), model.entries.len());
 }
 
-/// Threads that only hold a request while another task works for it: how many there are makes no difference, and they are as good as ones
-/// that work themselves.
+/// Threads that only hold a request while another task works for it do not change results, whatever their
+/// number. They are equivalent to threads that work themselves.
 #[test]
 fn a_pool_above_what_works_counts_as_one_that_works() {
     let solved = |text: String| {
@@ -138,22 +142,25 @@ fn a_pool_above_what_works_counts_as_one_that_works() {
     let entries = "s ce 0 -1\n f ce 1 -1\n y ce ae 1 -1";
     for threads in [1, 2, 4, 8, 16, 18] {
         let above = solved(format!(
-            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 c m {threads}\n t b i be -1 d\n-1\nE 0\n {entries}\n s ae 0 -1\n \
+            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 c m {threads}\n t b i be -1 d\n-1\n\
+             E 0\n {entries}\n s ae 0 -1\n \
              f ae 1 -1\n y ae be 1 -1\n s be 0.4 -1\n-1\n"
         ));
         let itself = solved(format!(
-            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 d m {threads}\n-1\nE 0\n {entries}\n s ae 0.4 -1\n-1\n"
+            "P 0\n p c f i\n p d f\n-1\nT 0\n {clients}\n t a n ae -1 d m {threads}\n-1\n\
+            E 0\n {entries}\n s ae 0.4 -1\n-1\n"
         ));
         assert!((above / itself - 1.0).abs() < 1e-6, "{threads}: {above} {itself}");
-        // By mean value analysis, whatever the threads.
+        // The result of mean value analysis, which does not depend on the threads.
         assert!((above / 0.9581 - 1.0).abs() < 0.09, "{threads}: {above}");
     }
 }
 
-/// Formulas are off by a third of what is waited for here, which a short simulation shows.
+/// The solver's waiting time is wrong by a third here, as a short simulation shows.
 #[test]
 fn a_plan_leaves_formulas_that_a_simulation_refutes() {
-    let text = "P 0\n p c s 0.01 m 2\n p d f\n-1\nT 0\n t a n ae -1 c m 4\n t b n be -1 d m 2\n-1\nE 0\n a ae 1.5\n s ae 0.4 -1\n \
+    let text = "P 0\n p c s 0.01 m 2\n p d f\n-1\nT 0\n t a n ae -1 c m 4\n t b n be -1 d m 2\n-1\n\
+                E 0\n a ae 1.5\n s ae 0.4 -1\n \
                 f ae 1 -1\n y ae be 1 -1\n s be 0.4 -1\n-1\n";
     let model = read(text, &BTreeMap::new()).expect("a model").model;
     let play = |seed, events| simulate(&model, &Effort { seed, events, precision: 0.001 }).expect("it ends");

@@ -1,4 +1,4 @@
-//! Every model that stands in `models` is drawn: everything is in the picture, and nothing lies on anything else.
+//! Tests the diagrams of all models in `models`: everything is drawn, and nothing overlaps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ fn every_model_is_drawn_with_all_that_is_in_it() {
     }
 }
 
-/// Outlines of tasks do not overlap: of each row the boxes stand side by side.
+/// Checks that the outlines of tasks in each row do not overlap.
 fn apart(name: &str, document: &roxmltree::Document<'_>) {
     let mut rows: BTreeMap<i64, Vec<(f64, f64)>> = BTreeMap::new();
     for node in document.descendants() {
@@ -52,7 +52,8 @@ fn apart(name: &str, document: &roxmltree::Document<'_>) {
         if !matches!(node.attribute("class"), Some("task" | "task client")) {
             continue;
         }
-        // M left top H right L right bottom H left Z; the second of a stack stands a bit above.
+        // The path is M left top H right L right bottom H left Z; the second outline of a stack is slightly
+        // higher.
         let numbers: Vec<f64> = path
             .split(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'))
             .filter_map(|text| text.parse().ok())
@@ -89,7 +90,7 @@ fn layers_calls_and_means_are_those_of_the_model() {
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    // Activities stand with their calls.
+    // Activities are listed with their calls.
     let text = Picture::of(&model("line/ex-lqn_bpmn.lqnx")).text();
     assert!(text.contains("→ R1A_Synch_A1_Entry (A1_Empty 1)"), "{text}");
 }

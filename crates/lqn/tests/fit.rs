@@ -1,4 +1,4 @@
-//! Models from measurements that were made of known ones.
+//! Tests fits to measurements of known models.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,18 @@ use plimsoll_lqn::ask::lines;
 use plimsoll_lqn::fit::{Fit, demands, observed, records};
 use plimsoll_lqn::{Effort, Findings, Model, fit, read, simulate, solve};
 
-/// Clients, a server with two threads, a disk. Demands are not those of the truth.
+/// A model with clients, a server with two threads and a disk. The demands differ from the true ones.
 const SHOP: &str = "$clients = 10\n$get = 0.02\nP 0\n p users f i\n p core f\n p disk f\n-1\n\
-    T 0\n t client r client -1 users z 1 m $clients\n t server n get -1 core m 2\n t store n read -1 disk\n-1\n\
+    T 0\n t client r client -1 users z 1 m $clients\n t server n get -1 core m 2\n t store n read -1 disk\n\
+    -1\n\
     E 0\n s client 0 -1\n y client get 1 -1\n s get $get -1\n y get read 0.5 -1\n s read 0.3 -1\n-1\n";
 const TRUTH: [(&str, f64); 2] = [("get", 0.05), ("read.demand", 0.08)];
 
-/// Two pieces of work on one processor, one after the other for each request.
-const PAIR: &str = "P 0\n p users f i\n p core s\n-1\nT 0\n t client r client -1 users z 1 m 5\n t one i first -1 core\n\
-    t other i second -1 core\n-1\nE 0\n s client 0 -1\n y client first 1 -1\n y client second 2 -1\n s first 0.1 -1\n\
+/// A model with two consecutive demands of each request on one processor.
+const PAIR: &str = "P 0\n p users f i\n p core s\n-1\nT 0\n t client r client -1 users z 1 m 5\n t one i \
+    first -1 core\n\
+    t other i second -1 core\n-1\nE 0\n s client 0 -1\n y client first 1 -1\n y client second 2 -1\n s first \
+    0.1 -1\n\
     s second 0.1 -1\n-1\n";
 
 fn make(text: &str) -> impl Fn(&[(String, f64)]) -> Result<Model, String> {
@@ -36,7 +39,7 @@ fn set(all: &[(&str, f64)]) -> Vec<(String, f64)> {
     all.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
-/// Noise with a standard deviation of 1, the same for a seed.
+/// Reproducible noise with a standard deviation of 1.
 struct Noise(u64);
 
 impl Noise {
@@ -46,7 +49,7 @@ impl Noise {
     }
 
     fn next(&mut self) -> f64 {
-        // Twelve uniform ones.
+        // The sum of twelve uniform numbers.
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
 }
@@ -58,7 +61,7 @@ fn value(model: &Model, found: &Findings, name: &str) -> (f64, f64) {
     (line.value.mean, line.value.half_width)
 }
 
-/// Measurements of the true shop by formulas, each off by chance by this part of it.
+/// Returns analytic measurements of the true shop with relative noise.
 fn measured(seed: u64, noise: f64, intervals: bool) -> String {
     let mut noises = Noise(seed.wrapping_mul(77) + 5);
     for _ in 0..20 {
@@ -93,7 +96,7 @@ fn fitted(text: &str, measured: &str, free: &[(&str, f64)]) -> Fit {
     fit(&free, &observed.rows, &make, None).unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// How many of the true values lie in their intervals, and the widest interval as a part of its value.
+/// Returns the number of true values within their intervals, and the greatest relative half-width.
 fn within(found: &Fit) -> (usize, f64) {
     let each = found.parameters.iter().zip(TRUTH).map(|(own, (name, truth))| {
         assert_eq!(own.name, name);
@@ -118,7 +121,7 @@ fn demands_are_found_within_their_intervals() {
                 assert!((0.005..0.04).contains(&found.error.unwrap()), "{found:?}");
             }
         }
-        // 95 of 100 and more are wanted; of 60, fewer than 52 come by chance once in a thousand times.
+        // At least 95 % are expected; of 60, fewer than 52 occur by chance once in a thousand times.
         assert!((52..=60).contains(&inside), "{inside} of {of}, intervals {intervals}");
     }
 }
@@ -156,10 +159,11 @@ fn demands_are_found_of_a_system_that_is_simulated() {
 
 #[test]
 fn what_cannot_be_told_apart_is_named_with_what_would_tell() {
-    // Truth: 0.05 and 0.1; response times of five loads depend on 0.05 + 2 x 0.1.
+    // The true values are 0.05 and 0.1; the response times at five loads depend on 0.05 + 2 x 0.1.
     let truth = set(&[("first.demand", 0.05), ("second.demand", 0.1)]);
     let measure = |more: bool| {
-        let mut text = "client.threads,client.response,client.response.half_width,core.utilization,core.utilization.half_width"
+        let mut text = "client.threads,client.response,client.response.half_width,core.utilization,\
+            core.utilization.half_width"
             .to_owned();
         text += if more { ",one.throughput,first.service\n" } else { "\n" };
         for clients in [1.0, 3.0, 6.0, 12.0] {
@@ -184,24 +188,24 @@ fn what_cannot_be_told_apart_is_named_with_what_would_tell() {
     let doubt = &found.doubts[0];
     let names: Vec<&str> = doubt.together.iter().map(|(name, _)| name.as_str()).collect();
     assert!(names.contains(&"first.demand") && names.contains(&"second.demand"), "{doubt:?}");
-    // One up, the other down, so that the whole stays.
+    // One increases and the other decreases, so that the sum is unchanged.
     assert!((doubt.together[0].1 - 1.0) * (doubt.together[1].1 - 1.0) < 0.0, "{doubt:?}");
-    // Nothing is known of each, or next to nothing.
+    // Each on its own is hardly determined.
     for own in &found.parameters {
         assert!(own.interval.is_none_or(|[from, to]| to > 3.0 * from), "{found:?}");
     }
     let whole = found.parameters[0].value + 2.0 * found.parameters[1].value;
     assert!((whole / 0.25 - 1.0).abs() < 0.01, "{found:?}");
     assert!(doubt.measure.iter().any(|hint| hint.metric == "service" && hint.change > 0.02), "{doubt:?}");
-    // With that measured, they are told apart.
+    // With this measurement they are determined.
     let found = fitted(PAIR, &measure(true), &free);
     assert!(found.doubts.is_empty(), "{found:?}");
     assert!((found.parameters[0].value / 0.05 - 1.0).abs() < 0.02, "{found:?}");
     assert!((found.parameters[1].value / 0.1 - 1.0).abs() < 0.02, "{found:?}");
 }
 
-/// One of two demands is next to nothing, so that as often as not nothing fits better; what it could be nevertheless is what
-/// the other one could be less.
+/// If one of two demands is nearly 0, the best fit is often 0. The interval of the other one must include the
+/// possible value of the first.
 #[test]
 fn a_demand_that_slides_towards_nothing_leaves_the_others_as_wide_as_they_are() {
     let truth = [("first.demand", 0.1), ("second.demand", 0.003)];
@@ -231,7 +235,7 @@ fn a_demand_that_slides_towards_nothing_leaves_the_others_as_wide_as_they_are() 
         }
         nothing += usize::from(found.parameters[1].interval.is_some_and(|[from, _]| from == 0.0));
     }
-    // Of 40, fewer than 34 come by chance four times in a thousand.
+    // Of 40, fewer than 34 occur by chance four times in a thousand.
     assert!(inside.iter().all(|inside| *inside >= 34), "{inside:?} of 40");
     assert!(nothing >= 30, "{nothing} of 40 could be nothing");
 }
@@ -316,10 +320,11 @@ fn what_is_wrong_with_measurements_is_said_with_its_place() {
     assert!(why.to_string().contains("a search begins above 0"), "{why}");
 }
 
-/// Percentiles with their intervals stand in it, which formulas do not have.
+/// The text includes percentiles with intervals, which the solver does not provide.
 #[test]
 fn what_simulate_writes_is_read() {
-    let text = "clients,client.response,client.response.half_width,client.p95,client.p95.half_width\n3,0.2,0.01,1,0.1\n";
+    let text = "clients,client.response,client.response.half_width,client.p95,client.p95.half_width\n\
+        3,0.2,0.01,1,0.1\n";
     let found = observed(&records(text).unwrap(), &make(SHOP), &[]).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(found.rows[0].seen.len(), 1, "{found:?}");
 }
@@ -327,7 +332,8 @@ fn what_simulate_writes_is_read() {
 #[test]
 fn what_follows_from_others_counts_once() {
     let make = make(SHOP);
-    let text = "clients,client.response,client.throughput,client.busy,core.busy,core.utilization,client.p95,server.throughput,disk.busy\n\
+    let text = "clients,client.response,client.throughput,client.busy,core.busy,core.utilization,client.p95,\
+                server.throughput,disk.busy\n\
                 3,0.2,2.5,0.5,0.1,0.1,1,2.5,0\n";
     let found = observed(&records(text).unwrap(), &make, &[]).unwrap();
     let names: Vec<String> =
@@ -357,7 +363,7 @@ fn what_nobody_can_measure_is_refused_at_its_place() {
         }
     }
     assert_eq!(told("client.response,client.response.half_width\n1e-12,0\n1e12,1e12\n"), Ok(2));
-    // Nor can a search begin there.
+    // A search cannot begin at such a value either.
     let rows = observed(&records("client.response\n0.5\n").unwrap(), &make, &free).unwrap().rows;
     for value in [1e-308, 1e308] {
         let why = fit(&set(&[("get", value)]), &rows, &make, None).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What stands in texts of other tools beside the numbers: read, used or left aside with a note.
+//! Tests the parts of other tools' texts besides numbers: they are used, or ignored with a note.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,11 @@ fn model(text: &str) -> Model {
     whole(text).model
 }
 
-/// One client and a server, with this in section E, at its end, and after it.
+/// Returns a model with a client and a server, with text within section E, at its end, and after it.
 fn small(entries: &str, after: &str) -> String {
     format!(
-        "P 0 p pc f i p cpu f -1\nT 0 t cl r cl -1 pc m 3 t srv h srv other -1 cpu -1\nE 0\n s cl 0 -1\n y cl srv 1 -1\n \
+        "P 0 p pc f i p cpu f -1\nT 0 t cl r cl -1 pc m 3 t srv h srv other -1 cpu -1\n\
+         E 0\n s cl 0 -1\n y cl srv 1 -1\n \
          y cl other 1 -1\n s srv 2 -1\n s other 1 -1\n{entries}\n-1\n{after}"
     )
 }
@@ -35,7 +36,7 @@ fn what_ends_with_no_mark_of_its_own_leaves_that_of_the_section() {
         "M srv 4 -1",
         "M srv 4 5 -1",
     ] {
-        // Between others, at the end, and before a section.
+        // The text is between others, at the end, and before a section.
         for (entries, after) in [
             (format!("{own}\n c srv 0.5 -1"), ""),
             (format!("c srv 0.5 -1\n {own}"), ""),
@@ -55,15 +56,18 @@ fn what_ends_with_no_mark_of_its_own_leaves_that_of_the_section() {
     assert!(said.message.contains("expected `:`"), "{said}");
 }
 
-/// LQNX with these attributes of the server's processor and of the server.
+/// Returns LQNX with these attributes of the server's processor, of the server and of its activity.
 fn lqnx(processor: &str, task: &str, activity: &str, more: &str) -> String {
     format!(
-        "<lqn-model><parameters>$x = 1 <!-- one\n or two -->\n$y = $x + 1\n$model_comment = \"a comment\"</parameters>\n\
+        "<lqn-model><parameters>$x = 1 <!-- one\n or two -->\n$y = $x + 1\n\
+         $model_comment = \"a comment\"</parameters>\n\
          <processor name=\"pc\" scheduling=\"inf\"><task name=\"cl\" scheduling=\"ref\" multiplicity=\"3\">\
          <entry name=\"cl\" type=\"PH1PH2\"><entry-phase-activities><activity name=\"cl_1\" phase=\"1\">\
          <synch-call dest=\"srv\"/></activity></entry-phase-activities></entry></task></processor>\n\
-         <processor name=\"cpu\" {processor}>\n<task name=\"srv\" {task}>\n{more}<entry name=\"srv\" type=\"PH1PH2\" priority=\"2\">\
-         <entry-phase-activities>\n<activity name=\"srv_1\" phase=\"1\" host-demand-mean=\"$y\" {activity}/></entry-phase-activities></entry>\
+         <processor name=\"cpu\" {processor}>\n<task name=\"srv\" {task}>\n\
+         {more}<entry name=\"srv\" type=\"PH1PH2\" priority=\"2\">\
+         <entry-phase-activities>\n<activity name=\"srv_1\" phase=\"1\" host-demand-mean=\"$y\" \
+         {activity}/></entry-phase-activities></entry>\
          </task></processor></lqn-model>"
     )
 }
@@ -78,7 +82,8 @@ fn where_there_are_as_many_as_needed_the_number_does_not_matter() {
     }
     let said = read(&lqnx("multiplicity=\"2147483647\"", "", "", ""), &BTreeMap::new()).unwrap_err();
     assert!(said.message.contains("there cannot be 2147483647 of it"), "{said}");
-    let text = "P 0 p pc i m 2147483647 p cpu f -1 T 0 t cl r cl -1 pc t srv i srv -1 cpu m 2147483647 -1 E 0 s cl 1 -1 y cl srv 1 -1 s srv 1 -1 -1";
+    let text = "P 0 p pc i m 2147483647 p cpu f -1 T 0 t cl r cl -1 pc t srv i srv -1 cpu m 2147483647 -1 E \
+        0 s cl 1 -1 y cl srv 1 -1 s srv 1 -1 -1";
     assert_eq!(model(text).tasks[1].copies, Copies::Infinite);
 }
 
@@ -109,7 +114,7 @@ fn what_is_written_in_another_way_is_refused_where_it_stands() {
         let line = 1 + text[..text.find(to).unwrap()].matches('\n').count();
         assert_eq!(trouble.line, line, "{to}");
     }
-    // Where it breaks off.
+    // The position of a truncated text is its end.
     let cut = &right[..right.find("</lqn-model>").unwrap()];
     let trouble = read(cut, &BTreeMap::new()).unwrap_err();
     assert_eq!(trouble.line, 1 + cut.matches('\n').count(), "{trouble:?}");
@@ -140,18 +145,20 @@ fn what_changes_no_number_is_said() {
     ] {
         assert!(read.notes.iter().any(|note| note.contains(why)), "{why}: {:?}", read.notes);
     }
-    // Nothing is left aside that is used.
+    // Nothing that is used is noted as ignored.
     let read = whole(&lqnx("", "scheduling=\"hol\"", "max-service-time=\"0\"", ""));
     assert!(read.notes.is_empty(), "{:?}", read.notes);
     let read = whole(&small("p srv 3", "").replace("srv h srv", "srv n srv"));
     assert!(read.notes.iter().any(|note| note.contains("the priority of entry `srv`")), "{:?}", read.notes);
 }
 
-/// Ten clients, half of which go first, at a server that is always busy.
+/// Returns a model with ten clients, half of which have priority, at a server that is always busy.
 fn ranked(kind: &str, priorities: [u32; 2], entries: [u32; 2], think: f64) -> String {
     format!(
-        "P 0 p pc f i p cpu f i -1\nT 0\n t one r one -1 pc {} m 5 z {think}\n t two r two -1 pc {} m 5 z {think}\n t srv {kind} ea eb -1 cpu m 1\n-1\n\
-         E 0\n s one 0 -1\n f one 1 -1\n y one ea 1 -1\n s two 0 -1\n f two 1 -1\n y two eb 1 -1\n s ea 1 -1\n s eb 1 -1\n p ea {}\n p eb {}\n-1\n",
+        "P 0 p pc f i p cpu f i -1\nT 0\n t one r one -1 pc {} m 5 z {think}\n t two r two -1 pc {} m 5 z \
+         {think}\n t srv {kind} ea eb -1 cpu m 1\n-1\n\
+         E 0\n s one 0 -1\n f one 1 -1\n y one ea 1 -1\n s two 0 -1\n f two 1 -1\n y two eb 1 -1\n s ea 1 \
+         -1\n s eb 1 -1\n p ea {}\n p eb {}\n-1\n",
         priorities[0], priorities[1], entries[0], entries[1]
     )
 }
@@ -166,13 +173,13 @@ fn a_task_by_priority_goes_by_who_asks_and_for_what() {
     let plain = played(&ranked("h", [0, 0], [0, 0], 12.0));
     assert!((plain[0] / plain[1] - 1.0).abs() < 0.05, "{plain:?}");
     let by_task = played(&ranked("h", [3, 0], [0, 0], 12.0));
-    // From the equations of its states.
+    // The exact values, from the balance equations.
     for (own, exact) in by_task.into_iter().zip([1.8548, 2.8285]) {
         assert!((own / exact - 1.0).abs() < 0.02, "{by_task:?}, {plain:?}");
     }
     let by_entry = played(&ranked("h", [0, 0], [3, 0], 12.0));
     assert_eq!(by_entry, by_task);
-    // They are added up.
+    // The priorities are added.
     assert_eq!(played(&ranked("h", [0, 3], [3, 0], 12.0)), plain);
     assert_eq!(played(&ranked("n", [0, 0], [3, 0], 12.0)), plain);
 }
@@ -180,7 +187,7 @@ fn a_task_by_priority_goes_by_who_asks_and_for_what() {
 #[test]
 fn formulas_know_priorities_at_tasks() {
     let effort = Effort { events: 2_000_000, precision: 0.003, ..Effort::default() };
-    // The exact response times of one thread with a think time of 8, 12 and 20, from the equations of its states.
+    // The exact response times of one thread with a think time of 8, 12 and 20, from the balance equations.
     let exact = [(8.0, [2.2400, 4.8186]), (12.0, [1.8548, 2.8285]), (20.0, [1.4997, 1.7889])];
     for (think, exact) in exact {
         let own = model(&ranked("h", [3, 0], [0, 0], think));
@@ -200,7 +207,7 @@ fn formulas_know_priorities_at_tasks() {
         let (one, other) = (one.response.unwrap().mean, other.response.unwrap().mean);
         assert!((one / other - 1.0).abs() < 0.05, "two threads: {one}, not {other}");
     }
-    // From outside, by Cobham's formula.
+    // Requests from outside, by Cobham's formula.
     let open =
         "P 0 p cpu f i -1 T 0 t srv h ea eb -1 cpu -1 E 0 a ea 0.4 a eb 0.3 p ea 2 s ea 1 -1 s eb 1 -1 -1";
     let (solved, played) = (solve(&model(open)).0, simulate(&model(open), &effort).unwrap());
@@ -217,10 +224,10 @@ fn formulas_say_where_they_do_not_know_how_far_priorities_go() {
     let said = |text: &str| left_out(&model(text));
     let by_chance = ranked("h", [3, 0], [0, 0], 8.0).replace(" f one 1 -1\n", "");
     assert_eq!(said(&by_chance), ["that calls come in bunches to `srv`, which serves by priority"]);
-    // Where all are alike it makes no difference.
+    // Equal priorities have no effect.
     assert!(said(&by_chance.replace("pc 3", "pc 0")).is_empty());
     assert!(said(&by_chance.replace("srv h", "srv n")).is_empty());
-    // So it is simulated.
+    // The plan uses the simulation instead.
     let own = model(&by_chance);
     let run = simulate(&own, &Effort { events: 50_000, ..Effort::default() }).unwrap();
     let plan = plimsoll_lqn::plan(&own, std::slice::from_ref(&run));
@@ -229,20 +236,21 @@ fn formulas_say_where_they_do_not_know_how_far_priorities_go() {
 
 #[test]
 fn a_fork_without_a_join_in_a_loop_is_one_round_of_it() {
-    // Three times in the mean `b`, after which `c` and `d` run at the same time; then `e`.
+    // The body `b` runs three times on average, followed by `c` and `d` in parallel; then `e`.
     let text = |more: &str| {
         format!(
-            "P 0 p pc f i -1 T 0 t cl r cl -1 pc -1 E 0 A cl aa -1\nA cl\n s aa 1 s bb 1 s cc 1 c cc 0 s dd 2 c dd 0 s ee 1 s ff 1 s gg 1\n:\n\
+            "P 0 p pc f i -1 T 0 t cl r cl -1 pc -1 E 0 A cl aa -1\n\
+             A cl\n s aa 1 s bb 1 s cc 1 c cc 0 s dd 2 c dd 0 s ee 1 s ff 1 s gg 1\n:\n\
              aa -> 3 * bb, ee; bb -> cc & dd{more}\n-1\n"
         )
     };
     let effort = Effort { events: 1_000_000, precision: 0.01, ..Effort::default() };
     for (more, branch) in [
         ("", 2.0),
-        // A fork in it, one branch of which ends, and one whose branches join.
+        // A nested fork of which one branch ends, and one whose branches join.
         ("; dd -> ff & gg", 2.0 + 1.5),
         ("; dd -> ff & gg; ff & gg -> hh", 2.0 + 1.5 + 1.0),
-        // Only one of both goes on; the other is not waited for.
+        // Only one of both continues; the other is not waited for.
         ("; cc & dd (1) -> ff", 1.0 + 1.0),
         ("; cc & dd -> ff", 2.0 + 1.0),
     ] {

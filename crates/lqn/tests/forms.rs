@@ -1,7 +1,8 @@
-//! Third phases and priorities beside closed forms: what is simulated, and what formulas say.
+//! Tests third phases and priorities against closed forms, simulated and solved.
 //!
-//! Requests come from outside, as a Poisson stream, and all work is exponential. Then waiting for one thread with several phases is that of
-//! Pollaczek and Khinchine, and waiting by priority that of Cobham (1954), also where who comes first interrupts.
+//! Requests from outside are a Poisson stream, and all demands are exponential. Waiting for one thread with
+//! several phases is then given by Pollaczek and Khinchine, and waiting with priorities by Cobham (1954),
+//! also with preemption.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ fn response(found: &Findings, entry: &str) -> f64 {
     own.response.expect("it comes from outside").mean
 }
 
-/// Each entry's response time, simulated and solved, beside what it is; `within` are percents.
+/// Compares each entry's response time, simulated and solved, with the true one; `within` is in percent.
 fn assert_responses(name: &str, model: &Model, truth: &[(&str, f64)], within: [f64; 2]) {
     let effort = Effort { events: 3_000_000, precision: 0.0, ..Effort::default() };
     let played = simulate(model, &effort).expect("it ends");
@@ -44,7 +45,7 @@ fn a_third_phase_is_waited_for_by_the_next_one_only() {
         let (mean, variance): (f64, f64) = (phases.iter().sum(), phases.iter().map(|own| own * own).sum());
         let truth = rate * (variance + mean * mean) / 2.0 / (1.0 - rate * mean) + phases[0];
         assert_responses(&format!("three phases, {rate}"), &model, &[("srv", truth)], [2.0, 0.1]);
-        // The thread and the processor are busy with all three.
+        // All three phases occupy the thread and the processor.
         let played = simulate(&model, &Effort { events: 400_000, precision: 0.0, ..Effort::default() });
         for found in [played.expect("it ends"), solve(&model).0] {
             for busy in [found.tasks[0].busy.mean, found.processors[0].busy.mean] {
@@ -56,11 +57,11 @@ fn a_third_phase_is_waited_for_by_the_next_one_only() {
 
 #[test]
 fn a_client_that_comes_back_waits_for_both_later_phases() {
-    // One client that thinks: it is back before the second phase is over, or in the third, or later.
+    // One client with a think time returns before the end of the second phase, in the third phase, or later.
     let text = "P 0 p pc f i p cpu f i -1 T 0 t cl r cl -1 pc z 1 t srv n srv -1 cpu -1 \
                 E 0 s cl 0 -1 f cl 1 -1 y cl srv 1 -1 s srv 0.2 0.5 0.5 -1 -1";
     let model = model(text);
-    // Of T, exponential with mean 1, and X, the sum of two with mean 0.5: E[(X - T)+] = E[X] - 1 + E[exp(-X)].
+    // With T exponential of mean 1, and X the sum of two with mean 0.5: E[(X - T)+] = E[X] - 1 + E[exp(-X)].
     let waits = 1.0 - 1.0 + (1.0_f64 / 1.5).powi(2);
     let played = simulate(&model, &Effort { events: 2_000_000, precision: 0.0, ..Effort::default() });
     for (found, within) in [(played.expect("it ends"), 1.0), (solve(&model).0, 1.0)] {
@@ -84,7 +85,8 @@ fn who_goes_first_at_a_processor_waits_as_is_known() {
             rates[0], means[0], rates[1], means[1]
         );
         let busy = [rates[0] * means[0], rates[1] * means[1]];
-        // What is left of who is served, when somebody comes: half of the mean square, which is twice that of the mean.
+        // The mean remaining service at an arrival: half of the mean square, which is twice the square of the
+        // mean.
         let left = [busy[0] * means[0], busy[1] * means[1]];
         let free = [1.0 - busy[0], 1.0 - busy[0] - busy[1]];
         let truth = if rule == "h" {

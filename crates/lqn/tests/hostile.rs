@@ -1,5 +1,5 @@
-//! Texts that are no models, or models of nothing: refused with a place, or read; never a panic, never a standstill
-//! without a word.
+//! Tests invalid texts and degenerate models: they are refused with a position or read, without panics and
+//! endless loops.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,8 @@ fn trouble(text: &str) -> String {
 
 #[test]
 fn what_is_wrong_is_said_with_its_place() {
-    let small = "G \"small\" 1e-6 50 -1\nP 0\n  p cpu f\n  p pc f i\n-1\nT 0\n  t cl r cl -1 pc m 3\n  t srv n srv -1 cpu\n-1\n\
+    let small = "G \"small\" 1e-6 50 -1\nP 0\n  p cpu f\n  p pc f i\n-1\n\
+                 T 0\n  t cl r cl -1 pc m 3\n  t srv n srv -1 cpu\n-1\n\
                  E 0\n  s cl 0 -1\n  y cl srv 1 -1\n  s srv 2 -1\n-1\n";
     assert!(read(small, &BTreeMap::new()).is_ok());
     for (from, to, why) in [
@@ -84,7 +85,12 @@ proptest! {
         which in 0..4_usize,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..6),
     ) {
-        let name = ["own/tower-03.lqn", "paper/forb-c4-n12.lqn", "line/ex-example.lqnx", "line/ex-lqn_bpmn.lqnx"][which];
+        let name = [
+            "own/tower-03.lqn",
+            "paper/forb-c4-n12.lqn",
+            "line/ex-example.lqnx",
+            "line/ex-lqn_bpmn.lqnx",
+        ][which];
         let mut bytes = text(name).into_bytes();
         for (place, byte, how) in damage {
             let place = place.index(bytes.len());
@@ -96,7 +102,7 @@ proptest! {
         }
         let text = String::from_utf8_lossy(&bytes);
         if let Ok(read) = read(&text, &BTreeMap::new()) {
-            // Whatever it is, it ends.
+            // Any model that is read can be solved and simulated.
             let (found, _) = solve(&read.model);
             prop_assert!(found.tasks.iter().all(|task| task.throughput.mean.is_finite()));
             let _ = simulate(&read.model, &Effort { events: 2_000, precision: 0.5, ..Effort::default() });

@@ -1,4 +1,4 @@
-//! Queues with a limit, timeouts and retries, against formulas.
+//! Tests queue limits, timeouts and retries against formulas.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,11 @@ fn run(model: &Model) -> Findings {
     simulate(model, &Effort { events: 2_000_000, precision: 0.004, ..Effort::default() }).expect("it ends")
 }
 
-/// Requests from outside go through a front that calls a server of rate 1 with so many threads.
+/// Runs requests from outside through a front end that calls a server of rate 1 with this number of threads.
 fn fronted(pragmas: &str, arrivals: f64, threads: u32) -> Findings {
     run(&model(&format!(
-        "{pragmas}\nP 0\n p pc f i\n p cpu f m {threads}\n-1\nT 0\n t front i front -1 pc\n t srv n srv -1 cpu m {threads}\n-1\n\
+        "{pragmas}\nP 0\n p pc f i\n p cpu f m {threads}\n-1\nT 0\n t front i front -1 pc\n t srv n srv -1 \
+         cpu m {threads}\n-1\n\
          E 0\n a front {arrivals}\n s front 0 -1\n f front 1 -1\n y front srv 1 -1\n s srv 1 -1\n-1\n"
     )))
 }
@@ -29,13 +30,13 @@ fn close(found: f64, truth: f64, part: f64, what: &str) {
 
 #[test]
 fn a_queue_at_its_limit_refuses_as_often_as_formulas_say() {
-    // M/M/1/5 at 90 %: four may wait.
+    // M/M/1/5 at 90 %: four requests may wait.
     let found = fronted("#pragma queue.srv=4", 0.9, 1);
     let lost = 0.1 * 0.9_f64.powi(5) / (1.0 - 0.9_f64.powi(6));
     let own = found.entries[1].failures.expect("there are limits");
     close(own.refusals.mean / own.offered.mean, lost, 0.03, "refused of M/M/1/5");
     close(found.entries[0].goodput.unwrap().mean, 0.9 * (1.0 - lost), 0.01, "goodput of M/M/1/5");
-    // Nothing waits at all: Erlang's loss formula for three servers and an offered load of 2.
+    // No request waits: Erlang's loss formula for three servers and an offered load of 2.
     let found = fronted("#pragma queue.srv=0", 2.0, 3);
     let loss = (8.0 / 6.0) / (1.0 + 2.0 + 2.0 + 8.0 / 6.0);
     let own = found.entries[1].failures.unwrap();
@@ -46,15 +47,15 @@ fn a_queue_at_its_limit_refuses_as_often_as_formulas_say() {
 
 #[test]
 fn who_gives_up_does_not_stop_the_server() {
-    // What nobody waits for any more is served all the same: times are those of M/M/1, and longer than 2 are
-    // exp(-(1 - 0.5) 2) of them.
+    // Requests that timed out are served all the same: times are those of M/M/1, and a share of exp(-(1 -
+    // 0.5) 2) of them exceeds 2.
     let found = fronted("#pragma call.front.srv=timeout(2)", 0.5, 1);
     let late = (-1.0_f64).exp();
     let own = found.entries[1].failures.unwrap();
     close(own.timeouts.mean / own.offered.mean, late, 0.03, "given up");
     close(found.entries[0].goodput.unwrap().mean, 0.5 * (1.0 - late), 0.02, "goodput");
     close(found.processors[1].busy.mean, 0.5, 0.02, "the server works on");
-    // Nobody waits longer than that: the mean of the lesser of the time and 2.
+    // No caller waits longer than the timeout: the mean of the minimum of the time and 2.
     close(found.entries[0].response.unwrap().mean, (1.0 - late) / 0.5, 0.02, "response");
     close(found.entries[1].waiting.mean, 1.0, 0.05, "waiting of M/M/1");
 }
@@ -63,7 +64,7 @@ fn who_gives_up_does_not_stop_the_server() {
 fn retries_are_counted_and_make_an_overload_worse() {
     let found = fronted("#pragma queue.srv=1\n#pragma call.front.srv=retries(2) backoff(0.5)", 0.8, 1);
     let (front, own) = (&found.entries[0], found.entries[1].failures.unwrap());
-    // A call has failed when it was refused and did not try again.
+    // A call has failed if it was refused and not retried.
     let failed = front.throughput.mean - front.goodput.unwrap().mean;
     close(failed, own.refusals.mean - own.retries.mean, 0.02, "failed");
     close(own.offered.mean, front.throughput.mean + own.retries.mean, 0.005, "offered");
@@ -79,18 +80,19 @@ fn retries_are_counted_and_make_an_overload_worse() {
 
 #[test]
 fn pauses_between_tries_are_as_long_as_was_said() {
-    // The only thread is always with one who comes back at once; the other is refused three times.
+    // One client returns at once and always has the only thread; the other one is refused three times.
     let found = run(&model(
         "#pragma queue.srv=0\n#pragma call.other.srv=retries(2) backoff(0.25)\nP 0\n p pc f i\n p cpu f\n-1\n\
          T 0\n t hog r hog -1 pc\n t other r other -1 pc z 1\n t srv n srv -1 cpu\n-1\n\
-         E 0\n s hog 0 -1\n f hog 1 -1\n y hog srv 1 -1\n s other 0 -1\n f other 1 -1\n y other srv 1 -1\n s srv 1 -1\n-1\n",
+         E 0\n s hog 0 -1\n f hog 1 -1\n y hog srv 1 -1\n s other 0 -1\n f other 1 -1\n y other srv 1 -1\n s \
+         srv 1 -1\n-1\n",
     ));
     close(found.tasks[1].response.unwrap().mean, 0.75, 1e-6, "response of who is refused");
     assert_eq!(found.tasks[1].goodput.unwrap().mean, 0.0);
     close(found.tasks[0].goodput.unwrap().mean, 1.0, 0.02, "goodput of the other");
 }
 
-/// What fails ends the activity it was for, and whoever waits for that is told, and does not try again.
+/// A failure ends the activity that made the call. Its caller gets the failure in a reply and does not retry.
 #[test]
 fn a_failure_goes_up_to_who_began() {
     let found = run(&model(
@@ -109,7 +111,8 @@ fn a_failure_goes_up_to_who_began() {
 
 #[test]
 fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
-    let text = "#pragma queue.srv=2\n#pragma call.cl.srv=timeout(1)\nP 0\n p pc f i\n p cpu f\n-1\nT 0\n t cl r cl -1 pc m 5\n\
+    let text = "#pragma queue.srv=2\n#pragma call.cl.srv=timeout(1)\nP 0\n p pc f i\n p cpu f\n-1\n\
+                T 0\n t cl r cl -1 pc m 5\n\
                 t srv n srv -1 cpu\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 -1\n-1\n";
     let own = model(text);
     let said = left_out(&own);
@@ -137,8 +140,10 @@ fn formulas_say_what_they_leave_out_and_plans_do_without_them() {
 fn limits_are_read_and_written_in_each_format() {
     let own = model(
         "$limit = 3\n#pragma queue.srv=$limit\n#pragma call.cl.srv=timeout(0.5) retries(2) backoff(0.1)\n\
-         #pragma call.srv.2.end=retries(1)\nP 0\n p pc f i\n p cpu f\n-1\nT 0\n t cl r cl -1 pc m 5\n t srv n srv -1 cpu m 2\n\
-         t end i end -1 pc\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 1 -1\n y srv end 1 1 -1\n s end 1 -1\n-1\n",
+         #pragma call.srv.2.end=retries(1)\nP 0\n p pc f i\n p cpu f\n-1\n\
+         T 0\n t cl r cl -1 pc m 5\n t srv n srv -1 cpu m 2\n\
+         t end i end -1 pc\n-1\nE 0\n s cl 1 -1\n y cl srv 1 -1\n s srv 1 1 -1\n y srv end 1 1 -1\n s end 1 \
+         -1\n-1\n",
     );
     let lqnx = write::lqnx(&own).unwrap();
     for part in [
@@ -154,7 +159,7 @@ fn limits_are_read_and_written_in_each_format() {
         let again = model(&text);
         assert_eq!(laws::described(&again), laws::described(&own));
     }
-    // Who has no limits is written as other tools know it.
+    // A model without limits is written in the standard format.
     let plain = own.tasks.iter().cloned().map(|task| plimsoll_lqn::model::Task { queue_limit: None, ..task });
     let mut plain = Model { tasks: plain.collect(), ..own };
     plain.activities.iter_mut().flat_map(|own| &mut own.calls).for_each(|call| call.patience = None);
@@ -165,7 +170,8 @@ fn limits_are_read_and_written_in_each_format() {
 fn what_is_wrong_with_a_limit_is_said_with_its_place() {
     let text = |pragma: &str| {
         format!(
-            "# a model\n  {pragma}\nP 0 p pc f i -1 T 0 t cl r cl -1 pc t srv n srv -1 pc t two i two -1 pc -1 E 0 s cl 1 -1 \
+            "# a model\n  {pragma}\nP 0 p pc f i -1 T 0 t cl r cl -1 pc t srv n srv -1 pc t two i two -1 pc \
+             -1 E 0 s cl 1 -1 \
              y cl srv 1 -1 z cl two 1 -1 s srv 1 -1 s two 1 -1 -1"
         )
     };
@@ -194,7 +200,8 @@ fn what_is_wrong_with_a_limit_is_said_with_its_place() {
     }
     let xml = |attributes: &str| {
         format!(
-            "<lqn-model xmlns:plimsoll=\"urn:plimsoll:lqn\">\n<processor name=\"p\"><task name=\"t\" {attributes}>\n\
+            "<lqn-model xmlns:plimsoll=\"urn:plimsoll:lqn\">\n<processor name=\"p\"><task name=\"t\" \
+             {attributes}>\n\
              <entry name=\"e\" type=\"PH1PH2\"/></task></processor></lqn-model>"
         )
     };

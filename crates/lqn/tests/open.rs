@@ -1,5 +1,5 @@
-//! Every model that stands in `models`: it is read, and what is simulated of it is what others found, or what is known
-//! exactly.
+//! Tests all models in `models`: they are read, and their simulation gives the results of other tools, or the
+//! exact ones.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use plimsoll_lqn::{Effort, Findings, Model, read, simulate};
 use serde_json::Value;
 
-/// Runs of each model whose answer is known.
+/// The number of runs of each model with an exact result.
 const SEEDS: u64 = 12;
 
 fn folder() -> PathBuf {
@@ -75,7 +75,7 @@ fn what_is_known_exactly_is_found() {
             }
         }
     }
-    // All runs of one together know it better, and are right on the average.
+    // The mean of a model's runs is more accurate, and unbiased.
     let seeds = SEEDS as f64;
     for ((name, what), (sum, squares, truth)) in &drawn {
         let (mean, half) = (sum / seeds, squares.sqrt() / seeds);
@@ -87,7 +87,7 @@ fn what_is_known_exactly_is_found() {
     assert!((0.9..=0.99).contains(&part), "{within} of {all} are within their 95 % interval");
 }
 
-/// Throughputs and utilizations as in a table of others' simulations.
+/// Throughputs and utilizations match the table of other tools' simulations.
 #[test]
 fn what_others_simulated_is_found() {
     let mut worst = Vec::new();
@@ -96,7 +96,7 @@ fn what_others_simulated_is_found() {
         let found = simulated(&name, 1_000_000);
         for (task, found) in model.tasks.iter().zip(&found.tasks) {
             let other = &others["task"][&task.name];
-            // What is never called has none.
+            // A task that is never called has none.
             let Some(truth) = other["X"].as_f64().filter(|truth| *truth > 0.0) else { continue };
             let uncertain = other["ciX"].as_f64().unwrap_or(0.0);
             let (mean, half) = (found.throughput.mean, found.throughput.half_width);

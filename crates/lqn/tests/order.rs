@@ -1,4 +1,4 @@
-//! In which order calls are made where their number is exact.
+//! Tests the order of calls whose numbers are exact.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,11 @@ fn run(model: &Model) -> Findings {
     simulate(model, &Effort { events: 60_000, precision: 0.0, ..Effort::default() }).expect("it ends")
 }
 
-/// Clients and two servers, whose work is constant.
+/// Returns a model with clients and two servers with constant demands.
 fn two(clients: u32, pragma: &str) -> String {
     format!(
-        "{pragma}\nP 0 p pc f i p pa f p pb f -1 T 0 t cl r cl -1 pc m {clients} t sa n sa -1 pa t sb n sb -1 pb -1 \
+        "{pragma}\nP 0 p pc f i p pa f p pb f -1 T 0 t cl r cl -1 pc m {clients} t sa n sa -1 pa t sb n sb \
+         -1 pb -1 \
          E 0 s cl 0 -1 f cl 1 -1 y cl sa 1 -1 y cl sb 1 -1 s sa 1 -1 c sa 0 -1 s sb 1 -1 c sb 0 -1 -1"
     )
 }
@@ -26,7 +27,7 @@ fn two(clients: u32, pragma: &str) -> String {
 #[test]
 fn who_goes_by_a_list_meets_nobody_who_is_a_step_ahead() {
     let text = two(2, "");
-    // One is at the first while the other is at the second, for ever.
+    // One client is at the first server while the other is at the second, for ever.
     let listed = run(&model(&text, Order::List));
     let response = |found: &Findings| found.tasks[0].response.unwrap().mean;
     assert!((response(&listed) - 2.0).abs() < 1e-9, "{:?}", listed.tasks[0]);
@@ -38,7 +39,7 @@ fn who_goes_by_a_list_meets_nobody_who_is_a_step_ahead() {
 
 #[test]
 fn what_stands_first_in_a_list_is_done_first() {
-    // Calls of the first server are given up always, and what is left of the round is left out.
+    // Calls to the first server always time out, and the rest of the cycle is skipped.
     let text = two(1, "#pragma call.cl.sa=timeout(0.25)");
     let mut model = model(&text, Order::List);
     let first = run(&model);
@@ -50,7 +51,7 @@ fn what_stands_first_in_a_list_is_done_first() {
     model.activities[0].calls.reverse();
     let last = run(&model);
     assert!(last.entries[2].throughput.mean > 0.5, "{:?}", last.entries);
-    // As often as is said, one after the other: three of the one before the other.
+    // Calls are made as often as given, in sequence: three of the first before the second.
     model.activities[0].calls[0].count = 3.0;
     let thrice = run(&model);
     let ratio = thrice.entries[2].throughput.mean / thrice.tasks[0].throughput.mean;

@@ -1,4 +1,4 @@
-//! More comes than can be served: whoever asks is told so, and is given no times.
+//! Tests overloaded models: the caller gets an error or infinite times.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use plimsoll_lqn::ask::remedy::{Change, remedies};
 use plimsoll_lqn::solve::overload;
 use plimsoll_lqn::{Effort, Findings, Model, Stuck, read, simulate};
 
-/// One thread on one core, with a second of work for each request.
+/// Returns a model with one thread on one core, with a demand of one second per request.
 fn model(arrivals: f64) -> Model {
     let text = format!("P 0\n p c f\n-1\nT 0\n t a n ae -1 c\n-1\nE 0\n a ae {arrivals}\n s ae 1 -1\n-1\n");
     read(&text, &BTreeMap::new()).expect("a model").model
@@ -32,7 +32,7 @@ fn formulas_know_what_is_too_much() {
 #[test]
 fn no_load_above_what_can_be_served_keeps_a_goal() {
     let range = Range { from: 0.1, to: 100.0, whole: false };
-    // More load makes it easier.
+    // A higher load makes this goal easier to meet.
     let goal = Goal::parse("response>0.5").unwrap();
     let found = capacity(range, &[goal], |load| {
         let model = model(load);
@@ -50,7 +50,8 @@ fn remedies_that_are_none_have_no_times() {
     let found = play(&model).unwrap();
     let own = bottleneck(&model, &found).unwrap();
     assert_eq!(Whole::of(&model, &found).unless_overloaded(&model).response, f64::INFINITY);
-    // Half the work is 0.85 of what it can do; no end of cores helps one thread as little as one more.
+    // Half the demand is 0.85 of the capacity; an unlimited number of cores helps one thread as little as one
+    // more.
     let all = remedies(&model, &own, &play).unwrap();
     assert!(matches!(all[0].change, Change::Half(_)), "{all:?}");
     assert!(all.iter().any(|remedy| remedy.whole.response == f64::INFINITY));

@@ -1,6 +1,6 @@
-//! The models of Petriu, Amer, Majumdar and Abdull-Fatah (Using analytic models for predicting middleware performance, 2000),
-//! with the demands that its printed numbers imply, against another simulation of them, and what the paper says of its
-//! bottlenecks and of its worst error.
+//! Tests the models of Petriu, Amer, Majumdar and Abdull-Fatah (Using analytic models for predicting
+//! middleware performance, 2000), with the demands implied by its printed numbers. They are compared with
+//! another simulation, and with the paper's findings on bottlenecks and its greatest error.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,12 +49,12 @@ fn within(what: &str, value: f64, expected: f64, part: f64) {
     assert!(off.abs() <= part, "{what}: {value:.4}, not {expected}: {:+.2} %", off * 100.0);
 }
 
-/// The text with this routing of both services by the loads of servers.
+/// Returns the text with a policy by which both services are routed according to the servers' loads.
 fn routed(text: &str, policy: &str) -> String {
     format!("#pragma route.net2={policy}\n#pragma route.net3={policy}\n{text}")
 }
 
-/// H-ORB with 24 clients and these demands, twenty milliseconds beside them included.
+/// Returns H-ORB with 24 clients and these demands, which include an additional 20 ms.
 fn demands(sa: f64, sb: f64) -> String {
     let text = text("horb-s250-n24.lqn");
     let mut lines = Vec::new();
@@ -106,8 +106,8 @@ fn the_forwarding_architecture_too_and_its_bottleneck_moves_from_software_to_har
     let mut times = Vec::new();
     for (name, time, half, agent, b, a, kind, of) in cases {
         let (model, found) = found(&text(name));
-        // The other simulation of it has an interval, too, of throughputs and so of all of these; ours finds 1447.6 ± 1.5 ms with
-        // one clone (48 million events), a third simulator 1455.
+        // The other simulation has an interval, too, of throughputs and so of all of these values. For one
+        // clone, this one gives 1447.6 ± 1.5 ms (48 million events), and a third simulator 1455.
         let near = |what: &str, value: f64, expected: f64| within(what, value, expected, 0.015 + half);
         near(name, response(&found), time);
         near("CPUag", processor(&found, "CPUag"), agent);
@@ -122,19 +122,20 @@ fn the_forwarding_architecture_too_and_its_bottleneck_moves_from_software_to_har
     }
     let (_, four) = found(&text("forb-c4-n12.lqn").replace("CPUc m 12", "CPUc m 24"));
     near("four clones", response(&four), 768.0);
-    // By 47.3 % in the other simulation; a hundredth and a half of either time is one point of it.
+    // The reduction is 47.3 % in the other simulation; 1.5 % of either time is one percentage point of it.
     let cut = 1.0 - times[1] / times[0];
     assert!((cut - 0.473).abs() <= 0.012, "{cut}");
 }
 
-/// What raises a saturated response time is not the convoy that the paper takes it for, but servers that are loaded unevenly.
+/// Response times at saturation are increased by unbalanced servers, and not by the convoy effect that the
+/// paper assumes.
 #[test]
 fn loads_that_are_old_raise_a_saturated_response_time_and_constant_work_does_not() {
     let chance = demands(270.0, 395.0);
     let time = response(&found(&chance).1);
     let old = response(&found(&routed(&chance, "least_loaded(12150)")).1);
     let fresh = response(&found(&routed(&chance, "least_loaded(0)")).1);
-    // Thirty services of a server B, 405 ms each: the paper's worst error is a factor of 1.22.
+    // Thirty services of a server B, 405 ms each: the paper's greatest error is a factor of 1.22.
     assert!(old / time >= 1.19, "{old} against {time}");
     assert!(fresh / time <= 1.0, "{fresh} against {time}");
     let constant = chance.lines().map(|line| {

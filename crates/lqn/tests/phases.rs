@@ -1,11 +1,13 @@
-//! Second phases, which go on after the caller was answered: what formulas make of them, beside simulations.
+//! Tests the solver's second phases, which continue after the reply, against simulations.
 //!
-//! The set that others publish with exact answers has no licence and does not stand here. These are of the same kind: a few
-//! clients, servers that have one thread each and call one another in either phase. They are hard on purpose: in a third of them one
-//! client shares a thread with the only other one, and most of the work is in the second phase.
+//! A published set with exact results has no licence and is not included. The models here are of the same
+//! kind: a few clients, and servers with one thread each that call one another in either phase. They are
+//! difficult on purpose: in a third of them, one client shares a thread with the only other one, and most of
+//! the work is in the second phase.
 //!
-//! Others are drawn as nobody looked at them before: one to three layers, one to ten clients, one to four threads, second phases from a
-//! fifth to three times as long as the first, calls by chance and in numbers that are certain. The target is a mean of 7 % over either.
+//! Other models are random: one to three layers, one to ten clients, one to four threads, and random or exact
+//! numbers of calls. Second phases take from a fifth to three times as long as the first. The target for
+//! either set is a mean error of 7 %.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ fn model(text: &str) -> Model {
     read(text, &BTreeMap::new()).unwrap_or_else(|trouble| panic!("{trouble}\n{text}")).model
 }
 
-/// Work of the first and the second phase of a front end and of a store, and how often the front end asks in each.
+/// The demands of both phases of a front end and of a store, and the number of the front end's calls in each.
 type Works = ([f64; 2], [f64; 2], [f64; 2]);
 
 fn set() -> Vec<(String, Model)> {
@@ -31,12 +33,14 @@ fn set() -> Vec<(String, Model)> {
     for (number, (front, store, asks)) in works.into_iter().enumerate() {
         for (clients, think) in [(1, 0.5), (2, 1.0), (5, 4.0)] {
             for apart in [true, false] {
-                // Two tasks of clients; each server on its own processor, or both on one.
+                // There are two tasks of clients; the servers have one processor each, or share one.
                 let cpu = if apart { "pb" } else { "pa" };
                 let text = format!(
-                    "P 0 p pc f i p pa f p pb f -1 T 0 t one r one -1 pc z {think} m {clients} t two r two -1 pc z {think} m 1 \
+                    "P 0 p pc f i p pa f p pb f -1 T 0 t one r one -1 pc z {think} m {clients} t two r two \
+                     -1 pc z {think} m 1 \
                      t front n front other -1 pa t store n store -1 {cpu} -1 E 0 \
-                     s one 0.1 -1 y one front 1 -1 s two 0.3 -1 y two other 1.5 -1 s front {} {} -1 y front store {} {} -1 \
+                     s one 0.1 -1 y one front 1 -1 s two 0.3 -1 y two other 1.5 -1 s front {} {} -1 y front \
+                     store {} {} -1 \
                      s other 0.4 0.4 -1 y other store 0.5 0.5 -1 s store {} {} -1 -1",
                     front[0], front[1], asks[0], asks[1], store[0], store[1]
                 );
@@ -47,7 +51,7 @@ fn set() -> Vec<(String, Model)> {
     all
 }
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 struct Draw(u64);
 
 impl Draw {
@@ -62,7 +66,7 @@ impl Draw {
         from[(self.part() * from.len() as f64) as usize]
     }
 
-    /// Evenly in its logarithm, to three digits after the point.
+    /// Returns a number with a uniform logarithm, rounded to three decimals.
     fn between(&mut self, from: f64, to: f64) -> f64 {
         (1000.0 * from * (to / from).powf(self.part())).round() / 1000.0
     }
@@ -72,7 +76,8 @@ impl Draw {
     }
 }
 
-/// Layers of one or two servers each, the most of them with second phases, and one or two tasks of clients.
+/// Returns a random model: layers of one or two servers each, most of them with second phases, and one or two
+/// tasks of clients.
 fn drawn(draw: &mut Draw) -> String {
     let shared = draw.is(0.4);
     let layers = draw.one(&[1, 2, 2, 3]);
@@ -129,7 +134,7 @@ fn drawn(draw: &mut Draw) -> String {
     format!("{processors}{tasks}{entries} -1")
 }
 
-/// Mean, and what 95 of 100 are below, of what numbers are off by in percent; prints them, with the worst.
+/// Prints and returns the mean and the 95th percentile of errors in percent, and prints the greatest ones.
 fn summary(what: &str, mut errors: Vec<(f64, String)>) -> [f64; 2] {
     errors.sort_by(|one, other| other.0.abs().total_cmp(&one.0.abs()));
     let mean = errors.iter().map(|(off, _)| off.abs()).sum::<f64>() / errors.len() as f64;
@@ -147,7 +152,7 @@ fn throughputs_with_second_phases_are_as_close_as_is_said() {
         let played = simulate(&model, &effort).expect("it ends");
         let (solved, how) = solve(&model);
         assert!(how.converged, "{name}: {how:?}");
-        // Clients and what they ask for.
+        // Clients and the entries that they call.
         let clients = solved.tasks.iter().zip(&played.tasks).filter(|(own, _)| own.response.is_some());
         let clients = clients.map(|(own, other)| (&own.name, own.throughput, other.throughput));
         let entries = solved.entries.iter().zip(&played.entries).zip(&model.entries);
@@ -185,7 +190,7 @@ fn models_with_second_phases_that_nobody_chose_are_solved_as_well() {
             responses.push((100.0 * (response.mean / truth.mean - 1.0), name));
         }
     }
-    // One swings on, and says so; its numbers count as all others do.
+    // One solution oscillates and reports that; its numbers count like the others.
     assert!(responses.len() > 200 && unsettled.len() <= 1, "{unsettled:#?}");
     let [throughput, _] = summary("throughputs of drawn models", throughputs);
     let [response, p95] = summary("response times of drawn models", responses);

@@ -1,4 +1,4 @@
-//! Replicas, against models in which every one of them stands.
+//! Tests replicas against models in which all of them are expanded.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,17 @@ fn trouble(text: &str) -> String {
     read(text, &BTreeMap::new()).map(|_| ()).expect_err(text).to_string()
 }
 
-/// Four clients ask two front ends, each of which asks two of four stores; stores share two hosts.
+/// A model in which four clients call two front ends, each of which calls two of four stores; stores share
+/// two hosts.
 const SHORT: &str = "P 0\n p users f i r 4\n p web s r 2\n p host f r 2\n-1\n\
-    T 0\n t people r people -1 users z 2 m 3 r 4\n t front n front -1 web m 2 r 2\n t store n get put -1 host r 4\n\
+    T 0\n t people r people -1 users z 2 m 3 r 4\n t front n front -1 web m 2 r 2\n t store n get put -1 \
+    host r 4\n\
     I people front 2\n O front store 2\n-1\n\
-    E 0\n s people 0 -1\n y people front 1 -1\n s front 0.2 0.1 -1\n y front get 0.5 -1\n z front put 0.25 -1\n \
+    E 0\n s people 0 -1\n y people front 1 -1\n s front 0.2 0.1 -1\n y front get 0.5 -1\n z front put 0.25 \
+    -1\n \
     s get 0.3 -1\n s put 0.4 -1\n a put 0.05\n-1\n";
 
-/// The same by hand.
+/// Returns the same model expanded by hand.
 fn long() -> String {
     let mut text = "P 0\n".to_owned();
     (0..4).for_each(|own| text += &format!(" p users{own} f i\n"));
@@ -50,7 +53,8 @@ fn long() -> String {
     text + "-1\n"
 }
 
-/// With the names that replicas have, and so with their chance: `store2_1` is that of `store_1` of the third.
+/// Renames the objects like replicas, and so gives them the same random streams: `store2_1` becomes `store_1`
+/// of the third replica.
 fn alike(mut model: Model) -> Model {
     let named = |name: &mut String| {
         let at = name.find(|c: char| c.is_ascii_digit()).expect("all are numbered");
@@ -90,10 +94,10 @@ fn replicas_are_as_if_each_were_written_out() {
             near(&own.name, own.throughput.mean, &each(&|own| own.throughput));
             near(&own.name, own.busy.mean, &each(&|own| own.busy));
         }
-        // All that everyone gets is the same, however it is written.
+        // The overall results are the same in both forms.
         let [own, other] = [Whole::of(&short, &one), Whole::of(&long, &all)];
         assert!((own.throughput / other.throughput - 1.0).abs() < 1e-9, "{own:?} {other:?}");
-        // A played time of one is the mean of all by how often each was seen.
+        // The simulated time of one is the mean over all, weighted by their counts.
         assert!((own.response / other.response - 1.0).abs() < 1e-3, "{own:?} {other:?}");
         for own in &one.processors {
             let those = all.processors.iter().filter(|other| other.name.starts_with(&own.name));
@@ -110,7 +114,7 @@ fn replicas_are_as_if_each_were_written_out() {
 fn intervals_of_one_are_those_of_all_together() {
     let effort = Effort { events: 400_000, precision: 0.0001, ..Effort::default() };
     let (one, all) = (simulate(&model(SHORT), &effort).unwrap(), simulate(&model(&long()), &effort).unwrap());
-    // Four times as much was seen.
+    // The interval is based on four times as many observations.
     let (own, each) = (one.tasks[0].throughput, all.tasks[0].throughput);
     assert!(own.half_width > 0.0 && own.half_width < 0.9 * each.half_width, "{own:?} {each:?}");
     let response = one.tasks[0].response.unwrap().mean;
@@ -187,16 +191,21 @@ fn what_does_not_fit_is_said_with_its_place() {
         let said = trouble(&wrong);
         assert!(said.contains(why), "{from} -> {to}: {said}");
     }
-    let many = "P 0 p pc f i -1 T 0 t cl r cl -1 pc r 100000 t sv i sv -1 pc -1 E 0 s cl 1 -1 y cl sv 1 -1 s sv 1 -1 -1";
+    let many = "P 0 p pc f i -1 T 0 t cl r cl -1 pc r 100000 t sv i sv -1 pc -1 E 0 s cl 1 -1 y cl sv 1 -1 s \
+        sv 1 -1 -1";
     assert!(
         trouble(many).starts_with("1:23: with all replicas the model has more than 100000"),
         "{}",
         trouble(many)
     );
-    let xml = "<lqn-model>\n<processor name=\"p\" scheduling=\"inf\">\n<task name=\"c\" scheduling=\"ref\">\n<fan-out dest=\"s\" value=\"3\"/>\n\
-               <entry name=\"c\" type=\"PH1PH2\"><entry-phase-activities><activity name=\"c_1\" phase=\"1\"><synch-call dest=\"s\"/></activity>\
-               </entry-phase-activities></entry></task>\n<task name=\"s\" replication=\"2\"><entry name=\"s\" type=\"PH1PH2\">\
-               <entry-phase-activities><activity name=\"s_1\" phase=\"1\" host-demand-mean=\"1\"/></entry-phase-activities></entry></task>\n</processor></lqn-model>";
+    let xml = "<lqn-model>\n<processor name=\"p\" scheduling=\"inf\">\n<task name=\"c\" scheduling=\"ref\">\n\
+               <fan-out dest=\"s\" value=\"3\"/>\n\
+               <entry name=\"c\" type=\"PH1PH2\"><entry-phase-activities><activity name=\"c_1\" \
+               phase=\"1\"><synch-call dest=\"s\"/></activity>\
+               </entry-phase-activities></entry></task>\n<task name=\"s\" replication=\"2\"><entry \
+               name=\"s\" type=\"PH1PH2\">\
+               <entry-phase-activities><activity name=\"s_1\" phase=\"1\" \
+               host-demand-mean=\"1\"/></entry-phase-activities></entry></task>\n</processor></lqn-model>";
     assert!(trouble(xml).starts_with("4:10: 1 replicas of `c`"), "{}", trouble(xml));
     assert_eq!(model(&xml.replace("\"3\"", "\"2\"")).tasks.len(), 2);
 }

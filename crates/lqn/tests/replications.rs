@@ -1,4 +1,4 @@
-//! Several runs counted as one, and how long what they begin with is left out.
+//! Tests the joint evaluation of several runs, and the removal of the initial bias.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ fn of(name: &str) -> Model {
     model(&fs::read_to_string(folder.join(name)).expect("it stands in the repository"))
 }
 
-/// Whoever is free takes the next.
+/// Runs replications on several threads; a free thread takes the next one.
 fn on(threads: usize) -> impl Fn(&mut [Replication<'_>]) {
     move |all| {
         let next = Mutex::new(all.iter_mut());
@@ -40,28 +40,29 @@ fn how_many_cores_there_are_makes_no_difference() {
     for threads in [1, 2, 7] {
         assert_eq!(simulate_on(&model, &effort, &on(threads)).expect("it ends"), alone, "{threads}");
     }
-    // From last to first.
+    // In reverse order.
     let back = |all: &mut [Replication<'_>]| all.iter_mut().rev().for_each(Replication::go_on);
     assert_eq!(simulate_on(&model, &effort, &back).expect("it ends"), alone);
     assert_ne!(simulate(&model, &Effort { seed: 6, ..effort }).expect("it ends").tasks, alone.tasks);
 }
 
-/// Intervals of several runs together are as wide as their means are apart: 95 of 100 hold the truth.
+/// The intervals of several runs match the spread of their means: 95 % hold the true value.
 #[test]
 fn several_runs_know_how_sure_they_are() {
-    // One server at 80 %, from outside; a pool of clients and one server (M/M/1//4 with Z = 3).
+    // One server at 80 % with requests from outside; and a pool of clients with one server (M/M/1//4 with Z =
+    // 3).
     let open = model("P 0 p cpu f -1 T 0 t srv n srv -1 cpu -1 E 0 a srv 0.8 s srv 1 -1 -1");
     let pool = model(
         "P 0 p pc f i p cpu f -1 T 0 t cl r cl -1 pc z 3 m 4 t srv n srv -1 cpu -1 \
          E 0 s cl 0 -1 f cl 1 -1 y cl srv 1 -1 s srv 1 -1 -1",
     );
-    // p(n) as n!/(4-n)! … of the birth and death chain, by hand.
+    // The weights of the states of the birth-death chain.
     let weights: Vec<f64> =
         (0..=4_i32).map(|there| (0..there).map(|own| f64::from(4 - own) / 3.0).product()).collect();
     let rate = 1.0 - weights[0] / weights.iter().sum::<f64>();
     let (mut within, mut all, mut off) = (0, 0, [0.0_f64; 2]);
     for seed in 1..=40 {
-        // The first round: two replications and ten batches of each; then twenty, of one each.
+        // In the first round there are two replications with ten batches each, then twenty with one each.
         for events in [2_000_000, 20_000_000] {
             let effort = Effort { seed, events, precision: 0.9 };
             let [one, other] = [&open, &pool].map(|model| simulate(model, &effort).expect("it ends"));
@@ -83,8 +84,8 @@ fn several_runs_know_how_sure_they_are() {
     assert!(off.iter().all(|off| off.abs() < 0.003), "{off:?}");
 }
 
-/// Twenty thousand clients that all think at first, and half of whom will wait in the end: that takes a hundred thousand events,
-/// and is not counted.
+/// Twenty thousand clients all think at first, and half of them wait in the end. The transition takes a
+/// hundred thousand events, which are not counted.
 #[test]
 fn what_begins_slowly_is_left_out() {
     let slow = model(
@@ -94,18 +95,19 @@ fn what_begins_slowly_is_left_out() {
     let quick = of("own/exact-repair-4.lqn");
     let (mut mean, mut least, mut much, mut settled) = (0.0, f64::INFINITY, 0, 0);
     for seed in 1..=12 {
-        // A fifth of 90,000 events, which are 9,000 units of time, is the least that is not counted.
+        // The least warm-up is a fifth of 90,000 events, which are 9,000 units of time.
         let effort = Effort { seed, events: 900_000, precision: 0.05 };
         let found = simulate(&slow, &effort).expect("it ends");
         settled += usize::from(found.settled);
         mean += found.tasks[0].response.unwrap().mean / 12.0;
         least = least.min(found.warm_up);
-        // What is as it will be from the first is not played for longer than that.
+        // A model that is stationary from the beginning has no longer warm-up.
         let found = simulate(&quick, &effort).expect("it ends");
         much += usize::from(found.warm_up > 1.5 * 0.2 * (found.warm_up + found.time));
     }
     eprintln!(
-        "{mean} of 10000, {settled} of 12 settled, {least} not counted; {much} of 12 quick ones warmed up for longer"
+        "{mean} of 10000, {settled} of 12 settled, {least} not counted; {much} of 12 quick ones warmed up \
+        for longer"
     );
     // The server is always busy: N / X - Z.
     assert!((mean / 10_000.0 - 1.0).abs() < 0.02, "{mean}");
@@ -115,7 +117,7 @@ fn what_begins_slowly_is_left_out() {
 
 #[test]
 fn what_never_settles_is_said() {
-    // Twice as much comes as can be served.
+    // The arrivals are twice the capacity.
     let model = model("P 0 p cpu f -1 T 0 t srv n srv -1 cpu -1 E 0 a srv 2 s srv 1 -1 -1");
     let found = simulate(&model, &Effort { events: 200_000, ..Effort::default() }).expect("it ends");
     assert!(!found.settled, "{found:?}");

@@ -1,16 +1,18 @@
-//! Policies of balancers in a model, against what is known of them.
+//! Tests the policies of balancers in a model against known results.
 
 use std::collections::BTreeMap;
 
 use plimsoll_lqn::solve::left_out;
 use plimsoll_lqn::{Effort, Findings, read, simulate, solve, write};
 
-/// Two servers of rate 1 behind an entry with this policy, with so many requests from outside.
+/// Runs two servers of rate 1 behind an entry with this policy, with this rate of requests from outside.
 fn found(pragma: &str, arrivals: f64, shares: [f64; 2]) -> Findings {
     let [one, other] = shares;
     let text = format!(
-        "{pragma}\nG \"\" 1 1 -1\nP 0\n p pl f i\n p ca f\n p cb f\n-1\nT 0\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
-         E 0\n a lb {arrivals}\n s lb 0 -1\n F lb sa {one} -1\n F lb sb {other} -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+        "{pragma}\nG \"\" 1 1 -1\nP 0\n p pl f i\n p ca f\n p cb f\n-1\n\
+         T 0\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
+         E 0\n a lb {arrivals}\n s lb 0 -1\n F lb sa {one} -1\n F lb sb {other} -1\n s sa 1 -1\n s sb 1 -1\n\
+         -1\n"
     );
     let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
     simulate(&model, &Effort { events: 4_000_000, precision: 0.005, ..Effort::default() }).expect("it ends")
@@ -25,16 +27,16 @@ fn chance_turns_and_the_shorter_queue_take_as_long_as_formulas_say() {
     // Each of two M/M/1 at 80 %: 1 / (1 - 0.8).
     let random = response("#pragma route.lb=random");
     assert!((random / 5.0 - 1.0).abs() < 0.03, "{random}");
-    // In turns each is E2/M/1: its delay has the root of sigma = (1.6 / (1.6 + 1 - sigma))^2.
+    // With round robin each is E2/M/1: its delay has the root of sigma = (1.6 / (1.6 + 1 - sigma))^2.
     let sigma = (0..200).fold(0.5_f64, |sigma, _| (1.6 / (2.6 - sigma)).powi(2));
     let turns = response("#pragma route.lb=round_robin");
     assert!((turns * (1.0 - sigma) - 1.0).abs() < 0.03, "{turns}, not {}", 1.0 / (1.0 - sigma));
     let weighted = response("#pragma route.lb=weighted");
     assert!((weighted / turns - 1.0).abs() < 0.03, "{weighted}");
-    // The shorter of two queues: worse than one queue for both, 1 / (1 - 0.8^2), and better than turns.
+    // The shorter of two queues is worse than one common queue, 1 / (1 - 0.8^2), and better than round robin.
     let shorter = response("#pragma route.lb=least_loaded");
     assert!(shorter > 1.0 / (1.0 - 0.64) && shorter < 0.9 * turns, "{shorter}");
-    // Of two any two are both.
+    // With two targets, the policy compares both.
     let two = response("#pragma route.lb=power_of_two");
     assert!((two / shorter - 1.0).abs() < 0.03, "{two}, {shorter}");
 }
@@ -50,7 +52,7 @@ fn one_is_filled_before_the_next() {
         read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model
     };
     let effort = Effort { events: 2_000_000, precision: 0.003, ..Effort::default() };
-    // What two threads have to leave to others is what Erlang's formula B says.
+    // The overflow of two threads follows Erlang's formula B.
     let two = model("m 2");
     let found = simulate(&two, &effort).unwrap();
     let lost = 4.5 / (1.0 + 3.0 + 4.5);
@@ -58,7 +60,7 @@ fn one_is_filled_before_the_next() {
     assert!((over / lost - 1.0).abs() < 0.01, "{over}, not {lost}");
     assert_eq!(found.entries[1].waiting.mean, 0.0);
     assert!(left_out(&two).iter().any(|own| own.contains("fills one before")), "{:?}", left_out(&two));
-    // As many as are needed: nobody else is asked, as formulas know.
+    // With unlimited threads, no other target is used, and the solver covers it.
     let endless = model("i");
     let (solved, _) = solve(&endless);
     for found in [simulate(&endless, &effort).unwrap(), solved] {
@@ -66,9 +68,11 @@ fn one_is_filled_before_the_next() {
         assert!((found.entries[1].throughput.mean / 3.0 - 1.0).abs() < 0.01);
     }
     assert!(left_out(&endless).is_empty(), "{:?}", left_out(&endless));
-    // All have too much: the first of those where fewest wait, and nobody stands idle.
-    let text = "#pragma route.lb=first_available\nP 0 p pc f i p pl f i p pa f p pb f -1 T 0 t cl r cl -1 pc m 8 t lb i lb -1 pl \
-                t sa n sa -1 pa t sb n sb -1 pb -1 E 0 s cl 0 -1 f cl 1 -1 y cl lb 1 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    // All are overloaded: requests go to the first of those with the shortest queue, and no server is idle.
+    let text = "#pragma route.lb=first_available\nP 0 p pc f i p pl f i p pa f p pb f -1 T 0 t cl r cl -1 pc \
+                m 8 t lb i lb -1 pl \
+                t sa n sa -1 pa t sb n sb -1 pb -1 E 0 s cl 0 -1 f cl 1 -1 y cl lb 1 -1 s lb 0 -1 F lb sa \
+                0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
     let full = read(text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}")).model;
     let found = simulate(&full, &effort).unwrap();
     assert!(found.processors[2..].iter().all(|own| own.busy.mean > 0.99), "{:?}", found.processors);
@@ -78,7 +82,7 @@ fn one_is_filled_before_the_next() {
 fn loads_that_are_old_are_worse_than_none() {
     let ages = [0.0, 1.0, 10.0, 40.0].map(|age| response(&format!("#pragma route.lb=least_loaded({age})")));
     assert!(ages.is_sorted(), "{ages:?}");
-    // Everything goes to one of them for as long as it is believed.
+    // All requests go to one of them until the loads are read again.
     assert!(ages[3] > 2.0 * 5.0, "{ages:?}");
 }
 
@@ -87,8 +91,10 @@ fn weights_are_kept_and_sessions_stay() {
     let found = found("#pragma route.lb=weighted", 1.0, [0.75, 0.25]);
     let (one, other) = (found.entries[1].throughput.mean, found.entries[2].throughput.mean);
     assert!((one / other - 3.0).abs() < 0.001, "{one} {other}");
-    let text = "#pragma route.lb=sticky\nG \"\" 1 1 -1 P 0 p pc f i p pl f i p ca f p cb f -1 T 0 t cl r cl -1 pc m 1 t lb i lb -1 pl \
-                t sa n sa -1 ca t sb n sb -1 cb -1 E 0 s cl 1 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
+    let text = "#pragma route.lb=sticky\nG \"\" 1 1 -1 P 0 p pc f i p pl f i p ca f p cb f -1 T 0 t cl r cl \
+                -1 pc m 1 t lb i lb -1 pl \
+                t sa n sa -1 ca t sb n sb -1 cb -1 E 0 s cl 1 -1 y cl lb 2 -1 s lb 0 -1 F lb sa 0.5 -1 F lb \
+                sb 0.5 -1 s sa 1 -1 s sb 1 -1 -1";
     let model = read(text, &BTreeMap::new()).unwrap().model;
     let found = simulate(&model, &Effort { events: 50_000, ..Effort::default() }).unwrap();
     let used =
@@ -96,24 +102,25 @@ fn weights_are_kept_and_sessions_stay() {
     assert_eq!(used, 1, "{:?}", found.entries);
 }
 
-/// As the balancer's own strategies do: who has twice the capacity is as loaded with twice as much in flight.
+/// Like the balancer's own strategies, a target with twice the capacity is equally loaded with twice as many
+/// requests in flight.
 #[test]
 fn loads_count_by_weight() {
     let part = |policy: &str, arrivals: f64| {
         let found = found(&format!("#pragma route.lb={policy}"), arrivals, [0.75, 0.25]);
         found.entries[1].throughput.mean / found.entries[0].throughput.mean
     };
-    // With next to nothing to do nobody has any load, and each gets its weight.
+    // At a very low load all are idle, and each gets its weight.
     for policy in ["least_loaded", "power_of_two"] {
         let own = part(policy, 0.02);
         assert!((own - 0.75).abs() < 0.015, "{policy}: {own}");
-        // Busy: the weight is what it takes for the same load, however fast it is.
+        // At a high load, weights equalize the load per weight, whatever the speed.
         let own = part(policy, 1.2);
         assert!(own > 0.54 && own < 0.75, "{policy}: {own}");
     }
 }
 
-/// The age of loads may be a parameter, in both formats.
+/// The maximal age of loads may be a parameter, in both formats.
 #[test]
 fn an_age_may_be_a_parameter() {
     let rest = "P 0 p pl f i p ca f p cb f -1 T 0 t lb i lb -1 pl t sa n sa -1 ca t sb n sb -1 cb -1 \
@@ -139,15 +146,16 @@ fn an_age_may_be_a_parameter() {
     assert!(said.message.contains("--set web.age=2"), "{said}");
 }
 
-/// What each policy sends where, by formulas as in the simulation.
+/// The solver splits requests like the simulation, for each policy.
 #[test]
 fn policies_split_requests_in_formulas_as_they_do_when_played() {
     for policy in ["random", "round_robin", "weighted", "sticky", "least_loaded", "power_of_two"] {
-        // The second is twice as fast, and is to get a quarter.
+        // The second target is twice as fast and has a weight of a quarter.
         let text = format!(
             "#pragma route.lb={policy}\nP 0\n p pc f i\n p pl f i\n p ca f\n p cb f R 2\n-1\n\
              T 0\n t cl r cl -1 pc m 400 z 1000\n t lb i lb -1 pl\n t sa n sa -1 ca\n t sb n sb -1 cb\n-1\n\
-             E 0\n s cl 0 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.75 -1\n F lb sb 0.25 -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+             E 0\n s cl 0 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.75 -1\n F lb sb 0.25 -1\n s sa 1 -1\n s \
+             sb 1 -1\n-1\n"
         );
         let model = read(&text, &BTreeMap::new()).unwrap().model;
         let (solved, how) = solve(&model);
@@ -166,7 +174,7 @@ fn policies_split_requests_in_formulas_as_they_do_when_played() {
         }
         if !by_loads {
             let (one, other) = (part(&solved), part(&played));
-            // Of 400 sessions a quarter is a hundred, give or take nine.
+            // Of 400 sessions a quarter is 100, with a standard deviation of 9.
             let room = if policy == "sticky" { 0.09 } else { 0.02 };
             assert!((one - other).abs() < room, "{policy}: {one} {other}");
             let wanted = if policy == "round_robin" { 0.5 } else { 0.75 };
@@ -175,23 +183,25 @@ fn policies_split_requests_in_formulas_as_they_do_when_played() {
     }
 }
 
-/// Targets that are not alike get what they can do when all are busy: by their threads or their cores, whichever are fewer.
+/// Unequal targets get requests by their capacity if all are busy: the lesser of their threads and cores.
 #[test]
 fn targets_that_are_not_alike_get_what_they_can_do() {
     let cores = |one: &str, other: &str| format!(" p ca f {one}\n p cb f {other}\n");
     for (processors, threads, capacity) in [
         // One is three times as fast.
         (cores("", "R 3"), ["i", "i"], 4.0),
-        // Four cores each, of which one uses a single one.
+        // Each has four cores, of which one target uses a single one.
         (cores("m 4", "m 4"), ["m 1", "m 4"], 5.0),
-        // As many threads as are needed, for a single core and for four.
+        // Unlimited threads, on a single core and on four.
         (cores("m 1", "m 4"), ["i", "i"], 5.0),
     ] {
         let [one, other] = threads;
         let text = format!(
             "#pragma route.lb=least_loaded\nP 0\n p pc f i\n p pl f i\n{processors}-1\n\
-             T 0\n t cl r cl -1 pc m 60 z 5\n t lb i lb -1 pl\n t sa n sa -1 ca {one}\n t sb n sb -1 cb {other}\n-1\n\
-             E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.5 -1\n F lb sb 0.5 -1\n s sa 1 -1\n s sb 1 -1\n-1\n"
+             T 0\n t cl r cl -1 pc m 60 z 5\n t lb i lb -1 pl\n t sa n sa -1 ca {one}\n t sb n sb -1 cb \
+             {other}\n-1\n\
+             E 0\n s cl 0 -1\n f cl 1 -1\n y cl lb 1 -1\n s lb 0 -1\n F lb sa 0.5 -1\n F lb sb 0.5 -1\n s sa \
+             1 -1\n s sb 1 -1\n-1\n"
         );
         let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
         let (solved, how) = solve(&model);
@@ -213,7 +223,8 @@ fn targets_that_are_not_alike_get_what_they_can_do() {
     }
 }
 
-/// Response times where loads count, by formulas and as they are played: open and closed, with one server and several.
+/// Response times with policies that use loads, solved and simulated: open and closed, with one server and
+/// several.
 #[test]
 fn formulas_know_what_looking_at_loads_saves() {
     let (mut worst, mut sum, mut count) = (0.0_f64, 0.0, 0.0);
@@ -247,7 +258,8 @@ fn formulas_know_what_looking_at_loads_saves() {
                     (String::new(), format!(" a lb {rate}\n"))
                 };
                 let text = format!(
-                    "#pragma route.lb={policy}\nP 0\n p pl f i\n{lines}-1\nT 0\n{clients} t lb i lb -1 pl\n{tasks}-1\n\
+                    "#pragma route.lb={policy}\nP 0\n p pl f i\n{lines}-1\nT 0\n{clients} t lb i lb -1 pl\n\
+                     {tasks}-1\n\
                      E 0\n{asks} s lb 0 -1\n{forwards}{entries}-1\n"
                 );
                 let model = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{why}\n{text}")).model;
@@ -272,7 +284,8 @@ fn formulas_know_what_looking_at_loads_saves() {
 fn what_is_wrong_with_a_policy_is_said_with_its_place() {
     let text = |pragma: &str| {
         format!(
-            "# a model\n  {pragma}\nG \"\" 1 1 -1 P 0 p pc f -1 T 0 t lb n lb -1 pc t sa n sa -1 pc -1 E 0 a lb 0.1 s lb 0 -1 F lb sa 0.5 -1 s sa 1 -1 -1"
+            "# a model\n  {pragma}\nG \"\" 1 1 -1 P 0 p pc f -1 T 0 t lb n lb -1 pc t sa n sa -1 pc -1 E 0 a \
+            lb 0.1 s lb 0 -1 F lb sa 0.5 -1 s sa 1 -1 -1"
         )
     };
     for (pragma, why) in [
@@ -285,7 +298,7 @@ fn what_is_wrong_with_a_policy_is_said_with_its_place() {
         let said = read(&text(pragma), &BTreeMap::new()).map(|_| ()).unwrap_err().to_string();
         assert!(said.starts_with(why) || said.contains(why), "{pragma}: {said}");
     }
-    // Pragmas of others say nothing to us.
+    // Other tools' pragmas are ignored.
     assert!(read(&text("#pragma multiserver=conway"), &BTreeMap::new()).is_ok());
     let xml =
         "<lqn-model><solver-params><pragma param=\"route.x\" value=\"odd\"/></solver-params></lqn-model>";

@@ -1,4 +1,4 @@
-//! What a simulation says of that of which it has seen nothing.
+//! Tests the results of a simulation for objects without any completed request.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,10 @@ use plimsoll_lqn::ask::capacity::{Goal, Missed, Range, capacity};
 use plimsoll_lqn::ask::lines;
 use plimsoll_lqn::{Effort, Model, plan, read, simulate, solve};
 
-/// Busy clients, and one whose round takes longer than anybody simulates.
+/// Returns a model with busy clients, and one whose cycle is longer than any simulation.
 fn model() -> Model {
-    let text = "P 0\n p pc f i\n p cpu f\n p slow f i\n-1\nT 0\n t cl r cl -1 pc m 3\n t once r once -1 slow\n t srv n srv -1 cpu\n-1\n\
+    let text = "P 0\n p pc f i\n p cpu f\n p slow f i\n-1\nT 0\n t cl r cl -1 pc m 3\n t once r once -1 \
+                slow\n t srv n srv -1 cpu\n-1\n\
                 E 0\n s cl 1 -1\n y cl srv 1 -1\n s once 100000000 -1\n s srv 1 -1\n-1\n";
     read(text, &BTreeMap::new()).expect("a model").model
 }
@@ -22,13 +23,13 @@ fn who_finished_nothing_is_not_known_to_take_no_time() {
     let (seen, unseen) = (&found.tasks[0], &found.tasks[1]);
     assert_eq!(found.unseen, ["once"]);
     assert!(!found.precise && seen.response.is_some() && unseen.response.is_none(), "{found:?}");
-    // Below 3 in all that time, 95 times of 100.
+    // The rate is below 3 / time, with 95 % confidence.
     let most = unseen.throughput.mean + unseen.throughput.half_width;
     assert!(unseen.throughput.mean == 0.0 && (most * found.time / 3.0 - 1.0).abs() < 0.01, "{unseen:?}");
     let has =
         |metric: &str| lines(&model, &found).iter().any(|own| own.name == "once" && own.metric == metric);
     assert!(!has("response") && has("throughput"));
-    // Formulas know it, and a plan goes by them there.
+    // The solver provides the result, and a plan uses it.
     let (solved, _) = solve(&model);
     let both = plan(&model, &[found.clone(), found]);
     assert_eq!(both.simulated.as_ref().map(|own| own.unseen.clone()), Some(vec!["once".to_owned()]));

@@ -1,4 +1,4 @@
-//! What is written is read again to the same: models that stand in `models`, and models made by chance.
+//! Tests that written models are read again to the same ones: the models in `models`, and random ones.
 
 mod laws;
 
@@ -16,7 +16,7 @@ use plimsoll_lqn::write::{Origin, Unwritable};
 use plimsoll_lqn::{Effort, Model, read, simulate, write};
 use proptest::prelude::*;
 
-/// All models that stand in the repository, by name.
+/// Returns all models in the repository, by name.
 fn models() -> Vec<(String, Model)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
     let mut all = Vec::new();
@@ -43,7 +43,7 @@ fn every_model_is_the_same_after_writing_and_reading() {
         let again = read(&write::lqnx(&model).unwrap(), &BTreeMap::new()).unwrap().model;
         assert_eq!(again.comment, model.comment, "{name}");
     }
-    // All in both, but two whose names have a `-`.
+    // All in both formats, except two with a `-` in a name.
     assert_eq!(formats, 240);
 }
 
@@ -63,7 +63,7 @@ fn results_stand_in_the_document_and_are_read_again() {
     let found = simulate(&model, &Effort { events: 200_000, precision: 0.5, ..Effort::default() }).unwrap();
     let origin = Origin { by: "a <test>", valid: true, convergence: 0.5, iterations: found.batches as u64 };
     let text = write::lqxo(&model, &found, &origin).unwrap();
-    // It is still the model.
+    // The text is still the model.
     assert_eq!(described(&read(&text, &BTreeMap::new()).unwrap().model), described(&model));
     let read = results(&text).unwrap();
     let value = |kind: &str, name: &str, metric: &str| {
@@ -74,7 +74,7 @@ fn results_stand_in_the_document_and_are_read_again() {
         assert_eq!(value("task", &own.name, "throughput"), own.throughput.mean);
         assert_eq!(value("task", &own.name, "busy"), own.busy.mean);
         if let Some(response) = own.response {
-            // By Little's law, of clients that were counted while they were under way.
+            // By Little's law, of clients that were counted while they were active.
             assert!(
                 (value("task", &own.name, "response") / response.mean - 1.0).abs() < 0.02,
                 "{response:?}"
@@ -87,7 +87,8 @@ fn results_stand_in_the_document_and_are_read_again() {
     for (entry, own) in model.entries.iter().zip(&found.entries) {
         if !model.tasks[entry.task.0].is_client() {
             assert_eq!(value("entry", &own.name, "throughput"), own.throughput.mean);
-            // A phase is counted from begin to end, an entry until it answers: of one phase that is the same.
+            // A phase is counted from its start to its end, an entry until its reply, which is equal for a
+            // single phase.
             assert!((value("entry", &own.name, "service") / own.service.mean - 1.0).abs() < 1e-3, "{own:?}");
         }
     }
@@ -112,7 +113,7 @@ fn what_a_format_cannot_say_is_refused_by_name() {
     assert_eq!(written(&model), 1);
 }
 
-/// Splitmix64 (Steele, Lea and Flood 2014).
+/// SplitMix64 (Steele, Lea and Flood 2014).
 struct Chance(u64);
 
 impl Chance {
@@ -127,7 +128,7 @@ impl Chance {
         of[self.below(of.len())]
     }
 
-    /// From 0 to 2, with all its digits.
+    /// Returns a number from 0 to 2, with all its digits.
     fn number(&mut self) -> f64 {
         self.below(2_000_000_007) as f64 / 1e9
     }
@@ -141,7 +142,7 @@ impl Chance {
     }
 }
 
-/// A model of a few layers: calls lead to later tasks, so that nobody waits for itself.
+/// Creates a model with a few layers: calls lead to later tasks, so that no task waits for itself.
 fn made(chance: &mut Chance) -> Model {
     let mut model = Model { comment: "made <by> \"chance\" & so\ton".to_owned(), ..Model::default() };
     for place in 0..1 + chance.below(4) {
@@ -201,7 +202,7 @@ fn made(chance: &mut Chance) -> Model {
     model
 }
 
-/// Replicas of all, of clients alone or of all but clients, with the fan-outs that fit.
+/// Replicates all tasks, clients alone or all but clients, with matching fan-outs.
 fn replicate(model: &mut Model, chance: &mut Chance) {
     let (many, who) = (2 + chance.below(3) as u32, chance.below(5));
     for (place, task) in model.tasks.iter_mut().enumerate() {
@@ -241,7 +242,7 @@ fn replicate(model: &mut Model, chance: &mut Chance) {
     }
 }
 
-/// What the entries of a task do: activities of graphs first, as readers have it.
+/// Creates the bodies of a task's entries: activities of graphs first, in the order of the parsers.
 fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
     let entries = model.tasks[place].entries.clone();
     let later: Vec<EntryId> =
@@ -287,7 +288,7 @@ fn behave(model: &mut Model, place: usize, chance: &mut Chance) {
         for number in 1..=count {
             let mut own = activity(format!("{name}_{number}"), place, &later, chance);
             if number == count {
-                // A last phase in which nothing is done is none.
+                // A last phase without work would not exist.
                 own.demand += 0.5;
             }
             phases.push(ActivityId(model.activities.len()));

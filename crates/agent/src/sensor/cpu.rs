@@ -1,9 +1,9 @@
-//! Processors: how much of them is in use, of the host's and of what a control group may have.
+//! Processor utilization, of the host and of a control group.
 //!
-//! The host's share is what was not idle of all time that /proc/stat counts, iowait being idle and time stolen by a
-//! hypervisor not: nobody here can have it. The group's share is the time it used (`cpu.stat`) of what its quota
-//! (`cpu.max`) gives, or of all processors without one. `cpu_throttled` is the share of its periods in which the quota
-//! ran out.
+//! The host's share is the time that was not idle of all time in /proc/stat. The I/O wait counts as idle;
+//! time stolen by a hypervisor counts as busy, because it is not available here. The group's share is the
+//! time that it used (`cpu.stat`) relative to its quota (`cpu.max`), or to all processors without a quota.
+//! `cpu_throttled` is the share of its periods in which the quota ran out.
 
 use std::time::Duration;
 
@@ -53,13 +53,13 @@ impl Sense for Cpu {
     }
 }
 
-/// What /proc/stat says.
+/// The contents of /proc/stat.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stat {
-    /// Ticks of all processors.
+    /// The ticks of all processors.
     busy: f64,
     idle: f64,
-    /// Processors, at least 1.
+    /// The number of processors, at least 1.
     cpus: f64,
 }
 
@@ -68,7 +68,8 @@ fn stat(text: &str) -> Option<Stat> {
     if words.next() != Some("cpu") {
         return None;
     }
-    // user nice system idle iowait irq softirq steal; guest time is in user and nice already.
+    // The columns are user, nice, system, idle, iowait, irq, softirq and steal; guest time is included in
+    // user and nice.
     let mut times = [0.0; 8];
     let mut known = 0;
     for (time, word) in times.iter_mut().zip(words) {
@@ -84,7 +85,7 @@ fn stat(text: &str) -> Option<Stat> {
     (known >= 4).then_some(Stat { busy, idle: idle + iowait, cpus })
 }
 
-/// Processors that `cpu.max` gives; none if it says `max`.
+/// Returns the quota in `cpu.max` as a number of processors; `Some(None)` if it is `max`.
 fn quota(text: &str) -> Option<Option<f64>> {
     let mut words = text.split_ascii_whitespace();
     let quota = words.next()?;
@@ -96,7 +97,7 @@ fn quota(text: &str) -> Option<Option<f64>> {
     Some(Some(quota as f64 / period as f64))
 }
 
-/// Microseconds used, periods, periods that ran out.
+/// Returns the microseconds used, the number of periods and the number of throttled periods.
 fn group(text: &str) -> Option<[f64; 3]> {
     let count = |key| keyed(text, key).unwrap_or(0.0);
     Some([keyed(text, "usage_usec")?, count("nr_periods"), count("nr_throttled")])

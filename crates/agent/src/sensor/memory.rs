@@ -1,8 +1,8 @@
-//! Memory: the share that cannot be had without swapping, of the host's and of a control group's limit.
+//! Memory: the share that is not available without swapping, of the host and of a control group's limit.
 //!
-//! The kernel's own estimate of what is available (`MemAvailable`, Linux 3.14) is taken from what there is. A group
-//! has used what it holds (`memory.current`) less the file pages that nobody touched lately, which are dropped first;
-//! without a limit (`memory.max`) it has no share.
+//! The host's share is based on the kernel's estimate of available memory (`MemAvailable`, Linux 3.14). A
+//! group's usage is `memory.current` minus the inactive file pages, which the kernel reclaims first. Without
+//! a limit (`memory.max`) it has no share.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Sense for Memory {
     }
 }
 
-/// The share of the host's memory that is not available.
+/// Returns the share of the host's memory that is not available.
 fn host(text: &str) -> Option<f64> {
     let kilobytes = |key| keyed(text, key);
     let total = kilobytes("MemTotal:").filter(|total| *total > 0.0)?;
@@ -53,7 +53,7 @@ fn plain(text: &str) -> Option<f64> {
     text.trim().parse::<u64>().ok().map(|bytes| bytes as f64)
 }
 
-/// Bytes; none if it says `max`.
+/// Returns the limit in bytes; `Some(None)` if it is `max`.
 fn limit(text: &str) -> Option<Option<f64>> {
     if text.trim() == "max" { Some(None) } else { plain(text).filter(|bytes| *bytes > 0.0).map(Some) }
 }

@@ -1,16 +1,16 @@
-//! Pressure stall information: the share of time in which some thread could not go on for want of processor, disk or
+//! Pressure stall information: the share of time in which some thread waited for a processor, for I/O or for
 //! memory (Linux 4.20; `psi=1` on the kernel's command line where it is off).
 //!
-//! The kernel's own averages are over ten seconds at the least; its totals of microseconds are as fresh as the look.
-//! A control group's own stalls are told if it has any to tell, else the host's; the two are counted apart, since a
-//! group comes and goes with its service.
+//! The kernel's own averages cover at least ten seconds, whereas its totals in microseconds are current. The
+//! stalls are those of the control group if it has the file, else the host's. Each has its own window, since
+//! a group comes and goes with its service.
 
 use std::time::Duration;
 
 use super::{Look, Place, Sense};
 use crate::window::Window;
 
-/// Reading, file of the host's, file of a control group's.
+/// The name of the value, the host's file and the control group's file.
 const RESOURCES: [(&str, &str, &str); 3] = [
     ("cpu_pressure", "pressure/cpu", "cpu.pressure"),
     ("io_pressure", "pressure/io", "io.pressure"),
@@ -43,7 +43,7 @@ impl Sense for Pressure {
     }
 }
 
-/// Microseconds in which some thread stalled.
+/// Returns the microseconds in which some thread stalled.
 fn total(text: &str) -> Option<f64> {
     let mut some = text.lines().find_map(|line| line.strip_prefix("some "))?.split_ascii_whitespace();
     let total = some.find_map(|word| word.strip_prefix("total="))?;

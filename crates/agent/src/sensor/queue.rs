@@ -1,8 +1,8 @@
-//! The run queue: how many threads run or want to.
+//! The run queue: the number of threads that run or are runnable.
 //!
-//! /proc/loadavg tells how many are runnable at the moment, this agent's own thread among them, and the kernel's
-//! damped average of the last minute. A moment says little: `run_queue` is the mean of the moments seen in the span.
-//! Both are the host's; in a container, too.
+//! /proc/loadavg has the number of runnable threads at the moment, including this agent's own, and the
+//! kernel's damped average of the last minute. A single sample is noisy, so `run_queue` is the mean of the
+//! samples in the time span. Both are the host's, also in a container.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Look, Place, Sense};
 use crate::window::Window;
 
 struct Queue {
-    /// Sum of what was seen, and how often.
+    /// The sum and the number of the samples.
     seen: [f64; 2],
     window: Window<2>,
 }
@@ -23,7 +23,7 @@ impl Sense for Queue {
     fn look(&mut self, look: &mut Look<'_>) {
         let Some((average, running)) = look.host("loadavg", loadavg) else { return };
         look.number("load_average", average);
-        // Without this thread, which runs in order to look.
+        // Subtract this thread, which runs in order to read the file.
         let others = (running - 1.0).max(0.0);
         self.seen = [self.seen[0] + others, self.seen[1] + 1.0];
         let mean = self.window.push(look.at, self.seen).map(|grown| grown.by[0] / grown.by[1]);
@@ -31,7 +31,7 @@ impl Sense for Queue {
     }
 }
 
-/// The average of a minute, and the threads that are runnable now.
+/// Returns the one-minute load average and the number of runnable threads.
 fn loadavg(text: &str) -> Option<(f64, f64)> {
     let mut words = text.split_ascii_whitespace();
     let average = words.next()?.parse::<f64>().ok().filter(|average| (0.0..1e9).contains(average))?;

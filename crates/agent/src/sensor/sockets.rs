@@ -1,7 +1,7 @@
-//! Sockets: how many there are (`sockstat`), and how many connections a port has.
+//! Sockets: their number (`sockstat`), and the number of connections of a port.
 //!
-//! Counting a port's established connections means reading a line for every connection of the host, so it is done
-//! only if a port is named, and once in a span. Both are of the network namespace that the agent is in.
+//! Counting a port's established connections reads a line for every connection of the host. So it is done
+//! only if a port is configured, and once per time span. Both counts are of the agent's network namespace.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Look, Place, Sense};
 struct Sockets {
     port: Option<u16>,
     span: Duration,
-    /// When connections are counted again, and how many there were.
+    /// The time of the next count of connections.
     next: Duration,
     connections: Option<f64>,
 }
@@ -22,7 +22,7 @@ pub(super) fn open(place: &Place, span: Duration) -> Box<dyn Sense> {
 impl Sense for Sockets {
     fn look(&mut self, look: &mut Look<'_>) {
         if let Some(four) = look.host("net/sockstat", sockstat) {
-            // Missing without IPv6.
+            // The file is missing without IPv6.
             let six = if look.place.proc.join("net/sockstat6").exists() {
                 look.host("net/sockstat6", sockstat).unwrap_or_default()
             } else {
@@ -49,7 +49,7 @@ impl Sense for Sockets {
     }
 }
 
-/// What `sockstat` or `sockstat6` says.
+/// The counts in `sockstat` or `sockstat6`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     tcp: f64,
@@ -79,7 +79,8 @@ fn sockstat(text: &str) -> Option<Counts> {
     known.then_some(counts)
 }
 
-/// Connections in the state ESTABLISHED (01) from this local port, out of `/proc/net/tcp` or `tcp6`.
+/// Returns the number of connections in the state ESTABLISHED (01) with this local port, in `/proc/net/tcp`
+/// or `tcp6`.
 fn established(text: &str, port: u16) -> Option<f64> {
     let mut lines = text.lines();
     lines.next().filter(|heading| heading.contains("local_address"))?;
@@ -105,7 +106,8 @@ mod tests {
 
     #[test]
     fn what_kernels_say() {
-        let text = "sockets: used 14\nTCP: inuse 7 orphan 0 tw 3 alloc 1 mem 130\nUDP: inuse 2 mem 267\nRAW: inuse 0\n";
+        let text = "sockets: used 14\nTCP: inuse 7 orphan 0 tw 3 alloc 1 mem 130\nUDP: inuse 2 mem 267\n\
+            RAW: inuse 0\n";
         assert_eq!(sockstat(text), Some(Counts { tcp: 7.0, time_wait: 3.0, udp: 2.0 }));
         assert_eq!(
             sockstat("TCP6: inuse 4\nUDP6: inuse 1\n"),
@@ -122,7 +124,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_not(text in "(TCP: |UDP: |inuse |tw |local_address|01 |:0050 |[0-9]{1,12} |\\n|.){0,30}") {
+        fn any_text_is_read_or_not(text in "(TCP: |UDP: |inuse |tw |local_address|01 |:0050 |[0-9]{1,12} \
+            |\\n|.){0,30}") {
             let _ = sockstat(&text);
             let _ = established(&text, 80);
         }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// A folder in the shape of /proc and of a control group.
+/// A temporary folder with the layout of /proc and of a control group.
 struct Fake(PathBuf);
 
 impl Fake {
@@ -67,7 +67,7 @@ fn host_and_group_are_read_and_the_tighter_counts() {
     assert_eq!(unread, []);
     assert_eq!(value(&first, "cpu"), None, "one look says nothing of what grows");
     assert_eq!((value(&first, "memory"), value(&first, "memory_host")), (Some(0.5), Some(0.2)));
-    // A second: a quarter of four processors, 1.5 of the two that the group may have.
+    // One second later: a quarter of four processors, and 1.5 of the two in the group's quota.
     moment(200, 400, 1_500_000, 10, 4, 300_000);
     let (second, unread) = sensors.look(at(1000));
     assert_eq!(unread, []);
@@ -76,7 +76,7 @@ fn host_and_group_are_read_and_the_tighter_counts() {
     assert_eq!(all, [0.25, 0.75, 0.75, 0.4, 2.0, 0.3, 0.0].map(Some));
     assert_eq!((value(&second, "load_average"), value(&second, "run_queue")), (Some(0.5), Some(3.0)));
     assert_eq!((value(&second, "tcp_sockets"), value(&second, "tcp_time_wait")), (Some(5.0), Some(2.0)));
-    // The counters begin again: nothing is known of this moment, and nothing absurd is said.
+    // The counters are reset: shares must stay within 0 to 1.
     moment(0, 0, 0, 0, 0, 0);
     let (third, _) = sensors.look(at(2000));
     assert!(third.iter().all(|reading| !reading.share || (0.0..=1.0).contains(&reading.value)), "{third:?}");

@@ -1,62 +1,66 @@
-//! What holds a system back.
+//! Finds the bottleneck of a system.
 //!
-//! A task can be busy because it waits for others; what holds back is what is busy while everything below it is not
-//! (Neilson, Woodside, Petriu and Majumdar, Software bottlenecking in client-server systems and rendezvous networks, IEEE
-//! TSE 21(9), 1995). So: of all that is nearly as busy as the busiest, that below which nothing is nearly as busy. A task
-//! is a *software* bottleneck, and more threads help; a processor is a *hardware* bottleneck. The *strength* is the
-//! utilization over the greatest below it, for a processor over the greatest of another processor: what holds back next
-//! is that much less used.
+//! A task may be busy only because it waits for others. A bottleneck is busy while everything below it is not
+//! (Neilson, Woodside, Petriu and Majumdar, Software bottlenecking in client-server systems and rendezvous
+//! networks, IEEE TSE 21(9), 1995). So it is a resource that is nearly as busy as the busiest one, and below
+//! which no resource is nearly as busy.
+//!
+//! A task is a *software* bottleneck, which more threads relieve; a processor is a *hardware* bottleneck. The
+//! *strength* of a task is its utilization divided by the greatest one below it. That of a processor is its
+//! utilization divided by the greatest one of another processor. The next bottleneck is less utilized by this
+//! factor.
 
 use serde::Serialize;
 
 use crate::model::{Copies, EntryId, ProcessorId, TaskId};
 use crate::{Findings, Model};
 
-/// What is used that much of something else is nearly as busy as it.
+/// The ratio of two utilizations from which one resource is nearly as busy as the other.
 const NEARLY: f64 = 0.9;
-/// So much of the busiest one's utilization is the same as it: copies of one server.
+/// The ratio of two utilizations from which they count as equal, as those of copies of one server.
 const SAME: f64 = 0.95;
-/// From here on it limits the whole.
+/// The utilization from which a resource limits the throughput of the system.
 pub const SATURATED: f64 = 0.9;
 
-/// Something that there is only so much of.
+/// A limited resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
-    /// Threads of a server.
+    /// The threads of a server.
     Task(TaskId),
-    /// Cores.
+    /// The cores of a processor.
     Processor(ProcessorId),
 }
 
-/// Which kind of thing holds back.
+/// The kind of a bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Threads of a task.
+    /// The threads of a task.
     Software,
     /// A processor.
     Hardware,
 }
 
-/// What holds a system back.
+/// A bottleneck of a system.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bottleneck {
-    /// Software or hardware.
+    /// The kind, software or hardware.
     pub kind: Kind,
-    /// What it is; several if they are used alike, as copies of a server are.
+    /// The resource; several if they are utilized alike, as copies of a server are.
     pub of: Vec<Resource>,
-    /// Of the busiest of them.
+    /// The utilization of the busiest of them.
     pub utilization: f64,
-    /// Utilization over the greatest below it (software), or of another processor (hardware); infinite if there is none.
+    /// The utilization divided by the greatest one below it (software) or of another processor (hardware);
+    /// infinite if there is none.
     pub strength: f64,
-    /// What that greatest is.
+    /// The resource with that greatest utilization.
     pub against: Option<Resource>,
-    /// Is it so busy that it limits the whole?
+    /// Whether it is busy enough to limit the throughput of the system.
     pub limits: bool,
 }
 
 impl Resource {
-    /// Its name in the model.
+    /// Returns the resource's name in the model.
     pub fn name(self, model: &Model) -> &str {
         match self {
             Self::Task(TaskId(own)) => &model.tasks[own].name,
@@ -64,7 +68,7 @@ impl Resource {
         }
     }
 
-    /// Threads or cores; `None` for as many as are needed, and for clients.
+    /// Returns the number of threads or cores; `None` if it is infinite, and for clients.
     fn copies(self, model: &Model) -> Option<f64> {
         let copies = match self {
             Self::Task(TaskId(own)) if model.tasks[own].is_client() => return None,
@@ -77,7 +81,7 @@ impl Resource {
         }
     }
 
-    /// The part of it that is in use; `None` of what there is without limit.
+    /// Returns the utilization; `None` for an unlimited resource.
     pub fn utilization(self, model: &Model, found: &Findings) -> Option<f64> {
         let busy = match self {
             Self::Task(TaskId(own)) => found.tasks[own].busy,
@@ -87,7 +91,7 @@ impl Resource {
     }
 }
 
-/// Everything that there is only so much of, the busiest first.
+/// Returns all limited resources that are used, the busiest first.
 pub fn resources(model: &Model, found: &Findings) -> Vec<(Resource, f64)> {
     let tasks = (0..model.tasks.len()).map(|own| Resource::Task(TaskId(own)));
     let processors = (0..model.processors.len()).map(|own| Resource::Processor(ProcessorId(own)));
@@ -97,8 +101,8 @@ pub fn resources(model: &Model, found: &Findings) -> Vec<(Resource, f64)> {
     used
 }
 
-/// What a thread of a task waits for while it is busy: its processor, whom it calls and waits for, whom those ask or
-/// forward to, and their processors.
+/// Returns the resources that a busy thread of a task waits for: its processor, the tasks that it calls with
+/// rendezvous, those that they call or forward to, and their processors.
 pub fn below(model: &Model, task: TaskId) -> Vec<Resource> {
     let mut all = vec![Resource::Processor(model.tasks[task.0].processor)];
     let mut seen = vec![false; model.entries.len()];
@@ -123,7 +127,7 @@ pub fn below(model: &Model, task: TaskId) -> Vec<Resource> {
     all
 }
 
-/// What holds back, by these results; `None` if nothing there is only so much of is ever used.
+/// Finds the bottleneck in the results; `None` if no limited resource is used.
 pub fn bottleneck(model: &Model, found: &Findings) -> Option<Bottleneck> {
     let used = resources(model, found);
     let (_, top) = *used.first()?;

@@ -1,4 +1,5 @@
-//! The largest load with which goals are kept: `response < 0.5`, `client.p95 < 2`, `cpu.utilization < 0.8`.
+//! Finds the largest load that meets goals such as `response < 0.5`, `client.p95 < 2` or
+//! `cpu.utilization < 0.8`.
 
 use super::metric::Metric;
 use super::{Line, lines};
@@ -6,26 +7,26 @@ use crate::model::Entry;
 use crate::simulate::EntryFinding;
 use crate::{Findings, Model, Stuck};
 
-/// Something that is to stay on one side of a number.
+/// A bound for a metric.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// As it was given.
+    /// The goal as written.
     pub text: String,
-    /// Of what; everything that has such a number keeps it.
+    /// The metric; the goal applies to everything that has it.
     pub metric: Metric,
-    /// Is the number the most that may be, or the least?
+    /// Whether the number is an upper bound; otherwise it is a lower bound.
     pub most: bool,
-    /// The number itself is allowed.
+    /// Whether the bound itself meets the goal.
     pub including: bool,
-    /// The number.
+    /// The bound.
     pub bound: f64,
 }
 
 impl Goal {
-    /// `response<0.5`, `client.p95<=2`
+    /// Parses a goal such as `response<0.5` or `client.p95<=2`.
     ///
     /// # Errors
-    /// What is expected.
+    /// Returns a description of the expected form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mark = ["<=", ">=", "<", ">"].into_iter().find(|mark| text.contains(mark));
         let parts = mark.and_then(|mark| Some((mark, text.split_once(mark)?)));
@@ -43,7 +44,7 @@ impl Goal {
         })
     }
 
-    /// Does a number keep it?
+    /// Returns `true` if a value meets the goal.
     pub fn allows(&self, value: f64) -> bool {
         match (self.most, self.including) {
             (true, true) => value <= self.bound,
@@ -54,49 +55,50 @@ impl Goal {
     }
 }
 
-/// A load that was tried.
+/// The outcome of one load.
 #[derive(Clone, Debug)]
 pub struct Tried {
     /// The load.
     pub load: f64,
-    /// What it does.
+    /// The model with this load and its results.
     pub found: Result<(Model, Findings), Stuck>,
-    /// Why it is too much, if it is.
+    /// The reason why the load is too high, if it is.
     pub missed: Option<Missed>,
 }
 
-/// Why a load is too much.
+/// The reason why a load is too high.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Missed {
     /// The model cannot be solved with it.
     Stuck(Stuck),
-    /// More comes to the entry of this name than is served.
+    /// The entry of this name receives more requests than it serves.
     Grows(String),
-    /// Of these clients, or requests from outside, none came to an end while it was simulated.
+    /// No request of these clients, or from outside to this entry, ended within the simulated time.
     Unseen(String),
-    /// The goal at this place is missed by this number.
+    /// The goal with this index is not met by this result.
     Goal(usize, Line),
 }
 
-/// So much of what comes from outside has to be taken, or it piles up.
+/// The share of the arrivals that an entry must serve; below it, its queue grows.
 const TAKEN: f64 = 0.98;
 
-/// Where loads are looked for.
+/// The range of loads to search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
-    /// The least.
+    /// The least load.
     pub from: f64,
-    /// The most.
+    /// The greatest load.
     pub to: f64,
-    /// Only whole numbers; otherwise to within half a percent.
+    /// Whether loads are whole numbers; otherwise the result is accurate to 0.5 %.
     pub whole: bool,
 }
 
-/// The largest load that keeps every goal, if there is one, and the smallest that was tried and does not. Loads are
-/// doubled until one fails, and then halved in between: right where what keeps a goal keeps it with less load, too.
+/// Returns the largest load that meets every goal, if any, and the smallest tried load that does not. Doubles
+/// the load until one fails, then bisects. This requires that a load below one that meets the goals meets
+/// them too.
 ///
 /// # Errors
-/// Those of `tried`, which are not about a load but about all of them.
+/// Returns the errors of `try_load` that concern all loads.
 pub fn capacity<E>(
     range: Range,
     goals: &[Goal],
@@ -140,7 +142,7 @@ pub fn capacity<E>(
     Ok((Some(good), bad))
 }
 
-/// Where more comes from outside than is served, beyond what chance can do.
+/// Finds an entry whose throughput from outside is below its arrivals by more than chance explains.
 fn grows(model: &Model, found: &Findings) -> Option<Missed> {
     let mut entries = model.entries.iter().zip(&found.entries);
     let piles = |(entry, own): &(&Entry, &EntryFinding)| {

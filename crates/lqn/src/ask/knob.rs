@@ -1,52 +1,52 @@
-//! Numbers of a model that can be changed without its text: `client.threads`, `cpu.cores`, `lookup.demand`,
-//! `front.server.timeout`.
+//! The parameters of a model that can be changed without its text: `client.threads`, `cpu.cores`,
+//! `lookup.demand`, `front.server.timeout`.
 
 use crate::Model;
 use crate::model::{ActivityId, Body, Copies, Entry, EntryId, Order, Patience, ProcessorId, Role, TaskId};
 
 mod ways;
 
-/// Which number.
+/// A parameter of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
-    /// Threads of a task; of clients, how many there are.
+    /// The threads of a task, or the number of clients.
     Threads(TaskId),
-    /// Mean time for which clients think.
+    /// The mean think time of clients.
     Think(TaskId),
-    /// Cores of a processor.
+    /// The cores of a processor.
     Cores(ProcessorId),
-    /// Speed of a processor.
+    /// The speed of a processor.
     Speed(ProcessorId),
-    /// Mean work of an activity, or of a phase of an entry.
+    /// The mean demand of an activity, or of a phase of an entry.
     Demand(ActivityId),
-    /// Requests from outside.
+    /// The rate of requests from outside.
     Arrivals(EntryId),
-    /// How many calls an activity makes, by the place of the call in it.
+    /// The mean number of calls, by the activity and the index of the call in it.
     Calls(ActivityId, usize),
-    /// For how long such a call waits for its answer.
+    /// The timeout of such a call.
     Timeout(ActivityId, usize),
-    /// How long an entry that forwards believes the loads by which it goes.
+    /// The age that load information may reach for an entry that forwards by it.
     Age(EntryId),
-    /// What an entry that forwards gives one of its targets, as a multiple of what the others get in the mean; by the place
-    /// of the target in it.
+    /// The weight of a target of an entry that forwards, relative to the mean of the others; by the index of
+    /// the target in the entry.
     Weight(EntryId, usize),
-    /// Requests that may wait for a thread of a task.
+    /// The queue limit of a task.
     Queue(TaskId),
-    /// Squared coefficient of variation of the work of an activity, or of a phase of an entry.
+    /// The squared coefficient of variation of the demand of an activity, or of a phase of an entry.
     Variation(ActivityId),
-    /// With what probability an entry that forwards by chance does so to one of its targets, by the place of that in it.
+    /// The probability with which an entry forwards to a target, by the index of the target in the entry.
     Forward(EntryId, usize),
-    /// With what probability one of the ways after an activity is gone, by the place of the way in those.
+    /// The probability of a branch after an activity, by the index of the branch.
     Branch(ActivityId, usize),
-    /// How often an activity is done in the loop after another one, by its place in that.
+    /// The mean number of runs of a loop body after an activity, by the index of the body.
     Turns(ActivityId, usize),
-    /// Priority of a task.
+    /// The priority of a task.
     Priority(TaskId),
-    /// What is added to it for one of its entries.
+    /// The addition to it for one of its entries.
     Urgency(EntryId),
 }
 
-/// Words that follow a name and a point, and what they stand for.
+/// The last parts of parameter names, with their meaning.
 pub const WORDS: [(&str, &str); 15] = [
     ("threads", "threads of a task, or how many clients"),
     ("think", "mean time for which clients think"),
@@ -61,7 +61,8 @@ pub const WORDS: [(&str, &str); 15] = [
     ("queue", "requests that may wait for a thread of a task"),
     (
         "variation",
-        "squared coefficient of variation of the work of an entry's first phase (of NAME.2 its second), or of an activity",
+        "squared coefficient of variation of the work of an entry's first phase (of NAME.2 its second), or \
+        of an activity",
     ),
     ("probability", "of FROM.TO, how probably an entry forwards to another, or one activity follows another"),
     ("turns", "of FROM.TO, how often the loop after an activity does another"),
@@ -69,10 +70,10 @@ pub const WORDS: [(&str, &str); 15] = [
 ];
 
 impl Knob {
-    /// The number of this name.
+    /// Finds the parameter with this name.
     ///
     /// # Errors
-    /// What is not there, and what there could be.
+    /// Returns the missing part and the possible names.
     pub fn find(model: &Model, name: &str) -> Result<Self, String> {
         let Some((whose, word)) = name.rsplit_once('.') else {
             return Err(format!("`{name}` is no number of the model: expected {}", forms()));
@@ -149,7 +150,7 @@ impl Knob {
         }
     }
 
-    /// What it is; of what there is as many as needed, or no end of, infinite.
+    /// Returns the value; infinite for an unlimited number.
     pub fn value(self, model: &Model) -> f64 {
         let count = |copies| match copies {
             Copies::Some(count) => f64::from(count),
@@ -183,7 +184,7 @@ impl Knob {
         }
     }
 
-    /// Is it a count?
+    /// Returns `true` if the value is a whole number.
     pub fn is_whole(self) -> bool {
         matches!(
             self,
@@ -191,10 +192,10 @@ impl Knob {
         )
     }
 
-    /// Gives it another value.
+    /// Sets the value.
     ///
     /// # Errors
-    /// If it cannot have that one.
+    /// Returns an error if the value is invalid.
     pub fn set(self, model: &mut Model, value: f64) -> Result<(), String> {
         let count = || {
             let whole = value.fract() == 0.0 && (1.0..=1e6).contains(&value);
@@ -268,31 +269,32 @@ impl Knob {
     }
 }
 
-/// What is not there, and what there could be.
+/// Formats the error for an unknown name, with the known ones.
 fn absent(kind: &str, whose: &str, mut known: Vec<String>) -> String {
     known.truncate(20);
     format!("no {kind} `{whose}`; there are {}", known.join(", "))
 }
 
-/// Entries that forward by a policy.
+/// Returns the entries that forward by a policy.
 fn routed(model: &Model) -> impl Iterator<Item = (EntryId, &Entry)> {
     let all = model.entries.iter().enumerate().map(|(place, own)| (EntryId(place), own));
     all.filter(|(_, own)| own.routing.is_some())
 }
 
-/// Is it the entry of this name, or a part that a reader made for it?
+/// Returns `true` if an entry has this name, or is a part of it that a reader generated.
 fn goes_by(model: &Model, entry: &Entry, name: &str) -> bool {
     entry.name == name || model.made.get(&entry.name).is_some_and(|called| *called == format!("`{name}`"))
 }
 
-/// The part of one target, and of the others in the mean.
+/// Returns the weight of one target, and the mean weight of the others.
 fn parts(entry: &Entry, place: usize) -> (f64, f64) {
     let all: f64 = entry.forwards.iter().map(|(_, part)| part).sum();
     let own = entry.forwards[place].1;
     (own, (all - own) / (entry.forwards.len() - 1) as f64)
 }
 
-/// Gives one target so many times what the others get in the mean, who keep their parts to one another.
+/// Sets the weight of one target to `times` the mean of the others, whose ratios and whose common sum with it
+/// are unchanged.
 fn weigh(entry: &mut Entry, place: usize, times: f64) {
     let others = (entry.forwards.len() - 1) as f64;
     let (old, mean) = parts(entry, place);
@@ -308,7 +310,7 @@ fn weigh(entry: &mut Entry, place: usize, times: f64) {
     }
 }
 
-/// `lookup.2`: the second phase of an entry.
+/// Finds the phase `lookup.2`, the second one of the entry `lookup`.
 fn phase(model: &Model, name: &str) -> Option<ActivityId> {
     let (entry, number) = name.rsplit_once('.')?;
     let number: usize = number.parse().ok()?;
@@ -318,13 +320,13 @@ fn phase(model: &Model, name: &str) -> Option<ActivityId> {
     }
 }
 
-/// `FROM.TO`, the call that an entry makes in any of its phases, or an activity; `FROM.2.TO`, that of its second phase; `FROM`,
-/// the only one that it makes. Of those who wait for an answer, if that is asked for.
+/// Finds a call. `FROM.TO` is a call in any phase of an entry, or of an activity; `FROM.2.TO` one in the
+/// second phase; `FROM` the only call. If `waits`, only calls with rendezvous count.
 ///
 /// # Errors
-/// If there is none, or more than one.
+/// Returns an error if there is none, or more than one.
 fn call(model: &Model, name: &str, waits: bool) -> Result<(ActivityId, usize), String> {
-    // Of each call the names by which it goes, the shortest that says what it is first.
+    // The names of each call, the shortest unambiguous form first.
     let mut all: Vec<(Vec<String>, (ActivityId, usize))> = Vec::new();
     let mut phases = vec![None; model.activities.len()];
     for entry in &model.entries {
@@ -358,7 +360,7 @@ fn call(model: &Model, name: &str, waits: bool) -> Result<(ActivityId, usize), S
     }
 }
 
-/// `NAME.threads, NAME.think …`
+/// Lists the forms of names: `NAME.threads, NAME.think …`.
 fn forms() -> String {
     WORDS
         .map(|(word, what)| {

@@ -1,17 +1,17 @@
-//! Which numbers of a result are meant: `response`, `client.p95`, `cpu.utilization`.
+//! Selects numbers of a result: `response`, `client.p95`, `cpu.utilization`.
 
 use super::{ACTIVITY, Line};
 
-/// A metric, of something or of all that have it.
+/// A metric, of one object or of all that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// Of what.
+    /// The name of the object; `None` for all.
     pub name: Option<String>,
     /// A metric of [`Line`].
     pub metric: &'static str,
 }
 
-/// Metrics that there are.
+/// All metrics.
 pub const METRICS: [&str; 13] = [
     "response",
     "p50",
@@ -28,14 +28,14 @@ pub const METRICS: [&str; 13] = [
     "retries",
 ];
 
-/// Those that only a simulation knows.
+/// The metrics that only a simulation provides.
 pub const PLAYED: [&str; 7] = ["p50", "p95", "p99", "goodput", "refusals", "timeouts", "retries"];
 
 impl Metric {
-    /// `response`, `client.p95`
+    /// Parses a metric such as `response` or `client.p95`.
     ///
     /// # Errors
-    /// What there is.
+    /// Returns the list of metrics.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let (name, word) = text.rsplit_once('.').map_or((None, text), |(name, word)| (Some(name), word));
@@ -45,13 +45,13 @@ impl Metric {
         Ok(Self { name: name.map(str::to_owned), metric })
     }
 
-    /// Does only a simulation know it?
+    /// Returns `true` if only a simulation provides the metric.
     pub fn is_played(&self) -> bool {
         PLAYED.contains(&self.metric)
     }
 
-    /// Its numbers. Throughput of nothing by name is that of clients and of requests from outside; phases and activities are
-    /// meant by their names only, where nothing else has the name.
+    /// Selects its lines. Throughput without a name is that of clients and of requests from outside. Phases
+    /// and activities are selected only by name, and only if nothing else has that name.
     pub fn of<'l>(&self, lines: &'l [Line]) -> Vec<&'l Line> {
         let asks = |line: &Line| {
             let same = |other: &Line| other.kind == line.kind && other.name == line.name;

@@ -1,41 +1,41 @@
-//! What helps against a bottleneck: each remedy tried on the model, the one that saves most time first.
+//! Finds remedies for a bottleneck: tries each on the model, and sorts them by response time.
 
 use super::bottleneck::{Bottleneck, Kind, Resource, below, bottleneck};
 use super::{Solve, Whole};
 use crate::model::{Copies, ProcessorId, TaskId};
 use crate::{Model, Stuck};
 
-/// Something to change.
+/// A change of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// So many threads for each of these: the fewest with which they hold back no longer.
+    /// This number of threads for each task: the least with which they are no bottleneck any more.
     Threads(Vec<TaskId>, u32),
-    /// One core more for each of these.
+    /// One more core for each processor.
     Core(Vec<ProcessorId>),
-    /// Half of the work of each of these.
+    /// Half the demand of each task.
     Half(Vec<TaskId>),
-    /// As many as are needed of what holds back: the most that all threads or cores could bring.
+    /// An unlimited number of threads or cores of the bottleneck: the limit of what more of them can achieve.
     Unbounded(Vec<Resource>),
 }
 
-/// A change and what comes of it.
+/// A change and its effect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Remedy {
-    /// What is changed.
+    /// The change.
     pub change: Change,
-    /// What clients and requests from outside get then.
+    /// The overall results with the change.
     pub whole: Whole,
-    /// What holds back then.
+    /// The bottleneck with the change.
     pub then: Option<Bottleneck>,
 }
 
-/// Most threads that are tried, as a multiple of what there are.
+/// The largest factor by which the number of threads is increased.
 const MOST: u32 = 256;
-/// Tasks below the bottleneck of which half of the work is tried.
+/// The number of tasks below the bottleneck whose demand is halved.
 const TASKS: usize = 8;
 
 impl Change {
-    /// The model with it.
+    /// Returns the changed model.
     pub fn apply(&self, model: &Model) -> Model {
         let mut model = model.clone();
         match self {
@@ -67,11 +67,12 @@ impl Change {
     }
 }
 
-/// Remedies against what holds back, the shortest response time first. A remedy with which the model cannot be solved
-/// is left out.
+/// Returns the remedies for a bottleneck, sorted by response time. Skips changes with which the model cannot
+/// be solved.
 ///
 /// # Errors
-/// None of the model itself, which was solved before; only what [`Solve`] says of every change.
+/// Returns an error only if the model cannot be solved with any of the changes, or while searching for a
+/// number of threads.
 pub fn remedies(model: &Model, own: &Bottleneck, solve: &Solve<'_>) -> Result<Vec<Remedy>, Stuck> {
     let mut changes = Vec::new();
     let tasks: Vec<TaskId> = own
@@ -117,7 +118,8 @@ pub fn remedies(model: &Model, own: &Bottleneck, solve: &Solve<'_>) -> Result<Ve
     Ok(remedies)
 }
 
-/// Whose work could be halved: that of what holds back, of each task below it, of each task on the processor.
+/// Returns the tasks whose demand may be halved: the bottleneck's, each one below it, or each one on the
+/// processor.
 fn halves(model: &Model, own: &Bottleneck, tasks: &[TaskId], processors: &[ProcessorId]) -> Vec<Change> {
     let demand = |task: TaskId| -> f64 {
         model.activities.iter().filter(|own| own.task == task).map(|own| own.demand).sum()
@@ -144,7 +146,8 @@ fn halves(model: &Model, own: &Bottleneck, tasks: &[TaskId], processors: &[Proce
     changes
 }
 
-/// The fewest threads with which these tasks hold back no longer; `None` if no number does.
+/// Returns the least number of threads with which these tasks are no bottleneck any more; `None` if there is
+/// none up to `MOST` times as many.
 fn fewest(
     model: &Model,
     own: &Bottleneck,

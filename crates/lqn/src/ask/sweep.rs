@@ -1,19 +1,19 @@
-//! What becomes of a model while numbers of it change: the points of a sweep.
+//! The points of a sweep: combinations of parameter values.
 
-/// A number and the values it is to have.
+/// A parameter and its values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// A parameter, or a number of the model as [`super::knob`] names it.
+    /// A parameter of the text, or of the model as named in [`super::knob`].
     pub name: String,
-    /// At least one.
+    /// The values, at least one.
     pub values: Vec<f64>,
 }
 
-/// Most points of one sweep.
+/// The largest number of points in a sweep.
 pub const MOST: usize = 100_000;
 
-/// Every combination of values, as tools for layered queueing go through those of arrays: the last axis changes first.
-/// `None` if there are more than [`MOST`].
+/// Returns every combination of values, in the order of layered queueing tools for arrays: the last axis
+/// changes fastest. Returns `None` if there are more than [`MOST`].
 pub fn points(axes: &[Axis]) -> Option<Vec<Vec<f64>>> {
     let mut points = vec![Vec::new()];
     for axis in axes {
@@ -28,13 +28,14 @@ pub fn points(axes: &[Axis]) -> Option<Vec<Vec<f64>>> {
     Some(points)
 }
 
-/// Values as a command line has them: `4`, `1,2,4`, `1..50` (in steps of 1), `0.1..1:0.1` (of 0.1), `1..64*2` (each twice
-/// the one before).
+/// Parses values of a command line: `4`, `1,2,4`, `1..50` (steps of 1), `0.1..1:0.1` (steps of 0.1),
+/// `1..64*2` (each twice the previous).
 ///
 /// # Errors
-/// What is expected.
+/// Returns a description of the expected form.
 pub fn values(text: &str) -> Result<Vec<f64>, String> {
-    const EXPECTED: &str = "expected numbers: 4, or 1,2,4, or 1..50, or 0.1..1:0.1 (in steps of 0.1), or 1..64*2 (each twice the last)";
+    const EXPECTED: &str = "expected numbers: 4, or 1,2,4, or 1..50, or 0.1..1:0.1 (in steps of 0.1), or \
+        1..64*2 (each twice the last)";
     let number = |text: &str| {
         text.trim().parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(|| EXPECTED.to_owned())
     };
@@ -45,7 +46,7 @@ pub fn values(text: &str) -> Result<Vec<f64>, String> {
             continue;
         };
         let from = number(from)?;
-        // Computed from the beginning of the range, so that errors do not add up.
+        // Each value is computed from the beginning of the range, so that rounding errors do not accumulate.
         if let Some((to, factor)) = rest.split_once('*') {
             let (to, factor) = (number(to)?, number(factor)?);
             if !(factor > 1.0 && from > 0.0 && from <= to) {
@@ -77,7 +78,7 @@ fn within(count: usize) -> Result<(), String> {
     if count < MOST { Ok(()) } else { Err(format!("these are more than {MOST} values")) }
 }
 
-/// `0.1 + 0.1 * 2` is to be 0.3.
+/// Rounds to 13 digits, so that `0.1 + 0.1 * 2` is 0.3.
 fn rounded(value: f64) -> f64 {
     format!("{value:.12e}").parse().unwrap_or(value)
 }

@@ -1,40 +1,41 @@
-//! Where boxes go: layers are given; the order within them is that of few crossings, and places are near whom they are
-//! joined to.
+//! Places the boxes of a diagram: the layers are given; the order within them avoids crossings, and boxes are
+//! near those that they are connected to.
 //!
-//! As Sugiyama, Tagawa and Toda have it (Methods for visual understanding of hierarchical system structures, 1981): a line
-//! over several layers has a bend in each; layers are ordered by the mean place of their neighbours, down and up in turn;
-//! then places are the closest to those means that keep order and distance (least squares with isotonic constraints,
-//! pooled as by Ayer and others, 1955).
+//! The method is that of Sugiyama, Tagawa and Toda (Methods for visual understanding of hierarchical system
+//! structures, 1981). An edge over several layers has a bend in each. Layers are ordered by the mean position
+//! of their neighbours, downwards and upwards in turn. Then each position is the closest to that mean that
+//! keeps order and distance: isotonic least squares by pooling adjacent violators (Ayer and others, 1955).
 
-/// Something with a width, in a layer.
+/// A box with a width, in a layer.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) layer: usize,
     pub(super) width: f64,
-    /// From the left; known when it is placed.
+    /// The distance from the left; set by [`place`].
     pub(super) left: f64,
 }
 
-/// A line between two nodes, from a point of the one to a point of the other, in distances from their left edges.
+/// An edge between two nodes. Its ends are given as distances from the nodes' left edges.
 #[derive(Clone, Debug)]
 pub(super) struct Edge {
     pub(super) from: (usize, f64),
     pub(super) to: (usize, f64),
-    /// Places of its bends, one for each layer between.
+    /// The positions of its bends, one for each layer in between.
     pub(super) bends: Vec<f64>,
 }
 
-/// Least distance of neighbours.
+/// The least distance between neighbours.
 const GAP: f64 = 26.0;
-/// Room of a line that passes a layer.
+/// The width reserved for an edge that passes a layer.
 const LANE: f64 = 10.0;
 const TURNS: usize = 12;
 
-/// Places nodes, bends edges, and says how wide all is. Edges that do not lead down have no bends and order nothing.
+/// Places nodes, bends edges, and returns the total width. Edges that do not lead downwards get no bends and
+/// do not affect the order.
 pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
     let count = nodes.len();
     let mut all: Vec<Node> = nodes.to_vec();
-    // Pieces from one layer to the next: nodes and points of both ends.
+    // The segments from one layer to the next, with the nodes and points of both ends.
     let mut pieces: Vec<[(usize, f64); 2]> = Vec::new();
     let mut bends: Vec<Vec<usize>> = Vec::new();
     for edge in edges.iter() {
@@ -116,7 +117,7 @@ pub(super) fn place(nodes: &mut [Node], edges: &mut [Edge]) -> f64 {
     width
 }
 
-/// Where a node's left edge would have its lines straight, in the mean.
+/// Returns the left position with which a node's edges are vertical on average.
 fn wish(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[Node]) -> Option<f64> {
     let near = &near[own];
     if near.is_empty() {
@@ -126,20 +127,20 @@ fn wish(own: usize, near: &[Vec<(usize, f64, f64)>], all: &[Node]) -> Option<f64
     Some(sum / near.len() as f64)
 }
 
-/// One beside the other.
+/// Places the nodes side by side.
 fn pack(all: &mut [Node], layer: &[usize]) {
     let mut left = 0.0;
     for own in layer {
         all[*own].left = left;
         left += all[*own].width + GAP;
     }
-    // About the middle, so that layers of different width are not all pulled to the left.
+    // Centre the layers, so that they are not all aligned to the left.
     layer.iter().for_each(|own| all[*own].left -= left / 2.0);
 }
 
-/// As near to the wishes as order and distance allow.
+/// Moves the nodes as near to their desired positions as order and distance allow.
 fn settle(all: &mut [Node], layer: &[usize], wishes: &[f64]) {
-    // Less the room of all before, what has to grow from left to right is only the wish itself.
+    // After subtracting the widths to the left, only the desired positions must be non-decreasing.
     let mut before = 0.0;
     let mut blocks: Vec<(f64, usize)> = Vec::new();
     let mut rooms = Vec::new();
@@ -163,9 +164,9 @@ fn settle(all: &mut [Node], layer: &[usize], wishes: &[f64]) {
     }
 }
 
-/// How often pieces between the same layers cross.
+/// Counts the crossings of segments between the same layers.
 fn crossings(all: &[Node], pieces: &[[(usize, f64); 2]]) -> usize {
-    /// More than that are not counted: the picture is no good either way.
+    /// The number of segments that are compared: beyond it, the diagram is unreadable anyway.
     const MOST: usize = 2_000;
     let at = |(node, point): (usize, f64)| all[node].left + point;
     let mut lines: Vec<(usize, f64, f64)> =
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn lines_do_not_cross_where_they_need_not_and_boxes_keep_their_distance() {
-        // 0 asks 3 and 1 asks 2, which stand in the other order; 0 asks 4 through a layer.
+        // Edges 0 to 3 and 1 to 2 cross in the given order; the edge 0 to 4 passes a layer.
         let mut nodes = [node(0), node(0), node(1), node(1), node(2)];
         let mut edges = [edge(0, 3), edge(1, 2), edge(0, 4)];
         let width = place(&mut nodes, &mut edges);

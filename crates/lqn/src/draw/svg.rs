@@ -1,4 +1,4 @@
-//! The picture as SVG.
+//! Renders a diagram as SVG.
 
 use std::fmt::Write as _;
 
@@ -6,33 +6,33 @@ use super::layout::{Edge, Node, place};
 use super::{Arrow, Entry, Kind, Picture, Task, many, short};
 use crate::markup::escaped;
 
-/// A letter of the names, in the mean.
+/// The mean width of a letter.
 const LETTER: f64 = 6.6;
 const HEIGHT: f64 = 46.0;
-/// How far a parallelogram leans.
+/// The slant of a parallelogram.
 const SKEW: f64 = 14.0;
-/// Between layers, for arrows and their numbers.
+/// The space between layers, for arrows and their numbers.
 const BETWEEN: f64 = 84.0;
 const MARGIN: f64 = 24.0;
 const TITLE: f64 = 34.0;
-/// Radius of a processor.
+/// The radius of a processor.
 const RADIUS: f64 = 23.0;
-/// Between a task and the processor beside it.
+/// The space between a task and the processor beside it.
 const BESIDE: f64 = 16.0;
-/// Parts of a line at which its number may stand, the best first.
+/// The positions of a number along its arrow, as fractions of the first segment, the best first.
 const PLACES: [f64; 7] = [0.4, 0.55, 0.3, 0.65, 0.22, 0.75, 0.48];
-/// Several of something are drawn as two, so far apart.
+/// The offset of the second outline that stands for several copies.
 const STACK: f64 = 4.0;
 
-/// A task with the places of its slices.
+/// A task with the positions of its slices.
 struct Shape<'p> {
     task: &'p Task,
     node: usize,
-    /// Left edge and width of each entry's slice, from that of the task.
+    /// The left edge of each entry's slice, relative to the task's, and its width.
     slices: Vec<(f64, f64)>,
-    /// Of all slices and the task's own name.
+    /// The width of all slices and of the task's own name.
     width: f64,
-    /// Does its processor stand beside it? It does if it is the task's alone.
+    /// Whether the processor is drawn beside the task, as it is if no other task uses it.
     alone: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn render(picture: &Picture) -> String {
             boxes.push(own);
         }
     }
-    // Processors of several tasks stand below all of them.
+    // Processors of several tasks are below all of them.
     let mut shared: Vec<Option<usize>> = vec![None; picture.processors.len()];
     let mut edges = Vec::new();
     for own in &boxes {
@@ -67,7 +67,7 @@ pub(super) fn render(picture: &Picture) -> String {
     }
     let hosts = edges.len();
     let mut arrows: Vec<&Arrow> = Vec::new();
-    // Of each arrow, which slice it leaves.
+    // The slice that each arrow leaves.
     let mut slices = Vec::new();
     for own in &boxes {
         for (entry, slice) in own.task.entries.iter().zip(&own.slices) {
@@ -77,7 +77,7 @@ pub(super) fn render(picture: &Picture) -> String {
                     Some((other.node, other.slices[place].0 + other.slices[place].1 / 2.0 + SKEW / 2.0))
                 });
                 let Some(to) = target else { continue };
-                // Those of one entry leave side by side.
+                // The arrows of one entry leave side by side.
                 let part = (turn + 1) as f64 / (entry.arrows.len() + 1) as f64;
                 let from = (own.node, slice.0 - SKEW / 2.0 + slice.1 * (0.15 + 0.7 * part));
                 edges.push(Edge { from, to, bends: Vec::new() });
@@ -91,8 +91,10 @@ pub(super) fn render(picture: &Picture) -> String {
     let depth = nodes.iter().map(|node| node.layer + 1).max().unwrap_or(1);
     let height = TITLE + 2.0 * MARGIN + depth as f64 * (HEIGHT + BETWEEN) - BETWEEN + 40.0;
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\" \
-         role=\"img\" class=\"lqn\" aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" font-size=\"11\">\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
+         width=\"{width:.0}\" height=\"{height:.0}\" \
+         role=\"img\" class=\"lqn\" aria-label=\"{title}\" font-family=\"system-ui, sans-serif\" \
+         font-size=\"11\">\
          <style>{STYLE}</style><title>{title}</title><rect class=\"paper\" width=\"100%\" height=\"100%\"/>\
          <text class=\"ink\" x=\"{MARGIN}\" y=\"26\" font-size=\"14\" font-weight=\"600\">{title}</text>",
         title = escaped(if picture.title.trim().is_empty() {
@@ -121,7 +123,7 @@ pub(super) fn render(picture: &Picture) -> String {
             processor(&mut out, picture, place, MARGIN + node.left + RADIUS, top(node.layer) + RADIUS);
         }
     }
-    // Numbers last, so that nothing covers them.
+    // Numbers are drawn last, so that nothing covers them.
     let mut taken: Vec<(f64, f64, f64)> = Vec::new();
     for (edge, arrow) in edges[hosts..].iter().zip(&arrows) {
         let line = Line::of(edge, point(edge.from, true), point(edge.to, false), &nodes);
@@ -141,14 +143,17 @@ pub(super) fn render(picture: &Picture) -> String {
     }
     let _ = write!(
         out,
-        "<text class=\"dim\" x=\"{MARGIN}\" y=\"{:.0}\">▱ task {{threads}} with its entries [work of each phase] · ○ processor \
-         {{cores}} · ▶ waits for the answer · ▷ goes on · dashed: is answered by the other instead</text></svg>",
+        "<text class=\"dim\" x=\"{MARGIN}\" y=\"{:.0}\">▱ task {{threads}} with its entries [work of each \
+         phase] · ○ processor \
+         {{cores}} · ▶ waits for the answer · ▷ goes on · dashed: is answered by the other \
+         instead</text></svg>",
         height - 14.0
     );
     out + "\n"
 }
 
-/// Arrows that leave one slice leave it in the order of where they lead. Those of a slice stand one after the other.
+/// Reorders the arrows that leave a slice by the position of their targets. Arrows of one slice are
+/// consecutive.
 fn untangle(edges: &mut [Edge], slices: &[(usize, f64)], nodes: &[Node]) {
     let mut from = 0;
     for own in slices.chunk_by(|one, other| one == other) {
@@ -159,7 +164,7 @@ fn untangle(edges: &mut [Edge], slices: &[(usize, f64)], nodes: &[Node]) {
         leads.sort_by(f64::total_cmp);
         for edge in &mut edges[from..to] {
             let place = leads.iter().position(|lead| *lead == first(edge)).unwrap_or(0);
-            // Of two that lead to the same place the other has the next.
+            // Two arrows may have equal positions: the second one gets the next.
             leads[place] = f64::NAN;
             edge.from.1 = ports[place];
         }
@@ -219,7 +224,8 @@ impl<'p> Shape<'p> {
                 let at = middle + SKEW / 2.0;
                 let _ = write!(
                     out,
-                    "<path class=\"arrow\" d=\"M{at:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{at:.1} {y:.1}l-4 -9h8z\"/>\
+                    "<path class=\"arrow\" d=\"M{at:.1} {:.1}V{y:.1}\"/><path class=\"head\" d=\"M{at:.1} \
+                     {y:.1}l-4 -9h8z\"/>\
                      <text class=\"mean\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                     y - 22.0,
                     at + 7.0,
@@ -244,7 +250,7 @@ impl<'p> Shape<'p> {
     }
 }
 
-/// Two lines about the middle of a slice.
+/// Draws two lines centred in a slice.
 fn label(out: &mut String, x: f64, y: f64, name: &str, below: &str) {
     let _ = write!(
         out,
@@ -257,7 +263,7 @@ fn label(out: &mut String, x: f64, y: f64, name: &str, below: &str) {
     );
 }
 
-/// How many, and how long clients think.
+/// Returns the multiplicity, and the think time of clients.
 fn note(task: &Task) -> String {
     match task.think {
         Some(think) => format!("{} Z={}", many(task.threads, task.replicas), short(think)),
@@ -265,7 +271,7 @@ fn note(task: &Task) -> String {
     }
 }
 
-/// Its work, and its policy.
+/// Returns the demands and the policy of an entry.
 fn said(entry: &Entry) -> String {
     let demands = demands(&entry.demands);
     match &entry.policy {
@@ -293,7 +299,8 @@ fn processor(out: &mut String, picture: &Picture, place: usize, x: f64, y: f64) 
     let _ = write!(
         out,
         "<circle class=\"processor\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RADIUS}\"/>\
-         <text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" text-anchor=\"middle\">{}</text>\
+         <text class=\"ink\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{size:.1}\" \
+         text-anchor=\"middle\">{}</text>\
          <text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" font-size=\"10\" text-anchor=\"middle\">{}</text>",
         y + 1.0,
         escaped(&own.name),
@@ -310,7 +317,7 @@ fn arrow(out: &mut String, line: &Line, arrow: &Arrow) {
     let _ = write!(out, "<path class=\"{class}\" d=\"M{x:.1} {y:.1}l-4 -9h8z\"/>");
 }
 
-/// Points through which a line goes, upright at each.
+/// The points of a curve, which is vertical at each.
 struct Line(Vec<(f64, f64)>);
 
 impl Line {
@@ -344,10 +351,10 @@ impl Line {
         self.0.last().copied().unwrap_or_default()
     }
 
-    /// A place on the first piece.
+    /// Returns a point of the first segment.
     fn at(&self, part: f64) -> (f64, f64) {
         let ((x, y), (to_x, to_y)) = (self.0[0], self.0[1]);
-        // The curve's own formula, with controls at half of the height.
+        // The Bézier formula, with control points at half the height.
         let rest = 1.0 - part;
         let [first, second, third, last] =
             [rest.powi(3), 3.0 * rest * rest * part, 3.0 * rest * part * part, part.powi(3)];
@@ -356,17 +363,22 @@ impl Line {
     }
 }
 
-/// Colours as they are, and as variables for viewers that know them: a page's own win, or those of the dark scheme.
-const STYLE: &str = ".lqn .paper{fill:#fff;fill:var(--paper,#fff)}.lqn .ink{fill:#1c2733;fill:var(--ink,#1c2733)}\
+/// The colours, as constants and as variables for viewers that support them: a page's variables take
+/// precedence, then the dark scheme's.
+const STYLE: &str = "\
+.lqn .paper{fill:#fff;fill:var(--paper,#fff)}\
+.lqn .ink{fill:#1c2733;fill:var(--ink,#1c2733)}\
 .lqn .dim{fill:#5a6775;fill:var(--dim,#5a6775)}\
 .lqn .task{fill:#eef3f8;fill:var(--task,#eef3f8);stroke:#1c2733;stroke:var(--ink,#1c2733)}\
 .lqn .client{fill:#fdf3e3;fill:var(--client,#fdf3e3)}\
 .lqn .slice{stroke:#1c2733;stroke:var(--ink,#1c2733);stroke-width:.7;fill:none}\
 .lqn .processor{fill:#fff;fill:var(--paper,#fff);stroke:#1c2733;stroke:var(--ink,#1c2733)}\
 .lqn .host{stroke:#5a6775;stroke:var(--dim,#5a6775);fill:none;stroke-width:.8}\
-.lqn .arrow{stroke:#0072b2;stroke:var(--line,#0072b2);fill:none;stroke-width:1.2}.lqn .forward{stroke-dasharray:5 3}\
+.lqn .arrow{stroke:#0072b2;stroke:var(--line,#0072b2);fill:none;stroke-width:1.2}\
+.lqn .forward{stroke-dasharray:5 3}\
 .lqn .head{fill:#0072b2;fill:var(--line,#0072b2);stroke:#0072b2;stroke:var(--line,#0072b2)}\
 .lqn .open{fill:#fff;fill:var(--paper,#fff)}\
-.lqn .mean{fill:#1c2733;fill:var(--ink,#1c2733);stroke:#fff;stroke:var(--paper,#fff);stroke-width:3px;paint-order:stroke;font-size:10px}\
-@media (prefers-color-scheme:dark){.lqn{--paper:#0f1419;--ink:#e6edf3;--dim:#9aa7b4;--task:#182029;--client:#2a2418;\
---line:#4aa8e0}}";
+.lqn .mean{fill:#1c2733;fill:var(--ink,#1c2733);stroke:#fff;stroke:var(--paper,#fff);\
+stroke-width:3px;paint-order:stroke;font-size:10px}\
+@media (prefers-color-scheme:dark){.lqn{--paper:#0f1419;--ink:#e6edf3;--dim:#9aa7b4;--task:#182029;\
+--client:#2a2418;--line:#4aa8e0}}";

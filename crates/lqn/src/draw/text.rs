@@ -1,4 +1,4 @@
-//! The picture in a terminal: layer by layer, a line for each task and each of its entries.
+//! Renders a diagram for a terminal: layer by layer, a line for each task and each of its entries.
 
 use std::fmt::Write as _;
 
@@ -40,7 +40,8 @@ pub(super) fn render(picture: &Picture) -> String {
             }
         }
     }
-    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] mean work, { } how many, < > replicas\n";
+    out += "\n→ waits for the answer  ⇀ goes on  ⇢ is answered by the other instead; ( ) mean calls, [ ] \
+        mean work, { } how many, < > replicas\n";
     out
 }
 

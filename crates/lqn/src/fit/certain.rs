@@ -1,47 +1,49 @@
-//! How certain parameters are: their 95 % intervals, and what the measurements leave open.
+//! The 95 % confidence intervals of the parameters, and the directions that the measurements leave open.
 //!
-//! The covariance is `(JᵀJ)⁻¹`, from the singular values of the derivatives; it is multiplied by what is left over for each
-//! degree of freedom where that is more than the intervals of the measurements allow. A direction with a singular value of
-//! nothing is left open.
+//! The covariance is `(JᵀJ)⁻¹`, computed from the singular values of the derivatives. It is multiplied by the
+//! residual sum of squares per degree of freedom if that exceeds 1, the value that the measurements'
+//! intervals imply. A direction with a singular value of 0 is left open.
 //!
-//! The search goes by logarithms. A parameter that slides towards 0 has no end there, and no slope: whatever it is, nothing
-//! changes, as if it were known, and with it all that depends on it. So the slope of such a one is taken on the linear scale,
-//! upwards from where it is, together with the others, whose intervals are then as wide as they have to be; its own begins
-//! at 0. The interval of whatever is known to no better than a factor of two or so is on the linear scale, too.
+//! The search uses logarithms. A parameter that goes towards 0 has no end there, and its slope vanishes as if
+//! it were known, and with it every parameter that depends on it. So the slope of such a parameter is taken
+//! on the linear scale, upwards from its value, together with the others. Their intervals become as wide as
+//! necessary; its own begins at 0. The interval of a parameter that is known to a factor of about two or
+//! worse is on the linear scale, too.
 
 use super::squares::{Found, Problem, squares};
 use super::svd::Svd;
 use super::{ERROR, HALF, LEAST, student};
 use crate::read::Trouble;
 
-/// What is known of the parameters.
+/// The uncertainty of the parameters.
 pub(super) struct Certain {
-    /// Between what each is, 95 times of 100; none if the measurements do not tell.
+    /// The 95 % interval of each parameter; `None` if the measurements do not determine it.
     pub(super) intervals: Vec<Option<[f64; 2]>>,
-    /// Directions of logarithms in which hardly anything changes, and from where they lead.
+    /// The directions of logarithms in which the measurements hardly change, and the point that they start
+    /// from.
     pub(super) open: Vec<Vec<f64>>,
     pub(super) from: Vec<f64>,
-    /// Numbers that were measured, less parameters that they tell.
+    /// The number of measured values minus that of determined parameters.
     pub(super) freedom: usize,
-    /// How many deviations a number is off, in the mean; 0 without freedom.
+    /// The root mean square residual in standard deviations; 0 without degrees of freedom.
     pub(super) each: f64,
 }
 
-/// Singular values below this part of the length of all measurements are errors of differences of solutions, which are
-/// good to 1e-5.
+/// The ratio of a singular value to the length of all measurements below which it counts as 0. It is the
+/// error of differences of solutions, which are accurate to 1e-5.
 const NOTHING: f64 = 1e-3;
-/// A direction in which something is known to no better than a factor of e is not known.
+/// The half-width of an interval of a logarithm from which a direction counts as unknown: a factor of e.
 const UNKNOWN: f64 = 1.0;
-/// A parameter is near 0 that changes all that was measured by less than this part when it is e times as much.
+/// A parameter counts as near 0 if a factor of e changes all measurements by less than this share.
 const SLIGHT: f64 = 0.02;
-/// Half of an interval of a logarithm from which on it is one of the number itself.
+/// The half-width of an interval of a logarithm from which the interval is on the linear scale.
 const VAGUE: f64 = 0.5;
-/// Of what would be as much as all that was measured: a parameter near 0 is taken for so much where a factor of it is meant,
-/// and searched for from there once more.
+/// The value that replaces a parameter near 0 for factors and for a new search, as a share of the one whose
+/// effect equals all measurements.
 const LIFTED: f64 = 0.02;
 
-/// Works it out. `predicted` are the numbers as they are by what was found; `known` says whether measurements say how exact they
-/// are.
+/// Computes the uncertainty. `predicted` are the numbers of the fitted model; `known` is whether measurements
+/// have intervals.
 pub(super) fn certain(
     problem: &Problem<'_>,
     found: &Found,
@@ -70,7 +72,7 @@ pub(super) fn certain(
     };
     let along = |value: f64| half.map(|half| half / value);
     let values: Vec<f64> = found.at.iter().map(|at| at.exp()).collect();
-    // Where a factor is meant of something that may be nothing.
+    // The least value where a factor of a parameter near 0 is needed.
     let least = |place: usize| units[place].as_ref().map_or(0.0, |(unit, _)| LIFTED * unit);
     let mut open = Vec::new();
     let mut variances = vec![Some(0.0); values.len()];
@@ -108,16 +110,16 @@ pub(super) fn certain(
     })
 }
 
-/// The length of all that was measured, in deviations.
+/// Returns the length of the vector of all measurements, in standard deviations.
 fn length(problem: &Problem<'_>, predicted: &[f64]) -> f64 {
     let each = predicted.iter().zip(&problem.deviations).map(|(own, deviation)| own / deviation);
     squares(&each.collect::<Vec<f64>>()).sqrt()
 }
 
-/// Of a parameter near 0 the unit on the linear scale, and how each number changes by one.
+/// The unit of a parameter near 0 on the linear scale, and the change of each number by one unit.
 type Unit = (f64, Vec<f64>);
 
-/// That of each parameter near 0.
+/// Returns the unit of each parameter near 0.
 fn units(problem: &Problem<'_>, found: &Found, length: f64) -> Result<Vec<Option<Unit>>, Trouble> {
     let one = |(place, column): (usize, &Vec<f64>)| {
         let near = squares(column).sqrt() < SLIGHT * length;
@@ -126,7 +128,8 @@ fn units(problem: &Problem<'_>, found: &Found, length: f64) -> Result<Vec<Option
     found.columns.iter().enumerate().map(one).collect()
 }
 
-/// Where to begin once more: with every parameter near 0 at something that is seen. `None` if none is.
+/// Returns a point for a new search, with each parameter near 0 raised until it has an effect; `None` if
+/// there is none.
 pub(super) fn lifted(
     problem: &Problem<'_>,
     found: &Found,

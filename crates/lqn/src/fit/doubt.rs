@@ -1,8 +1,8 @@
-//! What measurements cannot tell: directions among the parameters in which nothing that was measured changes, and what
-//! would change if it were measured.
+//! Finds what the measurements leave open: directions of the parameters in which no measured number changes,
+//! and the numbers that would change.
 //!
-//! A direction belongs to a small singular value of the derivatives. Several of them are any mixture of one another; by
-//! elimination each is made to have as few parameters as it can.
+//! A direction belongs to a small singular value of the derivatives. Several directions are arbitrary
+//! mixtures of one another; elimination reduces each to as few parameters as possible.
 
 use std::collections::BTreeMap;
 
@@ -12,38 +12,39 @@ use super::squares::Problem;
 use crate::ask::{ACTIVITY, lines};
 use crate::solve;
 
-/// Parameters that can change together without a number changing that was measured.
+/// Parameters that can change together without changing a measured number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Doubt {
-    /// Which, and by what factor each: what does least harm if the first is 10 % more.
+    /// The parameters with the factor of each: the combination that changes least if the first is 10 %
+    /// greater.
     pub together: Vec<(String, f64)>,
-    /// What would tell, the best first.
+    /// The measurements that would decide, the best first.
     pub measure: Vec<Hint>,
 }
 
-/// A number that is not among the measurements.
+/// A number that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hint {
-    /// As in [`crate::ask::Line::kind`].
+    /// The kind, as in [`crate::ask::Line::kind`].
     pub kind: &'static str,
-    /// Of what.
+    /// The name of the object.
     pub name: String,
-    /// As in [`crate::ask::Line::metric`].
+    /// The metric, as in [`crate::ask::Line::metric`].
     pub metric: &'static str,
-    /// Loads at which it tells most: the settings of that row.
+    /// The settings of the row at whose load it changes most.
     pub at: Vec<(String, f64)>,
-    /// By what part it is different for parameters that differ as [`Doubt::together`] says.
+    /// The relative change for the parameters of [`Doubt::together`].
     pub change: f64,
 }
 
-/// Parts of a direction that are less than this part of its greatest do not belong to it.
+/// The share of a direction's greatest component below which another component is dropped.
 const SLIGHT: f64 = 0.08;
-/// Rows that are tried.
+/// The largest number of rows that are tried.
 const TRIED: usize = 6;
-/// What changes by less is no help.
+/// The least change that is worth measuring.
 const HELPS: f64 = 0.01;
 
-/// What these directions mean.
+/// Converts directions to doubts.
 pub(super) fn doubts(problem: &Problem<'_>, at: &[f64], directions: Vec<Vec<f64>>) -> Vec<Doubt> {
     eliminated(directions)
         .into_iter()
@@ -64,7 +65,8 @@ pub(super) fn doubts(problem: &Problem<'_>, at: &[f64], directions: Vec<Vec<f64>
         .collect()
 }
 
-/// The same space, spanned by directions with few parts: reduced row echelon form with the greatest pivots.
+/// Returns directions with few components that span the same space: the reduced row echelon form with the
+/// greatest pivots.
 fn eliminated(mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     let mut pivots: Vec<usize> = Vec::new();
     for done in 0..rows.len() {
@@ -91,7 +93,7 @@ fn eliminated(mut rows: Vec<Vec<f64>>) -> Vec<Vec<f64>> {
     rows
 }
 
-/// Numbers that change along this direction, at the loads that there are.
+/// Returns the numbers that change most along this direction, at the loads of the rows.
 fn hints(problem: &Problem<'_>, at: &[f64], direction: &[f64]) -> Vec<Hint> {
     let mut best: BTreeMap<(&'static str, String, &'static str), (f64, usize)> = BTreeMap::new();
     let every = problem.rows.len().div_ceil(TRIED).max(1);
@@ -104,7 +106,7 @@ fn hints(problem: &Problem<'_>, at: &[f64], direction: &[f64]) -> Vec<Hint> {
         };
         let (Some(less), Some(more)) = (moved(-0.5), moved(0.5)) else { continue };
         for (one, other) in less.into_iter().zip(more) {
-            // What is busy is the same as utilization, where there is one; phases nobody measures alone.
+            // `busy` is equivalent to `utilization`, where that exists; phases are not measured on their own.
             let (a, b) = (one.value.mean, other.value.mean);
             if one.kind == ACTIVITY {
                 continue;
@@ -127,7 +129,7 @@ fn hints(problem: &Problem<'_>, at: &[f64], direction: &[f64]) -> Vec<Hint> {
             Hint { kind, name, metric, at, change: change.exp_m1() }
         })
         .collect();
-    // Utilizations are easy to measure and do not depend on how others wait.
+    // Utilizations are easy to measure and do not depend on waiting.
     let rank =
         |own: &Hint| (own.change * if own.metric == "utilization" { 1.5 } else { 1.0 }, own.kind == "entry");
     all.sort_by(|one, other| {
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn directions_are_made_of_few_parts() {
-        // Two pairs, mixed.
+        // A mixture of two pairs.
         let (one, other) = ([1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 1.0, -0.5]);
         let mix =
             |a: f64, b: f64| -> Vec<f64> { one.iter().zip(&other).map(|(x, y)| a * x + b * y).collect() };

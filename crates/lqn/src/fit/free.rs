@@ -1,4 +1,4 @@
-//! What is to be found where nobody says: all service demands.
+//! The default parameters of a fit: all service demands.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +6,11 @@ use super::Make;
 use crate::Model;
 use crate::model::Body;
 
-/// Names of all demands above 0: of a parameter where it stands for demands and nothing else, so that what is one number
-/// in the text stays one; or `NAME.demand`.
+/// Returns the names of all demands above 0. A parameter of the text that stands only for demands is named
+/// itself, so that equal numbers stay equal; the others are `NAME.demand`.
 ///
 /// # Errors
-/// If no model can be made.
+/// Returns an error if no model can be created.
 pub fn demands(parameters: &[(String, Vec<f64>)], make: &Make<'_>) -> Result<Vec<String>, String> {
     let base = make(&[])?;
     let mut covered = BTreeSet::new();
@@ -20,7 +20,7 @@ pub fn demands(parameters: &[(String, Vec<f64>)], make: &Make<'_>) -> Result<Vec
         if *value <= 0.0 {
             continue;
         }
-        // A number that cannot be this one, such as of threads, is no demand.
+        // A parameter that cannot have this value, such as a number of threads, is no demand.
         let Ok(other) = make(&[(name.clone(), value * 1.37)]) else { continue };
         let Some(own) = changed(&base, other) else { continue };
         if !own.is_empty() && own.is_disjoint(&covered) {
@@ -36,7 +36,7 @@ pub fn demands(parameters: &[(String, Vec<f64>)], make: &Make<'_>) -> Result<Vec
     Ok(names)
 }
 
-/// Activities whose demand is another; `None` if anything else is.
+/// Returns the activities whose demand differs; `None` if anything else differs.
 fn changed(base: &Model, mut other: Model) -> Option<BTreeSet<usize>> {
     if base.activities.len() != other.activities.len() {
         return None;
@@ -51,9 +51,14 @@ fn changed(base: &Model, mut other: Model) -> Option<BTreeSet<usize>> {
     (*base == other).then_some(places)
 }
 
-/// Of a first phase its entry's name, as people call it.
+/// Returns the name of an activity, which for a first phase is its entry's.
 fn name_of(model: &Model, activity: usize) -> &str {
-    let begins = |body: &Body| matches!(body, Body::Phases(phases) if phases.first().is_some_and(|own| own.0 == activity));
+    let begins = |body: &Body| {
+        matches!(
+            body,
+            Body::Phases(phases) if phases.first().is_some_and(|own| own.0 == activity)
+        )
+    };
     let entry = model.entries.iter().find(|entry| begins(&entry.body));
     entry.map_or(&model.activities[activity].name, |entry| &entry.name)
 }

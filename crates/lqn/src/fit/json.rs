@@ -1,9 +1,10 @@
-//! JSON of one kind: a list of objects whose values are numbers, so that each number has a place to point at.
+//! Parses JSON of one form, a list of objects whose values are numbers, and records the position of each
+//! number.
 
 use super::records::{Field, Record, trouble};
 use crate::read::Trouble;
 
-/// Rows at most.
+/// The largest number of rows.
 const MOST: usize = 100_000;
 
 pub(super) fn records(source: &str) -> Result<Vec<Record>, Trouble> {
@@ -40,7 +41,7 @@ impl<'s> Reader<'s> {
         trouble(self.line, self.column, message)
     }
 
-    /// So many bytes, which are whole characters.
+    /// Consumes this number of bytes, which are whole characters.
     fn pass(&mut self, bytes: usize) -> &'s str {
         let (passed, rest) = self.rest.split_at(bytes);
         for c in passed.chars() {
@@ -122,7 +123,7 @@ impl<'s> Reader<'s> {
         Ok(text)
     }
 
-    /// A number, or none of `null`.
+    /// Parses a number; `None` for `null`.
     fn number(&mut self, name: String) -> Result<Option<Field>, Trouble> {
         self.skip();
         let (line, column) = (self.line, self.column);

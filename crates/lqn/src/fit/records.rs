@@ -1,8 +1,9 @@
-//! Measurements out of text: rows of numbers by name, each with its place.
+//! Parses measurements: rows of numbers by name, each with its position in the text.
 //!
-//! CSV (RFC 4180) has a header with the names and a row for each observation, as `sweep -o csv` writes it; or the columns
-//! kind, name, metric and mean with a row for each number, as `simulate -o csv` does. JSON is a list of objects, or one, with
-//! the same names. An empty field, or `null`, was not measured.
+//! CSV (RFC 4180) has a header with the names and a row for each observation, as written by `sweep -o csv`.
+//! Or it has the columns kind, name, metric and mean and a row for each number, as written by
+//! `simulate -o csv`. JSON is a list of objects, or one object, with the same names. An empty field or `null`
+//! was not measured.
 
 use super::json;
 use crate::read::Trouble;
@@ -10,13 +11,13 @@ use crate::read::Trouble;
 /// A number with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
-    /// What it is of: `clients`, `client.response`, `processor.core.utilization.half_width`.
+    /// The name: `clients`, `client.response`, `processor.core.utilization.half_width`.
     pub name: String,
     /// The number.
     pub value: f64,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
@@ -26,13 +27,13 @@ impl Field {
     }
 }
 
-/// What was measured together.
+/// The numbers of one observation.
 pub type Record = Vec<Field>;
 
-/// Reads a text in either format.
+/// Parses a text in either format.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place; a text without a number.
+/// Returns the first error with its position, also if there is no number.
 pub fn records(source: &str) -> Result<Vec<Record>, Trouble> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let found =
@@ -87,7 +88,7 @@ fn csv(source: &str) -> Result<Vec<Record>, Trouble> {
             all.push(row.collect::<Result<_, _>>()?);
             continue;
         };
-        // A row for each number: rows with the same settings are one observation.
+        // One row per number: rows with the same settings are one observation.
         let half = place("half_width");
         let others =
             (0..head.len()).filter(|at| ![kind, name, metric, mean].contains(at) && Some(*at) != half);
@@ -111,7 +112,7 @@ fn csv(source: &str) -> Result<Vec<Record>, Trouble> {
     Ok(all)
 }
 
-/// The fields of a line of CSV (without line breaks in quotes), each with the column where it begins.
+/// Splits a line of CSV into fields (without line breaks in quotes), each with its first column.
 fn fields(line: &str) -> Vec<(String, usize)> {
     let mut all = vec![(String::new(), 1)];
     let mut quoted = false;

@@ -1,4 +1,5 @@
-//! Observations in the words of a model: which names are settings of the load, which are numbers that were measured.
+//! Interprets observations by a model: decides which names are settings of the load and which are measured
+//! numbers.
 
 use super::records::{Field, Record};
 use super::{Make, failed};
@@ -9,31 +10,31 @@ use crate::model::Copies;
 use crate::read::Trouble;
 use crate::{Model, solve};
 
-/// What was measured together, at one load.
+/// The measurements at one load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Where it stands.
+    /// The line of the row.
     pub line: usize,
-    /// Parameters and numbers of the model, and what they were.
+    /// The parameters and numbers of the model that were set, with their values.
     pub settings: Vec<(String, f64)>,
-    /// How many times as much it counts as a row with 1.
+    /// The weight relative to other rows; 1 by default.
     pub weight: f64,
-    /// The numbers.
+    /// The measured numbers.
     pub seen: Vec<Seen>,
 }
 
-/// A number that was measured.
+/// A measured number.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// As in [`Line::kind`].
+    /// The kind, as in [`Line::kind`].
     pub kind: &'static str,
-    /// Of what.
+    /// The name of the object.
     pub name: String,
-    /// As in [`Line::metric`].
+    /// The metric, as in [`Line::metric`].
     pub metric: &'static str,
-    /// The number.
+    /// The value.
     pub value: f64,
-    /// Half of its 95 % interval, if that is known.
+    /// Half the width of its 95 % interval, if known.
     pub half_width: Option<f64>,
 }
 
@@ -43,25 +44,24 @@ impl Seen {
     }
 }
 
-/// Observations, and what was left aside.
+/// The interpreted observations, and notes on those that were ignored.
 #[derive(Debug)]
 pub struct Observed {
-    /// At least one, each with a number at least.
+    /// The rows, at least one, each with at least one number.
     pub rows: Vec<Row>,
-    /// In sentences.
+    /// The notes, one sentence each.
     pub notes: Vec<String>,
 }
 
-/// Between these are numbers that are measured, set or searched, but for 0: times of a thousandth of a nanosecond, and so many
-/// requests a second.
+/// The least absolute value of a measured number, setting or parameter, except 0: a time of a picosecond.
 pub(super) const SMALLEST: f64 = 1e-12;
-/// See [`SMALLEST`].
+/// The greatest absolute value; see [`SMALLEST`].
 pub(super) const LARGEST: f64 = 1e12;
 
-/// Makes sense of records by the model that they are of. `free` are the names of what is to be found, which no row may set.
+/// Interprets records by their model. `free` are the names of the parameters to find, which no row may set.
 ///
 /// # Errors
-/// Names that the model does not have, values that cannot be; rows without a number.
+/// Returns an error for names that the model does not have, for invalid values, and if no row has a number.
 pub fn observed(records: &[Record], make: &Make<'_>, free: &[String]) -> Result<Observed, Trouble> {
     let mut rows = Vec::new();
     let mut dropped = Dropped::default();
@@ -77,17 +77,17 @@ pub fn observed(records: &[Record], make: &Make<'_>, free: &[String]) -> Result<
     }
 }
 
-/// What a field is.
+/// The meaning of a field.
 enum What {
     Setting,
     Weight,
     Number(usize),
     Half(usize),
-    /// A number that only simulations have.
+    /// A number that only simulations provide.
     Beyond,
 }
 
-/// The model as it is, for its names.
+/// The unchanged model, for its names.
 struct Base<'b> {
     model: Model,
     lines: Vec<Line>,
@@ -114,7 +114,7 @@ impl Base<'_> {
                 What::Beyond => dropped.beyond += 1,
             }
         }
-        // A value that the model cannot have is found by setting it.
+        // Creating the model detects invalid values.
         let model = make(&settings).map_err(|why| {
             let own = record.iter().find(|field| why.contains(field.name.as_str())).unwrap_or(&record[0]);
             own.says(why)
@@ -131,7 +131,7 @@ impl Base<'_> {
             }
             let half_width = half.map(|half| half.value).filter(|half| *half > 0.0);
             if field.value == 0.0 && half_width.is_none() {
-                // Nothing is known of how exactly it is nothing.
+                // Without an interval, the accuracy of a zero is unknown.
                 dropped.zeros += 1;
                 continue;
             }
@@ -144,7 +144,7 @@ impl Base<'_> {
     }
 }
 
-/// Is it a number that somebody could have measured, or set? Squares of what is far beyond that are no numbers any more.
+/// Refuses values beyond those that can be measured or set: their squares may overflow.
 fn sane(field: &Field) -> Result<(), Trouble> {
     let size = field.value.abs();
     if size == 0.0 || (SMALLEST..=LARGEST).contains(&size) {
@@ -153,12 +153,13 @@ fn sane(field: &Field) -> Result<(), Trouble> {
     let (than, what, bound) =
         if size > LARGEST { ("above", "large", LARGEST) } else { ("below", "small", SMALLEST) };
     Err(field.says(format!(
-        "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units right?",
+        "`{}` is {:e}: nothing that is measured is as {what} as that ({than} {bound:e}); are the units \
+        right?",
         field.name, field.value
     )))
 }
 
-/// A number of the model has one value in a row.
+/// Refuses a second value of a number in a row.
 fn once<'f>(
     before: &[(usize, &'f Field)],
     line: usize,
@@ -175,7 +176,7 @@ fn once<'f>(
     }
 }
 
-/// Nothing is busier than it can be, but for what rounding makes of it.
+/// Refuses a utilization above the limit, apart from rounding.
 fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
     const ROUNDED: f64 = 1.0 + 1e-6;
     let task = || model.tasks.iter().find(|own| own.name == line.name).map(|own| (own.copies, "threads"));
@@ -185,7 +186,8 @@ fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
     let Some((Copies::Some(count), what)) = own.filter(|_| line.kind != "entry") else { return Ok(()) };
     match line.metric {
         "utilization" if field.value > ROUNDED => Err(field.says(format!(
-            "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` says",
+            "`{}` cannot be above 1: it is the part of all {what} that is in use; how many are, `{}.busy` \
+            says",
             field.name, line.name
         ))),
         "busy" if field.value > f64::from(count) * ROUNDED => Err(field.says(format!(
@@ -196,7 +198,7 @@ fn within(model: &Model, line: &Line, field: &Field) -> Result<(), Trouble> {
     }
 }
 
-/// Is it a number that formulas do not have?
+/// Returns `true` for a number that the analytic solution does not provide.
 fn beyond(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, word)| PLAYED.contains(&word))
 }
@@ -224,7 +226,7 @@ fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<
     }
     match make(&[(name.to_owned(), field.value)]) {
         Ok(_) => return Ok(What::Setting),
-        // It is one, and cannot have this value.
+        // The parameter exists, and cannot have this value.
         Err(why) if !name.contains('.') && !why.contains(&format!("no parameter `${name}`")) => {
             return Err(field.says(why));
         }
@@ -232,14 +234,15 @@ fn what(field: &Field, known: &[Line], base: &Model, make: &Make<'_>) -> Result<
     }
     let words = WORDS.map(|(word, _)| word).join(", ");
     Err(field.says(format!(
-        "`{name}` is no parameter of the model, no number of it (NAME.{words}) and nothing that could be measured \
+        "`{name}` is no parameter of the model, no number of it (NAME.{words}) and nothing that could be \
+         measured \
          (NAME.{})",
         METRICS.join(", ")
     )))
 }
 
-/// Which of the lines a name means: `task.client.response`, or `client.response` where tasks go before processors, and
-/// those before entries, and those before phases and activities.
+/// Finds the line that a name refers to. The name is `task.client.response`, or `client.response`, which is
+/// looked up among tasks, processors, entries, and phases and activities, in this order.
 fn number(name: &str, known: &[Line]) -> Option<usize> {
     let (whose, metric) = name.rsplit_once('.')?;
     let metric = if metric == "utilisation" { "utilization" } else { metric };
@@ -250,9 +253,9 @@ fn number(name: &str, known: &[Line]) -> Option<usize> {
     whole.or_else(|| ["task", "processor", "entry", ACTIVITY].into_iter().find_map(|kind| find(kind, whose)))
 }
 
-/// Takes out what follows from other numbers of the row, which would count twice: how many are busy beside the part that
-/// is; of clients all but one of response time, throughput and how many are busy (Little's law, where the time to think
-/// is known); throughputs of servers beside those of clients.
+/// Removes numbers that follow from others of the row and would count twice. These are `busy` if there is
+/// `utilization`, and throughputs of servers if there are those of clients. Of a client's response time,
+/// throughput and `busy` one is kept (Little's law), if the think time is known.
 fn leave_out(seen: &mut Vec<Seen>, model: &Model, free: &[String]) -> usize {
     let before = seen.len();
     let all = seen.clone();
@@ -287,7 +290,7 @@ struct Dropped {
 }
 
 impl Dropped {
-    /// Why nothing is left of all measurements.
+    /// Returns the reason why no measurement is left.
     fn nothing(&self) -> &'static str {
         match self {
             Self { beyond: 0, zeros: 0, .. } => "nothing was measured: these are settings only",
@@ -295,7 +298,8 @@ impl Dropped {
                 "nothing was measured that tells: a 0 without half of its interval says nothing"
             }
             _ => {
-                "a model is not fitted to percentiles, nor to what fails: formulas do not have them; measure response \
+                "a model is not fitted to percentiles, nor to what fails: formulas do not have them; measure \
+                 response \
                  times, throughputs, waiting, service or utilizations, too"
             }
         }

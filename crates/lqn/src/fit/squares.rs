@@ -1,6 +1,6 @@
-//! Weighted least squares in the logarithms of the parameters: Levenberg 1944, Marquardt 1963, in the form of Moré (The
-//! Levenberg-Marquardt algorithm: implementation and theory, 1978) without his trust region. Derivatives are central
-//! differences; their step is large against what a solution is certain to.
+//! Weighted least squares in the logarithms of the parameters: Levenberg 1944, Marquardt 1963, in the form of
+//! Moré (The Levenberg-Marquardt algorithm: implementation and theory, 1978) without his trust region.
+//! Derivatives are central differences; their step is large compared with the accuracy of a solution.
 
 use super::rows::{Row, Seen};
 use super::svd::Svd;
@@ -9,33 +9,36 @@ use crate::ask::lines;
 use crate::read::Trouble;
 use crate::{Model, solve};
 
-/// Step of a logarithm for differences.
+/// The step of a logarithm for differences.
 pub(super) const STEP: f64 = 0.02;
-/// A parameter is no further from where it began than by this factor, in logarithms.
+/// The largest distance of a logarithm from its initial value.
 const FAR: f64 = 9.3;
-/// Steps at most.
+/// The largest number of steps.
 const MOST: usize = 60;
-/// How many times as much as it is, or as it was to begin with, a parameter may be that nothing tells of.
+/// The largest factor, relative to its present or initial value, of a parameter without any effect on the
+/// measurements.
 const CAP: f64 = 100.0;
 
-/// What is to be made small.
+/// A least squares problem.
 pub(super) struct Problem<'p> {
     pub(super) names: &'p [String],
     pub(super) rows: &'p [Row],
     pub(super) make: &'p Make<'p>,
-    /// Of each number of each row, one after the other: by what a simulation differed from the formulas.
+    /// The correction factor of each number of each row, consecutively: the ratio of simulation and analytic
+    /// solution.
     pub(super) factors: Vec<f64>,
-    /// The standard deviation of each.
+    /// The standard deviation of each number.
     pub(super) deviations: Vec<f64>,
     pub(super) begin: Vec<f64>,
 }
 
-/// Where a search came to an end.
+/// The end of a search.
 pub(super) struct Found {
     pub(super) at: Vec<f64>,
-    /// Of each number, how many deviations it is off.
+    /// The residual of each number, in standard deviations.
     pub(super) off: Vec<f64>,
-    /// How each number changes with the logarithm of each parameter, in deviations: a column for each parameter.
+    /// The derivative of each number with respect to the logarithm of each parameter, in standard deviations:
+    /// a column per parameter.
     pub(super) columns: Vec<Vec<f64>>,
     pub(super) converged: bool,
 }
@@ -55,14 +58,14 @@ impl Problem<'_> {
         self.rows.iter().flat_map(|row| &row.seen)
     }
 
-    /// The model of a row with these parameters, which are given by their logarithms.
+    /// Creates the model of a row with these logarithms of the parameters.
     pub(super) fn model(&self, row: &Row, at: &[f64]) -> Result<Model, String> {
         let free = self.names.iter().zip(at).map(|(name, value)| (name.clone(), value.exp()));
         let set: Vec<(String, f64)> = row.settings.iter().cloned().chain(free).collect();
         (self.make)(&set)
     }
 
-    /// What formulas say of a row's numbers; `None` where more comes than can be served.
+    /// Solves the model of a row and returns the measured numbers; `None` if it is overloaded.
     pub(super) fn solved(&self, row: &Row, at: &[f64]) -> Result<Option<Vec<f64>>, Trouble> {
         let model = self.model(row, at).map_err(|why| failed(row.line, why))?;
         let (found, how) = solve(&model);
@@ -77,7 +80,7 @@ impl Problem<'_> {
         Ok(row.seen.iter().map(value).collect())
     }
 
-    /// What is to be seen with these parameters, by formulas and factors.
+    /// Returns all numbers with these parameters: the analytic solution times the factors.
     pub(super) fn predicted(&self, at: &[f64]) -> Result<Option<Vec<f64>>, Trouble> {
         let mut all = Vec::with_capacity(self.factors.len());
         for row in self.rows {
@@ -96,7 +99,8 @@ impl Problem<'_> {
         }))
     }
 
-    /// How each number changes with the logarithm of each parameter, in deviations.
+    /// Returns the derivative of each number with respect to the logarithm of each parameter, in standard
+    /// deviations.
     fn slopes(&self, at: &[f64], off: &[f64]) -> Result<Vec<Vec<f64>>, Trouble> {
         let mut columns = Vec::with_capacity(at.len());
         for place in 0..at.len() {
@@ -111,7 +115,7 @@ impl Problem<'_> {
             };
             columns.push(match (less, more) {
                 (Some(less), Some(more)) => each(&less, &more, 2.0 * STEP),
-                // More than that cannot be served.
+                // The model is overloaded with a greater value.
                 (Some(less), None) => each(&less, off, STEP),
                 (None, Some(more)) => each(off, &more, STEP),
                 (None, None) => vec![0.0; off.len()],
@@ -120,9 +124,9 @@ impl Problem<'_> {
         Ok(columns)
     }
 
-    /// How each number changes with a parameter itself, upwards from where it is, and the unit of that: the change that
-    /// would be as much as all that was measured (of length `length`) if it went on so, or [`CAP`] times what the parameter
-    /// may well be.
+    /// Returns the derivative of each number with respect to a parameter itself, upwards from its value, in
+    /// units that it also returns. A unit is the change whose effect, extrapolated, equals all measurements
+    /// (of length `length`). It is at most [`CAP`] times the plausible value of the parameter.
     pub(super) fn upwards(
         &self,
         found: &Found,
@@ -139,13 +143,13 @@ impl Problem<'_> {
         };
         let mut step = most;
         for _ in 0..MOST {
-            // As far as differences of logarithms go.
+            // As far as the differences of logarithms go.
             let whole = moved(step)?.filter(|own| squares(own).sqrt() <= 2.0 * STEP * length);
             let (Some(whole), Some(half)) = (whole, moved(step / 2.0)?) else {
                 step /= 2.0;
                 continue;
             };
-            // Richardson: as good as a central difference, which there is none of.
+            // Richardson extrapolation: as accurate as a central difference, which is impossible here.
             let slope: Vec<f64> =
                 whole.iter().zip(&half).map(|(whole, half)| (4.0 * half - whole) / step).collect();
             let steep = squares(&slope).sqrt();
@@ -155,7 +159,7 @@ impl Problem<'_> {
         Ok((most, vec![0.0; found.off.len()]))
     }
 
-    /// Searches from here on; `None` if there more comes than can be served.
+    /// Searches from this point; `None` if the model is overloaded there.
     pub(super) fn search(&self, from: &[f64]) -> Result<Option<Found>, Trouble> {
         let mut at = from.to_vec();
         let Some(mut off) = self.off(&at)? else { return Ok(None) };
@@ -195,7 +199,7 @@ impl Problem<'_> {
                 damping = (damping * 10.0).min(1e6);
             }
             let Some((next, own)) = better else {
-                // No way leads down from here.
+                // No step reduces the sum of squares.
                 converged = true;
                 break;
             };

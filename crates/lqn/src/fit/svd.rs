@@ -1,25 +1,25 @@
-//! Singular values of a small matrix by one-sided Jacobi rotations (Hestenes 1958; Golub and Van Loan, Matrix
-//! computations, section 8.6): slow for large ones, and to the last digit also where columns are nearly alike, which is
-//! what a fit wants to know.
+//! The singular value decomposition of a small matrix by one-sided Jacobi rotations (Hestenes 1958; Golub and
+//! Van Loan, Matrix computations, section 8.6). The method is slow for large matrices, and accurate to the
+//! last digit also for nearly parallel columns, as a fit requires.
 //!
 //! The linear algebra is this crate's own: a fit has matrices of a few columns, for which 60 lines replace a
 //! library of hundreds of files.
 
-/// `A = U S Vᵀ`, singular values in falling order.
+/// The decomposition `A = U S Vᵀ`, with singular values in descending order.
 pub(super) struct Svd {
-    /// Columns of `U` times their singular values.
+    /// The columns of `U`, each multiplied by its singular value.
     scaled: Vec<Vec<f64>>,
-    /// Singular values, as many as `A` has columns.
+    /// The singular values, as many as `A` has columns.
     pub(super) values: Vec<f64>,
-    /// Columns of `V`: a direction among the parameters for each singular value.
+    /// The columns of `V`: a direction of the parameters for each singular value.
     pub(super) directions: Vec<Vec<f64>>,
 }
 
-/// Sweeps at most; some ten are enough for any matrix that was ever seen.
+/// The largest number of sweeps; about ten suffice in practice.
 const SWEEPS: usize = 60;
 
 impl Svd {
-    /// Of a matrix that is given by its columns, all of one length.
+    /// Decomposes a matrix given by its columns, which have equal lengths.
     pub(super) fn of(mut columns: Vec<Vec<f64>>) -> Self {
         let count = columns.len();
         let unit = |place| (0..count).map(|own| if own == place { 1.0 } else { 0.0 }).collect();
@@ -56,7 +56,7 @@ impl Svd {
         }
     }
 
-    /// What minimises `|A x - b|² + damping |x|²`.
+    /// Returns the `x` that minimises `|A x - b|² + damping |x|²`.
     pub(super) fn solve(&self, b: &[f64], damping: f64) -> Vec<f64> {
         let mut x = vec![0.0; self.directions.len()];
         for ((own, value), direction) in self.scaled.iter().zip(&self.values).zip(&self.directions) {
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn a_system_is_solved_and_what_cannot_be_told_is_left() {
-        // 2x + y = 5, x - y = 1, 3x = 6.
+        // The system 2x + y = 5, x - y = 1, 3x = 6.
         let svd = Svd::of(vec![vec![2.0, 1.0, 3.0], vec![1.0, -1.0, 0.0]]);
         let x = svd.solve(&[5.0, 1.0, 6.0], 0.0);
         assert!((x[0] - 2.0).abs() < 1e-12 && (x[1] - 1.0).abs() < 1e-12, "{x:?}");
-        // Only the sum counts.
+        // Only the sum of the unknowns matters.
         let svd = Svd::of(vec![vec![1.0, 2.0], vec![1.0, 2.0]]);
         assert!(svd.values[1] < 1e-12 * svd.values[0], "{:?}", svd.values);
         assert!((svd.directions[1][0] + svd.directions[1][1]).abs() < 1e-9, "{:?}", svd.directions);

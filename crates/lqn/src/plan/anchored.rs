@@ -1,25 +1,27 @@
-//! A sweep of which few points are simulated, and all are solved.
+//! A sweep with all points solved analytically and few simulated.
 //!
-//! What the solver is off by changes slowly along a sweep, but it does change: it is little where nobody waits and where one
-//! thing is always busy, and most in between. One simulated point corrects what is near to it, and what is far from it may
-//! become worse than it was; over two hundred points from a fiftieth to four times the clients of a model, response times
-//! are off by 7 % at 95 of 100 points with one, which is more than without any, and by less than 4 % with five.
+//! The bias of the solver changes slowly along a sweep. It is small where no request waits and where one
+//! resource is always busy, and greatest in between. One simulated point corrects the points near it and may
+//! make distant ones worse. Consider 200 points from 1/50 of a model's clients to four times as many. At the
+//! 95th percentile, the error of response times is 7 % with one simulated point, more than without any, and
+//! below 4 % with five.
 
 use super::{HALF, pairs};
 use crate::ask::Whole;
 use crate::model::{Copies, Role};
 use crate::{Estimate, Findings, Model};
 
-/// How far the solver is typically off at a point that was not simulated, after the factor of those that were.
+/// The typical relative error of the solver at a point between simulated ones, after correction.
 const ANCHORED: f64 = 0.02;
-/// Points that are simulated.
+/// The number of simulated points.
 const ANCHORS: usize = 5;
 
-/// Where points stand along a sweep: their place on that of its axes by which they are corrected.
+/// The position of a point along the axis of a sweep by which results are corrected.
 pub type Along = usize;
 
-/// Places of those of these points, models and what is solved of them, that are best simulated, of a sweep along one axis. They are as far apart as can be,
-/// by how far they are along it and by how much the solved response time changes on the way, half each.
+/// Returns the indices of the points to simulate in a sweep along one axis, given all points' models and
+/// analytic results. They are spread evenly by position and by the change of the solved response time, with
+/// equal weights.
 pub fn anchors(solved: &[(&Model, &Findings)]) -> Vec<usize> {
     let last = solved.len().saturating_sub(1);
     if solved.len() <= ANCHORS {
@@ -46,21 +48,22 @@ pub fn anchors(solved: &[(&Model, &Findings)]) -> Vec<usize> {
     places
 }
 
-/// How far what lies between two solved points may be off what is solved there, for all on both sides to be taken from the
-/// line between: there it is off by a quarter of that.
+/// The largest relative error of interpolation at the midpoint with which the points on both sides are
+/// interpolated. Their error is about a quarter of it.
 const STRAIGHT: f64 = 0.004;
-/// Points from one that is solved to the next at first.
+/// The initial distance between solved points.
 const STRIDE: usize = 8;
 
-/// What formulas say of a point, and whether they are sure of it.
+/// The analytic results of a point, and whether they are reliable.
 pub type Solved = (Findings, bool);
 
-/// What formulas say of the points of a sweep, and whether they are sure of it. Few are solved, for numbers change smoothly along
-/// a line: every eighth, and in between as many as it takes until those that are left lie between two that say nearly the same of
-/// what is between them. `lines` are places of points that follow one another and differ in one number; each place is in one of
-/// them. `solve` is asked for some places at once, and answers in their order.
+/// Returns the analytic results of all points of a sweep, and whether they are reliable. Results change
+/// smoothly along a line, so few points are solved and the others are interpolated. Every eighth point is
+/// solved, and then midpoints until interpolation between their neighbours matches them.
 ///
-/// A point between others that are sure is taken to be so.
+/// `lines` are indices of consecutive points that differ in one number; each index is in one of them. `solve`
+/// gets several indices at once and returns results in their order. A point between reliable ones is taken to
+/// be reliable.
 pub fn solved_lines(
     count: usize,
     lines: &[Vec<usize>],
@@ -71,7 +74,7 @@ pub fn solved_lines(
         let solved = solve(&places);
         places.into_iter().zip(solved).for_each(|(place, own)| found[place] = Some(own));
     };
-    // Stretches of which both ends are solved: their line, and places in that.
+    // The segments with solved ends: the line, and the positions in it.
     let mut open: Vec<(usize, usize, usize)> = Vec::new();
     let mut first = Vec::new();
     for (number, line) in lines.iter().enumerate() {
@@ -113,7 +116,7 @@ pub fn solved_lines(
         }
         open = next;
     }
-    // None is left, unless lines leave out a place.
+    // Only indices that are in no line are left.
     let left: Vec<usize> = (0..count).filter(|place| found[*place].is_none()).collect();
     put(&mut found, left);
     found.into_iter().flatten().collect()
@@ -123,7 +126,7 @@ fn part(from: usize, to: usize, at: usize) -> f64 {
     (at - from) as f64 / (to - from).max(1) as f64
 }
 
-/// What is so far on the way from one to the other, evenly in logarithms; none if they have not the same parts.
+/// Interpolates geometrically between two results; `None` if their structures differ.
 fn between(one: &Findings, other: &Findings, part: f64) -> Option<Findings> {
     let shape = |own: &Findings| {
         [own.tasks.len(), own.entries.len(), own.processors.len(), own.activities.len(), own.calls.len()]
@@ -140,7 +143,7 @@ fn between(one: &Findings, other: &Findings, part: f64) -> Option<Findings> {
     })
 }
 
-/// By how much throughputs, response times and what is busy differ at most, as a part of them.
+/// Returns the greatest relative difference of throughputs, response times and busy values.
 fn apart(one: &Findings, other: &Findings) -> f64 {
     let numbers = |own: &Findings| {
         let tasks = own.tasks.iter().flat_map(|own| [Some(own.throughput), own.response, Some(own.busy)]);
@@ -163,11 +166,12 @@ fn apart(one: &Findings, other: &Findings) -> f64 {
     one.iter().zip(&other).map(off).fold(0.0, f64::max)
 }
 
-/// Corrects the solved points of a sweep, one for each model, by those that were simulated, given by their places in the list;
-/// what a [`plan`](super::plan()) found of a point counts as simulated, too. `along` says where each point stands.
+/// Corrects the analytic results of a sweep, one for each model, by the simulated points, given by their
+/// indices. The result of a [`plan`](super::plan()) counts as simulated, too. `along` is the position of each
+/// point.
 ///
-/// Between two simulated points the factor goes from the one's to the other's evenly; beyond the outermost it stays.
-/// Throughputs of clients follow from their response times. All points have the same tasks, entries and processors.
+/// Between two simulated points the factor is interpolated; beyond the outermost it is constant. Throughputs
+/// of clients follow from their response times. All points have the same tasks, entries and processors.
 pub fn anchored_sweep(
     points: &[Model],
     solved: &[Findings],
@@ -190,11 +194,11 @@ pub fn anchored_sweep(
     corrected.collect()
 }
 
-/// By what a simulation differs from the solver: the factor, and its half interval.
+/// Returns the ratio of simulation and solution with its half-width.
 fn factors(simulated: &Findings, solved: &Findings) -> Findings {
     pairs(simulated, solved, &|run, own, _| {
         if own.mean > 0.0 && run.mean > 0.0 {
-            // What hardly ever waits has no factor that means something.
+            // If requests hardly ever wait, the ratio is meaningless.
             let mean = (run.mean / own.mean).clamp(0.25, 4.0);
             Estimate { mean, half_width: (run.half_width / run.mean).min(1.0) }
         } else {
@@ -217,7 +221,7 @@ fn factor_at(anchors: &[(Along, Findings)], at: Along) -> Option<Findings> {
     }))
 }
 
-/// Little's law for clients, and nothing busier than it can be.
+/// Restores Little's law for clients, and the limits of busy values.
 fn hold_together(model: &Model, found: &mut Findings) {
     let many = |copies: Copies| match copies {
         Copies::Some(count) => f64::from(count),

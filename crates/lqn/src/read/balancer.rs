@@ -1,10 +1,12 @@
-//! A short TOML for people who begin from a balancer: clients, the balancer, groups and their members.
+//! A short TOML format for load balancing: clients, the balancer, groups and their members.
 //!
-//! Each becomes what it is in a layered queueing network: clients a reference task, or requests from outside; the balancer
-//! a task with as many threads as are needed and an entry for each group, which forwards by the group's policy; a member
-//! a task on a processor of its own, which is shared. Where a group has a timeout or retries, the balancer calls a task
-//! that does nothing but choose, so that each try chooses anew. Where a group `asks` (handle-driven), its clients do the same, and only so many
-//! requests go to the balancer, which forwards none.
+//! It is converted to a layered queueing network. Clients become a reference task, or requests from outside.
+//! The balancer becomes a task with unlimited threads and an entry for each group, which forwards by the
+//! group's policy. A member becomes a task on a processor of its own with processor sharing.
+//!
+//! If a group has a timeout or retries, the balancer calls a task that only chooses the member, so that each
+//! attempt chooses anew. If a group has `asks` (handle-driven balancing), its clients call that task
+//! themselves. Then only the given number of requests go to the balancer, which forwards none.
 
 use std::fmt;
 
@@ -16,7 +18,7 @@ use super::limits;
 use super::{At, Scope, Trouble, route};
 use crate::model::{Copies, Order, Patience, Policy, Routing, Scheduling};
 
-/// Does a text begin as TOML does, and no other format: with a table, or with `name = …`?
+/// Returns `true` if a text begins like TOML and no other format: with a table, or with `name = …`.
 pub(super) fn is_it(source: &str) -> bool {
     let mut lines = source.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let Some(line) = lines.next() else { return false };
@@ -93,11 +95,12 @@ struct Member {
     processor: Option<Spanned<String>>,
 }
 
-/// Seconds: a number, or a text with a unit.
+/// A time in seconds, written as a number, or as a string with a unit.
 #[derive(Clone, Copy)]
 struct Time(f64);
 
-/// Units, how many seconds they are, over what: division by a million is exact where a millionth is not. Longer words first.
+/// The units, as fractions of seconds: division by a million is exact where a millionth is not. A unit comes
+/// before those that are its suffix.
 const UNITS: [(&str, f64, f64); 7] = [
     ("ns", 1.0, 1e9),
     ("us", 1.0, 1e6),
@@ -144,12 +147,12 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-/// Reads a whole file.
+/// Parses a file.
 pub(super) fn draft(source: &str) -> Result<Draft, Trouble> {
     let places = Places(source);
     let file: File = toml::from_str(source).map_err(|error| {
         let at = places.at(error.span().map_or(0, |span| span.start));
-        // It may name what is there in several lines.
+        // The message may list alternatives on several lines.
         at.says(error.message().trim().replace('\n', "; "))
     })?;
     let mut maker = Maker { places, draft: Draft::default() };
@@ -190,7 +193,7 @@ impl Maker<'_> {
         }
         let own = file.balancer.as_ref();
         let workers = own.and_then(|own| own.workers.as_ref());
-        // Who does not say what work the balancer has leaves it out.
+        // Without a table for the balancer, its own work is ignored.
         let workers = match (own, workers) {
             (None, _) => Copies::Infinite,
             (_, workers) => self.count(workers, "workers")?.unwrap_or(Copies::Some(1)),
@@ -214,7 +217,8 @@ impl Maker<'_> {
             let router = match (patience, &group.asks) {
                 (Some(_), Some(asks)) => {
                     return Err(self.places.of(asks).says(
-                        "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and `backoff` are those of the \
+                        "a balancer that only says whom to ask waits for no member: `timeout`, `retries` and \
+                         `backoff` are those of the \
                          clients",
                     ));
                 }
@@ -284,7 +288,8 @@ impl Maker<'_> {
             }
             _ => {
                 return Err(name.at.says(format!(
-                    "`{}` has either a number (clients that think in between) or a rate (requests per second)",
+                    "`{}` has either a number (clients that think in between) or a rate (requests per \
+                    second)",
                     name.text
                 )));
             }
@@ -293,14 +298,14 @@ impl Maker<'_> {
         let to = Name { text: group.clone(), at: self.places.of(&own.group) };
         let to = if asked.asks.is_some() { choice(&to) } else { to };
         entry.phases[0].calls.push(Call { patience, ..Call::new(to, 1.0, true) });
-        // Exactly one request each time.
+        // Exactly one request per cycle.
         entry.phases[0].order = Order::Deterministic;
         self.draft.tasks.push(who);
         self.draft.entries.push(entry);
         Ok(())
     }
 
-    /// Members with their processors; what the balancer forwards to each.
+    /// Adds the members with their processors; returns the targets of the balancer with their weights.
     fn members(
         &mut self,
         group: &Group,
@@ -364,7 +369,8 @@ impl Maker<'_> {
                 let at = self.places.of(queue);
                 if threads == Copies::Infinite {
                     return Err(at.says(format!(
-                        "nothing waits for a thread of `{}`, which has as many as are needed: give it `threads`",
+                        "nothing waits for a thread of `{}`, which has as many as are needed: give it \
+                        `threads`",
                         one.text
                     )));
                 }
@@ -378,7 +384,7 @@ impl Maker<'_> {
         Ok(targets)
     }
 
-    /// The processor of another member, which this one runs on, too.
+    /// Returns the processor of another member, which this one shares.
     fn shared(&self, own: &Member, other: &Spanned<String>) -> Result<Name, Trouble> {
         let at = self.places.of(other);
         if let Some(twice) = own.cores.as_ref().or(own.speed.as_ref()) {
@@ -401,7 +407,8 @@ impl Maker<'_> {
         let mut routing = match &group.policy {
             Some(policy) if policy.get_ref().contains('$') => {
                 let what = format!(
-                    "this form has no parameters: write a number here, and change it by its name (--set {}.age=2)",
+                    "this form has no parameters: write a number here, and change it by its name (--set \
+                    {}.age=2)",
                     group.name.get_ref()
                 );
                 return Err(self.places.of(policy).says(what));
@@ -435,7 +442,7 @@ impl Maker<'_> {
         Ok(patience)
     }
 
-    /// A name of all formats: two or more letters, digits and `_`.
+    /// Checks a name that all formats allow: two or more letters, digits and `_`.
     fn word(&self, own: &Spanned<String>) -> Result<Name, Trouble> {
         let (text, at) = (own.get_ref(), self.places.of(own));
         let letters = text.chars().all(|c| c.is_alphanumeric() || c == '_') && text.chars().count() > 1;
@@ -478,7 +485,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Nobody wrote that name.
+    /// Records a generated name with its description.
     fn made(&mut self, name: &Name, called: String) {
         self.draft.made.push((name.text.clone(), called));
     }
@@ -492,12 +499,12 @@ fn task(name: Name, processor: Name, copies: Copies) -> Task {
     Task { copies, ..Task::new(name, processor) }
 }
 
-/// The entry that chooses a member of a group.
+/// Returns the name of the entry that chooses a member of a group.
 fn choice(group: &Name) -> Name {
     Name { text: format!("{}_choice", group.text), at: group.at }
 }
 
-/// An entry with a first phase.
+/// Creates an entry with a first phase.
 fn work(name: Name, demand: f64, variation: f64) -> Entry {
     let mut entry = Entry { name, ..Entry::default() };
     entry.phases[0] = Activity { demand, variation, ..Activity::default() };

@@ -1,11 +1,11 @@
-//! A model before its names are looked up.
+//! A model before its names are resolved.
 
 use std::collections::HashSet;
 
 use super::At;
 use crate::model::{Copies, Order, Patience, Routing, Scheduling};
 
-/// A name, and where it stands.
+/// A name and its position.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Name {
     pub(super) text: String,
@@ -19,15 +19,15 @@ pub(super) struct Draft {
     pub(super) tasks: Vec<Task>,
     pub(super) entries: Vec<Entry>,
     pub(super) notes: Vec<String>,
-    /// How entries choose whom they forward to.
+    /// The policies of entries that forward.
     pub(super) routes: Vec<(Name, Routing)>,
-    /// How many replicas ask how many.
+    /// The fan-ins and fan-outs of replicas.
     pub(super) fans: Vec<Fan>,
-    /// Names that are not in the text, and what to call their bearers.
+    /// The generated names, with descriptions of their objects.
     pub(super) made: Vec<(String, String)>,
 }
 
-/// Of two tasks with replicas.
+/// A fan-in or fan-out of two replicated tasks.
 #[derive(Debug)]
 pub(super) struct Fan {
     pub(super) from: Name,
@@ -38,9 +38,9 @@ pub(super) struct Fan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
-    /// How many replicas ask each one of the other.
+    /// The number of replicas that call each replica of the other task.
     In,
-    /// How many replicas each one asks.
+    /// The number of replicas that each replica calls.
     Out,
 }
 
@@ -62,13 +62,13 @@ pub(super) struct Task {
     pub(super) replicas: u32,
     pub(super) think: f64,
     pub(super) priority: i32,
-    /// Requests that may wait, and where that stands.
+    /// The queue limit and its position.
     pub(super) queue_limit: Option<(u32, At)>,
     pub(super) processor: Name,
     pub(super) entries: Vec<Name>,
     pub(super) activities: Vec<Activity>,
     pub(super) links: Vec<Link>,
-    /// Activity, and the entries whose callers it answers.
+    /// The activities with the entries whose callers they reply to.
     pub(super) replies: Vec<(Name, Vec<Name>)>,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Entry {
     pub(super) name: Name,
     pub(super) arrivals: f64,
     pub(super) priority: i32,
-    /// Up to three; the position is the phase.
+    /// The phases, at most three.
     pub(super) phases: [Activity; 3],
     pub(super) forwards: Vec<(Name, f64)>,
     /// The first activity of a graph.
@@ -103,7 +103,7 @@ pub(super) struct Call {
 }
 
 impl Task {
-    /// A server with one thread and nothing to do.
+    /// Creates a server with one thread and no entries.
     pub(super) fn new(name: Name, processor: Name) -> Self {
         Self {
             name,
@@ -124,7 +124,7 @@ impl Task {
 }
 
 impl Draft {
-    /// A setting of SPEX whose value is a text: the comment, or something that no number of the model depends on.
+    /// Handles a SPEX setting whose value is a string: the model's comment, or one that no number depends on.
     pub(super) fn say(&mut self, name: &str, text: &str, at: At) {
         if name == "model_comment" {
             self.comment = text.to_owned();
@@ -133,7 +133,7 @@ impl Draft {
         }
     }
 
-    /// What is said of priorities that nobody looks at.
+    /// Returns notes on priorities without effect.
     pub(super) fn idle_priorities(&self) -> impl Iterator<Item = String> {
         let tasks = self.tasks.iter().filter(|task| task.queue == Scheduling::HeadOfLine && !task.client);
         let used: HashSet<&str> =
@@ -169,13 +169,13 @@ impl Default for Activity {
 }
 
 impl Activity {
-    /// Is there anything to do?
+    /// Returns `true` if the activity has no work and no calls.
     pub(super) fn is_empty(&self) -> bool {
         self.demand == 0.0 && self.think == 0.0 && self.calls.is_empty()
     }
 }
 
-/// What comes before and what after.
+/// A connection between predecessors and successors.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) before: Before,
@@ -186,7 +186,7 @@ pub(super) struct Link {
 pub(super) enum Before {
     One(Name),
     Any(Vec<Name>),
-    /// With how many of them it goes on; all, if it does not say.
+    /// All of these; or the given number of them, if there is one.
     All(Vec<Name>, Option<(u32, At)>),
 }
 

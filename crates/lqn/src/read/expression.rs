@@ -1,19 +1,19 @@
-//! Expressions of SPEX: what parameters are set to.
+//! SPEX expressions, the values of parameters.
 
 use super::scan::{Kind, Token};
 use super::{At, Scope, Trouble};
 
-/// Reads expressions from words.
+/// A parser and evaluator of expressions, given as tokens.
 pub(super) struct Reader<'t, 's, 'g> {
     pub(super) tokens: &'t [Token],
     pub(super) next: usize,
     pub(super) scope: &'s Scope<'g>,
 }
 
-/// How deep brackets and operators may be nested.
+/// The deepest nesting of brackets and operators.
 const DEEPEST: usize = 64;
 
-/// The level of `**`.
+/// The precedence level of `**`.
 const POWER: usize = 5;
 
 impl Reader<'_, '_, '_> {
@@ -31,7 +31,7 @@ impl Reader<'_, '_, '_> {
         found
     }
 
-    /// A value, or several: `[a, b, c]`, or `[from : to, step]`.
+    /// Parses one value or several: `[a, b, c]`, or `[from : to, step]`.
     pub(super) fn values(&mut self) -> Result<Vec<f64>, Trouble> {
         if !self.takes("[") {
             return Ok(vec![self.value(0)?]);
@@ -55,7 +55,7 @@ impl Reader<'_, '_, '_> {
         if self.takes("]") { Ok(values) } else { Err(at.says("`]` is missing")) }
     }
 
-    /// One value.
+    /// Parses one value.
     fn value(&mut self, depth: usize) -> Result<f64, Trouble> {
         let condition = self.binary(0, depth)?;
         if !self.takes("?") {
@@ -70,7 +70,7 @@ impl Reader<'_, '_, '_> {
         Ok(if condition == 0.0 { no } else { yes })
     }
 
-    /// Operators from a level of precedence on.
+    /// Parses operators of at least this precedence level.
     fn binary(&mut self, level: usize, depth: usize) -> Result<f64, Trouble> {
         const LEVELS: [&[&str]; 6] =
             [&["|"], &["&"], &["==", "!=", "<=", ">=", "<", ">"], &["+", "-"], &["*", "/", "%"], &["**"]];
@@ -80,7 +80,7 @@ impl Reader<'_, '_, '_> {
         let Some(marks) = LEVELS.get(level) else { return self.unary(depth) };
         let mut left = self.binary(level + 1, depth)?;
         loop {
-            // `a -1`: the scanner took the sign for the number's.
+            // In `a -1`, the scanner has taken the sign as part of the number.
             if level == 3 && matches!(self.token().kind, Kind::Number(value, _) if value.is_sign_negative()) {
                 left += self.binary(level + 1, depth)?;
                 continue;
@@ -111,7 +111,7 @@ impl Reader<'_, '_, '_> {
         if depth > DEEPEST {
             return Err(self.at().says("this is nested too deeply"));
         }
-        // A power binds more closely than a sign.
+        // A power binds more tightly than a sign.
         if self.takes("-") {
             return Ok(-self.binary(POWER, depth + 1)?);
         }
@@ -170,16 +170,16 @@ impl Reader<'_, '_, '_> {
     }
 }
 
-/// By how many values it takes.
+/// A function, by its number of arguments.
 #[derive(Clone, Copy)]
 enum Function {
     One(fn(f64) -> f64),
     Two(fn(f64, f64) -> f64),
-    /// Of any number of values, two at a time.
+    /// Any number of arguments, folded in pairs.
     Many(fn(f64, f64) -> f64),
 }
 
-/// Those of SPEX, and what else a calculator has. Angles are in radians.
+/// The functions of SPEX, and the others of a calculator. Angles are in radians.
 const FUNCTIONS: [(&str, Function); 19] = [
     ("abs", Function::One(f64::abs)),
     ("ceil", Function::One(f64::ceil)),

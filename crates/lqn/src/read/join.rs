@@ -1,4 +1,4 @@
-//! Names become places, and what does not hold together is said.
+//! Resolves the names of a draft to indices, and checks that the model is consistent.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use crate::model::{
 mod graph;
 mod replicas;
 
-/// Most that a model may have of anything.
+/// The largest number of objects of one kind.
 const MOST: usize = 100_000;
 
-/// The model of a draft.
+/// Converts a draft to a model.
 pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
     let Draft { comment, processors, tasks, entries, routes, fans, made, .. } = draft;
     let mut model = Model { comment, made: made.into_iter().collect(), ..Model::default() };
@@ -65,7 +65,8 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
             }
             if own.copies == Copies::Infinite {
                 return Err(at.says(format!(
-                    "nothing ever waits for a thread of `{}`, which has as many as are needed: give it a number",
+                    "nothing ever waits for a thread of `{}`, which has as many as are needed: give it a \
+                    number",
                     own.name.text
                 )));
             }
@@ -90,7 +91,8 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
         let all: f64 = own.forwards.iter().map(|(_, share)| share).sum();
         if (all - 1.0).abs() > 1e-3 {
             return Err(name.at.says(format!(
-                "`{}` forwards {all} of its requests: where it has a policy the shares, which are weights, add up to 1",
+                "`{}` forwards {all} of its requests: where it has a policy the shares, which are weights, \
+                add up to 1",
                 name.text
             )));
         }
@@ -99,7 +101,7 @@ pub(super) fn model(draft: Draft) -> Result<Model, Trouble> {
     Ok(model)
 }
 
-/// A name that must not be there yet.
+/// Records a name; refuses a second object with it.
 fn once(places: &mut HashMap<String, usize>, name: &Name, place: usize, what: &str) -> Result<(), Trouble> {
     if places.insert(name.text.clone(), place).is_some() {
         return Err(name.at.says(format!("there are two of {what} `{}`", name.text)));
@@ -135,7 +137,8 @@ impl Joiner {
             }
             spoken.insert(&entry.name.text, entry);
         }
-        // In the order of the tasks, so that numbers do not depend on where an entry is described.
+        // Entries are in the order of the tasks, so that indices do not depend on where an entry is
+        // described.
         for (place, task) in tasks.iter().enumerate() {
             for name in &task.entries {
                 let id = EntryId(self.model.entries.len());
@@ -179,7 +182,7 @@ impl Joiner {
         found.ok_or_else(|| name.at.says(format!("no entry `{}`", name.text)))
     }
 
-    /// The entry that is asked for: not one of a client, whom nobody asks.
+    /// Returns the called entry; refuses one of a reference task, which cannot be called.
     fn asked(&self, name: &Name) -> Result<EntryId, Trouble> {
         let entry = self.entry(name)?;
         let task = self.model.task_of(entry);
@@ -202,7 +205,7 @@ impl Joiner {
         Ok(())
     }
 
-    /// Phases up to the last one in which something is done; at least one.
+    /// Adds the phases up to the last one with any work, at least one.
     fn phases(&mut self, task: TaskId, entry: &draft::Entry) -> Result<Vec<ActivityId>, Trouble> {
         let last = entry.phases.iter().rposition(|phase| !phase.is_empty()).unwrap_or(0);
         let mut ids = Vec::new();
@@ -215,7 +218,7 @@ impl Joiner {
         Ok(ids)
     }
 
-    /// A phase or an activity, without what follows it.
+    /// Adds a phase or an activity, without its successors.
     fn activity(&mut self, task: TaskId, own: &draft::Activity) -> Result<ActivityId, Trouble> {
         for (value, what) in
             [(own.demand, "a demand"), (own.variation, "a variation"), (own.think, "a time to think")]
@@ -229,7 +232,8 @@ impl Joiner {
             let entry = self.entry(to)?;
             if own.order != Order::Stochastic && count.fract() != 0.0 {
                 return Err(to.at.says(format!(
-                    "`{}` calls `{}` exactly {count} times: that is no whole number; let the order be stochastic, or change it",
+                    "`{}` calls `{}` exactly {count} times: that is no whole number; let the order be \
+                    stochastic, or change it",
                     own.name.text, to.text
                 )));
             }
@@ -258,7 +262,7 @@ impl Joiner {
         Ok(ActivityId(self.model.activities.len() - 1))
     }
 
-    /// Calls and forwards that come back to the same task would wait for themselves.
+    /// Refuses calls and forwards that lead back to the same task, which would wait for itself.
     fn check(&self, tasks: &[draft::Task]) -> Result<(), Trouble> {
         let model = &self.model;
         let mut asks: Vec<Vec<usize>> = vec![Vec::new(); model.tasks.len()];
@@ -290,7 +294,7 @@ impl Joiner {
     }
 }
 
-/// Somebody on a cycle, if there is one.
+/// Returns a node on a cycle, if there is one.
 fn cycle(asks: &[Vec<usize>]) -> Option<usize> {
     let mut open: Vec<usize> = vec![0; asks.len()];
     for target in asks.iter().flatten() {

@@ -1,14 +1,15 @@
-//! What may stand where in LQNX: what is written in another way would be left out of the model without a word.
+//! Refuses unknown elements and attributes of LQNX, which would otherwise be missing in the model without
+//! notice.
 
 use roxmltree::{Document, Node};
 
 use super::{At, Trouble, limits};
 
-/// An element, what may stand in it beside results, and its attributes. Of those without whoever reads them looks after what stands in
-/// them.
+/// An element with its allowed children, apart from results, and its attributes. `None` if the parser checks
+/// the children itself.
 type Known = (&'static str, Option<&'static [&'static str]>, &'static [&'static str]);
 
-/// As `lqn.xsd` of the LQNS distribution has it.
+/// The schema, as in `lqn.xsd` of the LQNS distribution.
 const KNOWN: &[Known] = &[
     ("processor", None, &["name", "multiplicity", "speed-factor", "scheduling", "replication", "quantum"]),
     (
@@ -64,10 +65,10 @@ const KNOWN: &[Known] = &[
     ("post-LOOP", Some(&["activity"]), &["end"]),
 ];
 
-/// Looks through a whole model.
+/// Checks a whole model.
 ///
 /// # Errors
-/// What is not known, at its place.
+/// Returns the first unknown part with its position.
 pub(super) fn all(document: &Document<'_>, root: Node<'_, '_>) -> Result<(), Trouble> {
     let at = |start: usize| {
         let place = document.text_pos_at(start);
@@ -83,7 +84,8 @@ pub(super) fn all(document: &Document<'_>, root: Node<'_, '_>) -> Result<(), Tro
             };
             if !known {
                 return Err(at(own.range().start).says(format!(
-                    "`{}` of `{name}` is not known; there are queue-limit of a task, and timeout, retries and backoff of a \
+                    "`{}` of `{name}` is not known; there are queue-limit of a task, and timeout, retries \
+                     and backoff of a \
                      synch-call",
                     own.name()
                 )));

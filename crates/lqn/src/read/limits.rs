@@ -1,25 +1,27 @@
-//! Limits of queues and of patience, which models of other tools do not have: pragmas, which those pass over.
+//! Queue limits, timeouts and retries, which models of other tools do not have. They are pragmas, which those
+//! tools ignore.
 //!
-//! `#pragma queue.TASK=10` and `#pragma call.FROM.TO=timeout(0.5) retries(2) backoff(0.1)` on lines of their own. `FROM` is
-//! an entry, in all of its phases or in one (`FROM.2`), or an activity. In LQNX they are attributes of the namespace
+//! They are written as `#pragma queue.TASK=10` and
+//! `#pragma call.FROM.TO=timeout(0.5) retries(2) backoff(0.1)` on lines of their own. `FROM` is an entry, in
+//! all of its phases or in one (`FROM.2`), or an activity. In LQNX they are attributes of the namespace
 //! [`NAMESPACE`]: `queue-limit` of a task; `timeout`, `retries` and `backoff` of a synch-call.
 
 use super::draft::{Activity, Draft};
 use super::{At, Scope, Trouble};
 use crate::model::Patience;
 
-/// Of attributes in LQNX.
+/// The namespace of attributes in LQNX.
 pub(crate) const NAMESPACE: &str = "urn:plimsoll:lqn";
-/// What patience is made of.
+/// The parameters of [`Patience`].
 pub(super) const WORDS: [&str; 3] = ["timeout", "retries", "backoff"];
 
-/// Limits in the lines of a text, for a draft that is complete.
+/// Parses the limits in the lines of a text into a complete draft.
 pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Result<(), Trouble> {
     for (number, line) in source.lines().enumerate() {
         let Some(rest) = line.trim_start().strip_prefix("#pragma") else { continue };
         let Some((name, value)) = rest.split_once('=') else { continue };
         let name = name.trim();
-        // Where a part of the line begins, in characters.
+        // Returns the column of a part of the line, in characters.
         let column = |part: &str| {
             let bytes = (part.as_ptr() as usize).saturating_sub(line.as_ptr() as usize);
             line.get(..bytes).map_or(1, |before| before.chars().count() + 1)
@@ -58,7 +60,7 @@ pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Resul
     Ok(())
 }
 
-/// Phases of an entry, or else the activity of this name.
+/// Returns the phases of an entry, or else the activity of this name.
 fn bodies<'d>(draft: &'d mut Draft, from: &str, phase: Option<usize>) -> Vec<&'d mut Activity> {
     let entry = draft.entries.iter().position(|own| own.name.text == from && own.start.is_none());
     if let Some(place) = entry {
@@ -72,7 +74,7 @@ fn bodies<'d>(draft: &'d mut Draft, from: &str, phase: Option<usize>) -> Vec<&'d
     all.filter(|own| phase.is_none() && own.name.text == from).collect()
 }
 
-/// `timeout(0.5) retries(2)`
+/// Parses a specification such as `timeout(0.5) retries(2)`.
 fn patience(text: &str, at: At, scope: &Scope<'_>) -> Result<Patience, Trouble> {
     let mut patience = Patience::ENDLESS;
     if text.trim().is_empty() {
@@ -98,7 +100,7 @@ fn patience(text: &str, at: At, scope: &Scope<'_>) -> Result<Patience, Trouble> 
     Ok(patience)
 }
 
-/// A number, or a parameter.
+/// Parses a number, or a parameter.
 pub(super) fn number(text: &str, at: At, scope: &Scope<'_>) -> Result<f64, Trouble> {
     let text = text.trim();
     if let Some(parameter) = text.strip_prefix('$') {
@@ -108,7 +110,7 @@ pub(super) fn number(text: &str, at: At, scope: &Scope<'_>) -> Result<f64, Troub
     value.ok_or_else(|| at.says(format!("expected a number, not `{text}`")))
 }
 
-/// One of [`WORDS`].
+/// Sets one of [`WORDS`].
 pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Result<(), Trouble> {
     match word {
         "timeout" if value > 0.0 && value.is_finite() => patience.timeout = value,
@@ -127,7 +129,7 @@ pub(super) fn set(patience: &mut Patience, word: &str, value: f64, at: At) -> Re
     Ok(())
 }
 
-/// A priority: whatever whole number.
+/// Converts a priority, any whole number.
 pub(super) fn priority(value: f64, at: At) -> Result<i32, Trouble> {
     if value.fract() == 0.0 && value.abs() <= 1e9 {
         return Ok(value as i32);
@@ -135,7 +137,7 @@ pub(super) fn priority(value: f64, at: At) -> Result<i32, Trouble> {
     Err(at.says(format!("a priority is a whole number, not {value}")))
 }
 
-/// Of branches that are joined, so many are waited for.
+/// Converts a quorum, the number of branches that a join waits for.
 pub(super) fn quorum(value: f64, at: At) -> Result<u32, Trouble> {
     if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {
         return Ok(value as u32);
@@ -143,7 +145,7 @@ pub(super) fn quorum(value: f64, at: At) -> Result<u32, Trouble> {
     Err(at.says(format!("a quorum is a whole number, not {value}")))
 }
 
-/// So many replicas.
+/// Converts a number of replicas.
 pub(super) fn replicas(value: f64, at: At) -> Result<u32, Trouble> {
     if value.fract() == 0.0 && (1.0..=1e5).contains(&value) {
         return Ok(value as u32);
@@ -151,7 +153,7 @@ pub(super) fn replicas(value: f64, at: At) -> Result<u32, Trouble> {
     Err(at.says(format!("of replicas there is a whole number from 1 to 100000, not {value}")))
 }
 
-/// So many may wait.
+/// Converts a queue limit.
 pub(super) fn queue(value: f64, at: At) -> Result<u32, Trouble> {
     if value.fract() == 0.0 && (0.0..=1e6).contains(&value) {
         return Ok(value as u32);

@@ -1,4 +1,4 @@
-//! Results that stand in LQNX: what other tools found of a model, or what was measured.
+//! Reads the results in LQNX, of other tools or of measurements.
 
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -7,21 +7,23 @@ use super::{At, Trouble};
 /// One number of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// `task`, `entry` or `processor`.
+    /// The kind: `task`, `entry` or `processor`.
     pub kind: String,
-    /// Which of them.
+    /// The name of the object.
     pub name: String,
-    /// As in [`crate::ask::Line::metric`].
+    /// The metric, as in [`crate::ask::Line::metric`].
     pub metric: String,
     /// The number.
     pub mean: f64,
 }
 
-/// The results in a document: throughputs and utilizations of tasks and processors, throughputs and times of entries. The
-/// response time of clients is what Little's law makes of their number, throughput and time to think.
+/// Reads the results in a document: throughputs and utilizations of tasks and processors, throughputs and
+/// times of entries. The response time of clients follows by Little's law from their number, throughput and
+/// think time.
 ///
 /// # Errors
-/// What is no XML, no model or no number, with its place; a document without results.
+/// Returns an error with its position for invalid XML, for another kind of document, for an invalid number,
+/// and if there are no results.
 pub fn results(source: &str) -> Result<Vec<Measured>, Trouble> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
@@ -76,7 +78,7 @@ impl<'d> Reader<'d> {
             "result-task" => {
                 self.take(own, parent, "task", &[("throughput", "throughput"), ("utilization", "busy")])?;
                 let throughput = self.number(own, "throughput")?.filter(|rate| *rate > 0.0);
-                // Not of parameters, which stand for a number that is not here.
+                // An attribute may be a parameter, whose value is unknown here.
                 let count: f64 =
                     parent.attribute("multiplicity").map_or(Ok(1.0), str::parse).unwrap_or(f64::NAN);
                 let think: f64 =

@@ -1,19 +1,19 @@
-//! How an entry chooses whom it forwards to: a pragma, which other tools pass over.
+//! The policy by which an entry forwards. It is a pragma, which other tools ignore.
 //!
-//! `#pragma route.ENTRY=POLICY` or `POLICY(AGE)` on a line of its own; in LQNX `<pragma param="route.ENTRY"
-//! value="POLICY(AGE)"/>`. The age may be a parameter.
+//! It is written as `#pragma route.ENTRY=POLICY` or `POLICY(AGE)` on a line of its own; in LQNX as
+//! `<pragma param="route.ENTRY" value="POLICY(AGE)"/>`. The age may be a parameter.
 
 use super::draft::{Draft, Name};
 use super::{At, Scope, Trouble, limits};
 use crate::model::{Policy, Routing};
 
-/// Routes in the lines of a text, of which all parameters are known.
+/// Parses the routes in the lines of a text, after all its parameters.
 pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Result<(), Trouble> {
     for (number, line) in source.lines().enumerate() {
         let Some(rest) = line.trim_start().strip_prefix("#pragma") else { continue };
         let Some((name, value)) = rest.split_once('=') else { continue };
         let Some(entry) = name.trim().strip_prefix("route.") else { continue };
-        // Where the entry's name begins, in characters.
+        // The column of the entry's name, in characters.
         let at = line.find("route.").map_or(0, |place| line[..place].chars().count());
         let at = At { line: number + 1, column: at + "route.".len() + 1 };
         draft.routes.push((Name { text: entry.to_owned(), at }, routing(value, at, scope)?));
@@ -21,7 +21,7 @@ pub(super) fn lines(source: &str, draft: &mut Draft, scope: &Scope<'_>) -> Resul
     Ok(())
 }
 
-/// `least_loaded(0.5)`
+/// Parses a policy such as `least_loaded(0.5)`.
 pub(super) fn routing(text: &str, at: At, scope: &Scope<'_>) -> Result<Routing, Trouble> {
     let text = text.trim();
     let (word, age) = match text.strip_suffix(')').and_then(|text| text.split_once('(')) {

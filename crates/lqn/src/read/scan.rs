@@ -1,8 +1,8 @@
-//! The words of the `.lqn` grammar, each with its place.
+//! The tokens of the `.lqn` grammar, each with its position.
 
 use super::{At, Trouble};
 
-/// A word.
+/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Token {
     pub(super) kind: Kind,
@@ -11,15 +11,15 @@ pub(super) struct Token {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// Letters, digits and `_`, beginning with a letter or `_`.
+    /// A word: letters, digits and `_`, beginning with a letter or `_`.
     Word(String),
-    /// A number, with its spelling: it may be a name.
+    /// A number with its spelling, since it may be a name.
     Number(f64, String),
-    /// `$name`.
+    /// A variable, `$name`.
     Variable(String),
-    /// Between quotes.
+    /// A string in quotes.
     Text(String),
-    /// One character of punctuation, or two: `->`, `**`, `<=`, `>=`, `==`, `!=`.
+    /// A punctuation character, or two: `->`, `**`, `<=`, `>=`, `==`, `!=`.
     Mark(&'static str),
     End,
 }
@@ -29,7 +29,7 @@ const MARKS: [&str; 31] = [
     "&", "|", "?", "!", "%", "@", "{", "}", "^", "~", "$",
 ];
 
-/// All words, and an end.
+/// Returns all tokens, and an end.
 pub(super) fn tokens(source: &str) -> Result<Vec<Token>, Trouble> {
     let mut tokens = Vec::new();
     let mut at = At { line: 1, column: 1 };
@@ -57,7 +57,7 @@ pub(super) fn tokens(source: &str) -> Result<Vec<Token>, Trouble> {
     Ok(tokens)
 }
 
-/// The word that this begins with, which is no space, and its length in bytes.
+/// Returns the token at the beginning of `rest`, which is no space, and its length in bytes.
 fn one(rest: &str, at: At) -> Result<(Kind, usize), Trouble> {
     let first = rest.chars().next().unwrap_or(' ');
     let span = |taken: fn(char) -> bool| rest.find(|c| !taken(c)).unwrap_or(rest.len());
@@ -81,7 +81,7 @@ fn one(rest: &str, at: At) -> Result<(Kind, usize), Trouble> {
     let digits = rest.strip_prefix('-').unwrap_or(rest);
     let number = digits.starts_with(|c: char| c.is_ascii_digit())
         || (digits.starts_with('.') && digits[1..].starts_with(|c: char| c.is_ascii_digit()));
-    // `a -1` in an expression is a minus 1 all the same: see `expression`.
+    // In an expression, `a -1` is still a subtraction: see `expression`.
     if number {
         let sign = rest.len() - digits.len();
         let length = sign + number_length(digits);
@@ -97,7 +97,7 @@ fn one(rest: &str, at: At) -> Result<(Kind, usize), Trouble> {
     }
 }
 
-/// How many bytes of this, which begins with a digit or a point, are a number.
+/// Returns the length in bytes of the number at the beginning, which starts with a digit or a point.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();

@@ -1,4 +1,4 @@
-//! The `.lqn` grammar: sections of one letter each, lists that end with `-1`.
+//! The parser of the `.lqn` grammar: sections that begin with a letter, lists that end with `-1`.
 
 use super::draft::{Activity, Call, Draft, Entry, Name};
 use super::expression::Reader;
@@ -9,7 +9,7 @@ use crate::model::{Copies, Order};
 mod graph;
 mod tasks;
 
-/// Reads a whole text.
+/// Parses a whole text.
 pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
     let mut parser = Parser { tokens: tokens(source)?, next: 0, scope };
     let mut draft = Draft::default();
@@ -83,7 +83,7 @@ impl Parser<'_, '_> {
         matches!(self.peek(), Kind::Word(own) if own == word)
     }
 
-    /// The `-1` that ends a list.
+    /// Consumes the `-1` that ends a list, if it is next.
     fn ends(&mut self) -> bool {
         let found = matches!(self.peek(), Kind::Number(_, spelling) if spelling == "-1");
         self.next += usize::from(found);
@@ -107,7 +107,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// A number, a parameter, or `@infinity`.
+    /// Parses a number, a parameter, or `@infinity`.
     fn number(&mut self, what: &str) -> Result<f64, Trouble> {
         let Token { kind, at } = self.take();
         let value = match kind {
@@ -125,7 +125,7 @@ impl Parser<'_, '_> {
         Ok(value)
     }
 
-    /// So many copies.
+    /// Parses a multiplicity.
     fn copies(&mut self) -> Result<Copies, Trouble> {
         let at = self.at();
         let count = self.number("how many there are")?;
@@ -134,7 +134,8 @@ impl Parser<'_, '_> {
         })
     }
 
-    /// `$name = value`, the name of which has been read. A text, as `$model_comment` has one, is no parameter.
+    /// Parses the rest of `$name = value` after the name. A string, such as that of `$model_comment`, is no
+    /// parameter.
     fn parameter(&mut self, name: &str, draft: &mut Draft) -> Result<(), Trouble> {
         self.expect("=")?;
         if let Kind::Text(text) = self.peek() {
@@ -149,7 +150,7 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// `%u $x`: results that are to be kept under a name, which changes no number.
+    /// Skips `%u $x`, a result to be stored under a name, which changes no number.
     fn skip_observations(&mut self) {
         while self.takes("%") {
             while matches!(self.peek(), Kind::Word(_) | Kind::Number(..)) {
@@ -167,7 +168,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// How many there are to come, which nobody keeps to.
+    /// Skips the announced number of items, which is not binding.
     fn count(&mut self) {
         if matches!(self.peek(), Kind::Number(..) | Kind::Variable(_)) && !self.ends() {
             self.next += 1;
@@ -264,7 +265,8 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// `0 : 10 20 log`, which counts times and changes none: from and to, how many bins, and of what kind.
+    /// Parses `0 : 10 20 log`, the range, the number of bins and the kind of a histogram, which changes no
+    /// result.
     fn histogram(&mut self) -> Result<(), Trouble> {
         self.number("where the counting begins")?;
         self.expect(":")?;
@@ -278,7 +280,7 @@ impl Parser<'_, '_> {
         self.end_phases()
     }
 
-    /// An entry by its name; made when it is first spoken of.
+    /// Returns the index of the entry with this name, which is created when it is first mentioned.
     fn entry(&mut self, draft: &mut Draft) -> Result<usize, Trouble> {
         let name = self.name("an entry")?;
         if let Some(place) = draft.entries.iter().position(|entry| entry.name.text == name.text) {
@@ -288,7 +290,7 @@ impl Parser<'_, '_> {
         Ok(draft.entries.len() - 1)
     }
 
-    /// One value for each phase.
+    /// Parses one value for each phase.
     fn phases(
         &mut self,
         draft: &mut Draft,
@@ -311,7 +313,7 @@ impl Parser<'_, '_> {
         !self.is_number() && !self.is_mark("%")
     }
 
-    /// After the values: results that are observed, and the `-1`, which some leave out.
+    /// Parses the end of the values: results to be stored, and the `-1`, which is optional.
     fn end_phases(&mut self) -> Result<(), Trouble> {
         self.skip_observations();
         if !self.ends_section() {
@@ -320,12 +322,12 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// Is what is next the `-1` of the section, because another section follows it, or nothing?
+    /// Returns `true` if the next `-1` ends the section, because another section or the end follows it.
     fn ends_section(&self) -> bool {
         let after = |more: usize| self.tokens.get(self.next + more).map(|token| &token.kind);
         match after(1) {
             None | Some(Kind::End | Kind::Variable(_)) => true,
-            // `A task s …` begins a section, `A entry activity` does not.
+            // A section begins with `A task s …`, a property with `A entry activity`.
             Some(Kind::Word(word)) if word == "A" => match after(3) {
                 Some(Kind::Word(word)) => word.chars().count() == 1,
                 other => other == Some(&Kind::Mark(":")),
@@ -336,7 +338,7 @@ impl Parser<'_, '_> {
     }
 }
 
-/// So many; `None` if there cannot be.
+/// Converts a multiplicity; `None` if the number is invalid.
 pub(super) fn copies(count: f64) -> Option<Copies> {
     if count == f64::INFINITY {
         return Some(Copies::Infinite);

@@ -1,4 +1,4 @@
-//! LQNX, the XML of the same models. Results that stand in it are passed over.
+//! The parser of LQNX, the XML format of models. Ignores results in it.
 
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -9,14 +9,15 @@ use super::text::copies;
 use super::{At, Scope, Trouble, known, limits, route};
 use crate::model::{Copies, Order, Patience, Scheduling};
 
-/// Reads a whole document.
+/// Parses a whole document.
 pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Trouble> {
-    // The declaration names an encoding; it is text by now, and an entity could name anything.
+    // The encoding in the declaration is ignored, because the source is text already. DTDs are refused,
+    // because an entity could refer to anything.
     let options = ParsingOptions { allow_dtd: false, ..ParsingOptions::default() };
     let document = Document::parse_with_options(source, options).map_err(|error| {
         let place = error.pos();
         let at = match error {
-            // It does not say where that is found out.
+            // This error has no position.
             roxmltree::Error::UnclosedRootNode => end(source),
             _ => At { line: place.row as usize, column: place.col as usize },
         };
@@ -32,7 +33,7 @@ pub(super) fn draft(source: &str, scope: &mut Scope<'_>) -> Result<Draft, Troubl
     Ok(reader.draft)
 }
 
-/// The place behind the last character.
+/// Returns the position after the last character.
 fn end(source: &str) -> At {
     let last = source.rsplit('\n').next().unwrap_or_default();
     At { line: source.matches('\n').count() + 1, column: last.chars().count() + 1 }
@@ -60,7 +61,7 @@ impl<'d> Xml<'d, '_, '_> {
         At { line: place.row as usize, column: place.col as usize }
     }
 
-    /// The place of an attribute, or of the element that should have it.
+    /// Returns the position of an attribute, or of the element that should have it.
     fn at_attribute(&self, node: Element<'_>, name: &str) -> At {
         let start = node.attribute_node(name).map_or_else(|| node.range().start, |own| own.range().start);
         let place = self.document.text_pos_at(start);
@@ -75,7 +76,7 @@ impl<'d> Xml<'d, '_, '_> {
         }
     }
 
-    /// A number, or a parameter; `otherwise` if there is none.
+    /// Parses a number or a parameter; returns `otherwise` if there is none.
     fn number(&self, node: Element<'d>, name: &str, otherwise: f64) -> Result<f64, Trouble> {
         let Some(text) = node.attribute(name) else { return Ok(otherwise) };
         let at = self.at_attribute(node, name);
@@ -126,7 +127,7 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(())
     }
 
-    /// Declarations as in the other format, as text.
+    /// Parses declarations, which are text in the syntax of the other format.
     fn parameters(&mut self, own: Element<'d>) -> Result<(), Trouble> {
         let begin = self.at(own);
         let mut source = String::new();
@@ -136,7 +137,7 @@ impl<'d> Xml<'d, '_, '_> {
             } else if part.is_element() {
                 return Err(self.at(part).says("expected a parameter: `$x = 1`"));
             } else {
-                // A comment is room for as many characters, so that places stay right.
+                // Replace a comment by as many spaces, so that positions stay correct.
                 let comment = &self.document.input_text()[part.range()];
                 source.extend(comment.chars().map(|own| if own == '\n' { own } else { ' ' }));
             }
@@ -179,7 +180,8 @@ impl<'d> Xml<'d, '_, '_> {
             "inf" => Scheduling::Fcfs,
             other => {
                 return Err(at.says(format!(
-                    "scheduling `{other}` of processors is not supported; there are fcfs, ps, hol, pp, rand and inf"
+                    "scheduling `{other}` of processors is not supported; there are fcfs, ps, hol, pp, rand \
+                    and inf"
                 )));
             }
         };
@@ -202,7 +204,7 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(())
     }
 
-    /// How many; where there are as many as are needed the number does not matter.
+    /// Returns the multiplicity; with scheduling `inf` the number is ignored.
     fn copies(&self, own: Element<'d>) -> Result<Copies, Trouble> {
         let count = self.number(own, "multiplicity", 1.0)?;
         if own.attribute("scheduling") == Some("inf") {
@@ -222,7 +224,7 @@ impl<'d> Xml<'d, '_, '_> {
         limits::replicas(self.number(own, name, 1.0)?, self.at_attribute(own, name))
     }
 
-    /// How many replicas of a task ask how many of another.
+    /// Parses a fan-in or fan-out of a task.
     fn fan(&mut self, own: Element<'d>, task: &Name) -> Result<(), Trouble> {
         let count = self.replicas(own, "value")?;
         self.draft.fans.push(if own.tag_name().name() == "fan-in" {
@@ -233,7 +235,7 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(())
     }
 
-    /// What changes no number of the model.
+    /// Notes an element that changes no number of the model.
     fn aside(&mut self, own: Element<'d>, what: &str) {
         let line = self.at(own).line;
         self.draft.notes.push(format!("line {line}: `{what}` is left aside"));
@@ -264,9 +266,10 @@ impl<'d> Xml<'d, '_, '_> {
             }
         }
         if self.number(own, "queue-length", 0.0)? != 0.0 {
-            return Err(self
-                .at_attribute(own, "queue-length")
-                .says("`queue-length`, which every tool understands otherwise, is not supported; write `plimsoll:queue-limit`"));
+            return Err(self.at_attribute(own, "queue-length").says(
+                "`queue-length`, which every tool understands otherwise, is not supported; write \
+                    `plimsoll:queue-limit`",
+            ));
         }
         for child in elements(own) {
             match child.tag_name().name() {
@@ -353,7 +356,7 @@ impl<'d> Xml<'d, '_, '_> {
         Ok(activity)
     }
 
-    /// An attribute of our own namespace, and its place.
+    /// Returns the number in an attribute of this crate's namespace, with its position.
     fn own_number(&self, node: Element<'d>, name: &str) -> Result<Option<(f64, At)>, Trouble> {
         let Some(own) = node.attribute_node((limits::NAMESPACE, name)) else { return Ok(None) };
         let place = self.document.text_pos_at(own.range().start);

@@ -1,4 +1,4 @@
-//! What was counted, batch by batch, as numbers with intervals.
+//! Computes numbers with intervals from the sums of batches.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::Model;
 use crate::model::Body;
 use crate::replicas::{Flat, Places};
 
-/// What never happened would have, 95 times of 100, if so much of it were expected: -ln 0.05.
+/// The expected number of events for which none is observed with a probability of 5 %: -ln 0.05.
 const SELDOM: f64 = 2.995_732;
 
-/// All sums at a moment.
+/// All sums at one moment.
 pub(super) struct Mark {
     pub(super) now: f64,
     tasks: Vec<[f64; 4]>,
@@ -55,7 +55,7 @@ pub(super) fn mark(engine: &Engine<'_>, flat: &Flat<'_>) -> Mark {
     }
 }
 
-/// Sums of replicas as those of one, in the mean.
+/// Averages the sums of replicas to those of one.
 fn of_one<T, const N: usize>(all: &[T], places: &Places, sums: impl Fn(&T) -> [f64; N]) -> Vec<[f64; N]> {
     let one = |those: Range<usize>| {
         let count = those.len() as f64;
@@ -68,8 +68,8 @@ fn of_one<T, const N: usize>(all: &[T], places: &Places, sums: impl Fn(&T) -> [f
     places.all().map(one).collect()
 }
 
-/// Of replications of one model, as of one: their batches are as long as one another. `precise` and what is said of the warm-up
-/// is for who asks.
+/// Evaluates replications of one model together; their batches have equal lengths. The caller sets `precise`,
+/// `settled` and `warm_up`.
 pub(super) fn findings(model: &Model, flat: &Flat<'_>, runs: &[Replication<'_>]) -> Findings {
     let batches = || runs.iter().flat_map(|run| run.marks.windows(2));
     let rate = |sum: &dyn Fn(&Mark) -> f64| {
@@ -86,7 +86,7 @@ pub(super) fn findings(model: &Model, flat: &Flat<'_>, runs: &[Replication<'_>])
     let ever = |count: &dyn Fn(&Mark) -> f64| batches().any(|pair| count(&pair[1]) > count(&pair[0]));
     let round = |place: usize| move |mark: &Mark| mark.tasks[place][1];
     let answered = |place: usize| move |mark: &Mark| mark.entries[place][4];
-    // Of what never happened in that time it is 95 times of 100 less than this.
+    // The upper 95 % bound of a rate without any event in that time.
     let seldom = Estimate { mean: 0.0, half_width: SELDOM / time };
     let tasks = model.tasks.iter().enumerate().map(|(place, task)| {
         let taken = |mark: &Mark| task.entries.iter().map(|entry| mark.entries[entry.0][0]).sum();
@@ -112,7 +112,8 @@ pub(super) fn findings(model: &Model, flat: &Flat<'_>, runs: &[Replication<'_>])
     let entries = model.entries.iter().enumerate().map(|(place, entry)| {
         let sum = |which: usize| move |mark: &Mark| mark.entries[place][which];
         let open = entry.arrivals > 0.0;
-        // Clients take no requests: they do what is first, and as often. Until they would answer, where that is known.
+        // Clients take no requests: their rate is that of their first activity. The time is that until the
+        // reply, where it is known.
         let client = model.tasks[entry.task.0].is_client();
         let (start, phases) = match &entry.body {
             Body::Phases(phases) => (phases[0].0, true),
@@ -180,7 +181,8 @@ pub(super) fn findings(model: &Model, flat: &Flat<'_>, runs: &[Replication<'_>])
 }
 
 impl Findings {
-    /// Is every throughput and response time of clients, and of requests from outside, as narrow as that?
+    /// Returns `true` if the interval of every throughput and response time of clients, and of requests from
+    /// outside, is narrow enough.
     pub(super) fn is_precise(&self, precision: f64) -> bool {
         let narrow = |estimate: &Estimate| estimate.half_width <= precision * estimate.mean;
         let clients = self.tasks.iter().filter(|task| task.response.is_some());
@@ -190,8 +192,8 @@ impl Findings {
     }
 }
 
-/// A ratio of sums over batches (Law, Simulation modeling and analysis, section 9.5.3): its mean is that of all, its
-/// deviation that of what each batch is off.
+/// Estimates a ratio of sums over batches (Law, Simulation modeling and analysis, section 9.5.3). The mean is
+/// the ratio of the totals; the deviation is that of the residuals of the batches.
 fn estimate(batches: impl Iterator<Item = (f64, f64)>) -> Estimate {
     let batches: Vec<(f64, f64)> = batches.collect();
     let count = batches.len() as f64;
@@ -205,7 +207,8 @@ fn estimate(batches: impl Iterator<Item = (f64, f64)>) -> Estimate {
     Estimate { mean, half_width: student(count - 1.0) * deviation }
 }
 
-/// The 97.5th percentile of Student's t (Cornish and Fisher's expansion; within 0.2 % from 10 degrees of freedom on).
+/// Returns the 97.5th percentile of Student's t distribution (Cornish-Fisher expansion; accurate to 0.2 %
+/// from 10 degrees of freedom).
 fn student(degrees: f64) -> f64 {
     let z = 1.959_963_985_f64;
     let (z3, z5) = (z.powi(3), z.powi(5));

@@ -1,5 +1,6 @@
-//! Chance out of a seed: xoshiro256++ (Blackman and Vigna, Scrambled linear pseudorandom number generators, 2021), and times
-//! that are exponential by the ziggurat (Marsaglia and Tsang, The ziggurat method for generating random variables, 2000).
+//! Random numbers from a seed: xoshiro256++ (Blackman and Vigna, Scrambled linear pseudorandom number
+//! generators, 2021). Exponential times use the ziggurat (Marsaglia and Tsang, The ziggurat method for
+//! generating random variables, 2000).
 
 use std::sync::LazyLock;
 
@@ -8,7 +9,7 @@ use std::sync::LazyLock;
 pub(super) struct Dice([u64; 4]);
 
 impl Dice {
-    /// The stream of a seed; SplitMix64 fills the state, as its authors advise.
+    /// Creates the stream of a seed; SplitMix64 fills the state, as the authors of xoshiro advise.
     pub(super) fn new(seed: u64) -> Self {
         let mut state = seed;
         Self(core::array::from_fn(|_| {
@@ -19,7 +20,7 @@ impl Dice {
         }))
     }
 
-    /// A number that hardly any other stream has.
+    /// Returns a number that identifies the stream with high probability.
     pub(super) fn key(&self) -> u64 {
         self.clone().bits()
     }
@@ -37,17 +38,17 @@ impl Dice {
         result
     }
 
-    /// Uniform from 0, which it may be, to 1, which it is not.
+    /// Returns a uniform number in [0, 1).
     pub(super) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * UNIT
     }
 
-    /// One of so many, from 0; 0 if there is none.
+    /// Returns a uniform integer below `many`; 0 if `many` is 0.
     pub(super) fn below(&mut self, many: usize) -> usize {
         ((u128::from(self.bits()) * many as u128) >> 64) as usize
     }
 
-    /// Exponential with mean 1.
+    /// Returns an exponential number with mean 1.
     pub(super) fn exponential(&mut self) -> f64 {
         let layers: &Layers = &LAYERS;
         let mut beyond = 0.0;
@@ -55,12 +56,12 @@ impl Dice {
             let bits = self.bits();
             let layer = (bits & 0xff) as usize;
             let drawn = (bits >> 11) as f64 * UNIT * layers.wide[layer];
-            // Under the curve for sure, which is 99 times of 100.
+            // The point is certainly below the curve, as in 99 % of the cases.
             if drawn < layers.wide[layer + 1] {
                 return beyond + drawn;
             }
             if layer == 0 {
-                // What is left beyond the widest layer is exponential again.
+                // Beyond the widest layer, the rest is exponential again.
                 beyond += WIDEST;
                 continue;
             }
@@ -76,10 +77,11 @@ impl Dice {
         radius * (core::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Gamma with mean 1 and this squared coefficient of variation, above 0 (Marsaglia and Tsang 2000).
+    /// Returns a gamma number with mean 1 and this squared coefficient of variation, above 0 (Marsaglia and
+    /// Tsang 2000).
     pub(super) fn gamma(&mut self, variation: f64) -> f64 {
         let shape = 1.0 / variation;
-        // Below 1 it is made of one with a shape that is greater by 1.
+        // A shape below 1 is derived from one that is greater by 1.
         let (boosted, boost) =
             if shape < 1.0 { (shape + 1.0, self.unit().powf(1.0 / shape)) } else { (shape, 1.0) };
         let d = boosted - 1.0 / 3.0;
@@ -94,22 +96,23 @@ impl Dice {
     }
 }
 
-/// 2^-53
+/// The spacing of uniform numbers, 2^-53.
 const UNIT: f64 = 1.0 / (1_u64 << 53) as f64;
 
-/// The curve e^-x cut into 256 layers of one area, by how wide they are from the widest to none, and how high the curve is there.
+/// The curve e^-x cut into 256 layers of equal area: their widths, from the widest to 0, and the heights of
+/// the curve there.
 struct Layers {
     wide: [f64; 257],
     high: [f64; 257],
 }
 
-/// Where the lowest layer ends and the tail begins, and the area of each: from the paper.
+/// The right end of the lowest layer, where the tail begins, and the area of each layer, from the paper.
 const WIDEST: f64 = 7.697_117_470_131_05;
 const AREA: f64 = 0.003_949_659_822_581_572;
 
 static LAYERS: LazyLock<Layers> = LazyLock::new(|| {
     let mut layers = Layers { wide: [0.0; 257], high: [1.0; 257] };
-    // As wide as a rectangle with the area of the lowest layer and its tail would be.
+    // The width of a rectangle with the area of the lowest layer and its tail.
     (layers.wide[0], layers.wide[1]) = (AREA * WIDEST.exp(), WIDEST);
     for place in 2..256 {
         let below = layers.wide[place - 1];
@@ -121,20 +124,21 @@ static LAYERS: LazyLock<Layers> = LazyLock::new(|| {
     layers
 });
 
-/// How long a piece of work takes.
+/// The distribution of the length of a slice of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Length {
     None,
     Fixed(f64),
     Exponential(f64),
-    /// Mean and squared coefficient of variation, below 1.
+    /// The mean and the squared coefficient of variation, below 1.
     Gamma(f64, f64),
-    /// Two branches with balanced means: the probability of the first, and the means of both.
+    /// A hyperexponential distribution with balanced means: the probability of the first branch, and the
+    /// means of both.
     Hyper(f64, f64, f64),
 }
 
 impl Length {
-    /// By mean and squared coefficient of variation.
+    /// Selects a distribution by its mean and squared coefficient of variation.
     pub(super) fn new(mean: f64, variation: f64) -> Self {
         if mean <= 0.0 {
             Self::None
@@ -189,14 +193,14 @@ mod tests {
         let many = 2_000_000;
         let mut drawn: Vec<f64> = (0..many).map(|_| dice.exponential()).collect();
         drawn.sort_unstable_by(f64::total_cmp);
-        // The greatest distance between what is drawn and what should be (Kolmogorov): 1.63 of 100 times by chance.
+        // The Kolmogorov-Smirnov statistic, which exceeds 1.63 by chance in 1 % of all cases.
         let off = drawn.iter().enumerate().map(|(place, time)| {
             let part = 1.0 - (-time).exp();
             (part - place as f64 / f64::from(many)).abs()
         });
         let off = off.fold(0.0, f64::max) * f64::from(many).sqrt();
         assert!(off < 1.63, "{off}");
-        // The tail is drawn apart: as often, and as far.
+        // The tail is drawn separately: check its frequency and its mean.
         let tail = drawn.iter().filter(|time| **time > WIDEST).map(|time| time - WIDEST);
         let tail: Vec<f64> = tail.collect();
         let expected = f64::from(many) * (-WIDEST).exp();

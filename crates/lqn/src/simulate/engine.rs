@@ -1,9 +1,9 @@
-//! What happens next, and what comes of it.
+//! The event loop of the simulation.
 //!
-//! A *request* asks an entry for something; a *thread* of its task takes it, and one *branch* of the thread (several,
-//! after a fork) goes through activities: a piece of work at the processor, a call, the next piece. What happens without
-//! taking time is done at once, from a list of things to do, the last one first: so a caller that was answered goes on
-//! before the server does what follows its answer.
+//! A *request* asks for an entry; a *thread* of its task takes it. A *branch* of the thread (several after a
+//! fork) passes through activities: a slice of work on the processor, a call, the next slice. Actions that
+//! take no time are done at once, from a stack. So a caller that got its reply continues before the server
+//! starts the work after the reply.
 
 use std::collections::VecDeque;
 
@@ -28,60 +28,61 @@ mod records;
 mod slab;
 mod work;
 
-/// Nobody.
+/// The absence of an index.
 const NONE: u32 = u32::MAX;
-/// Most that is done at one moment.
+/// The largest number of actions at one moment.
 const AT_ONCE: u64 = 10_000_000;
 
-/// A run.
+/// A simulation run.
 pub(super) struct Engine<'p> {
     program: &'p Program,
     chance: Streams,
     pub(super) now: f64,
     agenda: Agenda,
     pub(super) stations: Vec<Station>,
-    /// Number of the alarm of each station that counts.
+    /// The number of each station's valid alarm.
     alarms: Vec<u32>,
     crews: Vec<State>,
-    /// Of each entry, how it chooses whom it forwards to, if not by chance.
+    /// The state of each entry's policy; `None` for random forwarding.
     routes: Vec<Option<Route>>,
-    /// Requests that wait or are served at each task.
+    /// The number of requests that wait or are served at each task.
     loads: Vec<u32>,
     requests: Slab<Request>,
     threads: Slab<Thread>,
     branches: Slab<Branch>,
-    /// Of each branch, the call that it waits for; only where calls can fail.
+    /// The call that each branch waits for; only where calls can fail.
     asked: Vec<Waiting>,
     todo: Vec<Do>,
-    /// When clients last began, and how many did since that took no time.
+    /// The time of the last start of a client cycle, and the number of starts since then without time
+    /// passing.
     begun: (f64, u64),
-    /// Events so far.
+    /// The number of events so far.
     pub(super) events: u64,
     pub(super) tally: Tally,
-    /// Requests, threads or branches at a time.
+    /// The largest number of requests, threads or branches at a time.
     most: usize,
 }
 
-/// What is to be done next, before all that stands in the list: as if it stood there last. What always follows is done
-/// without it.
+/// The action to do next, before all those on the stack. It stands for a push followed by a pop. An action
+/// that always follows is called directly instead.
 type Now = Option<Do>;
 
-/// Things to do at this moment.
+/// An action at the current moment.
 #[derive(Clone, Copy)]
 enum Do {
-    /// A branch begins its activity.
+    /// A branch starts its activity.
     Begin(u32),
-    /// A branch has a piece of work to do.
+    /// A branch starts a slice of work.
     Piece(u32),
-    /// It has done one.
+    /// A branch has finished a slice.
     Pieced(u32),
-    /// A request comes to its entry's task.
+    /// A request arrives at its entry's task.
     Come(u32),
-    /// A branch goes on to what follows its activity.
+    /// A branch continues after its activity.
     Next(u32),
-    /// A branch makes its call, perhaps not for the first time.
+    /// A branch makes its call, possibly again.
     Ask(u32),
-    /// A call of a branch has failed: it leaves out what is left of its activity.
+    /// A call of a branch has failed: it skips the rest of its activity.
     Fail(u32),
 }
 
@@ -117,7 +118,7 @@ impl<'p> Engine<'p> {
                 engine.rest(thread);
             }
         }
-        // Clients are there from the first.
+        // Clients exist from the beginning.
         engine.most += engine.threads.count();
         for (place, entry) in program.entries.iter().enumerate() {
             if entry.arrivals > 0.0 {
@@ -133,7 +134,7 @@ impl<'p> Engine<'p> {
         engine
     }
 
-    /// Goes on until so many events have happened in all.
+    /// Runs until the total number of events is `until`.
     pub(super) fn run_events(&mut self, until: u64) -> Result<(), Stuck> {
         while self.events < until {
             self.step()?;
@@ -141,7 +142,7 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    /// Goes on until this time.
+    /// Runs until this time.
     pub(super) fn run_time(&mut self, until: f64) -> Result<(), Stuck> {
         while self.agenda.has_by(until) {
             self.step()?;
@@ -150,13 +151,14 @@ impl<'p> Engine<'p> {
         Ok(())
     }
 
-    /// Brings all that is summed up over time up to now.
+    /// Updates all time integrals to the present.
     pub(super) fn count(&mut self) {
         self.stations.iter_mut().for_each(|station| station.count(self.now));
         self.tally.count(self.now);
     }
 
-    /// How many requests wait or are served at a task now; of clients, how many do not think.
+    /// Returns the number of requests that wait or are served at a task; for clients, the number that do not
+    /// think.
     pub(super) fn there(&self, task: usize) -> f64 {
         match self.program.tasks[task].think {
             Some(_) => self.tally.tasks[task].busy as f64,
@@ -240,7 +242,7 @@ impl<'p> Engine<'p> {
         }
     }
 
-    /// A branch is done with a piece of work, if this is the alarm that counts.
+    /// Ends a slice of work of a branch, if the alarm is valid.
     fn done(&mut self, branch: u32, number: u32) -> Now {
         let own = &self.branches.all[branch as usize];
         if own.alarm != number {
@@ -259,7 +261,7 @@ impl<'p> Engine<'p> {
         self.pieced(branch)
     }
 
-    /// A station's alarm, if it is the one that counts.
+    /// Handles a station's alarm, if it is valid.
     fn ring(&mut self, station: usize, number: u32) -> Now {
         if self.alarms[station] != number {
             return None;
@@ -279,7 +281,7 @@ impl<'p> Engine<'p> {
         self.at(self.now + gap, Event::Arrival(entry));
     }
 
-    /// A client thinks.
+    /// Starts the think time of a client.
     fn rest(&mut self, thread: u32) {
         let task = self.threads.all[thread as usize].task as usize;
         let think = self.program.tasks[task].think.unwrap_or(0.0);
@@ -287,7 +289,7 @@ impl<'p> Engine<'p> {
         self.at(self.now + time, Event::Awake(thread));
     }
 
-    /// A client begins.
+    /// Starts a cycle of a client.
     fn set_out(&mut self, thread: u32) -> Now {
         let task = self.threads.all[thread as usize].task;
         let entries = &self.program.tasks[task as usize].entries;
@@ -300,13 +302,13 @@ impl<'p> Engine<'p> {
         self.begin(branch)
     }
 
-    /// A branch of a thread, which is to begin with this activity.
+    /// Creates a branch of a thread that starts with this activity.
     fn branch(&mut self, thread: u32, activity: u32, loops: Option<Box<Loops>>) -> u32 {
         self.threads.all[thread as usize].branches += 1;
         let branch = self.branches.take();
         let own = &mut self.branches.all[branch as usize];
         (own.thread, own.activity) = (thread, activity);
-        // What it was left with is empty.
+        // A reused branch has an empty list of loops.
         if loops.is_some() {
             own.loops = loops;
         }
@@ -333,7 +335,7 @@ impl<'p> Engine<'p> {
         self.take(task, request)
     }
 
-    /// A thread takes a request.
+    /// Starts a request on a thread.
     fn take(&mut self, task: usize, request: u32) -> Now {
         let Request { entry, came, .. } = self.requests.all[request as usize];
         self.tally.waited(entry as usize, self.now - came);

@@ -1,17 +1,17 @@
-//! Percentiles of times of any size, in bounded memory: buckets that are 1/64 wider each octave.
+//! Percentiles of times of any size in bounded memory: a histogram with 64 buckets per octave.
 
 use std::borrow::Cow;
 
-/// Counts of times, to within 1.6 %.
+/// A histogram of times, accurate to 1.6 %.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Percentiles {
     counts: Vec<u64>,
     total: u64,
 }
 
-/// Bits of the fraction that make a bucket.
+/// The bits of the fraction that select a bucket.
 const BITS: u32 = 6;
-/// Exponents from 2^-40 to 2^40 of whatever the unit is; beyond it is the last one.
+/// The range of exponents, from 2^-40 to 2^40 of the unit; greater times are in the last bucket.
 const LEAST: i64 = 1023 - 40;
 const OCTAVES: i64 = 80;
 
@@ -20,14 +20,14 @@ impl Percentiles {
         if self.counts.is_empty() {
             self.counts = vec![0; ((OCTAVES as usize) << BITS) + 1];
         }
-        // The exponent and the first bits of the fraction, as they stand in the number.
+        // The exponent and the first bits of the fraction, as they are in the number.
         let bits = time.max(0.0).to_bits() >> (52 - BITS);
         let place = (bits as i64 - (LEAST << BITS)).clamp(0, OCTAVES << BITS) as usize;
         self.counts[place] += 1;
         self.total += 1;
     }
 
-    /// All together.
+    /// Adds several histograms.
     pub(super) fn of<'p>(mut those: impl Iterator<Item = &'p Self>) -> Cow<'p, Self> {
         let Some(first) = those.next() else { return Cow::Owned(Self::default()) };
         those.fold(Cow::Borrowed(first), |all, own| {
@@ -39,7 +39,7 @@ impl Percentiles {
         })
     }
 
-    /// The time below which this part of them is; `None` if there are none.
+    /// Returns the time below which the share `part` of the times is; `None` if there are none.
     pub(super) fn at(&self, part: f64) -> Option<f64> {
         let wanted = (self.total as f64 * part).ceil().max(1.0) as u64;
         let mut passed = 0;

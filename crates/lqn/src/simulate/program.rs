@@ -1,28 +1,28 @@
-//! The model as the simulator wants it: what is drawn and looked up for every step, worked out before.
+//! The model compiled for the simulation: everything that is drawn or looked up at each step is precomputed.
 
 use super::dice::Length;
 use crate::model::{
     ActivityId, Body, Call, Copies, EntryId, Model, Next, Order, Patience, Role, Routing, Scheduling,
 };
 
-/// The model, ready to run.
+/// The compiled model.
 pub(super) struct Program {
     pub(super) activities: Vec<Step>,
     pub(super) entries: Vec<Way>,
     pub(super) tasks: Vec<Crew>,
     pub(super) loops: Vec<Turns>,
-    /// What callers do that are not answered; [`Ask::patience`] is a place in it.
+    /// The timeouts and retries of calls; [`Ask::patience`] is an index of it.
     pub(super) patience: Vec<Patience>,
-    /// Priorities of tasks, each once; [`Crew::rank`] is a place in it.
+    /// The distinct priorities of tasks in ascending order; [`Crew::rank`] is an index of it.
     pub(super) ranks: Vec<i32>,
-    /// Can a call fail?
+    /// Whether calls can fail.
     pub(super) limited: bool,
 }
 
-/// What follows an activity; see [`Next`].
+/// The successors of an activity; see [`Next`].
 pub(super) enum Then {
     End,
-    /// One of these, each with its probability added to those before it.
+    /// One of these, each with the cumulative probability.
     Or(Vec<(f64, usize)>),
     And(Vec<usize>),
     Join {
@@ -31,13 +31,13 @@ pub(super) enum Then {
         branches: u32,
         then: Box<Self>,
     },
-    /// The loop with this number.
+    /// The loop with this index.
     Loop(usize),
 }
 
 /// A loop.
 pub(super) struct Turns {
-    /// What may be done, each with its probability added to those before it; what is left to 1 is the end.
+    /// The bodies, each with the cumulative probability of another run; the rest up to 1 is the exit.
     pub(super) bodies: Vec<(f64, usize)>,
     pub(super) exit: Option<usize>,
 }
@@ -47,7 +47,7 @@ pub(super) struct Step {
     pub(super) processor: usize,
     pub(super) priority: i32,
     pub(super) think: f64,
-    /// A piece of work between two calls.
+    /// The slice of work between two calls.
     pub(super) piece: Length,
     pub(super) calls: Calls,
     pub(super) answers: Answers,
@@ -56,13 +56,13 @@ pub(super) struct Step {
 
 pub(super) enum Calls {
     None,
-    /// After each piece it ends with this probability, or calls one of these, each with its probability added to those before it
-    /// and to that.
+    /// A random number of calls: after each slice the activity ends with probability `ends`, or calls a
+    /// target, each with the cumulative probability including `ends`.
     Stochastic {
         ends: f64,
         targets: Vec<(f64, Ask)>,
     },
-    /// Each exactly so often; in the order of the list, or in any.
+    /// Exact numbers of calls, in list order or in random order.
     Exact {
         targets: Vec<(u32, Ask)>,
         ordered: bool,
@@ -74,21 +74,21 @@ pub(super) enum Calls {
 pub(super) struct Ask {
     pub(super) entry: u32,
     pub(super) waits: bool,
-    /// Place in [`Program::patience`]; [`ENDLESS`] for none.
+    /// The index in [`Program::patience`]; [`ENDLESS`] for none.
     pub(super) patience: u32,
-    /// Rank of the task that asks.
+    /// The rank of the calling task's priority.
     pub(super) rank: u16,
 }
 
-/// No end of patience.
+/// The absence of a timeout and retries.
 pub(super) const ENDLESS: u32 = u32::MAX;
 
-/// Whose caller is answered when an activity is done?
+/// The callers that get their reply when an activity ends.
 pub(super) enum Answers {
     Nobody,
-    /// It is the first phase.
+    /// The thread's own caller, because the activity is the first phase.
     Own,
-    /// The caller of one of these.
+    /// The caller, if it called one of these entries.
     Some(Vec<usize>),
 }
 
@@ -98,29 +98,29 @@ pub(super) struct Way {
     pub(super) start: usize,
     pub(super) arrivals: f64,
     pub(super) priority: i32,
-    /// Where it is forwarded, each with its probability added to those before it.
+    /// The targets of forwarding, each with the cumulative probability.
     pub(super) forwards: Vec<(f64, usize)>,
     pub(super) routing: Option<Routing>,
 }
 
 /// A task.
 pub(super) struct Crew {
-    /// Threads, or clients.
+    /// The number of threads or clients; `None` if it is infinite.
     pub(super) copies: Option<u32>,
-    /// Of clients, the mean time to think.
+    /// The mean think time of clients.
     pub(super) think: Option<f64>,
     pub(super) entries: Vec<usize>,
     pub(super) by_priority: bool,
-    /// Of its priority among those of all tasks.
+    /// The rank of its priority among those of all tasks.
     pub(super) rank: u16,
-    /// Requests that may wait.
+    /// The queue limit.
     pub(super) queue_limit: usize,
 }
 
 impl Program {
     pub(super) fn new(model: &Model) -> Self {
         let (mut loops, mut patience) = (Vec::new(), Vec::new());
-        // What comes from outside has a priority of 0.
+        // Requests from outside have priority 0.
         let mut ranks: Vec<i32> = model.tasks.iter().map(|task| task.priority).chain([0]).collect();
         ranks.sort_unstable();
         ranks.dedup();
@@ -166,13 +166,13 @@ impl Program {
         Self { activities, entries, tasks, loops, patience, ranks, limited: model.has_limits() }
     }
 
-    /// The rank of what comes from outside.
+    /// Returns the rank of requests from outside.
     pub(super) fn outside(&self) -> u16 {
         rank(&self.ranks, 0)
     }
 }
 
-/// The place of a priority among all; the highest share one where there are more than anybody has.
+/// Returns the index of a priority; the highest ones share one if there are more than 65,535.
 fn rank(ranks: &[i32], priority: i32) -> u16 {
     u16::try_from(ranks.partition_point(|own| *own < priority)).unwrap_or(u16::MAX)
 }

@@ -1,4 +1,4 @@
-//! Whom an entry forwards to, where that follows more than chance: what a balancer does.
+//! The choice of a forwarding entry's target by a policy, as a balancer does.
 
 use std::collections::HashMap;
 
@@ -10,23 +10,24 @@ use crate::model::{Policy, Routing};
 /// The state of one balancer.
 pub(super) struct Route {
     policy: Policy,
-    /// How old loads may become; 0 for those of the moment.
+    /// The maximal age of loads; 0 for current ones.
     pub(super) age: f64,
-    /// Entries, and their tasks.
+    /// The target entries with their tasks.
     targets: Vec<(usize, usize)>,
     weights: Vec<f64>,
-    /// Threads of the task of each.
+    /// The number of threads of each target's task.
     threads: Vec<u32>,
-    /// Are all weights the same? Then nothing is weighed, and draws are as they are without any.
+    /// Whether the weights are ignored because they are equal or one is 0; draws are then the same as without
+    /// weights.
     equal: bool,
-    /// What makes the sessions of this balancer another matter than those of others.
+    /// The key that makes this balancer's sessions independent of others'.
     key: u64,
     turn: usize,
-    /// Of weighted turns: what each is owed.
+    /// The credits of weighted round robin.
     credit: Vec<f64>,
-    /// Loads when they were last looked at.
+    /// The loads when they were last read.
     seen: Vec<u32>,
-    /// Sessions, by the keys of those who began them.
+    /// The targets of sessions, by the clients' keys.
     bound: HashMap<u64, usize>,
 }
 
@@ -60,14 +61,14 @@ impl Route {
         }
     }
 
-    /// Looks at how many requests are waiting or served at each.
+    /// Reads the number of requests that wait or are served at each target.
     pub(super) fn look(&mut self, loads: &[u32]) {
         for (seen, (_, task)) in self.seen.iter_mut().zip(&self.targets) {
             *seen = loads[*task];
         }
     }
 
-    /// The entry that is next.
+    /// Returns the next target entry.
     pub(super) fn choose(&mut self, loads: &[u32], session: Option<u64>, dice: &mut Dice) -> usize {
         if self.age == 0.0 {
             self.look(loads);
@@ -90,7 +91,7 @@ impl Route {
                 Some(session) => match self.bound.get(&session) {
                     Some(place) => *place,
                     None => {
-                        // It is bound to the same one whoever came before it.
+                        // The choice depends on the session only, not on the order of sessions.
                         let place = self.random(&mut Dice::new(self.key ^ mixed(session)));
                         self.bound.insert(session, place);
                         place
@@ -101,7 +102,8 @@ impl Route {
         self.targets[place].0
     }
 
-    /// What a target has to do for its weight, as a balancer compares members of different capacity.
+    /// Returns the load of a target divided by its weight, by which a balancer compares members of different
+    /// capacity.
     fn load(&self, place: usize) -> f64 {
         let seen = f64::from(self.seen[place]);
         if self.equal { seen } else { seen / self.weights[place] }
@@ -111,7 +113,7 @@ impl Route {
         self.drawn(dice, None)
     }
 
-    /// Any, in proportion to the weights, but not this one.
+    /// Draws a target other than `but`, in proportion to the weights.
     fn drawn(&self, dice: &mut Dice, but: Option<usize>) -> usize {
         let others = || self.weights.iter().enumerate().filter(|(place, _)| Some(*place) != but);
         let all: f64 = others().map(|(_, weight)| weight).sum();
@@ -123,7 +125,7 @@ impl Route {
         found.or_else(|| others().next_back()).map_or(0, |(place, _)| place)
     }
 
-    /// Two of them, in proportion to the weights; the same one twice if there is no other.
+    /// Draws two targets, in proportion to the weights; the same one twice if there is no other.
     fn two(&self, dice: &mut Dice) -> [usize; 2] {
         if self.equal {
             let one = dice.below(self.targets.len());
@@ -134,7 +136,8 @@ impl Route {
         [one, self.drawn(dice, Some(one))]
     }
 
-    /// Smooth turns: each is owed its weight, and who is owed most pays for all.
+    /// Returns the next target of smooth weighted round robin: each gains its weight, and the one with the
+    /// greatest credit pays the sum.
     fn weighted(&mut self) -> usize {
         let mut best = 0;
         for place in 0..self.credit.len() {
@@ -147,7 +150,8 @@ impl Route {
         best
     }
 
-    /// The first with a thread free; where there is none, the first for whose threads fewest wait.
+    /// Returns the first target with a free thread, or else the first of those with the fewest waiting
+    /// requests.
     fn first(&self) -> usize {
         let all = || self.seen.iter().zip(&self.threads);
         let free = all().position(|(seen, threads)| seen < threads);
@@ -155,15 +159,16 @@ impl Route {
         free.or_else(|| fewest().map(|(place, _)| place)).unwrap_or_default()
     }
 
-    /// The least loaded for its weight; of several any, in proportion to the weights.
+    /// Returns the target with the least load per weight; of several a random one, in proportion to the
+    /// weights.
     fn least(&self, dice: &mut Dice) -> usize {
         let loads = || (0..self.targets.len()).map(|place| self.load(place));
         let least = loads().fold(f64::INFINITY, f64::min);
-        // Room for the rounding of a division.
+        // Tolerate the rounding error of the division.
         let among = || loads().enumerate().filter(|(_, load)| *load <= least * (1.0 + 1e-12));
         let count = among().count();
         if self.equal || count < 2 {
-            // Drawn even where there is no choice: so the next choice has the same chance in models that differ.
+            // Draw even without a choice, so that later draws are the same in models that differ.
             let which = dice.below(count);
             return among().nth(which).map_or(0, |(place, _)| place);
         }

@@ -1,4 +1,4 @@
-//! Replications: runs of one model, each with chance of its own, counted together.
+//! Replications: independent runs of one model that are evaluated together.
 
 use super::counted::{Mark, findings, mark};
 use super::engine::Engine;
@@ -9,29 +9,30 @@ use super::{BATCHES, Effort, Findings, LEAST, Stuck};
 use crate::Model;
 use crate::replicas::Flat;
 
-/// Part of the shortest run that is its warm-up, at least.
+/// The least share of the shortest run that is its warm-up.
 const WARM_UP: f64 = 0.2;
-/// Observations in a warm-up.
+/// The number of observations in a warm-up.
 const SLICES: usize = 250;
-/// Most requests, threads or branches at a time beside the clients, of all runs: an open model with more arrivals than it can
-/// serve grows for ever.
+/// The largest number of requests, threads or branches at a time, besides the clients, of all runs: an
+/// overloaded open model grows for ever.
 const MOST: usize = 2_000_000;
 
-/// A run.
+/// A simulation run.
 pub struct Replication<'m> {
     pub(super) engine: Engine<'m>,
     pub(super) marks: Vec<Mark>,
     flat: &'m Flat<'m>,
-    /// How many are there at the end of each slice of the warm-up: of each task of clients, and of all others together.
+    /// The number of requests at the end of each slice of the warm-up: first those of all servers together,
+    /// then those of each client task.
     series: Vec<Vec<f64>>,
     next: Next,
     stuck: Option<Stuck>,
 }
 
-/// What a run is to do next.
+/// The next step of a run.
 #[derive(Clone, Copy)]
 enum Next {
-    /// So many events, in slices.
+    /// A number of events, in slices.
     Slices(u64),
     /// A batch of this time.
     Batch(f64),
@@ -49,7 +50,7 @@ impl<'m> Replication<'m> {
         }
     }
 
-    /// Plays what is next.
+    /// Runs the next step.
     pub fn go_on(&mut self) {
         let done = match self.next {
             Next::Slices(events) => self.slices(events),
@@ -63,7 +64,7 @@ impl<'m> Replication<'m> {
         for slice in 1..=SLICES as u64 {
             engine.run_events(begun + events * slice / SLICES as u64)?;
             let (mut all, mut clients) = (0.0, self.series.iter_mut());
-            // The first is that of the others.
+            // The first series is that of the servers.
             let others = clients.next();
             for (place, task) in self.flat.model.tasks.iter().enumerate() {
                 let there = engine.there(place);
@@ -91,7 +92,7 @@ impl<'m> Replication<'m> {
         self.marks.push(mark(&self.engine, self.flat));
     }
 
-    /// The warm-up is over.
+    /// Ends the warm-up.
     fn begin(&mut self) {
         self.series = Vec::new();
         self.mark();
@@ -99,8 +100,9 @@ impl<'m> Replication<'m> {
     }
 }
 
-/// Plays `count` replications: of `short` events together at first, and of more until they are precise, as much has happened as
-/// may, or `goes_on` says no, which is asked after each batch. A warm-up is of `longest` events at most.
+/// Runs `count` replications. They have `short` events together at first, and more until they are precise,
+/// the number of events is reached, or `goes_on`, called after each batch, returns `false`. A warm-up has at
+/// most `longest` events.
 pub(super) fn play(
     model: &Model,
     effort: &Effort,
@@ -111,7 +113,7 @@ pub(super) fn play(
 ) -> Result<Findings, Stuck> {
     let flat = Flat::of(model);
     let program = Program::new(&flat.model);
-    // The first is what a single one would be.
+    // The first replication has the seed of a single run.
     let seed = |number: u64| if number == 0 { effort.seed } else { mixed(mixed(effort.seed) ^ number) };
     let mut runs: Vec<Replication<'_>> =
         (0..count as u64).map(|number| Replication::new(&flat, &program, seed(number), count)).collect();
@@ -126,14 +128,14 @@ pub(super) fn play(
     step(&mut runs, Next::Slices(warm_up))?;
     let mut settled = is_settled(&mut runs);
     while !settled && warm_up * 2 <= longest / count as u64 && goes_on() {
-        // As long again.
+        // Double the warm-up.
         step(&mut runs, Next::Slices(warm_up))?;
         warm_up *= 2;
         settled = is_settled(&mut runs);
     }
     let (time, events) =
         runs.iter().fold((0.0, 0), |(time, events), run| (time + run.engine.now, events + run.engine.events));
-    // Batches of each in a round: in all there are twenty at least.
+    // The batches of each run per round: in total there are at least twenty.
     let batches = BATCHES.div_ceil(count);
     let mut length = time / events as f64 * (short as f64 * (1.0 - WARM_UP)) / (batches * count) as f64;
     if length <= 0.0 {
@@ -151,7 +153,7 @@ pub(super) fn play(
         }
         let found = findings(model, &flat, &runs);
         let precise = settled && found.is_precise(effort.precision);
-        // Another doubling would go beyond what may happen.
+        // Another doubling would exceed the number of events.
         if precise || stopped || found.events * 2 > most + most / 4 {
             return Ok(Findings { precise, settled, warm_up: time, ..found });
         }
@@ -164,8 +166,8 @@ pub(super) fn play(
     }
 }
 
-/// Is nothing of the beginning in the later half of what was seen? The mean over all runs is judged, in which there
-/// is less chance. Series are kept at one length: two neighbours become their mean.
+/// Returns `true` if the later half of the observations has no initial bias. The mean over all runs is
+/// examined, because its variance is smaller. A series that is too long is halved by averaging neighbours.
 fn is_settled(runs: &mut [Replication<'_>]) -> bool {
     for series in runs.iter_mut().flat_map(|run| &mut run.series) {
         if series.len() > SLICES {

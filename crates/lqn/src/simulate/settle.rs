@@ -1,20 +1,20 @@
-//! How long the beginning makes a difference: MSER-5 (White, Cobb and Spratt, A comparison of five steady-state truncation
-//! heuristics for simulation, 2000).
+//! Detects the end of the initial bias by MSER-5 (White, Cobb and Spratt, A comparison of five steady-state
+//! truncation heuristics for simulation, 2000).
 //!
-//! Of a series of means of five observations each, the first so many are left out that the mean of all others is known best:
-//! those whose squares around their mean, over the square of their number, are least. If that is more than half of the series, it
-//! is too short to tell, and what began it may be in all of it. So it is by chance, too, where a series remembers for long: it
-//! counts only if what is left out is another thing than what is kept, by far more than that varies ([`APART`]).
+//! The series consists of means of five observations each. The truncation point minimises the squares around
+//! the mean of the rest, divided by the square of their number. If it is in the second half, the series is
+//! too short, and all of it may be biased. This may also happen by chance if a series has a long memory. So
+//! it counts only if the truncated part differs from the rest by far more than the rest varies ([`APART`]).
 
-/// Observations whose mean is one of the series.
+/// The number of observations per mean.
 const FIVE: usize = 5;
-/// Means at the end of a series that are too few to say anything of how they vary.
+/// The number of final means that are too few to estimate a variance.
 const END: usize = 5;
-/// Standard deviations of what is kept between its mean and that of what is left out.
+/// The least difference of the two means, in standard deviations of the rest.
 const APART: f64 = 3.0;
 
-/// What is left of the beginning in some series of observations: the most that any of them says, as a number of observations;
-/// none if one of them is too short to tell.
+/// Returns the truncation point of several series, the greatest of all, as a number of observations; `None`
+/// if one of them is too short.
 pub(super) fn settled<'s>(series: impl Iterator<Item = &'s [f64]>) -> Option<usize> {
     let mut most = 0;
     for own in series {
@@ -29,7 +29,7 @@ pub(super) fn settled<'s>(series: impl Iterator<Item = &'s [f64]>) -> Option<usi
     Some(most)
 }
 
-/// Is what comes first another thing than what follows?
+/// Returns `true` if the first part differs significantly from the rest.
 fn is_apart((first, then): (&[f64], &[f64])) -> bool {
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
     let kept = mean(then);
@@ -37,10 +37,10 @@ fn is_apart((first, then): (&[f64], &[f64])) -> bool {
     (mean(first) - kept).abs() > APART * square.sqrt()
 }
 
-/// How many of these are best left out.
+/// Returns the best truncation point.
 fn least(means: &[f64]) -> usize {
     let mut best = (f64::INFINITY, 0);
-    // Sums of what is kept, from the end; of differences from the last mean, so that no digits are lost.
+    // Sums over the rest, from the end, of differences from the last mean, to preserve precision.
     let last = means.last().copied().unwrap_or_default();
     let (mut sum, mut squares) = (0.0, 0.0);
     for (place, mean) in means.iter().enumerate().rev() {
@@ -52,7 +52,7 @@ fn least(means: &[f64]) -> usize {
             continue;
         }
         let doubt = (squares - sum * sum / kept).max(0.0) / (kept * kept);
-        // Of equals the one that leaves out less.
+        // Of equal values the one that truncates less is taken.
         if doubt <= best.0 {
             best = (doubt, place);
         }
@@ -64,7 +64,7 @@ fn least(means: &[f64]) -> usize {
 mod tests {
     use super::*;
 
-    /// Noise between -1 and 1.
+    /// Returns noise between -1 and 1.
     fn noise(place: usize) -> f64 {
         let mixed = super::super::streams::mixed(place as u64);
         mixed as f64 / u64::MAX as f64 * 2.0 - 1.0
@@ -72,17 +72,17 @@ mod tests {
 
     #[test]
     fn what_falls_at_first_is_left_out() {
-        // Even from the first, also without any noise: nothing.
+        // A stationary series, also one without noise, is not truncated much.
         let flat: Vec<f64> = (0..200).map(noise).collect();
         assert!(settled([&flat[..], &[3.0; 100]].into_iter()).is_some_and(|left| left <= 50));
         assert_eq!(settled([&[3.0; 100][..]].into_iter()), Some(0));
-        // What falls by a factor of e in ten: a few times that.
+        // A series that decays by a factor of e in ten means is truncated after a few times that.
         let falls = |over: f64| -> Vec<f64> {
             (0..200).map(|place| noise(place) + 50.0 * (-(place as f64) / over).exp()).collect()
         };
         let left = settled([&falls(10.0)[..]].into_iter());
         assert!(left.is_some_and(|left| (20..=80).contains(&left)), "{left:?}");
-        // Too slow for its length, and what never ends.
+        // A decay that is too slow for its length, and growth without end.
         assert_eq!(settled([&falls(100.0)[..]].into_iter()), None);
         let grows: Vec<f64> = (0..200).map(|place| noise(place) + place as f64).collect();
         assert_eq!(settled([&flat[..], &grows[..]].into_iter()), None);

@@ -1,6 +1,6 @@
-//! Processors: who is served now, who next, and when somebody is done.
+//! Processors: the branches in service, those that wait, and the times at which service ends.
 //!
-//! A station asks for alarms and is told when one rings; an alarm that was asked for again is the only one that counts.
+//! A station requests alarms and is called when one is due; only its latest request for an alarm is valid.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,46 +8,47 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::dice::Dice;
 use crate::model::{Copies, Processor, Scheduling};
 
-/// Time as a number that sorts as it does; times are not negative.
+/// Converts a time to an integer with the same order; times are not negative.
 pub(super) fn sortable(time: f64) -> u64 {
     time.to_bits()
 }
 
-/// What a station wants after something happened.
+/// The request of a station after an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wish {
-    /// Tell me so that this branch is done at this time.
+    /// Ends the service of this branch at this time.
     Done { who: u32, at: f64 },
-    /// Ring me at this time.
+    /// Sets an alarm at this time.
     Ring { at: f64 },
     /// Nothing.
     Nothing,
 }
 
-/// A processor at work.
+/// The state of a processor.
 pub(super) struct Station {
     scheduling: Scheduling,
-    /// Is everyone served to the end, in the order of coming? Then it may be asked in the short way.
+    /// Whether branches are served to the end in order of arrival, so that the short functions can be used.
     pub(super) plain: bool,
-    /// Cores; the greatest number for as many as are needed.
+    /// The number of cores; `u32::MAX` if it is infinite.
     cores: u32,
     busy: u32,
     waiting: VecDeque<(u32, f64)>,
     ranked: BinaryHeap<Ranked>,
     turn: u64,
-    /// Preemptive: who is served, by priority, and until when.
+    /// The branches in service, by priority, with the end of their service (preemptive scheduling).
     served: Vec<(i32, u64, u32, f64)>,
-    /// Sharing: when the share of each that is served is used up, on a clock that runs as fast as each is served.
+    /// The branches in service with the end of their work, on a clock that advances at the rate at which each
+    /// is served (processor sharing).
     sharing: BinaryHeap<Reverse<(u64, u64, u32)>>,
     clock: f64,
-    /// Up to when the clock was set.
+    /// The time at which the clock was updated.
     at: f64,
-    /// Cores in use times time, up to `counted`.
+    /// The integral of busy cores over time, up to `counted`.
     pub(super) area: f64,
     counted: f64,
 }
 
-/// Priority, then who came first; what is left to do.
+/// The priority, then the order of arrival; the index of the branch; the remaining work.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked(i32, Reverse<u64>, u32, u64);
 
@@ -74,13 +75,13 @@ impl Station {
         }
     }
 
-    /// Counts what was used until now.
+    /// Updates the integral of busy cores.
     pub(super) fn count(&mut self, now: f64) {
         self.area += f64::from(self.busy.min(self.cores)) * (now - self.counted);
         self.counted = now;
     }
 
-    /// A branch comes with so much work to a plain one: when it will be done; none if it waits.
+    /// Adds a branch with this work to a plain station. Returns the end of its service; `None` if it waits.
     pub(super) fn enters(&mut self, who: u32, work: f64, now: f64) -> Option<f64> {
         self.count(now);
         if self.busy < self.cores {
@@ -91,7 +92,7 @@ impl Station {
         None
     }
 
-    /// A branch of a plain one is done: who is next, and when that will be done.
+    /// Removes a branch of a plain station. Returns the next branch and the end of its service.
     pub(super) fn leaves(&mut self, now: f64) -> Option<(u32, f64)> {
         self.count(now);
         let next = self.waiting.pop_front();
@@ -101,7 +102,8 @@ impl Station {
         next.map(|(who, work)| (who, now + work))
     }
 
-    /// A branch comes with so much work, above 0. Preemption tells whose end is off: its branch is to forget its alarm.
+    /// Adds a branch with this work, above 0. With preemption, also returns the preempted branch, whose alarm
+    /// becomes invalid.
     pub(super) fn come(&mut self, who: u32, priority: i32, work: f64, now: f64) -> (Wish, Option<u32>) {
         self.count(now);
         self.turn += 1;
@@ -120,7 +122,7 @@ impl Station {
                 self.ranked.push(Ranked(priority, Reverse(self.turn), who, work.to_bits()));
             }
             Scheduling::Preemptive => {
-                // The one of the lowest priority, of those the one that came last.
+                // The branch with the lowest priority, and of those the one that arrived last.
                 let least = self.served.iter().enumerate().min_by_key(|(_, own)| (own.0, Reverse(own.1)));
                 if let Some((place, own)) = least
                     && own.0 < priority
@@ -146,7 +148,7 @@ impl Station {
         Wish::Done { who, at: now + work }
     }
 
-    /// A branch is done as it was told: who is next.
+    /// Removes a branch at the end of its service and starts the next one.
     pub(super) fn done(&mut self, who: u32, now: f64, dice: &mut Dice) -> Wish {
         self.count(now);
         self.busy -= 1;
@@ -164,7 +166,7 @@ impl Station {
         next.map_or(Wish::Nothing, |(who, work)| self.serve(who, 0, 0, work, now))
     }
 
-    /// The alarm rings: who is done, and when to ring again.
+    /// Handles the alarm: returns the branch that is done, and the next alarm.
     pub(super) fn rung(&mut self, now: f64) -> (Option<u32>, Wish) {
         self.count(now);
         self.run(now);
@@ -172,13 +174,13 @@ impl Station {
         self.clock = self.clock.max(f64::from_bits(until));
         self.busy -= 1;
         if self.sharing.is_empty() {
-            // So that it does not lose digits.
+            // Reset the clock to preserve precision.
             self.clock = 0.0;
         }
         (Some(who), self.ring(now))
     }
 
-    /// How fast each of those served is.
+    /// Returns the rate at which each branch in service is served.
     fn speed(&self) -> f64 {
         (f64::from(self.cores) / f64::from(self.busy.max(1))).min(1.0)
     }

@@ -1,10 +1,11 @@
-//! Chance, apart for each thing that is drawn: common random numbers.
+//! Common random numbers: a separate random stream for each source of randomness.
 //!
-//! Two models that differ in one thing are compared best by what they do with the same luck. So each source of chance has a
-//! stream of its own, that follows from the seed and the names of what it belongs to, and from nothing else: the hundredth
-//! piece of work of an activity is as long (before its mean) in every model with that activity, and the tenth time that the
-//! third client thinks, whatever happened in between and whatever else the model has. Draws are made in the order in which
-//! they are asked for at their source (Glasserman and Yao, Some guidelines and guarantees for common random numbers, 1992).
+//! Two models that differ in one part are compared best with the same random numbers. So each source has its
+//! own stream, which depends on the seed and the names of its object and nothing else. For example, the
+//! hundredth slice of an activity has the same length (relative to its mean) in every model with that
+//! activity. The same holds for the tenth think time of the third client, regardless of other events and of
+//! the rest of the model. Draws are in the order of requests at their source (Glasserman and Yao, Some
+//! guidelines and guarantees for common random numbers, 1992).
 
 use std::collections::HashMap;
 
@@ -14,40 +15,40 @@ use crate::model::{Activity, Copies, Next};
 
 /// All streams of a run.
 pub(super) struct Streams {
-    /// Of each activity: how long pieces of work are, and whom it calls next.
+    /// The lengths of slices and the next calls of each activity.
     pub(super) activities: Vec<Acts>,
-    /// Of each activity: the time to think in it, and the way that is gone after it.
+    /// The think time of each activity, and the branch after it.
     pub(super) ways: Vec<Ways>,
-    /// Of each loop, whether there is one more turn, and of what.
+    /// The runs of the bodies of each loop.
     pub(super) loops: Vec<Dice>,
-    /// Of each client: how long it thinks. Those of the first task of clients come first.
+    /// The think times of each client, ordered by task.
     pub(super) clients: Vec<Dice>,
-    /// Of each client, what makes it another than all others; for what it is bound to.
+    /// The key of each client, for session affinity.
     pub(super) keys: Vec<u64>,
-    /// Of each task of clients, which of its entries they begin with.
+    /// The entry with which a client of each task starts.
     pub(super) tasks: Vec<Dice>,
-    /// Of each entry, when the next request comes from outside.
+    /// The arrivals from outside at each entry.
     pub(super) arrivals: Vec<Dice>,
-    /// Of each entry, to whom it forwards.
+    /// The targets that each entry forwards to.
     pub(super) routes: Vec<Dice>,
-    /// Of each processor, who is next where that is chance.
+    /// The order of service of each processor with random scheduling.
     pub(super) stations: Vec<Dice>,
 }
 
-/// Of an activity, for its pieces of work.
+/// The streams of an activity for each slice of work.
 pub(super) struct Acts {
     pub(super) work: Dice,
     pub(super) calls: Dice,
 }
 
-/// Of an activity, once for each time that it is done.
+/// The streams of an activity for each execution.
 pub(super) struct Ways {
     pub(super) think: Dice,
     pub(super) next: Dice,
 }
 
 impl Streams {
-    /// Of a model in which every replica stands.
+    /// Creates the streams of a model with expanded replicas.
     pub(super) fn new(model: &Model, seed: u64) -> Self {
         let mut names = Names { seed, known: HashMap::new() };
         let mut activities = Vec::with_capacity(model.activities.len());
@@ -78,7 +79,7 @@ impl Streams {
     }
 }
 
-/// How many loops an activity leads to: in the order in which a program numbers them.
+/// Returns the number of loops after an activity, in the order of the program's indices.
 fn turns(activity: &Activity) -> usize {
     let mut next = &activity.next;
     loop {
@@ -90,10 +91,10 @@ fn turns(activity: &Activity) -> usize {
     }
 }
 
-/// Streams by name.
+/// The generator of streams by name.
 struct Names {
     seed: u64,
-    /// How often each was asked for: of two things with one name the second has another stream.
+    /// The number of uses of each name: a second object with the same name gets another stream.
     known: HashMap<u64, u64>,
 }
 
@@ -103,7 +104,7 @@ impl Names {
     }
 
     fn key(&mut self, words: &[&str]) -> u64 {
-        // FNV-1a (Fowler, Noll and Vo), each word ended by what stands in no text.
+        // FNV-1a (Fowler, Noll and Vo) with each word followed by a byte that occurs in no text.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for byte in words.iter().flat_map(|word| word.bytes().chain([0xff])) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -114,7 +115,7 @@ impl Names {
     }
 }
 
-/// Every bit of it depends on every bit (the end of SplitMix64).
+/// Mixes a number so that every bit depends on every bit (the finalizer of SplitMix64).
 pub(super) fn mixed(number: u64) -> u64 {
     let mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -133,7 +134,7 @@ mod tests {
         let first = some.key(&["work", "server", "serve"]);
         others.key(&["work", "another", "serve"]);
         assert_eq!(others.key(&["work", "server", "serve"]), first);
-        // The same name once more, the same letters in other words, another seed.
+        // The same name again, the same letters in other words, another seed.
         let mut all = vec![first, some.key(&["work", "server", "serve"]), some.key(&["work", "serverserve"])];
         all.push(Names { seed: 2, known: HashMap::new() }.key(&["work", "server", "serve"]));
         all.sort_unstable();

@@ -1,9 +1,9 @@
-//! What is counted while a model runs.
+//! The statistics of a run.
 
 use super::percentiles::Percentiles;
 use crate::Model;
 
-/// Sums since the run began, and percentiles since the last [`Tally::forget`].
+/// The sums since the run began, and the percentiles since the last [`Tally::forget`].
 pub(super) struct Tally {
     pub(super) tasks: Vec<TaskTally>,
     pub(super) entries: Vec<EntryTally>,
@@ -12,7 +12,8 @@ pub(super) struct Tally {
 
 #[derive(Clone, Default)]
 pub(super) struct ActivityTally {
-    /// How often it was done, and how long that took: work, waiting for the processor, calls and time to think.
+    /// The number of executions and their total time: demand, waiting for the processor, calls and think
+    /// time.
     pub(super) done: u64,
     pub(super) took: f64,
 }
@@ -21,33 +22,34 @@ pub(super) struct ActivityTally {
 pub(super) struct TaskTally {
     pub(super) busy: i64,
     counted: f64,
-    /// Busy threads times time; of clients, those that do not think.
+    /// The integral of busy threads, or of clients that do not think, over time.
     pub(super) area: f64,
-    /// Rounds of clients, and the time they took.
+    /// The number of client cycles, and their total time.
     pub(super) cycles: u64,
     pub(super) response: f64,
-    /// Rounds in which no call failed.
+    /// The number of cycles without a failed call.
     pub(super) good: u64,
     pub(super) spread: Percentiles,
 }
 
 #[derive(Clone, Default)]
 pub(super) struct EntryTally {
-    /// Requests that a thread took, and how long they had waited for it.
+    /// The number of requests taken by a thread, and their total waiting time.
     pub(super) taken: u64,
     pub(super) waited: f64,
-    /// Requests that were answered or forwarded, and how long that took from when a thread took them.
+    /// The number of requests replied to or forwarded, and their total time on a thread until then.
     pub(super) served: u64,
     pub(super) service: f64,
-    /// Threads that were done with all of it, and how long that took.
+    /// The number of threads that ended, and their total time including later phases.
     pub(super) over: u64,
     pub(super) whole: f64,
-    /// Requests from outside that were answered, and how long that took in all.
+    /// The number of requests from outside with a reply, and their total response time.
     pub(super) answered: u64,
     pub(super) response: f64,
-    /// Those for which no call failed.
+    /// The number of those without a failed call.
     pub(super) good: u64,
-    /// Requests that came, were refused; calls of it that were given up, and that were made again.
+    /// The numbers of requests that arrived and that were refused, and of calls to the entry that timed out
+    /// and that were retried.
     pub(super) came: u64,
     pub(super) refused: u64,
     pub(super) timed_out: u64,
@@ -64,12 +66,12 @@ impl Tally {
         }
     }
 
-    /// Brings sums over time up to now.
+    /// Updates time integrals to the present.
     pub(super) fn count(&mut self, now: f64) {
         self.tasks.iter_mut().for_each(|task| task.count(now));
     }
 
-    /// The warm-up is over: its percentiles are forgotten.
+    /// Resets the percentiles at the end of the warm-up.
     pub(super) fn forget(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.spread = Percentiles::default());
         self.entries.iter_mut().for_each(|entry| entry.spread = Percentiles::default());

@@ -1,10 +1,10 @@
-//! How many requests can be where: no more than there are threads, or clients, to carry them.
+//! Bounds of the numbers of requests: those of the threads or clients that carry them.
 
 use super::net::{Net, TOLD_APART, many};
 use crate::model::Next;
 
 impl Net<'_> {
-    /// How many can be where.
+    /// Computes the bounds of all stations.
     pub(super) fn bounds(&mut self) {
         let model = self.model;
         let count = model.tasks.len();
@@ -30,11 +30,12 @@ impl Net<'_> {
         }
         self.wide.clone_from(&wide);
         self.active = vec![0.0; count];
-        // Whether somebody's number is that of the clients above, all of whom wait while it works.
+        // Whether the number of requests of a task is bounded by that of the clients above, all of whom wait
+        // meanwhile.
         let told = count <= 10 * TOLD_APART;
         let mut pure = vec![told; count];
         let mut roots: Vec<Vec<usize>> = vec![Vec::new(); count];
-        // Whose number is the bound of each task's active threads: its own, or that of those above.
+        // The tasks whose number bounds the active threads of each task: itself, or those above it.
         let mut bounds: Vec<Vec<usize>> =
             (0..count).map(|task| if told { vec![task] } else { Vec::new() }).collect();
         for task in self.tasks.clone() {
@@ -89,7 +90,8 @@ impl Net<'_> {
         }
     }
 
-    /// Requests that can come from these at a time: so many as they have threads, or those above them, or above those.
+    /// Returns the number of requests that these tasks can have at a time: that of their threads, or of those
+    /// at any level above.
     fn come(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
         let mut come = self.within(those, holders, open, wide);
         if self.tasks.len() > TOLD_APART {
@@ -117,7 +119,8 @@ impl Net<'_> {
         come
     }
 
-    /// Threads of these that can ask at a time; those that only work while another of these waits for them add none.
+    /// Returns the number of threads of these tasks that can call at a time. Tasks that are active only while
+    /// another one of these waits for them add none.
     fn within(&self, those: &[usize], holders: &[Vec<usize>], open: &[bool], wide: &[f64]) -> f64 {
         let all = |task: &usize| self.active[*task] * wide[*task];
         if self.tasks.len() > TOLD_APART || those.len() < 2 {
@@ -147,7 +150,7 @@ impl Net<'_> {
     }
 }
 
-/// All that is in the lists of these, each once.
+/// Returns the union of the lists of these indices.
 fn union(those: &[usize], lists: &[Vec<usize>]) -> Vec<usize> {
     let mut all: Vec<usize> = those.iter().flat_map(|one| lists[*one].iter().copied()).collect();
     all.sort_unstable();

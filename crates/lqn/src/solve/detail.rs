@@ -1,11 +1,10 @@
-//! What is known of each phase, activity and call, which is more than of entries: a mean over all on whose behalf it is
-//! done.
+//! The results of each phase, activity and call, as means over all origins.
 
 use super::net::{Net, Origin};
 use super::{State, elapsed, think};
 use crate::simulate::{ActivityFinding, CallFinding, Estimate};
 
-/// So many per unit of time, with the sums of two times of theirs.
+/// A rate, with the weighted sums of two times.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     rate: f64,
@@ -29,7 +28,8 @@ fn sure(mean: f64) -> Estimate {
     Estimate { mean: if mean.is_finite() { mean } else { 0.0 }, half_width: 0.0 }
 }
 
-/// Of all activities, and of all calls: those of each activity, then what each entry forwards.
+/// Computes the results of all activities, and of all calls: those of each activity, then those that each
+/// entry forwards.
 pub(super) fn details(net: &Net<'_>, state: &State) -> (Vec<ActivityFinding>, Vec<CallFinding>) {
     let model = net.model;
     let mut done = vec![Sum::default(); model.activities.len()];
@@ -59,7 +59,7 @@ pub(super) fn details(net: &Net<'_>, state: &State) -> (Vec<ActivityFinding>, Ve
                 }
             }
         }
-        // Rows have none of those to which nothing goes.
+        // Rows have no targets with probability 0.
         let some = model.entries[row.entry].forwards.iter().enumerate().filter(|(_, (_, part))| *part > 0.0);
         for ((place, _), (to, part)) in some.zip(&row.forwards) {
             ask(forwarded[row.entry] + place, rate * part, *to);
@@ -88,7 +88,8 @@ pub(super) fn details(net: &Net<'_>, state: &State) -> (Vec<ActivityFinding>, Ve
     (activities.collect(), calls.collect())
 }
 
-/// By what factor a client's round is longer than the sum of its parts, as throughputs were lowered to what can be.
+/// Returns the ratio of a client's cycle time to the sum of its parts, after throughputs were reduced to the
+/// capacity.
 fn longer(net: &Net<'_>, state: &State, task: usize, origin: usize) -> f64 {
     if net.origins[origin] != Origin::Client(task) {
         return 1.0;

@@ -1,30 +1,30 @@
-//! How long things take, from what they do and how long they wait: bottom-up, from those that call nobody.
+//! Computes service times from demands and waiting times, bottom-up from the entries without calls.
 //!
-//! Means add up. Variances are those of random sums: a stochastic activity makes a geometric number of calls, so that
-//! its time is one piece of work and a geometric number of calls with a piece each.
+//! Means are added. Variances are those of random sums: a stochastic activity makes a geometric number of
+//! calls. So its time is one slice of work, and a geometric number of calls with one slice each.
 
 use super::State;
 use super::forks::kth;
 use super::net::{Net, Row, Side, is_graph};
 use crate::model::{Model, Next, Order};
 
-/// A time.
+/// A random time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Span {
     pub(super) mean: f64,
     pub(super) variance: f64,
-    /// Part of the mean that is waiting for others.
+    /// The part of the mean that is waiting for others.
     pub(super) waits: f64,
 }
 
-/// Of a row.
+/// The times of a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Times {
-    /// From when a thread takes the request until it is answered or forwarded.
+    /// The time from the start on a thread until the reply or the forwarding.
     pub(super) first: Span,
-    /// From then until the thread is free.
+    /// The time from then until the thread is free.
     pub(super) second: Span,
-    /// From when the request comes until whoever it is forwarded to has answered.
+    /// The time from the arrival until the reply, including forwarding.
     pub(super) response: Span,
 }
 
@@ -37,13 +37,13 @@ impl Span {
         }
     }
 
-    /// Squared coefficient of variation.
+    /// Returns the squared coefficient of variation.
     pub(super) fn variation(self) -> f64 {
         if self.mean > 0.0 { self.variance / (self.mean * self.mean) } else { 0.0 }
     }
 }
 
-/// One of several by their probabilities; what is left to 1 takes no time.
+/// Returns the mixture of several times by their probabilities; the rest of the probability takes no time.
 fn mixture(ways: impl Iterator<Item = (f64, Span)>) -> Span {
     let (mut mean, mut square, mut waits) = (0.0, 0.0, 0.0);
     for (part, span) in ways {
@@ -54,7 +54,7 @@ fn mixture(ways: impl Iterator<Item = (f64, Span)>) -> Span {
     Span { mean, variance: (square - mean * mean).max(0.0), waits }
 }
 
-/// Times of all rows by the waiting in `state`.
+/// Computes the times of all rows from the waiting times in `state`.
 pub(super) fn work_out(net: &Net<'_>, state: &mut State) {
     for place in net.order.iter().rev() {
         let row = &net.rows[*place];
@@ -83,7 +83,7 @@ fn phases(net: &Net<'_>, state: &State, row: &Row) -> (Span, Span) {
     (both[0], both[1])
 }
 
-/// How long one piece of work takes, with the waiting for it.
+/// Returns the time of one slice of work, including its waiting.
 pub(super) fn piece(net: &Net<'_>, state: &State, place: usize, slot: usize) -> Span {
     let own = &net.model.activities[place];
     let processor = &net.model.processors[net.model.tasks[own.task.0].processor.0];
@@ -102,7 +102,7 @@ pub(super) fn piece(net: &Net<'_>, state: &State, place: usize, slot: usize) -> 
     }
 }
 
-/// How long an activity takes on one side of the answer.
+/// Returns the time of an activity before or after the reply.
 pub(super) fn activity(net: &Net<'_>, state: &State, place: usize, side: &Side) -> Span {
     let own = &net.model.activities[place];
     let piece = piece(net, state, place, side.work);
@@ -126,15 +126,15 @@ pub(super) fn activity(net: &Net<'_>, state: &State, place: usize, side: &Side) 
     think.and(Span { mean, variance, waits })
 }
 
-/// From the beginning of an activity to a join, or to the end.
+/// The path from the start of an activity to a join or to the end.
 #[derive(Clone, Copy, Default)]
 struct Path<'m> {
     span: Span,
-    /// Probability that it answers on the way, and the time until then by that probability.
+    /// The probability of a reply on the path, and the time until then multiplied by it.
     answers: f64,
     until: f64,
     waited: f64,
-    /// The join at which it stops: how many it wants, and what follows.
+    /// The join at the end of the path: its quorum and its successor.
     stop: Option<(u32, &'m Next)>,
 }
 
@@ -162,7 +162,7 @@ struct Paths<'a, 'm> {
 
 impl<'m> Paths<'_, 'm> {
     fn of(&self, activity: usize) -> Path<'m> {
-        // One that leads back to where it began is not there yet, and counts as the end.
+        // An activity that leads back is not known yet, and counts as the end.
         self.places.get(&activity).and_then(|place| self.known.get(*place)).copied().unwrap_or_default()
     }
 

@@ -1,12 +1,13 @@
-//! When the k-th of several that run at the same time is done.
+//! The time until the k-th of several parallel branches ends.
 
 use super::elapsed::Span;
 
-/// Points at which the distribution is looked at.
+/// The number of points at which the distribution is evaluated.
 const POINTS: usize = 240;
 
-/// Part that is not done by `at`: a fixed time and an exponential one where it varies less than that, two exponentials
-/// with balanced means where it varies more. Both have the mean and the variance of the span.
+/// Returns the probability that a branch is not done by `at`. The distribution has the mean and the variance
+/// of the span: a fixed time plus an exponential one if the variation is below 1, else a hyperexponential
+/// with balanced means.
 fn left(span: &Span, at: f64) -> f64 {
     let variation = span.variation();
     if span.mean <= 0.0 {
@@ -29,7 +30,7 @@ fn left(span: &Span, at: f64) -> f64 {
     }
 }
 
-/// The time until `wanted` of the branches are done, as if they did not know of one another.
+/// Returns the time until `wanted` of the branches are done, which are taken to be independent.
 pub(super) fn kth(branches: &[Span], wanted: usize) -> Span {
     let wanted = wanted.clamp(1, branches.len().max(1));
     if branches.len() <= 1 {
@@ -44,7 +45,7 @@ pub(super) fn kth(branches: &[Span], wanted: usize) -> Span {
     let mut done = vec![0.0; wanted + 1];
     for point in 0..POINTS {
         let at = (point as f64 + 0.5) * step;
-        // Probability of each number that is done by then, up to the wanted one.
+        // The probability of each number of branches that are done by then, up to the wanted one.
         done.iter_mut().for_each(|part| *part = 0.0);
         done[0] = 1.0;
         for span in branches {

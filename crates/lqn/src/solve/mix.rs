@@ -1,31 +1,34 @@
-//! Of so many that are at a station, who they are.
+//! The composition of the requests at a station by their groups.
 //!
-//! Those that come by the threads of one task are a group, of which no more can be here than there are threads. If each
-//! came at its own rate and were served alike, the numbers of the groups would have a product form: given their sum, that
-//! of binomial distributions with the odds of each group to be here (Baskett and others, 1975). So a group of one that is
-//! nearly always here is nearly never among those elsewhere, however few are here.
+//! The sources whose requests come by the threads of one task are a group, of which at most as many are here
+//! as there are threads. If each group came at its own rate and all were served alike, their numbers would
+//! have a product form. Given their sum, they are those of binomial distributions with the odds of each group
+//! to be here (Baskett and others, 1975). So a group of one that is nearly always here is nearly never
+//! elsewhere, even if few requests are here.
 
 use super::queue::Source;
 
-/// Sources that bound one another.
+/// A group of sources with a common limit.
 pub(super) struct Group {
-    /// How many there can be.
+    /// The largest number of requests.
     pub(super) limit: f64,
     pub(super) held: f64,
     pub(super) away: f64,
     rate: f64,
     work: f64,
-    /// Mean number elsewhere by the number of all that are here.
+    /// The mean number elsewhere, by the number of all that are here.
     table: Vec<f64>,
     part: f64,
-    /// Of those elsewhere, the part that has nothing to do, and how many more ask for it than there are threads.
+    /// The share of those elsewhere that is idle, and the number of requests for a thread beyond the number
+    /// of threads.
     idle: f64,
     beyond: f64,
 }
 
 impl Group {
-    /// A thread that has nothing to do gets something at a rate that does not depend on how many like it there are, but
-    /// on how many may ask for one: by what factor those elsewhere come faster than in proportion to their number.
+    /// Returns the factor by which the requests elsewhere come faster than in proportion to their number. An
+    /// idle thread gets work at a rate that depends on the number of requests for it and not on the number of
+    /// idle threads.
     pub(super) fn eager(&self, away: f64) -> f64 {
         if self.idle <= 0.0 || self.beyond <= 0.0 || away <= 0.0 {
             return 1.0;
@@ -35,19 +38,19 @@ impl Group {
     }
 }
 
-/// Who is here.
+/// The composition of a station's requests.
 pub(super) struct Mix {
     pub(super) groups: Vec<Group>,
-    /// Group of each source; none for those from outside.
+    /// The group of each source; `None` for those from outside.
     pub(super) of: Vec<Option<usize>>,
 }
 
-/// Groups times the square of requests at most for which it is worked out; beyond, groups have a constant part of those
-/// here.
+/// The largest product of the number of groups and the square of the number of requests that is computed
+/// exactly. Beyond it, each group has a constant share of the requests here.
 const MOST: f64 = 40_000.0;
 
 impl Mix {
-    /// `wait` is what each waits in the mean.
+    /// Creates the groups of the sources. `wait` is the mean waiting time.
     pub(super) fn new(sources: &[Source], wait: f64) -> Self {
         let mut mix = Self { groups: Vec::new(), of: Vec::with_capacity(sources.len()) };
         let mut holders: Vec<(usize, usize)> = Vec::new();
@@ -105,7 +108,7 @@ impl Mix {
         mix
     }
 
-    /// How many of a group are elsewhere when so many are here.
+    /// Returns the number of a group's requests elsewhere if `here` are at the station.
     pub(super) fn away(&self, group: usize, here: f64) -> f64 {
         let own = &self.groups[group];
         if own.table.is_empty() {
@@ -117,7 +120,7 @@ impl Mix {
         one + (other - one) * (here - below as f64).clamp(0.0, 1.0)
     }
 
-    /// Works the mean numbers out, where there are several groups and not too many requests.
+    /// Tabulates the mean numbers, if there are several groups and not too many requests.
     pub(super) fn tabulate(&mut self, closed: f64) {
         let all: f64 = self.groups.iter().map(|group| group.limit).sum();
         if self.groups.len() < 2 || self.groups.len() as f64 * all * all > MOST {
@@ -130,7 +133,8 @@ impl Mix {
             return;
         }
         let odds: Vec<f64> = odds.into_iter().map(|own| (own / typical).max(1e-12)).collect();
-        // Weights of the number of all, as the product of each group's: of those before each, and of those after.
+        // The weights of the total number, as the product of the groups' weights: of those before each group,
+        // and of those after it.
         let own: Vec<Vec<f64>> =
             self.groups.iter().zip(&odds).map(|(group, odds)| binomial(group.limit, *odds)).collect();
         let mut before = vec![vec![1.0]];
@@ -140,7 +144,7 @@ impl Mix {
         let mut after = vec![1.0];
         for (place, group) in self.groups.iter_mut().enumerate().rev() {
             let others = product(&before[place], &after, most);
-            // With one source of the group elsewhere for certain.
+            // One source of the group is certainly elsewhere.
             let without = product(&others, &binomial(group.limit - 1.0, odds[place]), most);
             let all = &before[before.len() - 1];
             let table = all.iter().enumerate().map(|(n, all)| {
@@ -153,7 +157,7 @@ impl Mix {
     }
 }
 
-/// Coefficients of (1 + odds z) to the power of the limit.
+/// Returns the coefficients of `(1 + odds z)` to the power `limit`.
 fn binomial(limit: f64, odds: f64) -> Vec<f64> {
     let mut all = vec![1.0];
     let mut term = 1.0;

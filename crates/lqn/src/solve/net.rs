@@ -1,9 +1,9 @@
-//! The model as the solver wants it: who is where on whose behalf, and how many can be.
+//! The model in the form of the solver: the work at each station by its origin, and its bounds.
 //!
-//! A *row* is an entry that works on behalf of an *origin*: a client, requests from outside, the phases of a task that
-//! nobody waits for, or calls that nobody waits for; and for a *holder*, the task whose thread waits for the answer. Rows
-//! call rows. A *station* is where there is waiting: for a thread of a task, or at a processor. A *slot* is an origin and a
-//! holder at a station.
+//! A *row* is an entry that works on behalf of an *origin* and for a *holder*, the task whose thread waits
+//! for the reply. An origin is a client, requests from outside, the later phases of a task, or calls without
+//! a reply. Rows call rows. A *station* is a place of waiting: for a thread of a task, or for a processor. A
+//! *slot* is an origin and a holder at a station.
 
 use std::collections::HashMap;
 
@@ -11,39 +11,40 @@ use super::relief::{self, Relief};
 use super::visits::{self, Course};
 use crate::model::{Activity, Body, Copies, Model, Role, Scheduling, Task};
 
-/// Rows at most: beyond, what is left is not followed, and the solution says that it did not converge.
+/// The largest number of rows: the rest is ignored, and the solution does not count as converged.
 const MOST_ROWS: usize = 500_000;
-/// Tasks at most for which phases that nobody waits for are told apart, and threads within threads are looked for.
+/// The largest number of tasks for which later phases have separate origins, and for which nested threads are
+/// examined.
 pub(super) const TOLD_APART: usize = 400;
 
-/// On whose behalf something is done.
+/// The origin of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
-    /// Clients, by their task.
+    /// The clients of this task.
     Client(usize),
-    /// Requests from outside, by their entry.
+    /// The requests from outside to this entry.
     Open(usize),
-    /// What this task does after it has answered.
+    /// The work of this task after its replies.
     After(usize),
-    /// Calls to this entry that nobody waits for.
+    /// The calls without a reply to this entry.
     Sent(usize),
 }
 
-/// No task.
+/// The absence of a task.
 pub(super) const NOBODY: usize = usize::MAX;
 
-/// An entry on behalf of an origin, asked by a task.
+/// An entry on behalf of an origin, called by a task.
 pub(super) struct Row {
     pub(super) entry: usize,
     pub(super) task: usize,
     pub(super) origin: usize,
-    /// The task whose thread or client waits for it; [`NOBODY`] where none does.
+    /// The task whose thread or client waits for it; [`NOBODY`] if none does.
     pub(super) holder: usize,
-    /// Slot in which it waits for a thread.
+    /// The slot in which it waits for a thread.
     pub(super) queue: usize,
-    /// Successors before those they follow, as in its course.
+    /// The activities, successors first, as in its course.
     pub(super) steps: Vec<Step>,
-    /// Who answers in its stead, with the probability.
+    /// The targets of forwarding with their probabilities.
     pub(super) forwards: Vec<(usize, f64)>,
 }
 
@@ -51,22 +52,22 @@ pub(super) struct Row {
 #[derive(Clone, Default)]
 pub(super) struct Step {
     pub(super) activity: usize,
-    /// While the caller waits, and when it no longer does.
+    /// The parts while the caller waits and after that.
     pub(super) sides: [Side; 2],
 }
 
-/// What of an activity is done before or after the caller was answered.
+/// The part of an activity before or after the reply.
 #[derive(Clone, Default)]
 pub(super) struct Side {
-    /// How often per request.
+    /// The number of executions per request.
     pub(super) times: f64,
-    /// Slot at the processor.
+    /// The slot at the processor.
     pub(super) work: usize,
-    /// Rows that are called, how often, and whether the answer is waited for.
+    /// The called rows, the number of calls, and whether the caller waits for the reply.
     pub(super) calls: Vec<(usize, f64, bool)>,
 }
 
-/// Who goes next.
+/// The queueing discipline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     Fifo,
@@ -75,23 +76,23 @@ pub(super) enum Rule {
     Preemptive,
 }
 
-/// Where there is waiting.
+/// A place of waiting.
 pub(super) struct Station {
-    /// Threads or cores; infinite for as many as are needed.
+    /// The number of threads or cores; may be infinite.
     pub(super) servers: f64,
     pub(super) rule: Rule,
-    /// Is it a task?
+    /// Whether the station is a task.
     pub(super) pool: bool,
-    /// Does it hold a thread after the caller was answered?
+    /// Whether threads continue after the reply.
     pub(super) after: bool,
     pub(super) slots: Vec<usize>,
-    /// Tasks whose threads or clients bound how many can be here.
+    /// The tasks whose threads or clients bound the number of requests here.
     pub(super) bounds: Vec<usize>,
-    /// Requests that can be here at a time; infinite if nothing bounds them.
+    /// The largest number of requests at a time; may be infinite.
     pub(super) most: f64,
 }
 
-/// An origin at a station, by way of a task.
+/// An origin and a holder at a station.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) origin: usize,
@@ -100,30 +101,30 @@ pub(super) struct Slot {
     pub(super) priority: i32,
 }
 
-/// The model, worked out.
+/// The model in the form of the solver.
 pub(super) struct Net<'m> {
     pub(super) model: &'m Model,
     pub(super) origins: Vec<Origin>,
     pub(super) rows: Vec<Row>,
-    /// Rows, callers before those they call.
+    /// The indices of rows, callers first.
     pub(super) order: Vec<usize>,
-    /// Per entry what is done for it.
+    /// The course of each entry.
     pub(super) courses: Vec<Course>,
-    /// Per entry with a graph, where each activity stands in its course.
+    /// The position of each activity in its course, for entries with a graph.
     pub(super) places: Vec<HashMap<usize, usize>>,
     pub(super) stations: Vec<Station>,
     pub(super) slots: Vec<Slot>,
-    /// Row of each origin's first entries, with the part of its requests that each gets.
+    /// The rows of each origin's first entries, with their shares of its requests.
     pub(super) starts: Vec<Vec<(usize, f64)>>,
-    /// Threads of each task that can be active at a time.
+    /// The number of threads of each task that can be active at a time.
     pub(super) active: Vec<f64>,
-    /// Branches of each that can run at the same time.
+    /// The number of parallel branches of each task.
     pub(super) wide: Vec<f64>,
-    /// Tasks, callers before those they call.
+    /// The tasks, callers first.
     pub(super) tasks: Vec<usize>,
-    /// Per station, what a balancer that looks at loads does for it.
+    /// The relief of each station by a balancer that uses loads.
     pub(super) reliefs: Vec<Option<Relief>>,
-    /// Were there too many rows?
+    /// Whether there were too many rows.
     pub(super) crowded: bool,
 }
 
@@ -164,7 +165,7 @@ impl<'m> Net<'m> {
             let task = model.entries[entry].task.0;
             net.stations[task].after |= net.courses[entry].iter().any(|part| part.after > 0.0);
         }
-        // Where all are alike, it is their order.
+        // With equal priorities, requests are served in order of arrival.
         for station in net.stations.iter_mut().filter(|own| own.pool) {
             let mut ranks = station.slots.iter().map(|slot| net.slots[*slot].priority);
             let first = ranks.next();
@@ -176,7 +177,7 @@ impl<'m> Net<'m> {
         net
     }
 
-    /// How many requests of a slot there can be.
+    /// Returns the largest number of requests of a slot.
     pub(super) fn population(&self, slot: usize) -> f64 {
         let Slot { origin, holder, .. } = self.slots[slot];
         let all = match self.origins[origin] {
@@ -186,13 +187,13 @@ impl<'m> Net<'m> {
         all.min(self.holds(holder))
     }
 
-    /// How many requests there can be by way of a task.
+    /// Returns the largest number of requests by the threads of a task.
     pub(super) fn holds(&self, holder: usize) -> f64 {
         if holder == NOBODY { f64::INFINITY } else { self.active[holder] * self.wide[holder] }
     }
 }
 
-/// How many, as a number.
+/// Converts a multiplicity to a number.
 pub(super) fn many(copies: Copies) -> f64 {
     match copies {
         Copies::Some(count) => f64::from(count),
@@ -200,7 +201,7 @@ pub(super) fn many(copies: Copies) -> f64 {
     }
 }
 
-/// Does it serve by priority?
+/// Returns `true` if the task serves by priority.
 pub(super) fn is_ranked(task: &Task) -> bool {
     task.role == Role::Server { queue: Scheduling::HeadOfLine }
 }
@@ -216,7 +217,7 @@ fn stations(model: &Model) -> Vec<Station> {
         most: f64::INFINITY,
     };
     let pools = model.tasks.iter().map(|task| {
-        // A client is nobody's server.
+        // Clients serve no requests.
         let threads = if task.is_client() { f64::INFINITY } else { many(task.copies) };
         station(threads, if is_ranked(task) { Rule::HeadOfLine } else { Rule::Fifo }, true)
     });
@@ -232,7 +233,8 @@ fn stations(model: &Model) -> Vec<Station> {
     pools.chain(processors).collect()
 }
 
-/// Tasks, callers before those they call; those on a cycle, which a model that was read has none of, at the end.
+/// Returns the tasks, callers first. Those on a cycle, which a model that was read cannot have, are at the
+/// end.
 fn in_order(model: &Model) -> Vec<usize> {
     let mut asks: Vec<Vec<usize>> = vec![Vec::new(); model.tasks.len()];
     for activity in &model.activities {
@@ -301,7 +303,7 @@ impl Builder<'_, '_> {
     }
 
     fn origin(&mut self, origin: Origin) -> usize {
-        // Where there are very many tasks, what nobody waits for is one origin.
+        // With very many tasks, all later phases have one origin.
         let origin = match origin {
             Origin::After(_) if self.net.tasks.len() > TOLD_APART => Origin::After(0),
             other => other,
@@ -342,7 +344,8 @@ impl Builder<'_, '_> {
         place
     }
 
-    /// Whose turn it is at a task that goes by priority: by that of who asks and of what is asked for.
+    /// Returns the priority of a request at a task that serves by priority: the sum of the caller's and the
+    /// entry's.
     fn rank(&self, entry: usize, origin: usize, holder: usize) -> i32 {
         let model = self.net.model;
         let own = &model.entries[entry];
@@ -351,7 +354,7 @@ impl Builder<'_, '_> {
         }
         let asks = match self.net.origins[origin] {
             _ if holder != NOBODY => model.tasks[holder].priority,
-            // Of several that do not wait, the one that comes first.
+            // Of several senders the highest priority counts.
             Origin::Sent(to) => {
                 let sends = |own: &&Activity| own.calls.iter().any(|call| !call.waits && call.entry.0 == to);
                 let senders = model.activities.iter().filter(sends);
@@ -362,7 +365,7 @@ impl Builder<'_, '_> {
         asks.saturating_add(own.priority)
     }
 
-    /// Works out what a row does.
+    /// Determines the activities and calls of a row.
     fn follow(&mut self, row: usize) {
         let model = self.net.model;
         let Row { entry, task, origin, holder, .. } = self.net.rows[row];
@@ -415,7 +418,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// Is there a graph of activities in it?
+/// Returns `true` if the entry has a graph of activities.
 pub(super) fn is_graph(model: &Model, entry: usize) -> bool {
     matches!(model.entries[entry].body, Body::Graph(_))
 }

@@ -1,32 +1,36 @@
-//! Who comes back while what he asked for before still goes on: second phases that a caller overtakes.
+//! Overtaking: callers that return while the second phase of their previous request is still running.
 //!
-//! A server answers and works on. If the same thread asks again before that is over, it waits for its own last request:
-//! however few others there are. How likely that is depends on how soon it asks again, and that is no single exponential
-//! time: after a call there often comes another one at once, or a long time none. So the time from an answer to the next
-//! request of the same thread is followed through what the thread does, piece by piece (as Franks and Woodside do with a chain of
-//! phases: Effectiveness of early replies in client-server systems, Performance Evaluation 36, 1999). Each piece is
-//! exponential, and what is needed of their sum is its Laplace transform: where a second phase is exponential with the rate
-//! s, it is at s the probability that the thread is back before its end. Other second phases are taken to be two exponentials.
+//! A server replies and continues. If the same thread calls again before that is over, it waits for its own
+//! previous request, even if there are few others. The probability of this depends on the time until it calls
+//! again. That time is not exponential: a call is often followed at once by another one, or by none for a
+//! long time.
+//!
+//! So the time from a reply to the next request of the same thread is followed through the thread's
+//! activities, slice by slice. The method resembles the chain of phases of Franks and Woodside (Effectiveness
+//! of early replies in client-server systems, Performance Evaluation 36, 1999). Each slice is exponential,
+//! and only the Laplace transform of their sum is needed. For an exponential second phase with rate s, the
+//! transform at s is the probability that the thread returns before its end. Other second phases are
+//! approximated by two exponentials.
 
 use super::State;
 use super::elapsed;
 use super::net::{NOBODY, Net, Rule, Side};
 use crate::model::{Order, Role};
 
-/// What is looked up again and again.
+/// Precomputed lists of rows.
 pub(super) struct Overtakes {
-    /// Rows of each task.
+    /// The rows of each task.
     rows: Vec<Vec<usize>>,
-    /// Rows that wait in each slot.
+    /// The rows that wait in each slot.
     waiting: Vec<Vec<usize>>,
 }
 
-/// Of requests of one slot.
+/// The overtaking requests of one slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Back {
-    /// Part of them that comes while what the thread asked for before goes on.
+    /// The share of requests that arrive during the second phase of the thread's previous request.
     pub(super) part: f64,
-    /// How long that still goes on then.
+    /// The mean remaining time of that phase.
     pub(super) left: f64,
 }
 
@@ -45,7 +49,7 @@ impl Overtakes {
         all
     }
 
-    /// Of each slot of a task that goes on after it has answered.
+    /// Computes the overtaking for each slot of a task that continues after its reply.
     pub(super) fn of(&self, net: &Net<'_>, state: &State, station: usize) -> Vec<Back> {
         let slots = &net.stations[station].slots;
         let mut found = vec![Back::default(); slots.len()];
@@ -82,7 +86,7 @@ impl Overtakes {
         found
     }
 
-    /// Of the pieces of work of a slot at a processor, the part that directly follows an answer of this task.
+    /// Returns the share of a slot's slices at a processor that directly follow a reply of this task.
     pub(super) fn follows(&self, net: &Net<'_>, state: &State, slot: usize, task: usize) -> f64 {
         let (mut pieces, mut following) = (0.0, 0.0);
         for place in &self.rows[net.slots[slot].holder] {
@@ -101,7 +105,7 @@ impl Overtakes {
         if pieces > 0.0 { following / pieces } else { 0.0 }
     }
 
-    /// Second phases of the requests of a slot: two exponentials with their weights and rates.
+    /// Returns the second phases of a slot's requests as two exponentials with their weights and rates.
     fn second(&self, state: &State, slot: usize) -> [(f64, f64); 2] {
         let (mut rate, mut mean, mut square) = (0.0, 0.0, 0.0);
         for row in &self.waiting[slot] {
@@ -118,28 +122,29 @@ impl Overtakes {
     }
 }
 
-/// Weights and rates of two exponentials with this mean and squared coefficient of variation: one after the other where it is below 1, and
-/// then one of the weights is negative; one or the other above.
+/// Returns the weights and rates of two exponentials with this mean and squared coefficient of variation.
+/// Below 1 they are consecutive, and one of the weights is negative; above 1 they are alternatives.
 fn exponentials(mean: f64, variation: f64) -> [(f64, f64); 2] {
     if variation >= 1.0 {
         let first = 0.5 * (1.0 + ((variation - 1.0) / (variation + 1.0)).sqrt());
         let last = (1.0 - first).max(1e-6);
         return [(first, 2.0 * first / mean), (last, 2.0 * last / mean)];
     }
-    // Two alike would be the least that varies; they are told apart so that weights stay finite.
+    // Two equal exponentials have the least variation; they are kept apart so that the weights stay finite.
     let apart = (2.0 * variation.clamp(0.505, 1.0) - 1.0).sqrt();
     let [one, other] = [0.5 * mean * (1.0 + apart), (0.5 * mean * (1.0 - apart)).max(1e-9 * mean)];
     [(one / (one - other), 1.0 / one), (-other / (one - other), 1.0 / other)]
 }
 
-/// Do both work at the same single core, one after the other? Who was answered goes on first.
+/// Returns `true` if both tasks use the same single core in order of arrival: the thread that got the reply
+/// then runs first.
 fn is_first(net: &Net<'_>, holder: usize, task: usize) -> bool {
     let [one, other] = [holder, task].map(|task| net.model.tasks[task].processor.0);
     let core = &net.stations[net.model.tasks.len() + one];
     one == other && core.servers == 1.0 && core.rule == Rule::Fifo
 }
 
-/// Transform of the time from the end of a request until a thread of the holder begins with the next.
+/// Returns the transform of the time from the end of a request until a thread of the holder starts the next.
 fn idle(net: &Net<'_>, state: &State, holder: usize, at: f64) -> f64 {
     let after = |mean: f64| 1.0 / (1.0 + at * mean);
     if let Role::Client { think } = net.model.tasks[holder].role {
@@ -157,33 +162,33 @@ fn idle(net: &Net<'_>, state: &State, holder: usize, at: f64) -> f64 {
     busy + (1.0 - busy) * after(mean / (1.0 - busy))
 }
 
-/// From an answer to the next request of the same thread.
+/// The time from a reply to the next request of the same thread.
 struct Gap<'a, 'm> {
     net: &'a Net<'m>,
     state: &'a State,
-    /// Those of the station.
+    /// The slots of the station.
     slots: &'a [usize],
-    /// Where the transform is taken.
+    /// The argument of the transform.
     at: f64,
     idle: f64,
-    /// Does the thread do its next piece of work before the second phase can begin?
+    /// Whether the thread runs its next slice before the second phase can begin.
     first: bool,
 }
 
-/// From a point on: transforms of the time until the next request by its slot, and of that until the end without one.
+/// The transforms of the time until the next request by its slot, and of that until the end without one.
 #[derive(Clone)]
 struct Onward {
     asks: Vec<f64>,
     ends: f64,
 }
 
-/// Parts of an activity.
+/// A part of an activity.
 struct Stage {
-    /// From its beginning to the first request by slot, and to its end without one.
+    /// The transforms from its start to the first request, and to its end without one.
     begins: Onward,
-    /// After an answer.
+    /// The transforms after a reply.
     goes_on: Onward,
-    /// Requests by slot.
+    /// The number of requests by slot.
     counts: Vec<f64>,
 }
 
@@ -192,7 +197,7 @@ impl Gap<'_, '_> {
         1.0 / (1.0 + self.at * mean)
     }
 
-    /// After an answer to a request of this slot, of the next one by its slot.
+    /// Returns the transforms from a reply to this slot until the next request, by its slot.
     fn back(&self, rows: &[usize], slot: usize) -> Vec<f64> {
         let count = self.slots.len();
         let own = self.slots.iter().position(|other| *other == slot);
@@ -204,7 +209,7 @@ impl Gap<'_, '_> {
         if all <= 0.0 {
             return found;
         }
-        // From the beginning of any request of the thread.
+        // The transforms from the start of any request of the thread.
         for (rate, stages) in &stages {
             let mut onward = Onward { asks: vec![0.0; count], ends: 1.0 };
             for stage in stages.iter().rev() {
@@ -238,7 +243,7 @@ impl Gap<'_, '_> {
         found
     }
 
-    /// What is done for a request of a row, in order.
+    /// Returns the activities of a row's request, in order.
     fn stages(&self, row: usize) -> Vec<Stage> {
         let row = &self.net.rows[row];
         let steps = row.steps.iter().rev();

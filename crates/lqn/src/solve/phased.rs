@@ -1,13 +1,14 @@
-//! A task of one thread that goes on after it has answered: who is there, and whether the thread goes on.
+//! The chain of a task with one thread that continues after its reply: the state is the number of requests
+//! and the phase of the thread.
 //!
-//! Whoever was answered comes back sooner than others do, or later: by [`overtake`](super::overtake) it is known how
-//! likely that is before its own last request is over. So the state says, while the thread goes on, whether its caller
-//! is back.
+//! The caller that got the reply returns sooner or later than others do. [`overtake`](super::overtake)
+//! provides the probability that it returns during the second phase of its own request. So the state includes
+//! whether the caller has returned in that phase.
 
 use super::queue::{Case, Rates, Sums};
 
-/// Of all that were answered, the part that comes from threads that can come back, and of those the part that comes back
-/// before what they asked for is over.
+/// Returns the share of replies to threads that can return, and the share of those that return during the
+/// second phase of their request.
 fn returns(rates: &Rates<'_>) -> (f64, f64) {
     let (mut all, mut closed, mut back) = (0.0, 0.0, 0.0);
     for source in rates.sources {
@@ -20,18 +21,18 @@ fn returns(rates: &Rates<'_>) -> (f64, f64) {
     if closed <= 0.0 { (0.0, 0.0) } else { (closed / all, (back / closed).min(0.999)) }
 }
 
-/// One thread with two phases.
+/// Solves the chain of one thread with two phases.
 pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f64, bool) {
     let [first, second] = case.phases;
     let whole = first + second;
     let (inside, back) = returns(rates);
-    // How soon a caller is back.
+    // The rate at which a caller returns during the second phase.
     let soon = back / ((1.0 - back) * second);
-    // Nobody is there; with n there, nobody was answered yet.
+    // The weights of the idle state, and of states with `n` requests in the first phase.
     let (mut idle, mut working) = (1.0_f64, 0.0_f64);
     let mut while_away = sums.rates.clone();
     let mut n = 0.0;
-    // Of each source, those that are not back so soon.
+    // The rates of each source without requests that return during the second phase.
     let at = |n: f64, out: &mut [f64]| {
         let (_, plain) = rates.at(n, out);
         let mut sum = 0.0;
@@ -41,15 +42,15 @@ pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f6
         }
         (sum, plain)
     };
-    // What came from states with one less.
+    // The flows from states with one request less.
     let mut more = [0.0; 2];
     loop {
-        // Others, while a caller is elsewhere that is not one of them.
+        // The rates of others while the caller is elsewhere.
         let (others, _) = at(n + 1.0, &mut while_away);
         let (rate, plain) = at(n, &mut sums.rates);
         let leaves = 1.0 / second;
         let soon = if n + 1.0 > rates.closed + 1e-9 { 0.0 } else { soon };
-        // It goes on with its caller elsewhere, or with it back: the balances of both.
+        // The balance equations of the second phase, with the caller elsewhere and with it back.
         let quiet = rate * (idle + working);
         let a = [others + soon + leaves - inside * (others + soon), -inside * rate];
         let b = [-(1.0 - inside) * (others + soon), rate + leaves - (1.0 - inside) * rate];
@@ -59,7 +60,7 @@ pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f6
         let again = ((a[0] * right[1] - b[0] * right[0]) / det).max(0.0);
         let here = idle + working + away + again;
         sums.norm += here;
-        // In the unit of the whole service.
+        // In units of the whole service time.
         let late = n + second / whole;
         sums.add(idle, 0.0, 0.0);
         sums.add(working, n, n * (n + 1.0));
@@ -67,7 +68,7 @@ pub(super) fn one_thread(case: &Case, rates: &Rates<'_>, sums: &mut Sums) -> (f6
         sums.plain += here * plain;
         sums.paced += (idle + working + again) * (rate - rates.outside)
             + away * ((others - rates.outside).max(0.0) + soon);
-        // Whoever's turn it was is the less likely to be one that is seldom elsewhere, the more others are there.
+        // The more other requests are here, the less likely the caller is one that is seldom elsewhere.
         sums.add_back(away * soon, n, n * (n + 1.0));
         std::mem::swap(&mut sums.rates, &mut while_away);
         sums.add(away, late, late * (late + 1.0));

@@ -1,73 +1,76 @@
-//! Waiting at one station: a birth and death chain of the requests that are there.
+//! Waiting at one station: a birth-death chain of the number of requests.
 //!
-//! Requests come from sources. What a source does elsewhere is one thing to this station (Chandy, Herzog and Woo's
-//! equivalent, 1975): it comes at a rate that depends on how many are elsewhere. If they wait for nobody there, the rate
-//! is proportional to their number; if they queue, more of them do not come more often. `crowding` is the part of their
-//! time elsewhere that is queueing; the rate of `n` of them is taken to be that of a balanced network, `n / (d + a (n - 1))`
-//! (Zahorjan and others, Balanced job bound analysis, 1982), through the point at which the system is.
+//! Requests come from sources. All that a source does elsewhere is one server to this station (the equivalent
+//! of Chandy, Herzog and Woo, 1975): its arrival rate depends on the number of requests elsewhere. Without
+//! queueing there, the rate is proportional to the number; with queueing, it grows less. `crowding` is the
+//! queueing share of their time elsewhere. The rate of `n` requests is that of a balanced network,
+//! `n / (d + a (n - 1))` (Zahorjan and others, Balanced job bound analysis, 1982), fitted to the present
+//! operating point.
 //!
-//! A request sees what is there when it comes: the chain, weighed by the rate at which its own source comes in each
-//! state. So a source never waits for itself. With a task of one thread that goes on after it has answered, the state
-//! says whether it has ([`phased`](super::phased)). Where service varies otherwise than the exponential
-//! distribution the wait is corrected by [`spread`](super::spread).
+//! An arriving request sees the chain weighted by its own source's arrival rate in each state. So a source
+//! never waits for itself. For a task with one thread that continues after its reply, the state includes the
+//! phase ([`phased`](super::phased)). If the variation of service is not that of the exponential
+//! distribution, [`spread`](super::spread) corrects the waiting time.
 
 use super::mix::Mix;
 use super::{phased, spread, uneven};
 
-/// Requests of one origin at a station.
+/// The requests of one origin at a station.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Source {
-    /// Requests per unit of time.
+    /// The rate of requests.
     pub(super) rate: f64,
-    /// Mean of the time that one holds a server, and mean of its square.
+    /// The mean time for which a request holds a server, and the mean of its square.
     pub(super) mean: f64,
     pub(super) square: f64,
-    /// How many there can be; infinite from outside.
+    /// The largest number of requests; infinite from outside.
     pub(super) limit: f64,
-    /// By whose threads they come, and how many those are.
+    /// The task by whose threads they come, and the number of those.
     pub(super) holder: usize,
     pub(super) threads: f64,
-    /// Of those threads, how many have nothing to do in the mean, and how many more ask for one of them than there are.
+    /// The mean number of idle ones of those threads, and the number of requests for them beyond the number
+    /// of threads.
     pub(super) idle: f64,
     pub(super) beyond: f64,
-    /// How many are here in the mean, waiting or not answered yet.
+    /// The mean number of requests here, waiting or without a reply yet.
     pub(super) held: f64,
-    /// Of a task that goes on after it has answered: the part of them that comes while what the same thread asked for
-    /// before still goes on, and how long it does so then.
+    /// For a task that continues after its reply: the share of requests that arrive during the second phase
+    /// of their thread's previous request, and its mean remaining time.
     pub(super) back: f64,
     pub(super) left: f64,
-    /// Found: mean and variance of the waiting time.
+    /// The results: the mean and the variance of the waiting time.
     pub(super) wait: f64,
     pub(super) variance: f64,
 }
 
-/// A station.
+/// The parameters of a station.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) servers: usize,
-    /// Requests that can be here at a time.
+    /// The largest number of requests at a time.
     pub(super) most: f64,
-    /// Of the time that a server is held, the parts before and after the answer.
+    /// The mean service time before and after the reply.
     pub(super) phases: [f64; 2],
-    /// Time that a server is held when it is the only one at work; it grows by `slope` with each other one, and is never
-    /// less than `floor` times their number.
+    /// The time for which a server is held if it is the only busy one. It grows by `slope` with each other
+    /// one, and is at least `floor` times their number.
     pub(super) alone: f64,
     pub(super) slope: f64,
     pub(super) floor: f64,
-    /// Of those elsewhere, how many wait there.
+    /// The number of requests that wait elsewhere.
     pub(super) waiting: f64,
-    /// Does the variation of service matter?
+    /// Whether the variation of service matters.
     pub(super) fifo: bool,
 }
 
-/// What else was found.
+/// Further results, kept between iterations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
-    /// By how much the rate of those elsewhere is above that of their mean number, because their number varies.
+    /// The factor of the rate of requests elsewhere over that of their mean number, caused by the variation
+    /// of the number.
     pub(super) level: f64,
-    /// Servers at work as one of them sees it, itself included.
+    /// The mean number of busy servers as seen by one of them, including itself.
     pub(super) crew: f64,
-    /// More comes from outside than can be served.
+    /// Whether the arrivals from outside exceed the capacity.
     pub(super) overloaded: bool,
 }
 
@@ -77,21 +80,21 @@ impl Default for Memory {
     }
 }
 
-/// Requests at most; a chain ends there.
+/// The largest number of requests of closed sources; a chain ends at twice as many.
 const LONGEST: f64 = 20_000.0;
 
-/// Rates of the sources as a function of how many requests are here.
+/// The arrival rates of the sources as functions of the number of requests here.
 pub(super) struct Rates<'s> {
     pub(super) sources: &'s [Source],
     mix: Mix,
-    /// Per source: its rate for each of its group's that is elsewhere; its own rate if it is from outside.
+    /// The rate of each source per request of its group elsewhere, or its own rate if it is from outside.
     each: Vec<f64>,
     pub(super) closed: f64,
-    /// All that their limits add up to.
+    /// The sum of the limits of all groups.
     all: f64,
-    /// Part of those here that is not from outside.
+    /// The share of the requests here that is not from outside.
     share: f64,
-    /// Sum of the rates from outside.
+    /// The sum of the rates from outside.
     pub(super) outside: f64,
     crowding: f64,
     reference: f64,
@@ -112,7 +115,7 @@ impl<'s> Rates<'s> {
         let everything: f64 = sources.iter().map(|source| source.held).sum();
         let away = (closed - held).max(0.001 * closed);
         mix.tabulate(closed);
-        // Where fewer can come than the limits add up to, fewer of each are elsewhere.
+        // If fewer can come than the sum of the limits, the numbers elsewhere are reduced proportionally.
         let fewer = if all > closed { away / (all - held).max(away) } else { 1.0 };
         let each = sources.iter().zip(&mix.of).map(|(source, group)| match group {
             None => source.rate,
@@ -123,7 +126,7 @@ impl<'s> Rates<'s> {
         });
         let each = each.collect();
         let reference = away * (closed - 1.0) / closed.max(1.0);
-        // Of hardly any it makes no difference whether they wait.
+        // For less than about one request, queueing elsewhere makes no difference.
         let crowding = (case.waiting / away).clamp(0.0, 0.98) * ((reference - 0.1) / 0.3).clamp(0.0, 1.0);
         let inside: f64 =
             sources.iter().filter(|source| source.limit.is_finite()).map(|source| source.held).sum();
@@ -145,7 +148,8 @@ impl<'s> Rates<'s> {
         }
     }
 
-    /// How much slower or faster each comes with so many of the sources here than it would in the mean.
+    /// Returns the factor of the rate with `here` requests at the station, relative to that of mean
+    /// conditions.
     fn pace(&self, here: f64) -> f64 {
         if self.crowding <= 0.0 {
             return self.level;
@@ -154,12 +158,13 @@ impl<'s> Rates<'s> {
         self.level / ((1.0 - self.crowding) + self.crowding * away / self.reference)
     }
 
-    /// Rate of each source; their sum, and what it would be without crowding.
+    /// Computes the rate of each source; returns their sum, and the sum without crowding (closed sources
+    /// only).
     pub(super) fn at(&self, here: f64, out: &mut [f64]) -> (f64, f64) {
         let here = here * self.share;
         let full = here >= self.closed - 1e-9;
         let pace = self.pace(here);
-        // Of those that their limits would let come, the part that can.
+        // The share of the requests that the limits allow and that can come.
         let can =
             if self.all > self.closed { (self.closed - here) / (self.all - here) / self.fewer } else { 1.0 };
         let (mut sum, mut plain) = (0.0, 0.0);
@@ -180,12 +185,12 @@ impl<'s> Rates<'s> {
     }
 }
 
-/// What is summed up over the states.
+/// The sums over the states of a chain.
 pub(super) struct Sums {
     pub(super) rates: Vec<f64>,
-    /// Per source: arrivals, their waiting in services, its square.
+    /// The arrivals of each source, their waiting in units of service, and its square.
     pub(super) seen: Vec<[f64; 3]>,
-    /// The same of those that come back while what their thread asked for before still goes on.
+    /// The same for requests that return during the second phase of their thread's previous request.
     pub(super) back: Vec<[f64; 3]>,
     pub(super) norm: f64,
     pub(super) crew: [f64; 2],
@@ -229,7 +234,7 @@ impl Sums {
     }
 }
 
-/// Works the waiting of each source out.
+/// Computes the waiting time of each source.
 pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     let total: f64 = sources.iter().map(|source| source.rate).sum();
     sources.iter_mut().for_each(|source| (source.wait, source.variance) = (0.0, 0.0));
@@ -282,7 +287,8 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
             }
             let (mut long, mut square) = (each * waited / came, each * each * squared / came);
             let mut factor = 1.0;
-            // Whom it meets: the others, and of its own all but itself.
+            // The mean service of the requests that it meets: the others, and of its own group all but
+            // itself.
             let (mut met, mut work, mut works) = (0.0, 0.0, 0.0);
             for (other, source) in sources.iter().enumerate() {
                 let rate = match (rates.mix.of[other], rates.mix.of[place]) {
@@ -316,7 +322,7 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
             let own = sources[place];
             let [came, waited, squared] = sums.back[place];
             if overtaken && own.back > 0.0 && came > 0.0 {
-                // Whom it meets behind what it left there itself.
+                // The waiting of requests that arrive behind their own previous one.
                 let mut met = each * factor * waited / came;
                 let mets = (each * factor).powi(2) * squared / came + own.left * (2.0 * own.left + 2.0 * met);
                 met += own.left;
@@ -331,9 +337,9 @@ pub(super) fn wait(case: &Case, sources: &mut [Source], memory: &mut Memory) {
     }
 }
 
-/// By what factor the variation of service changes waiting more, or less, where those elsewhere queue there than where they
-/// do not, and whether that is for service that varies less than the exponential. What is summed up over the states is
-/// moved to what it is with that variation.
+/// Returns the ratio of the effect of variation on waiting with and without queueing elsewhere, and whether
+/// the variation is below that of the exponential. Shifts the sums over the states to those with the
+/// variation.
 fn bend(
     case: &Case,
     rates: &Rates<'_>,
@@ -362,7 +368,7 @@ fn bend(
     (below, (found - 1.0) / (plain - 1.0))
 }
 
-/// Requests that wait or are served, one number.
+/// Solves the chain with the number of requests as its state.
 fn chain(case: &Case, rates: &Rates<'_>, mean: f64, sums: &mut Sums) -> (f64, bool) {
     let servers = case.servers;
     let scale = if case.alone > 0.0 { 1.0 } else { 0.0 };
@@ -391,7 +397,7 @@ fn chain(case: &Case, rates: &Rates<'_>, mean: f64, sums: &mut Sums) -> (f64, bo
         let next = (k + 1).min(servers) as f64;
         let ratio = rate * holds(next) / next;
         if closed <= 0.0 && k >= servers {
-            // From here on every state is the last one's, times the same.
+            // From here on the states are a geometric series.
             overloaded = ratio >= 0.9999;
             let r = ratio.min(0.9999);
             let tail = [r / (1.0 - r), r / (1.0 - r).powi(2), r * (1.0 + r) / (1.0 - r).powi(3)];

@@ -1,20 +1,21 @@
-//! Who gets what part of the requests where an entry forwards by a policy: what formulas need, which know no state.
+//! The split of requests among the targets of an entry with a policy, which the solver needs because it has
+//! no state.
 //!
-//! Chance, weights and sessions give each its share; turns give all the same. These are exact as rates. Who goes by loads
-//! gives each what it can do: the least loaded in proportion to how fast targets are (its threads or its cores, whichever are
-//! fewer, times its speed over its demand), of any two the less loaded its share, by which two are drawn. Who fills one before the
-//! next gives all to the first that has as many threads as are needed. That waiting is then
-//! less than by chance, is up to [`relief`](super::relief).
+//! Random choice, weights and sessions give each target its share; round robin gives all the same. These are
+//! exact as rates. The least loaded policy gives requests in proportion to a target's speed: the lesser of
+//! its threads and cores, times the processor's speed, divided by the demand. The less loaded of two gives
+//! each its share, by which the two are drawn. First available gives everything to the first target with
+//! unlimited threads, and to those before it. [`relief`](super::relief) covers the reduction of waiting.
 //!
-//! Of targets that are alike that is exact. Of others it is where all are busy; with less to do each gets the closer to its
-//! weight the more often several are idle. That formulas leave out ([`are_alike`]).
+//! For equal targets the split is exact. For others it is exact if all are busy; at a lower load, the split
+//! approaches the weights, since several targets are often idle. The solver ignores that ([`are_alike`]).
 
 use std::borrow::Cow;
 
 use super::visits;
 use crate::model::{Copies, Entry, EntryId, Model, Policy};
 
-/// The model with those parts as the shares of forwarding entries.
+/// Replaces the shares of forwarding entries by those of their policies.
 pub(super) fn split(model: &Model) -> Cow<'_, Model> {
     let mut own = Cow::Borrowed(model);
     for (place, entry) in model.entries.iter().enumerate() {
@@ -41,8 +42,8 @@ pub(super) fn split(model: &Model) -> Cow<'_, Model> {
     own
 }
 
-/// Who is filled one after the other: whoever stands first, up to the first with as many threads as are needed. How much of it
-/// the first ones leave to the next depends on the load; of those each counts by how fast it is, which is right while all are busy.
+/// Returns the split of first available: the targets up to the first with unlimited threads. The overflow of
+/// the first ones depends on the load; each counts by its speed, which is exact while all are busy.
 fn filled(model: &Model, entry: &Entry) -> Vec<f64> {
     let endless = |to: &EntryId| model.task_of(*to).copies == Copies::Infinite;
     let last = entry.forwards.iter().position(|(to, _)| endless(to));
@@ -53,24 +54,24 @@ fn filled(model: &Model, entry: &Entry) -> Vec<f64> {
     entry.forwards.iter().enumerate().map(|(place, (to, _))| part(place, *to)).collect()
 }
 
-/// Does the first of them have as many threads as are needed, so that none of the others is ever asked?
+/// Returns `true` if the first target has unlimited threads, so that the others are never used.
 pub(super) fn first_has_all(model: &Model, entry: &Entry) -> bool {
     entry.forwards.first().is_some_and(|(to, _)| model.task_of(*to).copies == Copies::Infinite)
 }
 
-/// Requests per unit of time that an entry could do at most, by its threads and its processor; 1 where nothing bounds it.
+/// Returns the largest rate of requests of an entry, by its threads and its processor; 1 if it is unlimited.
 fn speed(model: &Model, entry: EntryId) -> f64 {
     let Target { servers, service } = Target::of(model, entry);
     let rate = servers / service;
     if rate.is_finite() && rate > 0.0 { rate } else { 1.0 }
 }
 
-/// Whom an entry forwards to.
+/// A target of forwarding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Target {
-    /// Requests that it can work on at once: its threads or its cores, whichever are fewer.
+    /// The number of requests that it can serve at once: the lesser of its threads and cores.
     servers: f64,
-    /// Time that the work of one takes, of all its phases.
+    /// The total demand of a request in time units.
     service: f64,
 }
 
@@ -88,7 +89,7 @@ impl Target {
     }
 }
 
-/// Are all alike to whom this entry forwards, and is each to get as much as any other?
+/// Returns `true` if all targets of an entry have equal capacity and equal shares.
 pub(super) fn are_alike(model: &Model, entry: &Entry) -> bool {
     let mut targets = entry.forwards.iter().map(|(to, share)| (Target::of(model, *to), *share));
     let Some((first, part)) = targets.next() else { return true };

@@ -1,14 +1,14 @@
-//! How much longer or shorter a queue is because service does not vary as the exponential distribution does.
+//! The effect of the variation of service on waiting, relative to exponential service.
 //!
-//! One server and a finite number of sources, each of which comes back after an exponential time: the part of the time
-//! that the server is busy is known exactly for any distribution of the service (Takács, Introduction to the theory of
-//! queues, 1962, chapter 5), from its Laplace transform. Waiting follows from Little's law.
+//! The model is one server with a finite number of sources, each of which returns after an exponential time.
+//! Its utilization is known exactly for any distribution of service, from its Laplace transform (Takács,
+//! Introduction to the theory of queues, 1962, chapter 5). The waiting time follows by Little's law.
 
-/// Sources at most; more are as good as these with as many requests.
+/// The largest number of sources; more are replaced by this number with the same total rate.
 const MOST: f64 = 200.0;
 
-/// Laplace transform of a service time with this mean and squared coefficient of variation: gamma below 1, two
-/// exponentials with balanced means above, as in the simulator.
+/// Returns the inverse of the Laplace transform of a service time with this mean and squared coefficient of
+/// variation. The distribution is the simulator's: gamma below 1, hyperexponential with balanced means above.
 fn inverse_transform(at: f64, mean: f64, variation: f64) -> f64 {
     let x = at * mean;
     if variation < 1e-6 {
@@ -22,7 +22,8 @@ fn inverse_transform(at: f64, mean: f64, variation: f64) -> f64 {
     }
 }
 
-/// Mean waiting time at one server with so many sources of this rate each (while they are not there).
+/// Returns the mean waiting time at one server with this number of sources, each with this rate while it is
+/// elsewhere.
 pub(super) fn waiting(sources: f64, rate: f64, mean: f64, variation: f64) -> f64 {
     if sources <= 1.0 || rate <= 0.0 || mean <= 0.0 {
         return 0.0;
@@ -42,12 +43,13 @@ pub(super) fn waiting(sources: f64, rate: f64, mean: f64, variation: f64) -> f64
     (n * mean / busy - 1.0 / rate - mean).max(0.0)
 }
 
-/// Waiting with this variation over waiting with that one; `open` is the part of requests that come from outside.
+/// Returns the ratio of waiting with `variation` to that with `than`; `open` is the share of requests from
+/// outside.
 pub(super) fn ratio(sources: f64, rate: f64, mean: f64, variation: f64, than: f64, open: f64) -> f64 {
     if (variation - than).abs() < 1e-9 {
         return 1.0;
     }
-    // Pollaczek and Khinchine.
+    // The Pollaczek-Khinchine formula.
     let outside = (1.0 + variation) / (1.0 + than);
     if open >= 1.0 || sources <= 1.0 {
         return outside;
@@ -63,7 +65,7 @@ mod tests {
 
     #[test]
     fn exponential_service_is_that_of_the_machine_repairman() {
-        // By the states' balance.
+        // The expected value, from the balance equations of the states.
         for (sources, rate) in [(2, 0.3), (6, 0.25), (30, 0.02)] {
             let (mut p, mut sum, mut held) = (1.0, 1.0, 0.0);
             for k in 1..=sources {

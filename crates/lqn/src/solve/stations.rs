@@ -1,24 +1,24 @@
-//! What happens at each station by the flows there: who waits how long.
+//! Computes the waiting times at all stations from the flows.
 
 use super::State;
 use super::net::{NOBODY, Net, Origin, Rule};
 use super::overtake::{Back, Overtakes};
 use super::queue::{self, Case, Memory, Source};
 
-/// How much of each station a request for an entry takes, however far down: visits where each waits as long as any
-/// other, work where the wait is in proportion to it. Only of entries of tasks whose threads are counted.
+/// The use of each station by a request for an entry, at any level below. It is the number of visits, or the
+/// work where waiting is in proportion to it. Only for entries of tasks with several threads.
 pub(super) struct Reach {
     overtakes: Overtakes,
-    /// By task with more threads than one: per entry stations and how much.
+    /// For each task with several threads: the stations and their use for each entry.
     pools: Vec<Vec<(usize, Share)>>,
-    /// By task: per entry the tasks below and how often they are asked; none where there are too many.
+    /// For each entry: the tasks below and the number of calls to them; empty if the model is too large.
     below: Vec<Share>,
 }
 
-/// Of each of some stations or tasks, how much.
+/// A list of stations or tasks with their use.
 type Share = Vec<(usize, f64)>;
 
-/// Entries times stations at most; beyond, threads of a task are taken not to hinder one another.
+/// The largest product of entries and stations; beyond it, the threads of a task are taken to be independent.
 const MOST: usize = 4_000_000;
 
 impl Reach {
@@ -82,7 +82,7 @@ impl Reach {
     }
 }
 
-/// What those do to whom a call is forwarded.
+/// Adds the use by the targets that a call is forwarded to.
 fn forwarded(net: &Net<'_>, entry: usize, times: f64, all: &[Vec<f64>], own: &mut [f64], depth: usize) {
     if depth > 16 {
         return;
@@ -96,8 +96,8 @@ fn forwarded(net: &Net<'_>, entry: usize, times: f64, all: &[Vec<f64>], own: &mu
     }
 }
 
-/// Works the waiting out at all stations and moves a part of the way there; by what part of the time that servers are
-/// held the most moved one moved.
+/// Computes the waiting times of all stations and moves part of the way towards them. Returns the greatest
+/// change relative to the time for which servers are held.
 pub(super) fn wait(net: &Net<'_>, reach: &Reach, state: &mut State, step: f64) -> f64 {
     let mut most = 0.0_f64;
     let kin = kin(net, reach, state);
@@ -108,13 +108,13 @@ pub(super) fn wait(net: &Net<'_>, reach: &Reach, state: &mut State, step: f64) -
     most
 }
 
-/// Of a station.
+/// The totals of a station.
 struct Total {
-    /// Requests, or work where waiting is in proportion to it.
+    /// The rate of requests, or the work where waiting is in proportion to it.
     measure: f64,
-    /// Waiting, in requests.
+    /// The number of waiting requests.
     waiting: f64,
-    /// Servers held.
+    /// The number of busy servers.
     held: f64,
 }
 
@@ -174,7 +174,7 @@ fn at(
     }
     let first: f64 = own.slots.iter().map(|slot| state.slots[*slot].first).sum();
     let rate: f64 = sources.iter().map(|source| source.rate).sum();
-    // Of those that can come here, how many wait for somebody somewhere.
+    // The number of possible requests here that wait elsewhere.
     let elsewhere: f64 = own.bounds.iter().map(|task| state.waiting[*task]).sum();
     let mut case = Case {
         servers: own.servers.min(1e6) as usize,
@@ -183,7 +183,7 @@ fn at(
         alone: 0.0,
         slope: 0.0,
         floor: 0.0,
-        // What is waited for while a thread of this task is held is not elsewhere.
+        // Waiting while a thread of this task is held is not elsewhere.
         waiting: (elsewhere
             - total.waiting
             - behind(net, reach, state, totals, station)
@@ -220,7 +220,7 @@ fn at(
             (source.wait, source.variance) = (source.wait * part, source.variance * part * part);
         }
     }
-    // What is remembered moves no faster than the rest.
+    // The memory changes no faster than the other values.
     let old = state.memories[station];
     memory.level = old.level + step * (memory.level - old.level);
     memory.crew = old.crew + step * (memory.crew - old.crew);
@@ -242,8 +242,8 @@ fn at(
     most
 }
 
-/// Of those that wait for a thread of one of the tasks below, how many do so because that thread is here: when nobody is
-/// here they do not wait.
+/// Returns the number of requests that wait for a thread of a task below because that thread is here. When no
+/// request is here, they do not wait.
 fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station: usize) -> f64 {
     let own = &net.stations[station];
     if own.pool || reach.below.is_empty() {
@@ -270,7 +270,8 @@ fn behind(net: &Net<'_>, reach: &Reach, state: &State, totals: &[Total], station
     behind
 }
 
-/// The task whose threads bound those of a task that ask: its own, or those of the one above for which all it does is done.
+/// Returns the task whose threads bound the callers of a task: itself, or the one above for which it does all
+/// its work.
 fn bounding(net: &Net<'_>, holder: usize) -> usize {
     if holder == NOBODY || net.model.tasks[holder].is_client() {
         return holder;
@@ -282,7 +283,7 @@ fn bounding(net: &Net<'_>, holder: usize) -> usize {
     }
 }
 
-/// Threads of a task that have nothing to do.
+/// Returns the number of idle threads of a task.
 fn idle(net: &Net<'_>, totals: &[Total], holder: usize) -> f64 {
     if holder == NOBODY || net.model.tasks[holder].is_client() || net.stations[holder].servers.is_infinite() {
         return 0.0;
@@ -290,7 +291,7 @@ fn idle(net: &Net<'_>, totals: &[Total], holder: usize) -> f64 {
     (net.active[holder] - totals[holder].held).max(0.0)
 }
 
-/// How many more can ask for a thread of a task than there are.
+/// Returns the number of possible requests for a thread of a task beyond the number of threads.
 fn beyond(net: &Net<'_>, holder: usize) -> f64 {
     if holder == NOBODY || net.model.tasks[holder].is_client() {
         return 0.0;
@@ -298,8 +299,8 @@ fn beyond(net: &Net<'_>, holder: usize) -> f64 {
     (net.stations[holder].most - net.active[holder]).clamp(0.0, 1e6)
 }
 
-/// How much longer each thread is held when more of them are at work: by what they wait for further down, as far as it
-/// is for one another.
+/// Sets the growth of the time for which a thread is held with the number of busy threads. It is caused by
+/// waiting for one another at stations below.
 fn grow(
     net: &Net<'_>,
     entries: &[(usize, Share)],
@@ -336,7 +337,7 @@ fn grow(
     case.alone = (mean - case.slope * others).max(0.02 * mean);
 }
 
-/// For each task, the part of its requests that comes, directly or not, from each task's threads.
+/// Returns the share of each task's requests that come, directly or indirectly, from each task's threads.
 fn kin(net: &Net<'_>, reach: &Reach, state: &State) -> Vec<Vec<f64>> {
     let tasks = net.model.tasks.len();
     if reach.below.is_empty() || tasks > 200 {
@@ -361,11 +362,11 @@ fn kin(net: &Net<'_>, reach: &Reach, state: &State) -> Vec<Vec<f64>> {
     kin
 }
 
-/// A part of requests that makes no difference.
+/// The share of requests below which an effect is ignored.
 const LITTLE: f64 = 0.03;
 
-/// For each source, the part of each other's requests that it can meet: not those of the very thread or client that it
-/// is done for itself.
+/// Returns, for each source, the share of each other's requests that it can meet. It does not meet those of
+/// the thread or client on whose behalf it works.
 fn meetings(
     net: &Net<'_>,
     reach: &Reach,
@@ -383,7 +384,7 @@ fn meetings(
         match net.origins[slot.origin] {
             _ if slot.holder == NOBODY => 0.0,
             _ if slot.holder == task => 1.0,
-            // What is done after an answer is done for nobody further up.
+            // Work after a reply is on behalf of no task further up.
             Origin::After(after) => f64::from(u8::from(after == task)),
             _ => kin[slot.holder][task],
         }
@@ -393,7 +394,7 @@ fn meetings(
         for other in 0..one {
             let holders = [one, other].map(|place| net.slots[slots[place]].holder);
             let rates = [one, other].map(|place| sources[place].rate);
-            // Those of one task's threads are told apart by their number.
+            // The requests of one task's threads are limited by their number.
             if holders[0] == holders[1] || holders.contains(&NOBODY) || rates.contains(&0.0) {
                 continue;
             }
@@ -404,12 +405,13 @@ fn meetings(
                     same = same.max(parts / net.active[task].max(1.0));
                 }
             }
-            // Where it hardly matters it is left out, without a step.
+            // Small shares are ignored continuously, without a step.
             let part = 1.0 - ((same - LITTLE) / (1.0 - LITTLE)).max(0.0);
             (met[one][other], met[other][one]) = (part, part);
         }
     }
-    // Who was answered goes on before the one that answered does: it is in front of that one's second phase.
+    // The thread that got the reply runs before the server continues, so it precedes the server's second
+    // phase.
     if !net.stations[station].pool && net.stations[station].servers == 1.0 {
         for (one, slot) in slots.iter().enumerate() {
             let holder = net.slots[*slot].holder;
@@ -429,7 +431,7 @@ fn meetings(
     met
 }
 
-/// Each source waits as if the others came as often as it can meet them.
+/// Computes the waiting time of each source with the rates of the others that it can meet.
 fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories: &mut [Memory]) {
     let mut found = Vec::with_capacity(sources.len());
     for (place, (own, memory)) in met.iter().zip(memories).enumerate() {
@@ -446,9 +448,9 @@ fn seen_by_each(case: &Case, sources: &mut [Source], met: &[Vec<f64>], memories:
     }
 }
 
-/// Higher priorities first: those of a priority and above are as if there were no others, but for the one of the others
-/// that is served to its end where none is interrupted (as in Cobham's formula, 1954). What all wait for together, each
-/// as much as it has to do, does not depend on who is first (Kleinrock's conservation law, 1965).
+/// Computes the waiting times with priorities. Requests of a priority and above wait as if there were no
+/// others, except for one that is served to the end without preemption (Cobham's formula, 1954). The total
+/// waiting, weighted by work, does not depend on the order (Kleinrock's conservation law, 1965).
 fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], memory: &mut Memory) {
     let own = &net.stations[station];
     let priorities: Vec<i32> = own.slots.iter().map(|slot| net.slots[*slot].priority).collect();
@@ -456,7 +458,7 @@ fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], mem
     levels.sort_unstable_by(|one, other| other.cmp(one));
     levels.dedup();
     let whole: f64 = sources.iter().map(|source| source.rate * source.mean).sum();
-    // Of what takes no time, too, it is said how long it waits.
+    // A least weight, so that requests without work get a waiting time, too.
     let least = 1e-6 * whole / sources.iter().map(|source| source.rate).sum::<f64>();
     let weight = |source: &Source| source.rate * source.mean.max(least);
     let mut above = 0.0;
@@ -469,7 +471,7 @@ fn ahead(net: &Net<'_>, station: usize, case: &Case, sources: &mut [Source], mem
             let work: f64 = those.iter().map(weight).sum();
             let busy = work / own.servers;
             let others = sources.iter().zip(&priorities).filter(|(_, priority)| **priority < level);
-            // Half of the square over the mean: what is left of it when somebody comes.
+            // Half of the square divided by the mean: the mean remaining service seen by an arrival.
             let left: f64 = others.map(|(source, _)| source.rate * source.square / 2.0).sum();
             let met = left / own.servers.powi(2) * (whole / own.servers).min(1.0).powf(own.servers - 1.0);
             all += work * met / (1.0 - busy.min(0.9));

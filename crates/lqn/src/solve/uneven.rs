@@ -1,28 +1,29 @@
-//! One server whose service is more or less even than the exponential distribution, with arrivals at any rate that
-//! depends on how many are there.
+//! One server with service that is not exponential, and arrival rates that depend on the number of requests.
 //!
-//! Two phases are enough for what matters, how the wait changes with the variation: two exponential ones in a row (half
-//! the squared variation) or one of two with balanced means (twice). Both chains are solved level by level without
-//! subtraction of like numbers. [`spread`](super::spread) knows the wait for any variation where arrivals are those of
-//! sources that wait for nobody elsewhere; the change is taken to go the same way.
+//! Two phases suffice for the relevant effect, the change of waiting with the variation. They are two
+//! consecutive exponentials (a squared variation of 1/2) or a hyperexponential with balanced means (2). Both
+//! chains are solved level by level without subtraction of nearly equal numbers. [`spread`](super::spread)
+//! gives the waiting time for any variation if sources do not queue elsewhere; the change is taken to be
+//! proportional.
 
-/// What a chain says, each a sum over its states by their probability.
+/// The results of a chain, as means over its states.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Mean wait of one that comes.
+    /// The mean waiting time of an arrival.
     pub(super) wait: f64,
-    /// Rates with and without crowding.
+    /// The arrival rates without and with crowding.
     pub(super) plain: f64,
     pub(super) paced: f64,
 }
 
-/// The squared coefficient of variation of the chain for service that varies less or more than the exponential.
+/// Returns the squared coefficient of variation of the chain for service that varies less or more than the
+/// exponential.
 pub(super) fn reference(variation: f64) -> f64 {
     if variation < 1.0 { 0.5 } else { 2.0 }
 }
 
-/// The chain with that variation, a half, one or two. `rates` gives the rate of arrivals with so many there and what it would be without
-/// crowding; nobody comes when `most` are there.
+/// Solves the chain with a squared coefficient of variation of 1/2, 1 or 2. `rates` returns the arrival rate
+/// with a number of requests, and that without crowding. There are no arrivals with `most` requests.
 pub(super) fn seen(
     rates: &mut dyn FnMut(usize) -> (f64, f64),
     most: usize,
@@ -32,7 +33,7 @@ pub(super) fn seen(
     let mut sums = Sums::default();
     let (mut rate, plain) = rates(0);
     sums.add(1.0, rate, plain, 0.0);
-    // Weights of both phases with one less there, and the rate then.
+    // The weights of both phases with one request less, and the rate there.
     let (mut last, mut last_rate) = ([0.0; 2], rate);
     let above = variation > 1.0;
     let first = 0.5 * (1.0 + (1.0_f64 / 3.0).sqrt());
@@ -46,7 +47,7 @@ pub(super) fn seen(
         let own = if variation == 1.0 {
             [last_rate * all * mean, 0.0]
         } else if above {
-            // What comes into each phase from below, and from above, which is as much as goes there.
+            // The flows into each phase from below, and from above, which equal those upwards.
             let [one, other] = [0, 1].map(|phase| rate + 1.0 / means[phase]);
             let (p, q) = (parts[0] * rate, parts[1] * rate);
             let determinant = (one - p) * (other - q) - p * q;
@@ -63,7 +64,7 @@ pub(super) fn seen(
         let waits = if above {
             means.map(|left| (n as f64 - 1.0) * mean + left)
         } else {
-            // Of two in a row the second is left, or both.
+            // Of two consecutive phases, the second is left, or both.
             [n as f64 * mean, (n as f64 - 0.5) * mean]
         };
         sums.add(own[0], rate, plain, waits[0]);
@@ -123,7 +124,8 @@ mod tests {
                     (rate, rate)
                 };
                 let found = seen(&mut rates, sources as usize, 1.0, variation);
-                // Takács for two phases in a row has the same transform as gamma's with half the variation.
+                // Two consecutive phases are the gamma distribution with variation 1/2, so Takács' formula is
+                // exact.
                 let expected = spread::waiting(f64::from(sources), rate, 1.0, variation);
                 assert!(
                     (found.wait / expected - 1.0).abs() < 1e-6,

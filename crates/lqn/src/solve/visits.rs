@@ -1,4 +1,4 @@
-//! How often an activity is done for a request, before and after the answer.
+//! The number of executions of each activity per request, before and after the reply.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use crate::model::{ActivityId, Body, Model, Next};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) activity: usize,
-    /// How often while the caller waits.
+    /// The number of executions while the caller waits.
     pub(super) before: f64,
-    /// How often when it no longer does.
+    /// The number of executions after the reply.
     pub(super) after: f64,
 }
 
-/// What is done for a request; what follows stands before what it follows.
+/// The activities of a request, successors first.
 pub(super) type Course = Vec<Part>;
 
-/// The course of an entry. Clients wait for all that they do themselves.
+/// Returns the course of an entry. Clients wait for all of their own activities.
 pub(super) fn course(model: &Model, entry: usize) -> Course {
     let own = &model.entries[entry];
     let client = model.tasks[own.task.0].is_client();
@@ -37,7 +37,7 @@ fn graph(model: &Model, entry: usize, start: ActivityId, client: bool) -> Course
     let order = successors_first(model, start.0);
     let mut masses: HashMap<usize, [f64; 2]> = HashMap::new();
     masses.insert(start.0, [1.0, 0.0]);
-    // A graph that answers nowhere answers when it is over.
+    // A graph without a reply replies at its end.
     let answers = !client
         && order.iter().any(|place| model.activities[*place].replies.iter().any(|own| own.0 == entry));
     for place in order.iter().rev() {
@@ -74,7 +74,7 @@ fn pass(next: &Next, mass: [f64; 2], masses: &mut HashMap<usize, [f64; 2]>) {
     }
 }
 
-/// What can follow directly.
+/// Adds the activities that can follow directly.
 fn followers(next: &Next, out: &mut Vec<usize>) {
     match next {
         Next::End => {}
@@ -88,7 +88,7 @@ fn followers(next: &Next, out: &mut Vec<usize>) {
     }
 }
 
-/// Activities that can be reached, each after those that follow it (unless they lead back to it).
+/// Returns the reachable activities, each after its successors (unless they lead back to it).
 fn successors_first(model: &Model, start: usize) -> Vec<usize> {
     let mut seen = HashMap::new();
     let mut order = Vec::new();

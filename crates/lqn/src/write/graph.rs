@@ -1,34 +1,35 @@
-//! What follows what, put together again: the model knows it by activity, formats by the whole of a fork or a join.
+//! Recombines the successors of activities: the model stores them by activity, formats by whole forks and
+//! joins.
 
 use super::{Model, in_graphs};
 use crate::model::{ActivityId, Next, TaskId};
 
-/// What comes before and what after.
+/// A connection of predecessors and successors.
 pub(super) struct Link<'m> {
     pub(super) before: Vec<ActivityId>,
     pub(super) kind: Kind,
-    /// Never a join.
+    /// The successors, never a join.
     pub(super) after: &'m Next,
 }
 
-/// How several come before.
+/// The combination of several predecessors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Any of them.
     Or,
-    /// All of them, or as many; the number of the join.
+    /// All of them, or a quorum, at the join with this number.
     Join {
         number: usize,
-        /// None for all.
+        /// The quorum; `None` for all.
         quorum: Option<u32>,
     },
 }
 
 /// The graph of a task.
 pub(super) struct Graph<'m> {
-    /// In the order of the model.
+    /// The activities, in the order of the model.
     pub(super) activities: Vec<ActivityId>,
-    /// In the order of the first activity of each.
+    /// The connections, in the order of their first activity.
     pub(super) links: Vec<Link<'m>>,
 }
 

@@ -1,22 +1,22 @@
-//! What results of a model look like in LQNX: the numbers of [`Findings`] under the names of the schema.
+//! The results of a model in LQNX: the numbers of [`Findings`] under the names of the schema.
 
 use crate::model::{ActivityId, Body, Call, EntryId, Model, Next, TaskId};
 use crate::{Estimate, Findings};
 
-/// A model's results.
+/// The results of a model.
 pub(super) struct Results<'m> {
     model: &'m Model,
     found: &'m Findings,
-    /// Calls and forwards that lead to each entry.
+    /// The number of calls and forwards to each entry.
     asked: Vec<u32>,
-    /// Where each activity's calls stand in [`Findings::calls`], and what each entry forwards.
+    /// The index of each activity's calls, and of each entry's forwards, in [`Findings::calls`].
     called: Vec<usize>,
     forwarded: Vec<usize>,
-    /// Of each activity of a graph, how many entries lead to it.
+    /// The number of entries that lead to each activity of a graph.
     shared: Vec<u32>,
 }
 
-/// Attributes: means, and halves of intervals where there are any.
+/// The attributes of an element: means, and half-widths where there are intervals.
 #[derive(Default)]
 pub(super) struct Shown {
     pub(super) means: Vec<(&'static str, String)>,
@@ -26,7 +26,7 @@ pub(super) struct Shown {
 impl Shown {
     fn with(mut self, name: &'static str, estimate: Estimate) -> Self {
         self.means.push((name, estimate.mean.to_string()));
-        // What never varies has an interval of rounding errors.
+        // A constant has an interval of rounding errors.
         if estimate.half_width > 1e-9 * estimate.mean.abs() {
             self.halves.push((name, estimate.half_width.to_string()));
         }
@@ -66,12 +66,12 @@ impl<'m> Results<'m> {
         Self { model, found, asked, called, forwarded, shared }
     }
 
-    /// Cores in use; not divided by how many there are.
+    /// Returns the number of busy cores, not divided by their total.
     pub(super) fn processor(&self, place: usize) -> Shown {
         Shown::default().with("utilization", self.found.processors[place].busy)
     }
 
-    /// Of clients, "utilization" is how many of them do not think.
+    /// Returns the results of a task. For clients, "utilization" is the number that do not think.
     pub(super) fn task(&self, id: TaskId) -> Shown {
         let own = &self.found.tasks[id.0];
         let work = self.model.activities.iter().enumerate().filter(|(_, activity)| activity.task == id);
@@ -79,13 +79,14 @@ impl<'m> Results<'m> {
         let shown = Shown::default().with("throughput", own.throughput).with("utilization", own.busy);
         let phases = ["phase1-utilization", "phase2-utilization", "phase3-utilization"];
         let shown = phases.into_iter().enumerate().fold(shown, |shown, (number, name)| {
-            // The first alone is all there is.
+            // With a single phase its utilization is that of the task.
             shown.and(name, self.phase(id, number).filter(|_| self.phase(id, 1).is_some()))
         });
         shown.and("proc-utilization", work.map(sum))
     }
 
-    /// Threads that are at the phase of this number, from 0 on; none if no entry has it, or one has a graph.
+    /// Returns the mean number of threads in the phase with this index, from 0; `None` if no entry has it or
+    /// if one has a graph.
     fn phase(&self, id: TaskId, number: usize) -> Option<Estimate> {
         let mut parts = Vec::new();
         for entry in &self.model.tasks[id.0].entries {
@@ -97,7 +98,8 @@ impl<'m> Results<'m> {
         (!parts.is_empty()).then(|| sum(parts))
     }
 
-    /// Service times of phases stand with the phases; of a graph they stand here: until the answer, and after it.
+    /// Returns the results of an entry. Service times of phases are with the phases; those of a graph are
+    /// here, before and after the reply.
     pub(super) fn entry(&self, id: EntryId) -> Shown {
         let own = &self.found.entries[id.0];
         let entry = &self.model.entries[id.0];
@@ -121,7 +123,7 @@ impl<'m> Results<'m> {
                 let response = found.response.filter(|_| only);
                 let service = if task.is_client() { response } else { Some(own.service) };
                 shown = shown.and("phase1-service-time", service);
-                // What a thread is held for beyond the answer.
+                // The time for which a thread is held after the reply.
                 let rate = own.throughput.mean;
                 if only && !task.is_client() && rate > 0.0 {
                     let after = found.busy.mean / rate - own.service.mean;
@@ -132,11 +134,11 @@ impl<'m> Results<'m> {
                 }
             }
         }
-        // By its name a time to wait, in all tools the whole time until the answer.
+        // The name means a waiting time; in all tools it is the whole time until the reply.
         shown.and("open-wait-time", own.response)
     }
 
-    /// How often a client begins with an entry.
+    /// Returns the rate at which clients start with an entry.
     fn rounds(&self, id: EntryId) -> Option<Estimate> {
         let entry = &self.model.entries[id.0];
         let start = match &entry.body {
@@ -146,7 +148,7 @@ impl<'m> Results<'m> {
         self.found.activities.get(start.0).map(|activity| activity.throughput)
     }
 
-    /// Of a phase its whole time, with that at the processor and in calls.
+    /// Returns the results of an activity. The time includes waiting for the processor and calls.
     pub(super) fn activity(&self, id: ActivityId) -> Shown {
         let own = self.found.activities.get(id.0);
         Shown::default()
@@ -156,13 +158,13 @@ impl<'m> Results<'m> {
             .and("proc-utilization", self.work(id))
     }
 
-    /// Threads that are at it, in the mean.
+    /// Returns the mean number of threads in an activity.
     fn time(&self, id: ActivityId) -> Option<Estimate> {
         let own = self.found.activities.get(id.0)?;
         Some(Estimate { mean: own.throughput.mean * own.service.mean, half_width: 0.0 })
     }
 
-    /// Cores that are at it, in the mean.
+    /// Returns the mean number of cores used by an activity.
     fn work(&self, id: ActivityId) -> Option<Estimate> {
         let own = self.found.activities.get(id.0)?;
         let activity = &self.model.activities[id.0];
@@ -170,8 +172,8 @@ impl<'m> Results<'m> {
         Some(Estimate { mean: own.throughput.mean * activity.demand / speed, half_width: 0.0 })
     }
 
-    /// How long a call waits for a thread. One that nobody waits for has the whole time until its answer there, as requests
-    /// from outside have in their `open-wait-time`.
+    /// Returns the waiting time of a call. For a call without a reply it is the whole time until the end of
+    /// service, like the `open-wait-time` of requests from outside.
     pub(super) fn call(&self, from: ActivityId, number: usize) -> Option<Shown> {
         let Call { entry: to, waits, .. } = *self.model.activities[from.0].calls.get(number)?;
         let known = self.found.calls.get(self.called[from.0] + number);
@@ -183,7 +185,7 @@ impl<'m> Results<'m> {
         Some(Shown::default().with("waiting", waiting?))
     }
 
-    /// How long what an entry forwards waits for a thread.
+    /// Returns the waiting time of a forwarded request.
     pub(super) fn forward(&self, from: EntryId, number: usize) -> Option<Shown> {
         let (to, _) = *self.model.entries[from.0].forwards.get(number)?;
         let known = self.found.calls.get(self.forwarded[from.0] + number);
@@ -191,13 +193,13 @@ impl<'m> Results<'m> {
         Some(Shown::default().with("waiting", waiting?))
     }
 
-    /// Of an entry, over all who ask for it: of one that only one asks for that one's.
+    /// Returns the waiting time of an entry with a single source, which is that of the source.
     fn waiting(&self, to: EntryId) -> Option<Estimate> {
         let only = self.asked[to.0] == 1 && self.model.entries[to.0].arrivals == 0.0;
         only.then(|| self.found.entries[to.0].waiting)
     }
 
-    /// The same until it has answered; if it forwards, who knows when that is.
+    /// Returns the time until the end of service of an entry with a single source; `None` if it forwards.
     fn answering(&self, to: EntryId) -> Option<Estimate> {
         let (waiting, service) = (self.waiting(to)?, self.found.entries[to.0].service);
         let whole = Estimate {
@@ -208,7 +210,7 @@ impl<'m> Results<'m> {
     }
 }
 
-/// Activities of a graph that begins with this one, each once.
+/// Returns the activities of a graph that begins with this one, each once.
 fn reached(model: &Model, start: ActivityId) -> Vec<ActivityId> {
     let mut all = Vec::new();
     let mut seen = vec![false; model.activities.len()];
@@ -235,7 +237,7 @@ fn reached(model: &Model, start: ActivityId) -> Vec<ActivityId> {
     all
 }
 
-/// Without an interval: those of parts do not add up.
+/// Adds estimates, without an interval, because those of the parts are not additive.
 fn sum(parts: Vec<Estimate>) -> Estimate {
     Estimate { mean: parts.iter().map(|part| part.mean).sum(), half_width: 0.0 }
 }

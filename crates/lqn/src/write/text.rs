@@ -1,4 +1,4 @@
-//! The `.lqn` grammar, as `read/text.rs` takes it apart.
+//! The writer of the `.lqn` grammar, the inverse of `read/text.rs`.
 
 use std::fmt::{Display, Write as _};
 
@@ -9,7 +9,7 @@ use crate::model::{
 };
 
 pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
-    // Settings of solvers, as they are when nobody gives any.
+    // The solver settings are the default ones.
     let mut out = format!("G \"{}\" 1e-06 50 1 0.9 -1\n", model.comment.replace('"', "'"));
     for (entry, routing) in super::routes(model) {
         let _ = writeln!(out, "#pragma route.{}={routing}", word(entry)?);
@@ -43,7 +43,7 @@ pub(super) fn document(model: &Model) -> Result<String, Unwritable> {
     Ok(out)
 }
 
-/// A name, if the grammar has it.
+/// Returns a name, if the grammar allows it.
 fn word(name: &str) -> Result<&str, Unwritable> {
     let letters = name.chars().all(|c| c.is_alphanumeric() || c == '_') && name.chars().count() > 1;
     let begins = name.starts_with(|c: char| c.is_alphabetic() || c == '_');
@@ -63,7 +63,7 @@ fn processor(own: &Processor) -> Result<String, Unwritable> {
         Scheduling::HeadOfLine => "h",
         Scheduling::Preemptive => "p",
         Scheduling::Random => "r",
-        // With a quantum of nothing.
+        // A quantum of 0.
         Scheduling::Sharing => "s 0",
     };
     let _ = write!(out, " {letter}");
@@ -161,7 +161,7 @@ fn list<T: Display>(out: &mut String, letter: &str, of: &str, values: impl IntoI
     *out += " -1\n";
 }
 
-/// 1 where calls are made exactly so often.
+/// Returns 1 if the numbers of calls are exact.
 fn exact(own: &Activity) -> Result<u8, Unwritable> {
     match own.order {
         Order::Stochastic => Ok(0),
@@ -170,12 +170,12 @@ fn exact(own: &Activity) -> Result<u8, Unwritable> {
     }
 }
 
-/// Who is called, and how often in each phase. A line for all phases, unless the order of a phase's calls would not be
-/// kept by that.
+/// Returns the called entries with the number of calls in each phase. There is one line for all phases,
+/// unless that would change the order of a phase's calls.
 fn calls(phases: &[&Activity]) -> Vec<(EntryId, bool, Vec<f64>)> {
     let mut lines: Vec<(EntryId, bool, Vec<f64>)> = Vec::new();
     for (place, phase) in phases.iter().enumerate() {
-        // Lines before this one are of calls that came earlier.
+        // The lines before this index are of earlier calls.
         let mut from = 0;
         for call in &phase.calls {
             let fits = |(to, waits, counts): &(EntryId, bool, Vec<f64>)| {
@@ -220,7 +220,7 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwri
         }
     }
     let mut lines = Vec::new();
-    // An activity with what it answers, as it stands before an arrow.
+    // Formats an activity with its replies, as before an arrow.
     let before = |place: usize| -> Result<String, Unwritable> {
         let own = &model.activities[place];
         let mut text = word(&own.name)?.to_owned();
@@ -254,7 +254,7 @@ fn activities(out: &mut String, model: &Model, task: TaskId) -> Result<(), Unwri
     Ok(())
 }
 
-/// What follows, with its arrow.
+/// Formats the successors with the arrow.
 fn after(model: &Model, next: &Next) -> Result<String, Unwritable> {
     let name = |place: usize| word(&model.activities[place].name);
     let joined = |parts: Vec<String>, mark: &str| format!(" -> {}", parts.join(mark));

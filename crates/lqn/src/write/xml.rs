@@ -1,5 +1,5 @@
-//! LQNX, as `read/xml.rs` takes it apart; elements in the order of its schema (Franks and others, Layered queueing
-//! network solver and simulator user manual, chapter 3).
+//! The writer of LQNX, the inverse of `read/xml.rs`. Elements are in the order of the schema (Franks and
+//! others, Layered queueing network solver and simulator user manual, chapter 3).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,14 +61,14 @@ pub(super) fn document(model: &Model, found: Option<(&Findings, &Origin<'_>)>) -
 
 struct Writer<'m> {
     model: &'m Model,
-    /// Of each task how many replicas it asks, and is asked by.
+    /// The fan-out and fan-in elements of each task.
     fans: BTreeMap<TaskId, Vec<Fan>>,
     results: Option<Results<'m>>,
     out: String,
     depth: usize,
 }
 
-/// An element.
+/// A fan-out or fan-in element.
 type Fan = (&'static str, [(&'static str, String); 2]);
 
 fn fans(model: &Model) -> BTreeMap<TaskId, Vec<Fan>> {
@@ -111,7 +111,7 @@ impl Writer<'_> {
         let _ = writeln!(self.out, "{:1$}</{name}>", "", 2 * self.depth);
     }
 
-    /// Results of something, if there are any: means, and in an element of their own halves of intervals.
+    /// Writes the results of an object, if any: the means, and the half-widths in an element of their own.
     fn shown(&mut self, name: &str, shown: impl FnOnce(&Results<'_>) -> Shown) {
         if let Some(shown) = self.results.as_ref().map(shown) {
             self.result(name, &shown);
@@ -251,7 +251,7 @@ impl Writer<'_> {
         self.close("activity");
     }
 
-    /// A call or a forward, with how long it waits where that is known.
+    /// Writes a call or a forward, with its waiting time if known.
     fn call(&mut self, name: &str, attributes: &Attributes, shown: Option<Shown>) {
         let Some(shown) = shown else { return self.leaf(name, attributes) };
         self.open(name, attributes);
@@ -294,7 +294,7 @@ impl Writer<'_> {
             self.after(link.after);
             self.close("precedence");
         }
-        // In the order in which they are first answered.
+        // The entries in the order of their first reply.
         let mut answered: Vec<EntryId> = Vec::new();
         for reply in activities.iter().flat_map(|id| &model.activities[id.0].replies) {
             if !answered.contains(reply) {
@@ -348,7 +348,8 @@ fn scheduling(own: &Processor) -> &'static str {
     }
 }
 
-/// In our own namespace; what is as if there were none is left out, but for one that says that there is something.
+/// Returns the timeout and retries as attributes of this crate's namespace. Default values are omitted, but
+/// at least one attribute is written.
 fn patient(own: Patience) -> Vec<(&'static str, String)> {
     let mut all = Vec::new();
     if own.timeout.is_finite() {
@@ -367,7 +368,7 @@ fn replication(replicas: u32) -> Option<(&'static str, String)> {
     (replicas > 1).then(|| ("replication", replicas.to_string()))
 }
 
-/// How many; what is scheduled as infinite says so by that.
+/// Returns the multiplicity; scheduling `inf` implies an infinite one.
 fn multiplicity(copies: Copies, scheduling: &str) -> Option<(&'static str, String)> {
     match copies {
         Copies::Some(1) => None,

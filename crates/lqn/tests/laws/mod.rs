@@ -1,13 +1,14 @@
-//! What must hold for any text that is read as a model: written in either format and read again it is the same.
+//! The law for any text that is read as a model: writing it in either format and reading it again gives the
+//! same model.
 //!
-//! `tests/write.rs` tries it on models, the fuzz target `model` (`fuzz/`) on invented texts.
+//! `tests/write.rs` applies it to models, the fuzz target `model` (`fuzz/`) to generated texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_lqn::model::{ActivityId, Body, Call, Next};
 use plimsoll_lqn::{Model, read, write};
 
-/// Reads a text; if it is a model, it is written and read again. Panics if that is another.
+/// Reads a text; if it is a model, writes and reads it again. Panics if the models differ.
 #[allow(dead_code, reason = "only the fuzz target calls it")]
 pub(crate) fn check(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -16,7 +17,8 @@ pub(crate) fn check(input: &[u8]) {
     }
 }
 
-/// Panics if a model is another when it has been written and read. Says in how many formats it could be written.
+/// Writes and reads a model and panics if the result differs. Returns the number of formats that can express
+/// it.
 #[allow(dead_code, reason = "not all tests that share this file call it")]
 pub(crate) fn written(model: &Model) -> usize {
     let own = described(model);
@@ -27,14 +29,14 @@ pub(crate) fn written(model: &Model) -> usize {
         let again = read(&text, &BTreeMap::new()).unwrap_or_else(|why| panic!("{format}:{why}\n{text}"));
         let again = again.model;
         assert_eq!(own, described(&again), "{format}\n{text}");
-        // What has been written once is written alike again.
+        // Writing again gives the same text.
         let twice = if format == "lqn" { write::lqn(&again) } else { write::lqnx(&again) };
         assert!(twice.as_ref() == Ok(&text), "{format}: not twice the same\n{text}");
     }
     formats
 }
 
-/// Everything that is in a model but its comment, by name and without an order where none counts.
+/// Describes a model except for its comment by names, without an order where none matters.
 pub(crate) fn described(model: &Model) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for own in &model.processors {
@@ -106,7 +108,7 @@ fn next(model: &Model, from: ActivityId, own: &Next) -> String {
             format!("loop {bodies:?} {:?}", exit.as_ref().map(name))
         }
         Next::Join { join, wanted, branches, then } => {
-            // By whom it joins: numbers are another matter.
+            // The activities of a join identify it, since numbers may differ.
             let task = model.activities[from.0].task;
             let same = |id: &ActivityId| {
                 let other = &model.activities[id.0];

@@ -1,12 +1,12 @@
-//! Probabilities as numbers that can be changed: where an entry forwards by chance, which way is gone after an activity, and how
-//! often a loop does what is in it. Where one of several probabilities changes, the others keep their parts to one another and have
-//! what is left to what all had.
+//! Probabilities as parameters: of random forwarding, of the branches after an activity, and the mean runs of
+//! loop bodies. If one of several probabilities changes, the others share the rest of the unchanged sum in
+//! their previous ratios.
 
 use super::{Knob, absent, goes_by};
 use crate::Model;
 use crate::model::{ActivityId, Entry, EntryId, Next};
 
-/// `FROM.TO`, of an entry that forwards by chance, or of an activity that one of several ways follows.
+/// Finds `FROM.TO` of an entry that forwards at random, or of an activity with several branches.
 pub(super) fn probability(model: &Model, whose: &str) -> Result<Knob, String> {
     let mut names = Vec::new();
     for (place, own) in model.entries.iter().enumerate() {
@@ -31,7 +31,7 @@ pub(super) fn probability(model: &Model, whose: &str) -> Result<Knob, String> {
     Err(absent("FROM.TO that is a matter of chance:", whose, names))
 }
 
-/// `FROM.TO`, of an activity that a loop follows.
+/// Finds `FROM.TO` of an activity that a loop follows.
 pub(super) fn turns(model: &Model, whose: &str) -> Result<Knob, String> {
     let mut all = places(model, bodies).into_iter();
     let found = all.find(|(_, _, from, to)| is(whose, to, |name| name == *from));
@@ -41,15 +41,15 @@ pub(super) fn turns(model: &Model, whose: &str) -> Result<Knob, String> {
         .ok_or_else(|| absent("FROM.TO of a loop", whose, names()))
 }
 
-/// What of that kind follows.
+/// Selects the successors of one kind.
 type Kind = fn(&Next) -> Option<&[(f64, ActivityId)]>;
 
-/// Is it `FROM.TO`?
+/// Returns `true` if a name is `FROM.TO`.
 fn is(whose: &str, to: &str, from: impl Fn(&str) -> bool) -> bool {
     whose.strip_suffix(to).and_then(|whose| whose.strip_suffix('.')).is_some_and(from)
 }
 
-/// What follows activities, if it is of that kind: which activity, the place in it, and the names of both ends.
+/// Returns the successors of one kind of all activities: the activity, the index, and the names of both ends.
 fn places(model: &Model, kind: Kind) -> Vec<(ActivityId, usize, &str, &str)> {
     let mut all = Vec::new();
     for (place, own) in model.activities.iter().enumerate() {
@@ -62,7 +62,7 @@ fn places(model: &Model, kind: Kind) -> Vec<(ActivityId, usize, &str, &str)> {
 
 fn branches(next: &Next) -> Option<&[(f64, ActivityId)]> {
     match next {
-        // Of a single one it is certain.
+        // A single branch is certain.
         Next::Or(ways) if ways.len() > 1 => Some(ways),
         _ => None,
     }
@@ -75,7 +75,7 @@ fn bodies(next: &Next) -> Option<&[(f64, ActivityId)]> {
     }
 }
 
-/// What follows after all joins.
+/// Returns the successor after all joins.
 fn last(next: &Next) -> &Next {
     let mut next = next;
     while let Next::Join { then, .. } = next {
@@ -84,7 +84,7 @@ fn last(next: &Next) -> &Next {
     next
 }
 
-/// The ways after an activity, or what a loop does.
+/// Returns the branches after an activity, or the bodies of a loop.
 fn those(model: &mut Model, from: ActivityId) -> &mut [(f64, ActivityId)] {
     let mut next = &mut model.activities[from.0].next;
     while let Next::Join { then, .. } = next {
@@ -97,26 +97,26 @@ fn those(model: &mut Model, from: ActivityId) -> &mut [(f64, ActivityId)] {
     }
 }
 
-/// How probable a way is, or how often a loop does that.
+/// Returns the probability of a branch, or the mean runs of a loop body.
 pub(super) fn share(model: &Model, from: ActivityId, place: usize) -> f64 {
     let next = last(&model.activities[from.0].next);
     let found = branches(next).or_else(|| bodies(next)).and_then(|all| all.get(place));
     found.map_or(0.0, |(share, _)| *share)
 }
 
-/// Forwards to one target with that probability. What was answered by the entry itself stays as probable, as far as there is
-/// room.
+/// Sets the probability of forwarding to one target. The probability that the entry replies itself is
+/// unchanged, as far as possible.
 pub(super) fn forward(entry: &mut Entry, place: usize, value: f64) -> Result<(), String> {
     let shares = entry.forwards.iter_mut().map(|(_, share)| share);
     spread(shares.collect(), place, value)
 }
 
-/// One of the ways after an activity has that probability.
+/// Sets the probability of one branch after an activity.
 pub(super) fn branch(model: &mut Model, from: ActivityId, place: usize, value: f64) -> Result<(), String> {
     spread(those(model, from).iter_mut().map(|(share, _)| share).collect(), place, value)
 }
 
-/// A loop does one of the things in it so often.
+/// Sets the mean runs of one loop body.
 pub(super) fn turn(model: &mut Model, from: ActivityId, place: usize, value: f64) -> Result<(), String> {
     if value > 1e6 {
         return Err(format!("there cannot be {value} turns: at most 1000000"));
@@ -127,7 +127,7 @@ pub(super) fn turn(model: &mut Model, from: ActivityId, place: usize, value: f64
     Ok(())
 }
 
-/// One of these probabilities is that; the others have what is left to what all had.
+/// Sets one probability; the others share the rest of the sum in their previous ratios.
 fn spread(mut all: Vec<&mut f64>, place: usize, value: f64) -> Result<(), String> {
     if value > 1.0 {
         return Err(format!("it cannot be {value}: a probability is from 0 to 1"));

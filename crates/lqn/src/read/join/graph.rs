@@ -1,4 +1,4 @@
-//! The activities of a task: what follows what.
+//! Joins the activities of a task to a graph.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use super::super::draft::{self, After, Before, Name};
 use super::Joiner;
 use crate::model::{ActivityId, Next, TaskId};
 
-/// Where the activities of a task are.
+/// The indices of a task's activities by name.
 pub(super) struct Graph {
     places: HashMap<String, ActivityId>,
 }
 
 impl Graph {
-    /// Adds the activities of a task to the model, with what follows each.
+    /// Adds the activities of a task to the model, with their successors.
     pub(super) fn new(joiner: &mut Joiner, id: TaskId, task: &draft::Task) -> Result<Self, Trouble> {
         let mut graph = Self { places: HashMap::new() };
         for activity in &task.activities {
@@ -48,7 +48,7 @@ impl Graph {
                         Some((wanted, _)) => *wanted,
                         None => branches,
                     };
-                    // A join of one is none.
+                    // A join of one branch is none.
                     let next = if branches == 1 {
                         then
                     } else {
@@ -69,7 +69,7 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The activity of this name.
+    /// Returns the activity with this name.
     pub(super) fn place(&self, name: &Name) -> Result<ActivityId, Trouble> {
         let found = self.places.get(&name.text).copied();
         found.ok_or_else(|| name.at.says(format!("no activity `{}` in this task", name.text)))
@@ -85,7 +85,7 @@ impl Graph {
                     let at = ways.first().map(|(_, name)| name.at).unwrap_or_default();
                     return Err(at.says(format!("the probabilities of the ways add up to {all}, not to 1")));
                 }
-                // What is 1 but for rounding stays as it is, so that what is written can be read again to the same.
+                // A sum of 1 up to rounding is kept, so that a written model is read again unchanged.
                 let all = if (all - 1.0).abs() < 1e-9 { 1.0 } else { all };
                 let places = ways.iter().map(|(share, name)| Ok((share / all, self.place(name)?)));
                 Next::Or(places.collect::<Result<_, Trouble>>()?)

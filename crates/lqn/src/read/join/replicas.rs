@@ -1,7 +1,8 @@
-//! How many replicas of a task ask how many of another: fan-out and fan-in.
+//! Determines the fan-out and fan-in of replicated tasks.
 //!
-//! Where a task with r replicas asks one with s, and each asks o of them, each of those is asked by i with r * o = s * i. A
-//! fan-out that nobody gives follows from the fan-in, or is 1; a fan-in that nobody gives follows.
+//! Let a task with `r` replicas call a task with `s` replicas, each of the former `o` of the latter, each of
+//! which has `i` callers. Then `r * o = s * i`. A missing fan-out follows from the fan-in, or is 1; a missing
+//! fan-in follows from the fan-out.
 
 use std::collections::HashMap;
 
@@ -11,21 +12,22 @@ use super::MOST;
 use crate::Model;
 use crate::model::TaskId;
 
-/// What is given of two tasks, and where.
+/// The given fan-out and fan-in of two tasks, with their positions.
 #[derive(Clone, Copy, Default)]
 struct Given {
     out: Option<(u32, At)>,
     inwards: Option<(u32, At)>,
 }
 
-/// Works out fan-outs, and sees to it that the replicas of a model hold together and are not too many.
+/// Determines the fan-outs, and checks the consistency and the total number of replicas.
 pub(super) fn join(model: &mut Model, tasks: &[draft::Task], fans: &[Fan]) -> Result<(), Trouble> {
     let given = given(model, fans)?;
     for (own, task) in tasks.iter().zip(&model.tasks) {
         let processor = &model.processors[task.processor.0];
         if !task.replicas.is_multiple_of(processor.replicas) {
             return Err(own.name.at.says(format!(
-                "there are {} replicas of `{}`, and {} of its processor `{}`, which can have no part of them each",
+                "there are {} replicas of `{}`, and {} of its processor `{}`, which can have no part of them \
+                each",
                 task.replicas, task.name, processor.replicas, processor.name
             )));
         }
@@ -45,7 +47,7 @@ pub(super) fn join(model: &mut Model, tasks: &[draft::Task], fans: &[Fan]) -> Re
     size(model, tasks)
 }
 
-/// By the tasks that they are about.
+/// Returns the given fans by the tasks that they concern.
 fn given(model: &Model, fans: &[Fan]) -> Result<HashMap<(TaskId, TaskId), Given>, Trouble> {
     let places: HashMap<&str, TaskId> =
         model.tasks.iter().enumerate().map(|(place, task)| (task.name.as_str(), TaskId(place))).collect();
@@ -69,7 +71,7 @@ fn given(model: &Model, fans: &[Fan]) -> Result<HashMap<(TaskId, TaskId), Given>
     Ok(given)
 }
 
-/// The fan-out from a task to another that it asks.
+/// Determines the fan-out from a task to another one that it calls.
 fn out(model: &Model, pair: (TaskId, TaskId), given: Given, at: At) -> Result<u32, Trouble> {
     let (from, to) = (&model.tasks[pair.0.0], &model.tasks[pair.1.0]);
     let at = given.out.or(given.inwards).map_or(at, |(_, at)| at);
@@ -88,7 +90,8 @@ fn out(model: &Model, pair: (TaskId, TaskId), given: Given, at: At) -> Result<u3
     if inwards.is_none_or(|inwards| here * out != there * inwards) {
         let inwards = inwards.unwrap_or(1);
         return Err(at.says(format!(
-            "{here} replicas of `{}` that ask {out} each, and {there} of `{}` that are asked by {inwards} each, do not fit: \
+            "{here} replicas of `{}` that ask {out} each, and {there} of `{}` that are asked by {inwards} \
+             each, do not fit: \
              {here} * fan-out is {there} * fan-in",
             from.name, to.name
         )));
@@ -102,7 +105,7 @@ fn out(model: &Model, pair: (TaskId, TaskId), given: Given, at: At) -> Result<u3
     }
 }
 
-/// A request is forwarded to one.
+/// Refuses forwarding with a fan-out: a request is forwarded to one replica.
 fn forwards(model: &Model, tasks: &[draft::Task]) -> Result<(), Trouble> {
     for entry in &model.entries {
         for (to, _) in &entry.forwards {
@@ -119,7 +122,7 @@ fn forwards(model: &Model, tasks: &[draft::Task]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Written out, there is not too much of anything.
+/// Refuses models with more than `MOST` objects after expanding the replicas.
 fn size(model: &Model, tasks: &[draft::Task]) -> Result<(), Trouble> {
     let of = |task: TaskId| model.tasks[task.0].replicas as usize;
     let processors = model.processors.iter().map(|own| own.replicas as usize).sum::<usize>();

@@ -1,4 +1,4 @@
-//! Section `A`: the activities of a task, and what follows what.
+//! The parser of section `A`: the activities of a task and their order.
 
 use super::super::draft::{Activity, After, Before, Call, Draft, Link, Name};
 use super::super::scan::{Kind, Token};
@@ -6,11 +6,12 @@ use super::super::{Trouble, limits};
 use super::Parser;
 use crate::model::Order;
 
-/// What a graph says answers whom: an activity, and the entries whose callers it answers.
+/// The replies of a graph: an activity, and the entries whose callers it replies to.
 type Replies = Vec<(Name, Vec<Name>)>;
 
 impl Parser<'_, '_> {
-    /// After the letter: the task, its activities, and after a colon what follows what, up to `-1`.
+    /// Parses a section after its letter: the task, its activities, and after a colon their order, up to
+    /// `-1`.
     pub(super) fn activities(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
         let task = self.name("a task")?;
         let Some(place) = draft.tasks.iter().position(|own| own.name.text == task.text) else {
@@ -39,7 +40,7 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// Is a `-1` next, or the end of the text?
+    /// Returns `true` if a `-1` or the end of the text is next.
     fn ends_next(&self) -> bool {
         match self.peek() {
             Kind::Number(_, spelling) => spelling == "-1",
@@ -84,7 +85,7 @@ impl Parser<'_, '_> {
             }
         }
         self.skip_observations();
-        // Some end what is said of an activity with -1, too; then a property or the colon follows.
+        // Some texts end the properties of an activity with -1, too; then a property or the colon follows.
         let ended = self.ends_next()
             && matches!(
                 self.tokens.get(self.next + 1).map(|token| &token.kind),
@@ -100,7 +101,7 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// `a & b -> (0.5) c + (0.5) d`.
+    /// Parses a connection such as `a & b -> (0.5) c + (0.5) d`.
     fn link(&mut self, replies: &mut Replies) -> Result<Link, Trouble> {
         let mut names = vec![self.joined(replies)?];
         let before = if self.is_mark("&") {
@@ -127,7 +128,7 @@ impl Parser<'_, '_> {
         Ok(Link { before, after })
     }
 
-    /// An activity, and in brackets the entries whose callers it answers.
+    /// Parses an activity, and in brackets the entries whose callers it replies to.
     fn joined(&mut self, replies: &mut Replies) -> Result<Name, Trouble> {
         let name = self.name("an activity")?;
         if self.takes("[") {
@@ -173,7 +174,7 @@ impl Parser<'_, '_> {
         Ok(if names.len() == 1 { After::One(names.remove(0)) } else { After::All(names) })
     }
 
-    /// Is `2 *` next? A number without a star may be a name.
+    /// Returns `true` if `2 *` is next; a number without a star may be a name.
     fn counts_turns(&self) -> bool {
         self.tokens.get(self.next + 1).is_some_and(|token| token.kind == Kind::Mark("*"))
     }

@@ -1,4 +1,4 @@
-//! Sections `P` and `T`: processors, tasks, and how many of each there are.
+//! The parser of sections `P` and `T`: processors, tasks, and their multiplicities.
 
 use super::super::draft::{Draft, Fan, Name, Processor, Task, Which};
 use super::super::scan::{Kind, Token};
@@ -27,7 +27,7 @@ impl Parser<'_, '_> {
                     Scheduling::Fcfs
                 }
                 "s" => {
-                    // A quantum: what takes turns in it is taken to be infinitely short.
+                    // The quantum of round robin is taken to be infinitely short.
                     if self.is_number() {
                         self.number("a quantum")?;
                     }
@@ -70,7 +70,7 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// `m n`. Where there are as many as are needed, the number does not matter.
+    /// Parses the number after `m`. It is ignored if the multiplicity is infinite.
     fn several(&mut self, copies: &mut Copies) -> Result<(), Trouble> {
         if *copies == Copies::Infinite {
             self.number("how many there are")?;
@@ -80,7 +80,7 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// How many replicas.
+    /// Parses a number of replicas.
     fn replicas(&mut self, what: &str) -> Result<u32, Trouble> {
         let at = self.at();
         let count = self.number(what)?;
@@ -128,7 +128,8 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// `O from to 2`: each replica of `from` asks two of `to`. `I from to 2`: two ask each of `to`.
+    /// Parses `O from to 2`, by which each replica of `from` calls two of `to`, or `I from to 2`, by which
+    /// two call each of `to`.
     fn fan(&mut self, draft: &mut Draft) -> Result<(), Trouble> {
         let which = if self.is_word("I") { Which::In } else { Which::Out };
         self.next += 1;
@@ -139,10 +140,13 @@ impl Parser<'_, '_> {
         Ok(())
     }
 
-    /// What follows the entries of a task: the processor, and words with a value each.
+    /// Parses the part after the entries of a task: the processor, and options with a value each.
     fn task_options(&mut self, task: &mut Task) -> Result<(), Trouble> {
         if self.is_word("q") {
-            return Err(self.at().says("`q`, which every tool understands otherwise, is not supported; write `#pragma queue.TASK=NUMBER`"));
+            return Err(self.at().says(
+                "`q`, which every tool understands otherwise, is not supported; write \
+                `#pragma queue.TASK=NUMBER`",
+            ));
         }
         task.processor = self.name("the processor of the task")?;
         if self.is_number() {

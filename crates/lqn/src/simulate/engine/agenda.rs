@@ -1,36 +1,36 @@
-//! What is to happen, in the order of time.
+//! The event queue, ordered by time.
 //!
-//! A simulation spends much of its time here, so an appointment is as small as can be: sixteen bytes, four of them in a line of
-//! the cache, with the event in four of those.
+//! A simulation spends much of its time here, so an entry is small: 16 bytes, so that a cache line holds
+//! four, with the event in four of the bytes.
 
 use super::super::station::sortable;
 
-/// Something that happens; the number says to whom.
+/// An event, with the index of the object that it concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A branch's piece of work is done.
+    /// A slice of work of a branch ends.
     Done(u32),
-    /// A branch has thought.
+    /// The think time of a branch ends.
     Thought(u32),
-    /// A client has thought: its thread.
+    /// The think time of a client ends; the index is that of its thread.
     Awake(u32),
-    /// A request from outside comes to an entry.
+    /// A request from outside arrives at an entry.
     Arrival(u32),
     /// A station's alarm.
     Ring(u32),
-    /// An entry looks at the loads of those whom it forwards to.
+    /// An entry reads the loads of its targets.
     Look(u32),
-    /// A branch has waited for an answer for long enough.
+    /// The timeout of a branch's call.
     GiveUp(u32),
-    /// A branch tries its call again.
+    /// The end of the delay before a branch retries its call.
     Again(u32),
 }
 
-/// Bits of a number: far more than there can be of anything.
+/// The bits of an index, far more than needed.
 const BITS: u32 = 29;
 
 impl Event {
-    /// The kind in the upper three bits, the number below.
+    /// Packs the kind into the upper three bits and the index into the others.
     fn packed(self) -> u32 {
         let (kind, number) = match self {
             Self::Done(number) => (0, number),
@@ -60,8 +60,8 @@ impl Event {
     }
 }
 
-/// Time, a number that makes each different and says who was first, and the event: as one number, because two of those are
-/// compared without a branch that nobody could foretell.
+/// The time, a unique ascending number, and the event, in one integer: two of these are compared without an
+/// unpredictable branch.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Appointment(u128);
 
@@ -70,7 +70,7 @@ impl Appointment {
         Self(u128::from(sortable(at)) << 64 | u128::from(number) << 32 | u128::from(event.packed()))
     }
 
-    /// Its time, as it sorts.
+    /// Returns its time in sortable form.
     fn at(self) -> u64 {
         (self.0 >> 64) as u64
     }
@@ -80,20 +80,20 @@ impl Appointment {
     }
 }
 
-/// The appointments: a heap, in which each is before its two children at twice its place.
+/// The event queue: a binary heap, in which each entry is before its two children at `2 i + 1` and `2 i + 2`.
 ///
-/// What is taken mostly leads to something that is put down: that comes to the place of what was taken, and the heap is put in
-/// order once for both.
+/// An event mostly leads to a new one. The new entry takes the place of the removed one, so that one
+/// operation restores the heap for both.
 #[derive(Default)]
 pub(super) struct Agenda {
     all: Vec<Appointment>,
-    /// The first was taken, and nothing has come to its place yet.
+    /// Whether the first entry was removed and its place is still empty.
     open: bool,
     number: u32,
 }
 
 impl Agenda {
-    /// Puts an event down; returns its number, which is never 0 while there are fewer than four thousand million.
+    /// Adds an event and returns its number, which is not 0 for the first 2^32 - 1 events.
     pub(super) fn put(&mut self, at: f64, event: Event) -> u32 {
         self.number = self.number.wrapping_add(1);
         let own = Appointment::new(at, self.number, event);
@@ -107,13 +107,13 @@ impl Agenda {
         self.number
     }
 
-    /// Does anything happen by then?
+    /// Returns `true` if there is an event up to this time.
     pub(super) fn has_by(&mut self, until: f64) -> bool {
         self.close();
         self.all.first().is_some_and(|own| own.at() <= sortable(until))
     }
 
-    /// What is next: its time, its number, the event.
+    /// Removes the next event; returns its time, its number and the event.
     pub(super) fn take(&mut self) -> Option<(f64, u32, Event)> {
         self.close();
         let first = *self.all.first()?;
@@ -121,7 +121,7 @@ impl Agenda {
         Some(first.parts())
     }
 
-    /// Nothing came to the place of what was taken: the last one does.
+    /// Fills the empty first place with the last entry.
     fn close(&mut self) {
         if std::mem::take(&mut self.open)
             && let Some(last) = self.all.pop()
@@ -131,8 +131,8 @@ impl Agenda {
         }
     }
 
-    /// Comes to the first place. The gap goes down to the end, for what comes is seldom soon, and it rises from there
-    /// (Wegener, Bottom-up heapsort, 1993).
+    /// Inserts an entry at the first place. The gap moves down to a leaf, because a new entry is seldom
+    /// early; then the entry rises from there (Wegener, Bottom-up heapsort, 1993).
     fn replace(&mut self, own: Appointment) {
         let (all, mut gap) = (&mut self.all[..], 0);
         while let Some(&[one, other]) = all.get(2 * gap + 1..2 * gap + 3) {
@@ -147,7 +147,7 @@ impl Agenda {
         self.rise(gap, own);
     }
 
-    /// Comes to a place, or to one above it.
+    /// Inserts an entry at a place or at one above it.
     fn rise(&mut self, mut place: usize, own: Appointment) {
         let all = &mut self.all[..];
         while place > 0 {

@@ -1,10 +1,10 @@
-//! What ends: an activity, the wait of a caller, a branch, and with its last branch the work of a thread.
+//! The ends of activities, of calls, of branches, and of threads with their last branch.
 
 use super::super::program::Answers;
 use super::{Do, Engine, NONE, Now, Request};
 
 impl Engine<'_> {
-    /// An activity is done: perhaps somebody is answered, then comes what follows.
+    /// Ends an activity: sends the reply if it is due, then continues with the successors.
     pub(super) fn finish(&mut self, branch: u32) -> Now {
         let own = &self.branches.all[branch as usize];
         let (thread, activity) = (own.thread, own.activity);
@@ -28,7 +28,7 @@ impl Engine<'_> {
         self.next(branch)
     }
 
-    /// The thread's caller is answered, or its request goes elsewhere.
+    /// Replies to the thread's caller, or forwards its request.
     fn answer(&mut self, thread: u32) -> Now {
         let own = &mut self.threads.all[thread as usize];
         let (request, entry, failed) =
@@ -58,7 +58,7 @@ impl Engine<'_> {
         None
     }
 
-    /// A branch has come to its end, and perhaps its thread.
+    /// Ends a branch, and its thread with the last one.
     pub(super) fn end(&mut self, branch: u32) -> Now {
         let thread = self.branches.all[branch as usize].thread;
         if let Some(loops) = &mut self.branches.all[branch as usize].loops {
@@ -74,7 +74,7 @@ impl Engine<'_> {
             joins.clear();
         }
         let (task, entry, begun) = (own.task as usize, own.entry as usize, own.begun);
-        // A graph that answers nowhere answers when it is over.
+        // A graph without a reply replies at its end.
         let answered = self.answer(thread);
         self.todo.extend(answered);
         self.tally.busy(task, -1, self.now);

@@ -1,31 +1,32 @@
-//! What follows an activity: ways, forks, joins and loops.
+//! The successors of activities: branches, forks, joins and loops.
 
 use super::super::dice::Dice;
 use super::super::program::{Then, Turns};
 use super::{Do, Engine, Now, Thread};
 
-/// How far a thread is with joins and forks.
+/// The state of a thread's joins and forks.
 #[derive(Clone, Default)]
 pub(super) struct Joins {
-    /// How many came to each join, by its number.
+    /// The number of branches that arrived at each join, by its number.
     came: Vec<(usize, u32)>,
-    /// Forks in loops that are not over, by number, with the branches that are under way.
+    /// The unfinished forks within loops, by number, with their active branches.
     forks: Vec<(u32, u32)>,
-    /// Number of the last of those.
+    /// The number of the latest fork.
     last: u32,
 }
 
-/// What a branch is in: loops, by their number, and in those forks, by their number and [`FORK`].
+/// The loops and forks that a branch is in: loops by their number, forks within loops by their number and
+/// [`FORK`].
 #[derive(Clone, Default)]
 pub(super) struct Loops {
     pub(super) all: Vec<u32>,
 }
 
-/// It is a fork.
+/// The flag of a fork.
 const FORK: u32 = 1 << 31;
 
 impl Engine<'_> {
-    /// A branch goes on to what follows its activity.
+    /// Continues a branch after its activity.
     pub(super) fn next(&mut self, branch: u32) -> Now {
         let program = self.program;
         let activity = self.branches.all[branch as usize].activity;
@@ -39,7 +40,7 @@ impl Engine<'_> {
                 Then::And(ways) => {
                     let own = &mut self.branches.all[branch as usize];
                     let thread = own.thread;
-                    // What is done in a loop is over when all of its branches are.
+                    // A loop body ends when all of its branches have ended.
                     if let Some(loops) = own.loops.as_mut().filter(|own| !own.all.is_empty()) {
                         let fork = self.threads.all[thread as usize].forks(ways.len() as u32);
                         loops.all.push(fork | FORK);
@@ -57,7 +58,7 @@ impl Engine<'_> {
                     if came != *wanted {
                         return self.end(branch);
                     }
-                    // It goes on for all that come to the join, also for those that do so later.
+                    // The branch continues for all that arrive at the join, also for those that arrive later.
                     if let Some(fork) = self.inner(branch).filter(|own| own & FORK != 0) {
                         self.threads.all[thread as usize].over(fork & !FORK, branches - 1);
                     }
@@ -65,7 +66,7 @@ impl Engine<'_> {
                     continue;
                 }
                 Then::Loop(turns) => *turns,
-                // What is done in a loop leads back to it.
+                // The end of a loop body leads back to the loop.
                 Then::End => {
                     let Some(inner) = self.inner(branch) else { return self.end(branch) };
                     if inner & FORK != 0 {
@@ -95,19 +96,19 @@ impl Engine<'_> {
         }
     }
 
-    /// The innermost loop or fork that a branch is in.
+    /// Returns the innermost loop or fork of a branch.
     fn inner(&self, branch: u32) -> Option<u32> {
         self.branches.all[branch as usize].loops.as_ref().and_then(|own| own.all.last().copied())
     }
 
-    /// A branch is out of that.
+    /// Leaves the innermost loop or fork of a branch.
     fn leaves(&mut self, branch: u32) {
         if let Some(loops) = &mut self.branches.all[branch as usize].loops {
             loops.all.pop();
         }
     }
 
-    /// A branch goes on with an activity; a way that leads nowhere ends.
+    /// Continues a branch with an activity, or ends it if there is none.
     fn go_on(&mut self, branch: u32, activity: Option<usize>) -> Now {
         let Some(activity) = activity else { return self.end(branch) };
         self.branches.all[branch as usize].activity = activity as u32;
@@ -115,7 +116,7 @@ impl Engine<'_> {
     }
 }
 
-/// One of several ways by their probabilities.
+/// Chooses one of several branches by their probabilities.
 fn chosen(ways: &[(f64, usize)], dice: &mut Dice) -> Option<usize> {
     if let [(_, only)] = ways {
         return Some(*only);
@@ -132,7 +133,7 @@ impl Joins {
 }
 
 impl Thread {
-    /// It forks in a loop: the number of that.
+    /// Registers a fork within a loop and returns its number.
     fn forks(&mut self, branches: u32) -> u32 {
         let joins = self.joins.get_or_insert_default();
         joins.last = (joins.last + 1) & !FORK;
@@ -140,7 +141,7 @@ impl Thread {
         joins.last
     }
 
-    /// So many branches of a fork are over: how many are left. Of one that is over already some are left for ever.
+    /// Ends branches of a fork and returns the number of those left. For a fork that has ended it returns 1.
     fn over(&mut self, fork: u32, branches: u32) -> u32 {
         let forks = &mut self.joins.get_or_insert_default().forks;
         let Some(place) = forks.iter().position(|(own, _)| *own == fork) else { return 1 };
@@ -152,7 +153,7 @@ impl Thread {
         left
     }
 
-    /// One more branch has come to a join: how many by now. After the last it is as if none had.
+    /// Counts a branch that arrived at a join, and returns their number. The last one resets the count.
     fn came(&mut self, join: usize, branches: u32) -> u32 {
         let joins = &mut self.joins.get_or_insert_default().came;
         let place = joins.iter().position(|(own, _)| *own == join);

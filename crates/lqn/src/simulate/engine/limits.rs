@@ -1,14 +1,14 @@
-//! What becomes of a call that is not answered: refused because the queue is at its limit, or waited for in vain.
+//! Calls without a reply: refused because the queue is at its limit, or timed out.
 //!
-//! The caller tries again as often as it may. After that the call has failed: what is left of the caller's activity is left
-//! out, and its own caller gets an answer that says so, which nobody tries again. Whoever serves a request does not know that
-//! nobody waits any more: it is served to the end.
+//! The caller retries as often as allowed. After that the call has failed: the rest of the caller's activity
+//! is skipped. Its own caller gets a reply with the failure, which is not retried. A server does not notice
+//! that the caller has given up: it serves the request to the end.
 
 use super::super::program::ENDLESS;
 use super::{Do, Engine, Event, NONE, Now, Request, Waiting};
 
 impl Engine<'_> {
-    /// A branch makes a call and waits for its answer.
+    /// Records the call that a branch waits for.
     pub(super) fn waits_for(&mut self, branch: u32, asked: Waiting) {
         if self.asked.len() <= branch as usize {
             self.asked.resize(branch as usize + 1, Waiting::default());
@@ -16,7 +16,7 @@ impl Engine<'_> {
         self.asked[branch as usize] = asked;
     }
 
-    /// A branch makes the call that it has patience for.
+    /// Makes a branch's call with its timeout.
     pub(super) fn ask(&mut self, branch: u32) -> Now {
         let asked = self.asked[branch as usize];
         let thread = self.branches.all[branch as usize].thread;
@@ -30,7 +30,7 @@ impl Engine<'_> {
         self.come(request)
     }
 
-    /// A queue is at its limit.
+    /// Refuses a request because the queue is at its limit.
     pub(super) fn refuse(&mut self, request: u32) -> Now {
         let Request { entry, caller, .. } = self.requests.all[request as usize];
         self.tally.refused(entry as usize);
@@ -38,19 +38,19 @@ impl Engine<'_> {
         if caller == NONE { None } else { self.in_vain(caller) }
     }
 
-    /// A branch has waited for long enough, if it still waits for what it waited for then.
+    /// Handles a timeout, if the branch still waits for the call that set it.
     pub(super) fn give_up(&mut self, branch: u32, number: u32) -> Now {
         let asked = self.asked[branch as usize];
         if asked.until != number {
             return None;
         }
         self.tally.timed_out(asked.entry as usize);
-        // Whoever has it goes on with it.
+        // The server continues with the request.
         self.requests.all[asked.request as usize].caller = NONE;
         self.in_vain(branch)
     }
 
-    /// A call was not answered: again, or it has failed.
+    /// Retries a call without a reply, or lets it fail.
     fn in_vain(&mut self, branch: u32) -> Now {
         let own = &mut self.asked[branch as usize];
         own.until = 0;
@@ -68,7 +68,7 @@ impl Engine<'_> {
         Some(Do::Ask(branch))
     }
 
-    /// A call has failed, and with it what it was for.
+    /// Ends the activity of a failed call.
     pub(super) fn fail(&mut self, branch: u32) -> Now {
         let thread = self.branches.all[branch as usize].thread;
         self.threads.all[thread as usize].failed = true;

@@ -1,9 +1,9 @@
-//! Who is next: where a request is forwarded, and which request a thread takes.
+//! Chooses the target of a forwarded request, and the request that a thread takes next.
 
 use super::{Engine, NONE};
 
 impl Engine<'_> {
-    /// To whom a request is forwarded, if it is.
+    /// Returns the entry that a request is forwarded to, if any.
     pub(super) fn forward(&mut self, entry: usize, request: u32) -> Option<usize> {
         let forwards = &self.program.entries[entry].forwards;
         if forwards.is_empty() {
@@ -19,7 +19,8 @@ impl Engine<'_> {
         forwards.iter().find(|(sum, _)| drawn < *sum).map(|(_, to)| *to)
     }
 
-    /// The key of the client for whom something is asked; none of what came from outside or is not waited for.
+    /// Returns the key of the client that a request is for; `None` for requests from outside and those
+    /// without a waiting caller.
     fn session(&self, request: u32) -> Option<u64> {
         let mut request = request;
         loop {
@@ -39,14 +40,14 @@ impl Engine<'_> {
         }
     }
 
-    /// The request that a task takes next, of those that wait.
+    /// Removes the request that a task serves next from its queue.
     pub(super) fn next_of(&mut self, task: usize) -> Option<u32> {
         let queue = &mut self.crews[task].queue;
         if !self.program.tasks[task].by_priority || queue.len() < 2 {
             return queue.pop_front();
         }
         let program = self.program;
-        // The priority of who asks, and that of what is asked for.
+        // The sum of the caller's and the entry's priority.
         let rank = |request: &u32| {
             let own = &self.requests.all[*request as usize];
             let asks = program.ranks.get(own.rank as usize).copied().unwrap_or(i32::MAX);

@@ -1,12 +1,12 @@
-//! What is under way: requests, threads and branches, and the calls that are waited for.
+//! The active requests, threads and branches, and the calls that await a reply.
 
 use std::collections::VecDeque;
 
 use super::graph::{Joins, Loops};
 
-/// The threads of a task.
+/// The threads and the queue of a task.
 pub(super) struct State {
-    /// None for as many as are needed.
+    /// The number of free threads; `None` if it is infinite.
     pub(super) free: Option<u32>,
     pub(super) queue: VecDeque<u32>,
 }
@@ -16,14 +16,14 @@ pub(super) struct Request {
     pub(super) entry: u32,
     /// The branch that waits.
     pub(super) caller: u32,
-    /// When it came to the entry at which it is now.
+    /// The time of its arrival at the present entry.
     pub(super) came: f64,
-    /// The entry to which it came from outside, and when; `NONE` if it did not.
+    /// The entry at which it arrived from outside (`NONE` otherwise), and the time.
     pub(super) origin: u32,
     pub(super) outside: f64,
-    /// Something that was done for it failed.
+    /// Whether a call for it has failed.
     pub(super) failed: bool,
-    /// Rank of the task that asks.
+    /// The rank of the calling task's priority.
     pub(super) rank: u16,
 }
 
@@ -31,13 +31,13 @@ pub(super) struct Request {
 pub(super) struct Thread {
     pub(super) task: u32,
     pub(super) entry: u32,
-    /// What is to be answered.
+    /// The request to reply to.
     pub(super) request: u32,
     pub(super) branches: u32,
     pub(super) begun: f64,
-    /// A call has failed.
+    /// Whether a call has failed.
     pub(super) failed: bool,
-    /// Only of activity graphs with joins, or with forks in loops.
+    /// The state of joins, and of forks in loops; only for graphs with those.
     pub(super) joins: Option<Box<Joins>>,
 }
 
@@ -45,24 +45,25 @@ pub(super) struct Thread {
 pub(super) struct Branch {
     pub(super) thread: u32,
     pub(super) activity: u32,
-    /// When it began with the activity.
+    /// The time at which the activity began.
     pub(super) begun: f64,
-    /// Number of the alarm that counts.
+    /// The number of the valid alarm.
     pub(super) alarm: u32,
-    /// Calls that are left, of those made exactly so often.
+    /// The remaining calls of each kind, if their numbers are exact.
     pub(super) left: Vec<u32>,
-    /// Only in loops.
+    /// The loops that the branch is in, if any.
     pub(super) loops: Option<Box<Loops>>,
 }
 
-/// A call whose answer is waited for: whom it asks, with what patience, its request and how often it tried again.
+/// A call that awaits a reply: its entry, its timeout and retries, its request and the number of retries so
+/// far.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waiting {
     pub(super) entry: u32,
     pub(super) patience: u32,
     pub(super) request: u32,
     pub(super) tries: u32,
-    /// Number of the event at which it gives up; 0 for none.
+    /// The number of the timeout event; 0 for none.
     pub(super) until: u32,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Waiting {
 mod tests {
     use super::*;
 
-    /// What a simulation touches at each event: what is rare is kept apart.
+    /// The records that a simulation touches at each event must be small: rare data are boxed.
     #[test]
     fn what_is_under_way_is_small() {
         assert_eq!((size_of::<Request>(), size_of::<Thread>(), size_of::<Branch>()), (32, 40, 56));

@@ -1,6 +1,6 @@
-//! Requests, threads and branches, by number: what one leaves the next one takes, with the memory it has.
+//! A slab of requests, threads and branches: a freed index is reused together with the memory of its value.
 
-/// Things with numbers that are used again.
+/// Values with reusable indices.
 pub(super) struct Slab<T> {
     pub(super) all: Vec<T>,
     free: Vec<u32>,
@@ -26,7 +26,7 @@ impl<T: Default> Slab<T> {
         }
     }
 
-    /// One as it was left, with the memory it has.
+    /// Takes an index. Its value is as it was freed, including its memory.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.all.push(T::default());
@@ -38,7 +38,7 @@ impl<T: Default> Slab<T> {
         self.free.push(place);
     }
 
-    /// As many as there ever were at a time.
+    /// Returns the largest number of values that existed at a time.
     pub(super) fn most(&self) -> usize {
         self.all.len()
     }

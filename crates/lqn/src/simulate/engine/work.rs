@@ -1,10 +1,10 @@
-//! Work and calls: what a branch does from piece to piece of an activity.
+//! The work and calls of a branch within an activity.
 
 use super::super::program::{Ask, Calls, ENDLESS};
 use super::{Do, Engine, Event, NONE, Now, Request, Waiting};
 
 impl Engine<'_> {
-    /// A branch begins its activity.
+    /// Starts the activity of a branch.
     pub(super) fn begin(&mut self, branch: u32) -> Now {
         let own = &mut self.branches.all[branch as usize];
         own.begun = self.now;
@@ -22,7 +22,7 @@ impl Engine<'_> {
         self.piece(branch)
     }
 
-    /// A branch has a piece of work to do.
+    /// Starts a slice of work of a branch.
     pub(super) fn piece(&mut self, branch: u32) -> Now {
         let activity = self.branches.all[branch as usize].activity as usize;
         let step = &self.program.activities[activity];
@@ -40,14 +40,14 @@ impl Engine<'_> {
         }
         let (wish, ousted) = station.come(branch, priority, work, self.now);
         if let Some(ousted) = ousted {
-            // Its alarm, which is a greater number than 0 by now, counts no more.
+            // The alarm of the preempted branch is invalid: valid numbers are above 0.
             self.branches.all[ousted as usize].alarm = 0;
         }
         self.grant(place, wish);
         None
     }
 
-    /// Between two pieces of work, or after the last.
+    /// Continues after a slice of work: with a call, or with the end of the activity.
     pub(super) fn pieced(&mut self, branch: u32) -> Now {
         let program = self.program;
         let own = &mut self.branches.all[branch as usize];
@@ -60,7 +60,7 @@ impl Engine<'_> {
                     return self.finish(branch);
                 }
                 let target = targets.iter().find(|(sum, _)| drawn < *sum).or_else(|| targets.last());
-                // There is one at least.
+                // There is at least one target.
                 target.and_then(|(_, ask)| self.call(branch, *ask))
             }
             Calls::Exact { targets, ordered } => {
@@ -99,7 +99,7 @@ impl Engine<'_> {
         self.come(request)
     }
 
-    /// A request of an entry, for a branch that waits.
+    /// Creates a request for an entry on behalf of a waiting branch.
     pub(super) fn request(&mut self, entry: u32, caller: u32, rank: u16) -> u32 {
         let now = self.now;
         self.requests.add(Request {
