@@ -42,7 +42,7 @@ pub enum BadGiop {
     /// input may help.
     #[error("bad GIOP: it ends in the middle of a value")]
     Truncated,
-    /// The input is malformed, whatever may follow.
+    /// The input is malformed; more input does not help.
     #[error("bad GIOP: {0}")]
     Malformed(&'static str),
 }

@@ -50,7 +50,7 @@ pub(in crate::giop) struct Spans {
 }
 
 impl PartialEq for Spans {
-    /// Requests with the same contents are equal, whatever their offsets.
+    /// Requests with the same contents are equal, even if their offsets differ.
     fn eq(&self, _: &Self) -> bool {
         true
     }
