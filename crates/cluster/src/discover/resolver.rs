@@ -1,6 +1,6 @@
-//! A stub resolver (RFC 1034, section 5.3.1). It sends one query over UDP from a port of its own with a
-//! random ID, again over TCP if the response is truncated, and to the next server if one is silent or fails.
-//! It follows aliases (CNAME). Responses from other addresses, or to other questions, are ignored.
+//! A stub resolver (RFC 1034, section 5.3.1). It sends a query over UDP from a port of its own with a random
+//! ID, again over TCP if the response is truncated. If a server is silent or fails, it asks the next one. It
+//! follows aliases (CNAME). Responses from other addresses, or to other questions, are ignored.
 //!
 //! The system's resolver is not used: it reports neither the TTL nor the difference between a missing name
 //! and a failure. Names are taken literally: neither `search` nor `/etc/hosts` applies. Validating DNSSEC is

@@ -435,7 +435,7 @@ impl Known {
     }
 }
 
-/// Returns the number of a balancer, the same at all of them.
+/// Returns the number of a balancer, the same for all observers.
 pub(super) fn number(address: SocketAddr) -> u64 {
     hash(address.to_string().as_bytes())
 }

@@ -12,7 +12,7 @@ use super::{Local, Notice, Word, seeds};
 use crate::lock;
 use crate::lottery::socket::{BATCH, Inbox, Outbox};
 
-/// Serves until it is told to stop.
+/// Serves until it receives the command to stop.
 pub(super) async fn serve(
     mut desk: Desk,
     seeds: Vec<(String, u16)>,

@@ -278,7 +278,7 @@ pub fn is_rate(name: &str) -> bool {
 /// The names of a member's utilization; the first one takes precedence.
 const BUSY: [&str; 3] = ["application_utilization", "cpu_utilization", "cpu"];
 
-/// The names of the processors' utilization, of which the first takes precedence, and of their number.
+/// The names of the processors' utilization (the first takes precedence), and of their number.
 pub(super) const PROCESSORS_BUSY: [&str; 2] = ["cpu", "cpu_utilization"];
 const PROCESSORS: &str = "cpus";
 
