@@ -1,9 +1,9 @@
 //! Access control: values, evaluated anew for each request.
 //!
-//! A *caller* is the identity that a credential proves: the user at the other end of a unix socket, the
-//! SPIFFE ID of a client certificate, or the subject and claims of a token. A *role* is a set of operations,
-//! for all groups or for some; three are built in. A *grant* gives a role to the callers that match its
-//! pattern. Everything else is denied. There are no rules that deny, so the order of grants has no effect.
+//! A *caller* is the identity that a credential proves: a unix socket's peer, a client certificate's SPIFFE
+//! ID, or a token's subject and claims. A *role* is a set of operations, for all groups or for some; three
+//! are built in. A *grant* gives a role to the callers that match its pattern. Everything else is denied.
+//! There are no rules that deny, so the order of grants has no effect.
 
 mod caller;
 mod pattern;

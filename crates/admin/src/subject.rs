@@ -130,7 +130,7 @@ pub trait Subject: Send + Sync + 'static {
 pub struct Supposed {
     /// The group's name.
     pub group: String,
-    /// The rate of requests per second, a Poisson process; above 0.
+    /// The rate of requests per second, with random arrivals; above 0.
     pub rate: f64,
     /// The number of members; 1 to 256.
     pub members: u32,
