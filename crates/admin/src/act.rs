@@ -256,7 +256,7 @@ impl Order {
         (!parts.is_empty()).then(|| parts.join(" "))
     }
 
-    /// Returns the other arguments for the audit log; none of them is secret.
+    /// Returns the other arguments for the audit log, without secrets.
     pub(crate) fn arguments(&self) -> Value {
         match self {
             Self::Set(Setting { key, value, .. }) | Self::Tune(lottery::Setting { key, value, .. }) => {

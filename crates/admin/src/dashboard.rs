@@ -6,10 +6,10 @@
 //! with the same rules and the same audit log. `door` handles attacks through browsers.
 //!
 //! `place` knows the pages' addresses, `words` formats numbers, `bar` and `chart` draw. `view` has the common
-//! parts, and each page has a file. `render` produces HTML by minijinja. The workspace already uses it, and
-//! it escapes by default. askama would check templates at compile time, but costs a derive, a second parser,
-//! and a build of the crate for each change of a page. A test replaces these checks: it renders every
-//! template with undefined names as errors.
+//! parts, and each page has a file. `render` produces HTML by minijinja, which the workspace already uses and
+//! which escapes by default. The alternative, askama, checks templates at compile time. It would cost a
+//! derive, a second parser, and a build of the crate for each change of a page. A test replaces these checks:
+//! it renders every template with undefined names as errors.
 
 mod act;
 mod bar;

@@ -1,5 +1,5 @@
-//! What-if: a group as a queueing model, with sliders for the load, the number of members and the demand of a
-//! request.
+//! The what-if page: a group as a queueing model, with sliders for the load, the number of members and the
+//! demand of a request.
 //!
 //! The owner of the balancer solves the model ([`Subject::suppose`](crate::Subject::suppose)). Without
 //! JavaScript the sliders are a form.
