@@ -234,7 +234,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Converts a name to text. [`Metric::check`] validates its characters.
+/// Converts a name to text. `Metric::check` validates its characters.
 fn name(bytes: &[u8]) -> Result<&str, Bad> {
     std::str::from_utf8(bytes).map_err(|_| Bad("a name is not text"))
 }

@@ -3,7 +3,7 @@
 //! The reader supports numbers, strings, references, structs and lists of these. Other types (unions, fixed,
 //! values, wide characters) are rejected. A TypeCode may point back at an earlier one instead of repeating
 //! it. A few bytes can therefore describe a type, and a value, of any size, so the reader counts its steps
-//! and rejects more than [`STEPS`].
+//! and rejects more than `STEPS`.
 
 use std::rc::Rc;
 

@@ -37,6 +37,7 @@ pub struct Reader<'b> {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident: $type:ty) => {
         $(#[$doc])*
+        ///
         /// # Errors
         /// The bytes end before the value does.
         pub fn $name(&mut self) -> Result<$type, BadGiop> {
