@@ -17,7 +17,7 @@ pub const COLUMNS: [&str; 11] =
 
 /// The end of a scale relative to the load line.
 const BEYOND: f64 = 1.25;
-/// The minimum load from which marks are computed.
+/// The threshold of load, and of requests in flight, below which marks are not computed.
 const LEAST: f64 = 0.02;
 
 /// The severity of a state; a class of the style sheet. A glyph and a word always express the same.

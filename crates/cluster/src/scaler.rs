@@ -73,7 +73,7 @@ impl Kind {
         matches!(self, Self::Exec(_) | Self::Webhook(_) | Self::Kubernetes(_))
     }
 
-    /// Returns the configured maximum time from a member's start to its end.
+    /// Returns the configured maximum time of starting and stopping a member together.
     pub fn longest(&self) -> Duration {
         match self {
             Self::Process(process) => process.patience,

@@ -2,9 +2,9 @@
 //! `rate()` does.
 //!
 //! A series whose value decreased has restarted at 0, so that its new value is its increase. A series that
-//! was missing from the previous page counts from this page on. Differences of sums would be wrong in both
-//! cases. If one of two workers restarts, the sum loses its count; when it returns, its whole count would
-//! look like an increase.
+//! was missing from the previous page counts from this page on. Sums would hide both cases. If one of two
+//! workers restarts, the sum decreases as if both had, and the other worker's whole count would look like an
+//! increase.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -5,7 +5,7 @@
 //! tables are matched by unguessable IDs, and the contents of a commit stay true.
 //!
 //! Gossip arrives out of order, so the last 64 datagrams of each incarnation are tracked. If there are too
-//! many incarnations, the one with the oldest datagram is forgotten: it is the likeliest to have ended.
+//! many incarnations, the one that has been silent longest is forgotten: it is the likeliest to have ended.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +91,8 @@ struct Life {
 }
 
 impl Recent {
-    /// Creates a tracker for at most `most` incarnations; beyond that, it forgets the one with the oldest
-    /// datagram.
+    /// Creates a tracker for at most `most` incarnations; beyond that, it forgets the one that has been
+    /// silent longest.
     pub fn new(most: usize) -> Self {
         Self { lives: BTreeMap::new(), heard: BTreeMap::new(), clock: 0, most: most.max(1) }
     }

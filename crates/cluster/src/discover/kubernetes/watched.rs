@@ -22,7 +22,7 @@ use crate::pull::chance;
 const MOMENT: Duration = Duration::from_millis(20);
 /// The maximum of that time if more changes follow.
 const LONGEST_MOMENT: Duration = Duration::from_millis(250);
-/// The delay before the next watch if the server ended one sooner than this.
+/// The minimum duration of a watch; if the server ends one sooner, the next one is delayed.
 const SOON: Duration = Duration::from_secs(1);
 
 /// The slices of one service.
