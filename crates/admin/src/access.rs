@@ -1,9 +1,9 @@
-//! Who may do what: values, decided anew for each request.
+//! Access control: values, evaluated anew for each request.
 //!
-//! A *caller* is whom a credential proved: the user at the other end of a unix socket, the SPIFFE id of a client
-//! certificate, the subject and claims of a token. A *role* is a set of verbs, for all groups or for some; three are
-//! built in. A *grant* gives a role to the callers that its pattern fits. What no grant gives is refused: there is no
-//! rule that takes away, so that the order of grants says nothing.
+//! A *caller* is the identity that a credential proves: a unix socket's peer, a client certificate's SPIFFE
+//! ID, or a token's subject and claims. A *role* is a set of operations, for all groups or for some; three
+//! are built in. A *grant* gives a role to the callers that match its pattern. Everything else is denied.
+//! There are no rules that deny, so the order of grants has no effect.
 
 mod caller;
 mod pattern;
@@ -18,12 +18,12 @@ pub use role::{BUILT_IN, Role};
 
 use crate::verb::{Reach, Verb};
 
-/// A role for those whom a pattern fits.
+/// A grant of a role to the callers that match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Who.
+    /// The pattern.
     pub pattern: Pattern,
-    /// Name of a role: a built-in one or one of the same rules.
+    /// The name of a role: a built-in one or one of the same rules.
     pub role: String,
 }
 
@@ -33,22 +33,22 @@ pub struct Access {
     grants: Vec<(Pattern, Arc<Role>)>,
 }
 
-/// What a caller may do by one verb.
+/// The extent of a caller's permission for one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permit {
     /// Nothing.
     Nothing,
-    /// With these groups.
+    /// These groups.
     Groups(BTreeSet<String>),
-    /// With whatever there is.
+    /// Everything.
     All,
 }
 
 impl Access {
-    /// Rules out of own roles and grants.
+    /// Creates rules from custom roles and grants.
     ///
     /// # Errors
-    /// The place of the first grant whose role there is not.
+    /// The index of the first grant with an unknown role.
     pub fn new(roles: Vec<Role>, grants: Vec<Grant>) -> Result<Self, usize> {
         let own = roles.into_iter().map(|role| (role.name.clone(), Arc::new(role)));
         let mut known: BTreeMap<String, Arc<Role>> =
@@ -61,7 +61,7 @@ impl Access {
         Ok(Self { grants })
     }
 
-    /// What `caller` may do by `verb`.
+    /// Returns the permission of `caller` for `verb`.
     pub fn permit(&self, caller: &Caller, verb: Verb) -> Permit {
         if caller.owner() {
             return Permit::All;
@@ -73,20 +73,21 @@ impl Access {
             }
         }
         match permit {
-            // A role of some groups that has a verb of the whole process cannot be made; in doubt it gives nothing.
+            // Roles with some groups and an operation of the whole process cannot be created; in doubt they
+            // grant nothing.
             Permit::Groups(_) if verb.route().reach == Reach::Process => Permit::Nothing,
             permit => permit,
         }
     }
 
-    /// How many grants there are.
+    /// Returns the number of grants.
     pub fn grants(&self) -> usize {
         self.grants.len()
     }
 }
 
 impl Permit {
-    /// With a further role's groups.
+    /// Adds a further role's groups.
     fn and(self, groups: Option<&BTreeSet<String>>) -> Self {
         match (self, groups) {
             (Self::All, _) | (_, None) => Self::All,
@@ -98,7 +99,8 @@ impl Permit {
         }
     }
 
-    /// Does it hold for this group? The empty name is that of the process, which everyone with any permit may see.
+    /// Returns `true` if the permission covers this group. The empty name stands for the process, which every
+    /// caller with any permission may see.
     pub fn admits(&self, group: &str) -> bool {
         match self {
             Self::Nothing => false,

@@ -1,4 +1,4 @@
-//! What changes something: read, written down, done, written down again, answered.
+//! Commands: parsed, logged, executed, logged again, answered.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::{
     supervisor,
 };
 
-/// What is to be done.
+/// A command.
 pub(crate) enum Order {
     Report(Report),
-    /// A client asks for a member, or says something of its lease.
+    /// A client requests a member, or renews or ends its lease.
     Lease {
         group: String,
         ask: lease::Ask,
@@ -50,20 +50,20 @@ pub(crate) enum Order {
     Reload,
     Upgrade(UpgradeWish),
     Stop,
-    /// A lottery's daemon is drained, or taken back.
+    /// Drains a lottery daemon, or undrains it.
     Rest(bool),
-    /// Clients are sent to a daemon's server, for one service, or not.
+    /// Enables or disables one service of a daemon.
     Hold {
         service: String,
         on: bool,
     },
-    /// The same for all services: it is drained, or taken back.
+    /// Enables or disables all services of a daemon: it is undrained or drained.
     Whole(bool),
-    /// A setting of a daemon, or of one of its services.
+    /// Changes a setting of a daemon, or of one of its services.
     Tune(lottery::Setting),
-    /// A daemon takes another key.
+    /// Performs a step of a daemon's key rotation.
     Key(KeyStep),
-    /// Something is done with a process of a Supervisor.
+    /// Performs an operation on a process of a Supervisor.
     Process {
         name: String,
         act: Act,
@@ -71,10 +71,10 @@ pub(crate) enum Order {
     Shutdown(Children),
 }
 
-/// What came of it: status and body, or status and why not.
+/// The outcome: status and body, or status and reason.
 pub(crate) type Outcome = Result<(StatusCode, Value), (StatusCode, String)>;
 
-/// It cannot be done.
+/// Returns the outcome of an impossible command.
 pub(crate) fn refused(why: String) -> (StatusCode, String) {
     (StatusCode::UNPROCESSABLE_ENTITY, why)
 }
@@ -121,15 +121,15 @@ impl Switched {
 pub(crate) struct Setting {
     group: String,
     key: String,
-    /// As in the configuration.
+    /// The value, as in the configuration.
     value: String,
 }
 
 impl Order {
-    /// `named` is what the path names.
+    /// Parses a command; `named` are the names in the path.
     ///
     /// # Errors
-    /// The body or the query is not one of that verb.
+    /// The body or the query is invalid for this operation.
     pub(crate) fn read(
         by: By,
         verb: Verb,
@@ -188,7 +188,7 @@ impl Order {
         })
     }
 
-    /// The group that it names; of a Supervisor the process.
+    /// Returns the group that the command names; for a Supervisor the process.
     pub(crate) fn group(&self) -> Option<&str> {
         match self {
             Self::Report(Report { group, .. }) | Self::Drain(Target { group, .. }) => group.as_deref(),
@@ -214,7 +214,7 @@ impl Order {
         }
     }
 
-    /// What it is about, if that is of no group.
+    /// Returns the object of a command that concerns no group.
     pub(crate) fn of_no_group(&self) -> Option<&'static str> {
         match self {
             Self::Switch { what: Switch::Listener(_), .. } => Some("a listener"),
@@ -226,7 +226,7 @@ impl Order {
         }
     }
 
-    /// What it is done to, for the audit log.
+    /// Returns the target for the audit log.
     pub(crate) fn target(&self) -> Option<String> {
         let member = match self {
             Self::Report(Report { member, .. })
@@ -248,7 +248,7 @@ impl Order {
             | Self::Hold { .. }
             | Self::Tune(_)
             | Self::Process { .. }
-            // The number of a lease is as good as a key.
+            // A lease's number is as sensitive as a key.
             | Self::Lease { .. }
             | Self::Shutdown(_) => None,
         };
@@ -256,7 +256,7 @@ impl Order {
         (!parts.is_empty()).then(|| parts.join(" "))
     }
 
-    /// What else was said, for the audit log; none of it is secret.
+    /// Returns the other arguments for the audit log, without secrets.
     pub(crate) fn arguments(&self) -> Value {
         match self {
             Self::Set(Setting { key, value, .. }) | Self::Tune(lottery::Setting { key, value, .. }) => {
@@ -271,7 +271,7 @@ impl Order {
     }
 }
 
-/// The body of an upgrade: nothing, or what is wished.
+/// Parses the body of an upgrade, which may be empty.
 fn upgrade(body: &[u8]) -> Result<UpgradeWish, String> {
     let wish = match body.trim_ascii() {
         b"" | b"null" => UpgradeWish::default(),
@@ -287,10 +287,10 @@ fn upgrade(body: &[u8]) -> Result<UpgradeWish, String> {
     Ok(wish)
 }
 
-/// Does it, and says so as JSON.
+/// Executes a command and returns its outcome as JSON.
 pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Response<Body> {
     let order = match order {
-        // Many come, and each is done in microseconds: none waits for its turn, none is logged.
+        // These are frequent and take microseconds: they do not wait for others, and are not logged.
         Order::Report(report) => return take(&plane.behind, report),
         Order::Lease { group, ask } => {
             let from = deed.from.parse::<SocketAddr>().ok().map(|from| from.ip().to_canonical());
@@ -310,9 +310,9 @@ pub(crate) async fn answer(plane: &Arc<Plane>, order: Order, deed: Deed) -> Resp
     }
 }
 
-/// Does it, when it is its turn, and writes that down; what came of it.
+/// Executes a command in its turn, logs it, and returns its outcome.
 pub(crate) async fn outcome(plane: &Arc<Plane>, order: Order, deed: Deed) -> Outcome {
-    // Whoever may name a program has it run as us: that takes more than a role.
+    // A named program would run with this process' rights: that requires more than a role.
     if let Order::Upgrade(UpgradeWish { binary: Some(_), .. }) = &order
         && deed.caller.kind != Kind::Unix
     {
@@ -330,7 +330,7 @@ pub(crate) async fn outcome(plane: &Arc<Plane>, order: Order, deed: Deed) -> Out
     let (behind, audit) = (plane.behind.clone(), plane.audit().cloned());
     let verb = deed.verb;
     let done = tokio::task::spawn_blocking(move || {
-        // It ends with what is done, and not when whoever asked hangs up.
+        // The task ends with the operation, not when the client disconnects.
         let _turn = turn;
         let id = match audit.as_ref().map(|audit| audit.begin(&deed)).transpose() {
             Ok(id) => id,
@@ -393,7 +393,7 @@ impl Order {
                 subject.stop();
                 Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
             }
-            // Found among the paths of a balancer, it is one of those above.
+            // The path belongs to a balancer, so the operation is one of those above.
             _ => Err(refused("a balancer does nothing of the kind".into())),
         }
     }

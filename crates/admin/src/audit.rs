@@ -1,10 +1,11 @@
-//! The audit log: a JSON line for each change, and for each attempt that was refused.
+//! The audit log: a JSON line for each change, and for each rejected attempt.
 //!
-//! A change has two lines with the same `id`: `begun` is on the disk before anything is done, the second says what came of
-//! it and is there before the answer is sent. So a log that cannot be written refuses changes, and a `begun` that
-//! stands alone says that the process ended within. What looks is not logged, and nothing that is secret is. Refusals are
-//! written up to [`BURST`] at once and [`RATE`] a second, lest a stranger fill the disk; how many were not is in the
-//! next line. The file is only ever appended to; one that was moved away or removed is made anew.
+//! A change has two lines with the same `id`. `begun` is on the disk before the change is made; the second
+//! line has its outcome and is written before the response is sent. If the log cannot be written, changes are
+//! therefore rejected, and a single `begun` means that the process ended during the change. Queries are not
+//! logged, nor are secrets. Rejections are logged up to [`BURST`] at once and [`RATE`] per second, so that
+//! unauthenticated clients cannot fill the disk; the next line counts the omitted ones. The file is only
+//! appended to; if it was moved or removed, a new one is created.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -19,13 +20,13 @@ use time::OffsetDateTime;
 
 use crate::access::Caller;
 
-/// What the first line of a change says.
+/// The result in the first line of a change.
 const BEGUN: &str = "begun";
-/// Refusals that are written at once.
+/// The maximum burst of logged rejections.
 const BURST: f64 = 50.0;
-/// Refusals that are written in a second, in the long run.
+/// The maximum rate of logged rejections per second.
 const RATE: f64 = 5.0;
-/// Longest text of a line that others determine, characters.
+/// The maximum length of externally determined text in a line, in characters.
 const LONGEST: usize = 400;
 
 /// The log.
@@ -38,27 +39,27 @@ pub struct Audit {
 #[derive(Debug)]
 struct State {
     file: File,
-    /// Of the last change.
+    /// The ID of the last change.
     id: u64,
-    /// Refusals that may be written now.
+    /// The number of rejections that may be logged now.
     budget: f64,
     refilled: Instant,
-    /// Refusals that were not written.
+    /// The number of omitted rejections.
     unwritten: u64,
 }
 
-/// What somebody asked for.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Deed {
-    /// Who, and how that is known.
+    /// The caller and its credential.
     pub caller: Caller,
-    /// From where: an address, or the process at the other end of a unix socket.
+    /// The origin: an address, or the process at the other end of a unix socket.
     pub from: String,
-    /// What: the name of a verb, or `connect`.
+    /// The operation's name, or `connect`.
     pub verb: &'static str,
-    /// On what: a group and member, or nothing.
+    /// The target: a group and member, or nothing.
     pub target: Option<String>,
-    /// What else was said.
+    /// The other arguments.
     pub arguments: Value,
 }
 
@@ -79,26 +80,26 @@ struct Line<'a> {
     result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
-    /// Refusals before this line that were not written.
+    /// The number of rejections omitted before this line.
     #[serde(skip_serializing_if = "Option::is_none")]
     unwritten: Option<u64>,
 }
 
 impl Audit {
-    /// Opens the file, or makes it (mode 0600).
+    /// Opens the file, or creates it (mode 0600).
     ///
     /// # Errors
-    /// It cannot be.
+    /// The file cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = appended(path)?;
         let state = State { file, id: 0, budget: BURST, refilled: Instant::now(), unwritten: 0 };
         Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
     }
 
-    /// A change is about to be made; its number.
+    /// Logs the beginning of a change and returns its ID.
     ///
     /// # Errors
-    /// The line is not on the disk: nothing may be changed.
+    /// The line is not on the disk: the change must not be made.
     pub fn begin(&self, deed: &Deed) -> Result<u64, String> {
         let mut state = self.lock();
         let id = state.id + 1;
@@ -108,7 +109,7 @@ impl Audit {
         Ok(id)
     }
 
-    /// What came of a change that has begun.
+    /// Logs the outcome of a change.
     pub fn end(&self, id: u64, deed: &Deed, outcome: Result<(), &str>) {
         let mut state = self.lock();
         let (result, why) = match outcome {
@@ -120,7 +121,7 @@ impl Audit {
         }
     }
 
-    /// Somebody was refused.
+    /// Logs a rejection.
     pub fn refuse(&self, deed: &Deed, why: &str) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -135,7 +136,7 @@ impl Audit {
         self.tell(&mut state, deed, "refused", Some(why));
     }
 
-    /// Something changed that nobody asked for here: rules that were read anew.
+    /// Logs a change without a request: reloaded rules.
     pub fn note(&self, deed: &Deed, outcome: Result<(), &str>) {
         let (result, why) = match outcome {
             Ok(()) => ("done", None),
@@ -177,11 +178,11 @@ impl Audit {
         };
         let mut text = serde_json::to_string(&line)?;
         text.push('\n');
-        // The line before may be half one: the disk was full, or the machine fell.
+        // The previous line may be incomplete after a full disk or a crash.
         if torn(&state.file) {
             text.insert(0, '\n');
         }
-        // One write, so that lines of two processes do not mix.
+        // A single write, so that lines of two processes do not mix.
         state.file.write_all(text.as_bytes())?;
         if result == BEGUN {
             state.file.sync_data()?;
@@ -195,11 +196,11 @@ impl Audit {
     }
 }
 
-/// Does the last line not end?
+/// Returns `true` if the last line is incomplete.
 fn torn(file: &File) -> bool {
     let length = file.metadata().map_or(0, |about| about.len());
     let mut last = [b'\n'];
-    // What cannot be read back, such as a pipe, is whole for all we know.
+    // A file that cannot be read back, such as a pipe, counts as complete.
     length > 0 && file.read_at(&mut last, length - 1).is_ok() && last != [b'\n']
 }
 
@@ -207,13 +208,13 @@ fn appended(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).read(true).create(true).mode(0o600).open(path)
 }
 
-/// Is the open file the one at that path?
+/// Returns `true` if the open file is the one at that path.
 fn same(file: &File, path: &Path) -> bool {
     let (Ok(open), Ok(there)) = (file.metadata(), std::fs::metadata(path)) else { return false };
     (open.dev(), open.ino()) == (there.dev(), there.ino())
 }
 
-/// `2026-11-22T08:26:33.042Z`
+/// Returns the time as `2026-11-22T08:26:33.042Z`.
 fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
@@ -298,7 +299,7 @@ mod tests {
         std::fs::write(&path, "{\"time\":\"2026").unwrap();
         let audit = Audit::open(&path).unwrap();
         audit.begin(&deed()).unwrap();
-        // As a disk leaves it that was full for a while.
+        // The state after a full disk.
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(b"{\"time\"").unwrap();
         audit.begin(&deed()).unwrap();

@@ -1,13 +1,13 @@
-//! Open the doors, or say in one line why not.
+//! Opens the endpoints, or returns one line with the reason of the failure.
 //!
-//! The control socket must never be open to others, not even between `bind` and `chmod`. Linux gives the
-//! file of a unix socket the mode of the socket's own inode, so that is narrowed before `bind`; the file is
-//! then 0600 from its first moment, without touching the umask of the whole process.
+//! The control socket must never be open to others, not even between `bind` and `chmod`. Linux gives the file
+//! of a unix socket the mode of the socket's own inode, which is therefore restricted before `bind`. The file
+//! has mode 0600 from the beginning, and the umask of the process stays unchanged.
 //!
-//! A socket file outlives its process. One that refuses connections is such a leftover and is replaced; one
-//! that answers is not. Look, remove and bind are done under a lock on the directory (the kernel frees it
-//! when its holder dies), else two processes that start at once could both find the leftover and the second
-//! would remove the first one's new socket.
+//! A socket file outlives its process. A file that refuses connections is stale and is replaced; one that
+//! accepts them is not. The check, the removal and the bind run under a lock on the directory, which the
+//! kernel releases when its holder dies. Without it, two processes that start at once could both find the
+//! stale file, and the second would remove the first one's new socket.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -23,7 +23,8 @@ use tokio::net::{TcpListener, UnixListener, UnixSocket, UnixStream};
 
 use crate::Error;
 
-/// Opens a TCP door, on a socket that somebody else bound if there is one; `key` is its name in `[admin]`.
+/// Opens a TCP endpoint, on a socket that another process bound if there is one; `key` is its name in
+/// `[admin]`.
 pub(crate) async fn listener(
     addr: SocketAddr,
     key: &str,
@@ -54,18 +55,18 @@ fn adopted(given: OwnedFd) -> io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
-/// The control socket; its file is removed with it, unless another process has taken the socket over.
+/// The control socket. Its file is removed on drop, unless another process has taken the socket over.
 pub(crate) struct Control {
     pub(crate) listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file, to remove no other.
+    /// The device and inode of the file, so that no other file is removed.
     file: (u64, u64),
     left: Arc<AtomicBool>,
 }
 
 impl Control {
-    /// The socket that another process made, if it is the one at this path, or else a new one. Once `left` is true another
-    /// process has it.
+    /// Takes the socket of another process if it is the one at this path, or else creates a new one. Once
+    /// `left` is true another process owns it.
     pub(crate) async fn open(
         path: &Path,
         given: Option<OwnedFd>,
@@ -80,7 +81,8 @@ impl Control {
         }
     }
 
-    /// `None` if the file at the path is another's, or gone: nobody would come by it.
+    /// Takes over a socket; `None` if the file at the path is not its own, or is gone: clients could not
+    /// reach it.
     fn adopt(path: &Path, given: OwnedFd, left: &Arc<AtomicBool>) -> Option<Self> {
         let listener = std::os::unix::net::UnixListener::from(given);
         listener.set_nonblocking(true).ok()?;
@@ -93,7 +95,7 @@ impl Control {
         Some(Self { listener, path: path.to_owned(), file: (made.dev(), made.ino()), left: Arc::clone(left) })
     }
 
-    /// Makes the socket, in place of one that a dead process left.
+    /// Creates the socket, and replaces a stale file.
     async fn make(path: &Path, left: Arc<AtomicBool>) -> Result<Self, Error> {
         let fail = |why: String, hint| Error::Control { path: path.to_owned(), why, hint };
         let _lock = lock(path);
@@ -147,7 +149,7 @@ impl Drop for Control {
             return;
         }
         if fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.file) {
-            // Left behind it does no harm: the next start finds that nobody answers.
+            // A remaining file does no harm: the next start finds that it is stale.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -160,7 +162,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     socket.listen(128)
 }
 
-/// Does nobody listen there? In doubt somebody does.
+/// Returns `true` if no process listens there. In doubt one does.
 async fn dead(path: &Path) -> bool {
     match tokio::time::timeout(Duration::from_secs(2), UnixStream::connect(path)).await {
         Ok(Err(error)) => matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound),
@@ -168,8 +170,8 @@ async fn dead(path: &Path) -> bool {
     }
 }
 
-/// Locks the directory of `path`. After two seconds goes on without: whoever holds it so long does not
-/// start a balancer.
+/// Locks the directory of `path`. Continues without the lock after two seconds: a holder for that long is not
+/// starting a balancer.
 fn lock(path: &Path) -> Option<File> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let file = File::open(directory.unwrap_or_else(|| Path::new("."))).ok()?;

@@ -1,13 +1,15 @@
-//! The dashboard: what a running balancer, lottery's daemon or Supervisor says of itself, as pages for people.
+//! The dashboard: the state of a running balancer, lottery daemon or Supervisor as web pages.
 //!
-//! Made by the server, whole without JavaScript; a small script puts what changes into place as it comes. Nothing is fetched from elsewhere.
-//! It is a view of the same things that programs get, behind the same doors: each page needs the verb `dashboard`, and what is on it the
-//! verbs of that; actions go the way of `POST /v1/…`, with the same rules and the same audit log. What browsers do on their
-//! own is dealt with in `door`.
+//! The server renders complete pages, which work without JavaScript; a small script inserts changes as they
+//! arrive. Pages load no external resources. They show the same data as the API, at the same endpoints. Each
+//! page requires the permission `dashboard` and those for its contents. Actions are handled as `POST /v1/…`,
+//! with the same rules and the same audit log. `door` handles attacks through browsers.
 //!
-//! `place` knows where pages are, `words` what numbers are called, `bar` and `chart` draw; `view` has what pages share, each page has a file;
-//! `render` makes HTML by minijinja, which the tree has already and which escapes by itself: askama would check templates when they are compiled,
-//! at the cost of a derive, a parser of its own and a build of the crate for each word of a page. What a compiler would find a test does: every template is rendered with undefined names as errors.
+//! `place` knows the pages' addresses, `words` formats numbers, `bar` and `chart` draw. `view` has the common
+//! parts, and each page has a file. `render` produces HTML by minijinja, which the workspace already uses and
+//! which escapes by default. The alternative, askama, checks templates at compile time. It would cost a
+//! derive, a second parser, and a build of the crate for each change of a page. A test replaces these checks:
+//! it renders every template with undefined names as errors.
 
 mod act;
 mod bar;
@@ -49,18 +51,18 @@ pub(crate) use act::Wanted;
 pub(crate) use door::token;
 pub(crate) use place::has;
 
-/// Are forms sent there?
+/// Returns `true` if forms are sent to the path.
 pub(crate) fn acts(path: &str) -> bool {
     Place::find(path) == Some(Place::Act)
 }
 
-/// Does whoever asks for the index want pages, as browsers do? What they show him is seen there.
+/// Returns `true` if a request for the index asks for HTML, as browsers do.
 pub(crate) fn wanted(plane: &Plane, headers: &HeaderMap) -> bool {
     let html = header(headers, ACCEPT).is_some_and(|accept| accept.contains("text/html"));
     html && plane.has(Verb::Dashboard.route())
 }
 
-/// Where they are.
+/// Redirects to the dashboard.
 pub(crate) fn there() -> Response<Body> {
     to(place::ROOT)
 }
@@ -71,13 +73,13 @@ fn to(place: &'static str) -> Response<Body> {
     answer
 }
 
-/// To a browser that asks by a name that is not ours.
+/// Responds to a browser that uses a foreign host name.
 pub(crate) fn misdirected(why: &str) -> Response<Body> {
     render::guarded(text(StatusCode::MISDIRECTED_REQUEST, format!("{why}\n")))
 }
 
-/// Before it is known who asks: is the request for what everybody may have (the style, the form to sign in)? The request
-/// if there is more to be done, or the answer.
+/// Handles requests before authentication: the style sheet and the sign-in form are public. Returns the
+/// request if there is more to do, or the response.
 pub(crate) async fn open(
     plane: &Plane,
     arrival: &Arrival,
@@ -128,7 +130,7 @@ fn sign_in(plane: &Plane, status: StatusCode, why: Option<String>) -> Response<B
     render::page(status, "sign_in.html", &SignIn { base, why, tokens: plane.takes_tokens() })
 }
 
-/// A token in a form: if it counts, the browser keeps it.
+/// Handles the sign-in form: the browser stores a valid token as a cookie.
 async fn signed_in(plane: &Plane, arrival: &Arrival, request: Request<Incoming>) -> Response<Body> {
     let own = door::origin(request.headers(), plane.secure());
     let body = match whole(request).await {
@@ -159,21 +161,22 @@ async fn signed_in(plane: &Plane, arrival: &Arrival, request: Request<Incoming>)
     }
 }
 
-/// For somebody whom nobody knows: how to sign in, with the status and the challenges of `answer`.
+/// Responds to an unauthenticated caller with the sign-in page, and the status and the challenges of
+/// `answer`.
 pub(crate) fn stranger(plane: &Plane, answer: Response<Body>, why: String) -> Response<Body> {
     let mut page = sign_in(plane, answer.status(), Some(why));
     for (name, value) in answer.headers().iter().filter(|(name, _)| *name == hyper::header::WWW_AUTHENTICATE)
     {
         page.headers_mut().append(name.clone(), value.clone());
     }
-    // A token that counts no more is in the way of a certificate that does.
+    // An expired token would take precedence over a valid certificate.
     if plane.takes_tokens() {
         keep(&mut page, None);
     }
     page
 }
 
-/// It is known who it is, and that is not enough.
+/// Responds to an authenticated caller without the permission.
 pub(crate) fn refused(plane: &Plane, caller: &Caller, status: StatusCode, why: String) -> Response<Body> {
     message(plane, caller, status, why)
 }
@@ -217,10 +220,10 @@ pub(crate) async fn look(plane: &Arc<Plane>, caller: Caller, request: &Request<I
     }
 }
 
-/// A page as text; `None` if there is no such page.
+/// Renders a page; `None` if there is no such page.
 ///
 /// # Errors
-/// What is wrong with what was asked for.
+/// The reason why the parameters are invalid.
 async fn made(
     plane: &Arc<Plane>,
     caller: &Caller,
@@ -268,7 +271,7 @@ fn of_balancer(
     Ok(made)
 }
 
-/// The model of a group, solved where that may take its time; one at a time.
+/// Solves the model of a group on a thread that may block; one at a time.
 async fn suppose(
     plane: &Arc<Plane>,
     subject: &Arc<dyn Subject>,
@@ -287,7 +290,8 @@ async fn suppose(
     Some(render::page(StatusCode::OK, "suppose.html", &page))
 }
 
-/// What a form wants done, if it was sent by a page of ours and confirmed by whoever sends it; or the answer.
+/// Reads the action of a form, if a page of the dashboard sent it and the user confirmed it. Otherwise
+/// returns the response.
 pub(crate) async fn form(
     plane: &Plane,
     caller: &Caller,
@@ -315,7 +319,7 @@ pub(crate) async fn form(
     }
 }
 
-/// What came of it.
+/// Responds with the outcome.
 pub(crate) fn done(plane: &Plane, caller: &Caller, wanted: &Wanted, outcome: &Outcome) -> Response<Body> {
     let (status, page) = act::done(plane, caller, wanted, outcome);
     render::page(status, "act.html", &page)

@@ -1,8 +1,8 @@
 //! The event log as server-sent events.
 //!
-//! A stream is a cursor over the entries that the subject keeps: read what is above the cursor, send it,
-//! wait until there is more. Nothing is queued for a subscriber, so a slow one costs nobody memory; it reads
-//! on from where it is, and where the log has meanwhile forgotten entries it is told how many:
+//! A stream is a cursor over the entries that the subject keeps. It reads the entries above the cursor, sends
+//! them, and waits for more. There is no queue per subscriber, so a slow one costs no memory. It continues
+//! from its cursor; if the log has meanwhile dropped entries, the stream reports their number:
 //!
 //! ```text
 //! id: 7
@@ -25,15 +25,15 @@ use crate::plane::Plane;
 use crate::verb::Verb;
 use crate::{Entry, Subject};
 
-/// A stream without news says that it lives.
+/// The interval of keep-alive messages on a stream without news.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// At least so long between two looks at the log: a storm of events is read in batches.
+/// The minimum interval of reads of the log: a storm of events is read in batches.
 const PACE: Duration = Duration::from_millis(50);
-/// Entries in one piece of the body.
+/// The number of entries in one piece of the body.
 const BATCH: usize = 64;
 
-/// Leaves the entries that somebody may see. Of what concerns the whole process, which may quote any group, one who may
-/// see some groups learns that it happened.
+/// Removes the entries that a caller may not see. The text of entries about the whole process may quote any
+/// group, so callers with some groups see only that they occurred.
 pub(crate) fn seen(entries: &mut Vec<Entry>, permit: &Permit) {
     entries.retain(|entry| permit.admits(&entry.group));
     if *permit != Permit::All {
@@ -41,8 +41,8 @@ pub(crate) fn seen(entries: &mut Vec<Entry>, permit: &Permit) {
     }
 }
 
-/// Sends the entries above `since` (the kept ones, if none is given) and then each new one, as far as `caller` may see
-/// them, until the client goes, may see none any more, or the admin plane ends.
+/// Sends the entries above `since` (all kept ones, if it is `None`) and then each new one that `caller` may
+/// see. The stream ends when the client disconnects, has no permission left, or the admin plane ends.
 pub(crate) async fn stream(
     plane: Arc<Plane>,
     subject: Arc<dyn Subject>,
@@ -51,7 +51,7 @@ pub(crate) async fn stream(
     mut out: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
-    // An error is a client that went.
+    // An error means that the client has disconnected.
     let _ = follow(&plane, &*subject, &caller, since, &mut out).await;
 }
 
@@ -66,7 +66,7 @@ async fn follow(
     let mut cursor = since;
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
-        // Asked before the look, so that nothing happens unseen between the two.
+        // Called before the read, so that no event is missed between the two.
         let changed = subject.changed();
         let last = plane.ended();
         let mut fresh = subject.events(cursor.unwrap_or(0));
@@ -106,7 +106,8 @@ async fn follow(
 }
 
 fn message(entry: &Entry) -> String {
-    // It has only text and finite numbers, and JSON has no raw line break that could end the message early.
+    // An entry has only text and finite numbers, and JSON has no raw line break that could end the message
+    // early.
     let data = serde_json::to_string(entry).unwrap_or_default();
     format!("id: {}\ndata: {data}\n\n", entry.seq)
 }

@@ -1,9 +1,8 @@
-//! What is made of files, and made anew when they change.
+//! A value derived from files, and derived again when they change.
 //!
-//! Whoever needs it asks each time; the files are then read, which for a few kilobytes that the kernel holds in memory
-//! takes some microseconds, and only if they are not what they were is anything made of them. So there is no moment at
-//! which a change goes unseen, and no thread that looks. If they cannot be read or are wrong, what was made before
-//! stays.
+//! The files are read at each use. For a few kilobytes in the kernel's cache that takes some microseconds,
+//! and the value is derived again only if they have changed. Changes thus take effect immediately, and no
+//! thread polls the files. If they cannot be read or are invalid, the previous value stays.
 
 use std::fmt;
 use std::fs::File;
@@ -11,12 +10,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Larger files are taken for mistakes, bytes.
+/// The maximum size in bytes; larger files are taken for mistakes.
 const LARGEST: u64 = 1 << 20;
 
 type Make<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync>;
 
-/// Files and what was last made of them.
+/// Files and the value last derived from them.
 pub(crate) struct Files<T> {
     paths: Vec<PathBuf>,
     make: Make<T>,
@@ -26,23 +25,23 @@ pub(crate) struct Files<T> {
 struct Held<T> {
     bytes: Vec<Vec<u8>>,
     value: Arc<T>,
-    /// What is wrong with what is there now, so that it is said once.
+    /// The current error of the files, so that it is reported once.
     wrong: Option<String>,
 }
 
-/// What a look at files found.
+/// The result of reading the files.
 pub(crate) struct Look<T> {
-    /// What to go by.
+    /// The value in force.
     pub(crate) value: Arc<T>,
-    /// Something else than the last time: what is new holds, or this is why it does not.
+    /// A change since the last read: a new value, or the reason why the new contents are invalid.
     pub(crate) news: Option<Result<(), String>>,
 }
 
 impl<T> Files<T> {
-    /// Reads the files and makes something of them.
+    /// Reads the files and derives the value.
     ///
     /// # Errors
-    /// What is wrong, with the name of the file where it is known.
+    /// The reason, with the name of the file where it is known.
     pub(crate) fn open(
         paths: Vec<PathBuf>,
         make: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
@@ -52,7 +51,7 @@ impl<T> Files<T> {
         Ok(Self { paths, make: Box::new(make), held: Mutex::new(Held { bytes, value, wrong: None }) })
     }
 
-    /// What holds now.
+    /// Returns the current value.
     pub(crate) fn look(&self) -> Look<T> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let made = match read(&self.paths) {
@@ -78,7 +77,7 @@ impl<T> Files<T> {
         Look { value: Arc::clone(&held.value), news }
     }
 
-    /// What holds now; what is new is logged as `what`.
+    /// Returns the current value; changes are logged as `what`.
     pub(crate) fn now(&self, what: &str) -> Arc<T> {
         let Look { value, news } = self.look();
         match news {
@@ -92,7 +91,7 @@ impl<T> Files<T> {
 
 impl<T> fmt::Debug for Files<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What is in them may be secret.
+        // The contents may be secret.
         f.debug_tuple("Files").field(&self.paths).finish()
     }
 }

@@ -1,18 +1,19 @@
-//! The name in a request's `Host`, and whether it is one of this process.
+//! Validates the `Host` of requests.
 //!
-//! A page of somebody else can have its own name lead to our address (DNS rebinding): the browser then takes what is here for a part of
-//! that site, and lets the page read it. Such a request has the name of the site in `Host`. So doors without TLS answer to addresses,
-//! `localhost`, the name of this machine and the names in `[admin] names`, and to nothing else. Over TLS the certificate sees to it.
+//! A foreign web page can make its own name resolve to this address (DNS rebinding). The browser then treats
+//! the responses as part of that site, and lets the page read them. Such a request has the site's name in
+//! `Host`. Endpoints without TLS therefore accept only addresses, `localhost`, the name of this machine and
+//! the names in `[admin] names`. With TLS the certificate prevents this.
 
 use std::net::IpAddr;
 
 use hyper::header::HOST;
 use hyper::{Request, Version};
 
-/// Checks that a request is for us. One of HTTP/1.0 without `Host` is: browsers send none.
+/// Checks that a request has a valid host. HTTP/1.0 without `Host` is accepted: browsers do not send it.
 ///
 /// # Errors
-/// The reason for which the name is refused, and what to do.
+/// The reason why the name is rejected, and a remedy.
 pub(crate) fn check<B>(request: &Request<B>, names: &[Box<str>]) -> Result<(), String> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let host = match (hosts.next(), hosts.next()) {

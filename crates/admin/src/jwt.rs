@@ -1,10 +1,10 @@
-//! Tokens of people: JSON Web Tokens (RFC 7519) that an identity provider signed.
+//! JSON Web Tokens (RFC 7519) that an identity provider has signed for people.
 //!
-//! A token counts if a key of the file signed it by ES256, RS256 or EdDSA, if it is from the issuer and for the audience
-//! that were set, and if it has begun and not ended, with half a minute for clocks that differ. The key says which
-//! algorithm is its own, never the token alone: that closes the old doors of `none` and of public keys taken for
-//! passwords. Keys are a JWK set (RFC 7517): a file, which is read
-//! again when it changes, or what the provider publishes, which is fetched (`remote.rs`).
+//! A token is valid if a known key signed it by ES256, RS256 or EdDSA, for the configured issuer and
+//! audience. It must be within its time limits, with half a minute of tolerance. The key determines the
+//! algorithm, never the token alone. This prevents the attacks with `none` and with public keys used as
+//! secrets. Keys are a JWK set (RFC 7517): a file that is reloaded on changes, or the provider's published
+//! set, which is fetched (`remote.rs`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,28 +20,28 @@ use crate::access::Caller;
 use crate::files::Files;
 use crate::remote::{Remote, Url};
 
-/// How far clocks may differ, seconds.
+/// The tolerance for clocks, in seconds.
 const LEEWAY: u64 = 30;
-/// Longest token, bytes.
+/// The maximum length of a token, in bytes.
 const LONGEST: usize = 8 * 1024;
 
-/// Which tokens count.
+/// The conditions on tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwt {
-    /// Who must have made them (`iss`).
+    /// The required issuer (`iss`).
     pub issuer: String,
-    /// Whom they must be for (`aud`): one of these.
+    /// The accepted audiences (`aud`).
     pub audience: Vec<String>,
     /// The issuer's public keys, a JWK set.
     pub keys: KeySet,
 }
 
-/// Where a JWK set is.
+/// The location of a JWK set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySet {
-    /// In a file.
+    /// A file.
     File(PathBuf),
-    /// Where the provider publishes it.
+    /// An address of the provider.
     Published {
         /// The address.
         url: Url,
@@ -50,7 +50,7 @@ pub enum KeySet {
     },
 }
 
-/// Judges tokens.
+/// Verifies tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
     config: Jwt,
@@ -63,9 +63,9 @@ enum Source {
     Published(Arc<Remote<Vec<Key>>>),
 }
 
-/// A token that is not good.
+/// The reason why a token is invalid.
 enum Bad {
-    /// The key that it names is none that is known.
+    /// Its key is unknown.
     Key,
     Otherwise(String),
 }
@@ -89,8 +89,10 @@ struct Key {
 }
 
 impl Tokens {
+    /// Reads the keys of a file, or prepares to fetch them.
+    ///
     /// # Errors
-    /// The keys cannot be read, or there are none that could be used.
+    /// The keys cannot be read, or none is usable.
     pub(crate) fn open(config: Jwt) -> Result<Self, String> {
         let keys = match &config.keys {
             KeySet::File(path) => {
@@ -107,17 +109,17 @@ impl Tokens {
         Ok(Self { config, keys })
     }
 
-    /// Fetches the keys where they are published, for as long as the runtime lives.
+    /// Fetches the published keys while the runtime lives.
     pub(crate) fn keep(&self) {
         if let Source::Published(remote) = &self.keys {
             tokio::spawn(Arc::clone(remote).keep());
         }
     }
 
-    /// Whose token it is. A key that is not known is looked for anew, where that can be.
+    /// Returns the caller of a token. If its key is unknown, published keys are fetched again.
     ///
     /// # Errors
-    /// Why it does not count; nothing of the token is in it.
+    /// The reason why the token is invalid, without its contents.
     pub(crate) async fn check(&self, token: &str) -> Result<Caller, String> {
         let again = match (self.judge(token), &self.keys) {
             (Err(Bad::Key), Source::Published(remote)) if remote.refresh().await => self.judge(token),
@@ -158,7 +160,7 @@ fn judge(keys: &[Key], config: &Jwt, token: &str) -> Result<Caller, Bad> {
     Ok(caller(&said.claims)?)
 }
 
-/// The key that a token says it is signed by. Without an id there must be no choice.
+/// Returns the key for a token. Without a key ID there must be only one candidate.
 fn choose<'k>(keys: &'k [Key], header: &Header) -> Result<&'k Key, Bad> {
     let mut fitting = keys.iter().filter(|key| {
         key.algorithm == header.alg && (header.kid.is_none() || key.id.as_ref() == header.kid.as_ref())
@@ -180,7 +182,7 @@ fn caller(claims: &Map<String, Value>) -> Result<Caller, String> {
     let subject = subject.ok_or("the token names no subject")?;
     let told: BTreeMap<String, Vec<String>> =
         claims.iter().filter_map(|(key, value)| Some((key.clone(), texts(value)?))).collect();
-    // A number of seconds, which need not be whole (RFC 7519 section 2).
+    // A number of seconds, not necessarily an integer (RFC 7519 section 2).
     let until = claims.get("exp").and_then(Value::as_f64).ok_or("the token's exp is no number")?;
     let until = Some((until as u64).saturating_add(LEEWAY));
     Ok(Caller { until, ..Caller::jwt(subject, told) })
@@ -198,14 +200,14 @@ fn wrong(kind: &ErrorKind) -> &'static str {
     }
 }
 
-/// The keys of a set that may sign tokens; others are left out.
+/// Returns the keys of a set that may sign tokens; others are ignored.
 fn keys(set: &[u8]) -> Result<Vec<Key>, String> {
     #[derive(Deserialize)]
     struct Set {
         keys: Vec<Value>,
     }
     let set: Set = serde_json::from_slice(set).map_err(|why| format!("is not a JWK set: {why}"))?;
-    // One that this library has no words for is none that could be used.
+    // Key types that the library does not know are not usable.
     let known = set.keys.into_iter().filter_map(|one| Jwk::deserialize(one).ok());
     let keys: Vec<Key> = known.filter_map(|jwk| key(&jwk)).collect();
     if keys.is_empty() {

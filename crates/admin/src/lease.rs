@@ -1,6 +1,7 @@
-//! Members lent to clients that reach them by themselves: what is asked, and what is answered.
+//! Leases of members for clients that connect directly: requests and responses.
 //!
-//! Many ask, each is answered in microseconds on the admin thread, and none of it is in the audit log, as with reports.
+//! Requests are frequent. Each is answered in microseconds on the admin thread, and none is in the audit log,
+//! as with load reports.
 
 use std::net::IpAddr;
 
@@ -16,31 +17,31 @@ use crate::subject::LEASE_SECONDS;
 use crate::verb::Verb;
 use crate::{NoLease, Wish};
 
-/// What a client wants.
+/// A client's request.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Ask {
     Bind(Wish),
-    /// To keep the lease of this number.
+    /// Renews the lease with this number.
     Renew(String, Wish),
-    /// To give it back.
+    /// Ends the lease with this number.
     Release(String),
 }
 
-/// Longest key and name, characters, as the OpenAPI document has it.
+/// The maximum length of keys and names in characters, as in the OpenAPI document.
 const WORD: usize = 256;
-/// Members that can be excluded.
+/// The maximum number of excluded members.
 const EXCLUDED: usize = 64;
 
-/// Reads the body of a request; `lease` is the number in its path.
+/// Parses the body of a request; `lease` is the number in its path.
 ///
 /// # Errors
-/// What is wrong with it, for whoever sent it.
+/// The reason why it is invalid, for the client.
 pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, String> {
     let lease = lease.unwrap_or_default().to_owned();
     let wish = match body.trim_ascii() {
         b"" => Wish::default(),
         _ if verb == Verb::Release => return Err("a lease is released without a body".into()),
-        // Of a list something could be made, too.
+        // serde would also accept a list.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
         body => sent::read(body, GIVE)?,
     };
@@ -63,7 +64,7 @@ pub(crate) fn read(verb: Verb, lease: Option<&str>, body: &[u8]) -> Result<Ask, 
     }
 }
 
-/// Whose leases are to end: of one member, of clients at one address, of both; else all.
+/// The leases to end: those of one member, of clients at one address, of both; else all.
 #[derive(Debug, Default, Deserialize, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lessees {
@@ -72,8 +73,10 @@ pub(crate) struct Lessees {
 }
 
 impl Lessees {
+    /// Parses the body of a request.
+    ///
     /// # Errors
-    /// What is wrong with the body, for whoever sent it.
+    /// The reason why it is invalid, for its sender.
     pub(crate) fn read(body: &[u8]) -> Result<Self, String> {
         const GIVE: &str = "give nothing for all of the group, or {\"member\": …, \"from\": \"10.0.0.7\"}";
         match body.trim_ascii() {
@@ -86,10 +89,10 @@ impl Lessees {
 
 const GIVE: &str = "give nothing, or {\"key\": …, \"lease_seconds\": …, \"exclude\": [MEMBER]}";
 
-/// Does it, for a client at `from`, if that is an address.
+/// Executes a request for a client at `from`, if that is an address.
 pub(crate) fn answer(behind: &Behind, group: &str, ask: Ask, from: Option<IpAddr>) -> Response<Body> {
     let Behind::Balancer(subject) = behind else {
-        // Found among the paths of another process, it would be none of these.
+        // The path belongs to a balancer, so other processes have no leases.
         return error(StatusCode::NOT_FOUND, "there are no leases here".into());
     };
     let lent = match ask {

@@ -1,22 +1,27 @@
-//! Be seen and be told: what a running balancer, lottery's daemon or Supervisor says of itself, and how an operator tells it what to
-//! do.
+//! The admin plane: shows the state of a running balancer, lottery daemon or Supervisor, and takes operators'
+//! commands.
 //!
-//! Four doors. The *listener* (TCP) only shows: it may face a network, and nothing that arrives there can
-//! change anything. The *control socket* (unix, mode 0600) shows the same and acts as well; who may act is
-//! decided by the file's permissions. *Control over TLS* does the same for those who prove who they are, by a client
-//! certificate, a token or a ticket, and only what the [access rules](Access) give them. The *reports* door (TCP, only if asked
-//! for) takes what members tell of their load, lends members to clients that ask, and shows nothing: it is for the network that
-//! the members are in, where whoever can reach it can lie about their load, hold leases, and do no more. All are served by one thread with a runtime of its own,
-//! so that no client of theirs, however many or slow, takes time from the data path.
+//! There are four endpoints. One thread with a runtime of its own serves them, so that clients, in any number
+//! and at any speed, take no time from the data path:
 //!
-//! What can be asked for stands in one table, [`ROUTES`]: a path, the verb that roles have, what it takes and gives. The
-//! [OpenAPI document](openapi::document) is made of it. Changes and refused attempts are written to the [audit log](Audit).
+//! * The *listener* (TCP) is read-only: it may face a network, and no request to it can change anything.
+//! * The *control socket* (unix, mode 0600) shows the same and takes commands; the file's permissions decide
+//!   who may connect.
+//! * *Control over TLS* does the same for callers that authenticate with a client certificate, a token or a
+//!   ticket, within the [access rules](Access).
+//! * The *reports* endpoint (TCP, only if configured) records members' load reports and grants leases of
+//!   members to clients. It shows nothing, and is for the members' network. Any host that can reach it can
+//!   send false loads or hold leases, but no more.
 //!
-//! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate knows nothing of the
-//! data plane: whoever joins the two implements [`Subject`].
+//! All operations are in one table, [`ROUTES`]: path, permission, request and response. The [OpenAPI
+//! document](openapi::document) is generated from it. Changes and rejected attempts are written to the [audit
+//! log](Audit).
 //!
-//! A lottery's [`Daemon`] and a [`Supervisor`] of processes have the same doors but that for reports, guarded alike; who serves what is
-//! in the same table.
+//! An error is `{"error": "what, where, what to do"}` with a 4xx status. This crate does not depend on the
+//! data plane, which implements [`Subject`].
+//!
+//! A lottery [`Daemon`] and a [`Supervisor`] of processes have the same endpoints except that for reports,
+//! with the same access control. The same table lists which of them serves each operation.
 
 mod access;
 mod act;
@@ -68,7 +73,7 @@ use std::thread::JoinHandle;
 use plane::Behind;
 use tokio::sync::{Notify, oneshot};
 
-/// Laws of what is sent to the admin listener, for the fuzz targets: each panics if it does not hold.
+/// The laws of requests to the admin plane, for the fuzz targets: each panics if its law is broken.
 #[cfg(fuzzing)]
 #[expect(missing_docs, reason = "named like the targets")]
 pub mod laws {
@@ -99,88 +104,90 @@ pub use supervisor::{Act, Children, Denied, Household, LastExit, ProcessStatus, 
 pub use tls::Tls;
 pub use verb::{By, Gives, Nature, ROUTES, Reach, Route, Takes, Verb};
 
-/// Connections that the door for reports takes at once; each is a file.
+/// The maximum number of connections to the reports endpoint; each needs a file descriptor.
 pub const REPORTERS: u32 = serve::REPORTERS;
 
-/// Connections that control over TLS takes at once; each is a file.
+/// The maximum number of connections to control over TLS; each needs a file descriptor.
 pub const GUESTS: u32 = serve::GUESTS;
 
-/// Where to be reached.
+/// The endpoints.
 #[derive(Debug, Default)]
 pub struct Config {
-    /// Sockets that somebody else bound, by what they are for: `listen`, `control`, `reports`, `secured`. Used in place of
-    /// binding where there is one.
+    /// Sockets that another process bound, by purpose: `listen`, `control`, `reports`, `secured`. They
+    /// replace binding new ones.
     pub given: Vec<(&'static str, OwnedFd)>,
-    /// Does somebody else keep the control socket that is given? Then its file stays when this ends.
+    /// Whether another process owns the given control socket. Then its file stays when this process ends.
     pub stays: bool,
-    /// If there is one, nobody is served before it tells to.
+    /// If it is set, requests are served only after its notification.
     pub opening: Option<Arc<Notify>>,
-    /// Read-only listener; none if `None`. Port 0 takes a free one.
+    /// The address of the read-only listener; `None` for no listener. Port 0 selects a free one.
     pub listen: Option<SocketAddr>,
-    /// Names, in lower case, by which the read-only listener may be asked beside its addresses, `localhost` and the machine's name.
+    /// The host names, in lower case, that the read-only listener accepts besides its addresses, `localhost`
+    /// and the machine's name.
     pub names: Vec<Box<str>>,
-    /// Control socket; none if `None`.
+    /// The path of the control socket; `None` for no socket.
     pub control: Option<PathBuf>,
-    /// Door for reports of members and leases of them, which also shows object references, and nothing else; none if `None`. Port 0 takes a free one.
+    /// The address of the endpoint for members' reports and leases, which also shows object references, and
+    /// nothing else. `None` disables it; port 0 selects a free one.
     pub reports: Option<SocketAddr>,
-    /// Does that door lend no members?
+    /// Whether that endpoint grants no leases.
     pub reports_only: bool,
-    /// Does that door register members?
+    /// Whether that endpoint registers members.
     pub register: bool,
-    /// Control over TLS; none if `None`.
+    /// Control over TLS; `None` to disable it.
     pub secured: Option<Secured>,
-    /// Where changes and refused attempts are written; nowhere if `None`.
+    /// The log of changes and rejected attempts; `None` for no log.
     pub audit: Option<Arc<Audit>>,
 }
 
-/// Control over TLS: where, who is let in, and what they may do.
+/// Control over TLS: its address, the accepted credentials, and the access rules.
 #[derive(Clone, Debug)]
 pub struct Secured {
     /// The address and the certificates.
     pub tls: Tls,
-    /// Which tokens count; none if `None`.
+    /// The accepted tokens; `None` to accept none.
     pub jwt: Option<Jwt>,
-    /// The keytab by which Kerberos tickets count; none do if `None`.
+    /// The keytab for Kerberos tickets; `None` to accept none.
     pub keytab: Option<PathBuf>,
-    /// Who may do what.
+    /// The access rules.
     pub rules: Arc<Rules>,
 }
 
-/// Why the admin plane did not start: one line that says what, where and what to do.
+/// The reason why the admin plane did not start: one line with the problem, its place and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The TCP address cannot be had.
+    /// The TCP address cannot be bound.
     #[error("admin: cannot listen on {addr}: {why}; {hint}")]
     Listen {
-        /// As configured.
+        /// The address as configured.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         why: io::Error,
-        /// What to do.
+        /// The remedy.
         hint: String,
     },
-    /// The unix socket cannot be had.
+    /// The unix socket cannot be created.
     #[error("admin: cannot make the control socket {}: {why}; {hint}", path.display())]
     Control {
-        /// As configured.
+        /// The path as configured.
         path: PathBuf,
-        /// What is in the way.
+        /// The problem.
         why: String,
-        /// What to do.
+        /// The remedy.
         hint: &'static str,
     },
-    /// What control over TLS needs is missing or wrong.
+    /// A requirement of control over TLS is missing or wrong.
     #[error(
         "admin: control over TLS: {0}; mend [admin.tls], [admin.jwt] or [admin.kerberos], or take tls:// out of [admin] control"
     )]
     Secured(String),
-    /// The system gave no thread or no event queue.
+    /// The system provides no thread or no event queue.
     #[error("admin: cannot start its thread: {0}; raise the limits on processes and open files")]
     Thread(io::Error),
 }
 
-/// A running admin plane. Dropping it ends it: answers under way are finished (within half a second),
-/// event streams end after the last event, the control socket's file is removed.
+/// A running admin plane, which ends when it is dropped. Responses in progress are completed within half a
+/// second, event streams end after the last event, and the control socket's file is removed.
 #[derive(Debug)]
 pub struct Admin {
     addresses: Addresses,
@@ -190,7 +197,7 @@ pub struct Admin {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where the TCP doors are, as bound.
+/// The bound addresses of the TCP endpoints.
 #[derive(Clone, Copy, Debug, Default)]
 struct Addresses {
     listen: Option<SocketAddr>,
@@ -199,30 +206,30 @@ struct Addresses {
 }
 
 impl Admin {
-    /// Address of the read-only listener, as bound.
+    /// Returns the bound address of the read-only listener.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addresses.listen
     }
 
-    /// Address of the door for reports, as bound.
+    /// Returns the bound address of the reports endpoint.
     pub fn reports(&self) -> Option<SocketAddr> {
         self.addresses.reports
     }
 
-    /// Address of control over TLS, as bound.
+    /// Returns the bound address of control over TLS.
     pub fn secured(&self) -> Option<SocketAddr> {
         self.addresses.secured
     }
 
-    /// Copies of the sockets of all doors, for another process: what it takes as [`Config::given`].
+    /// Returns copies of the sockets of all endpoints, for another process' [`Config::given`].
     ///
     /// # Errors
-    /// There are no more files.
+    /// The system provides no more file descriptors.
     pub fn sockets(&self) -> io::Result<Vec<(&'static str, OwnedFd)>> {
         self.copies.iter().map(|(name, copy)| Ok((*name, copy.try_clone()?))).collect()
     }
 
-    /// Ends as when it is dropped, but leaves the control socket and its file to the process that took it over.
+    /// Ends as on drop, but leaves the control socket and its file to the process that has taken it over.
     pub fn leave(self) {
         self.left.store(true, Relaxed);
     }
@@ -232,23 +239,23 @@ impl Drop for Admin {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Binds what `config` names and serves it on a thread of its own; returns once all doors are open.
+/// Binds the configured endpoints and serves them on a thread of its own. Returns once all of them are open.
 pub fn start(config: Config, subject: Arc<dyn Subject>) -> Result<Admin, Error> {
     open(config, Behind::Balancer(subject))
 }
 
-/// The same in front of a lottery's daemon. There is no door for reports.
+/// Starts the admin plane of a lottery daemon, which has no reports endpoint.
 pub fn attend(config: Config, daemon: Arc<dyn Daemon>) -> Result<Admin, Error> {
     open(Config { reports: None, ..config }, Behind::Lottery(daemon))
 }
 
-/// The same in front of a Supervisor. There is no door for reports.
+/// Starts the admin plane of a Supervisor, which has no reports endpoint.
 pub fn supervise(config: Config, supervisor: Arc<dyn Supervisor>) -> Result<Admin, Error> {
     open(Config { reports: None, ..config }, Behind::Supervisor(supervisor))
 }

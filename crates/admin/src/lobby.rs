@@ -1,15 +1,18 @@
-//! Places at a door, and who has to give his up for others.
+//! The connection slots of an endpoint, and the eviction of connections when none is free.
 //!
-//! Where TLS is spoken anybody can come and be silent. A stranger holds a place until he has shown a credential that counts, which
-//! takes an honest client some milliseconds. So when no place is free the stranger goes who came first from the source (an address; of
-//! IPv6 a network of 64 bits) that has most of them, and of one source no more than [`STRANGERS`] are in at once. Who has proved who he
-//! is stays.
+//! At an endpoint with TLS any host can connect and stay silent. A connection is unauthenticated until it has
+//! shown a valid credential, which takes an honest client some milliseconds. If no slot is free, the oldest
+//! unauthenticated connection of the source with the most of them is evicted. A source is an address; in IPv6
+//! a network of 64 bits. One source has at most [`STRANGERS`] unauthenticated connections. Authenticated
+//! connections are never evicted.
 //!
-//! At the other doors nobody proves anything, and whoever has a place keeps it, unless others need it more: one source that takes all
-//! places, and has nothing to say, must not silence the members of others. So when none is free one goes who comes from the source that
-//! has most of them, for somebody whose source has at least two fewer. Sources that have as many keep what they have, but for those
-//! for whom nothing is being done: who has sent no request, or half of one, or does not read its answer. Of those whose source has as
-//! many as the newcomer's goes who has been so for longest: a crowd that is silent keeps nobody waiting, also from the same address.
+//! At the other endpoints clients do not authenticate, and a connection keeps its slot unless others need it
+//! more. A source that occupies all slots without sending requests must not block the members of others. If
+//! no slot is free, a connection of the source with the most of them is evicted, provided that the new
+//! connection's source has at least two fewer. Otherwise only idle connections are evicted: those without a
+//! complete request, and those whose client does not read its response. Among the sources with at least as
+//! many as the new connection's, the longest idle one is evicted. A silent crowd therefore delays no other
+//! client, not even one at the same address.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,52 +22,52 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-/// Strangers of one source at once.
+/// The maximum number of unauthenticated connections of one source.
 pub(crate) const STRANGERS: usize = 64;
 
-/// The places of one door.
+/// The slots of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Lobby {
     pub(crate) slots: Arc<Semaphore>,
-    /// Those who may have to go, in the order in which they came.
+    /// The connections that may be evicted, oldest first.
     strangers: Mutex<VecDeque<Weak<Guest>>>,
-    /// Is everybody welcome, whoever he is?
+    /// Whether clients need not authenticate.
     open: bool,
 }
 
-/// Somebody who has come in.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) struct Guest {
     source: Option<IpAddr>,
     proved: AtomicBool,
     place: Mutex<Option<OwnedSemaphorePermit>>,
     visit: OnceLock<AbortHandle>,
-    /// Since which turn we wait for him; 0 while he waits for us.
+    /// The tick since which the connection is idle; 0 while its request is in progress.
     waits: AtomicU64,
 }
 
-/// The turns in which guests began to be waited for.
+/// The logical clock of idle times.
 static TURNS: AtomicU64 = AtomicU64::new(1);
 
 impl Guest {
-    /// Notes that nothing is being done for him: we wait for a request, or for him to read.
+    /// Notes that the connection is idle: the server waits for a request, or for the client to read.
     pub(crate) fn waits(&self) {
         self.waits.store(TURNS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Notes that a request of his is under way.
+    /// Notes that a request is in progress.
     pub(crate) fn works(&self) {
         self.waits.store(0, Ordering::Relaxed);
     }
 
-    /// It is known who it is.
+    /// Notes that the client has authenticated.
     pub(crate) fn prove(&self) {
         self.proved.store(true, Ordering::Relaxed);
     }
 
-    /// What ends if the guest has to go.
+    /// Sets the task that an eviction aborts.
     pub(crate) fn visits(&self, visit: AbortHandle) {
-        // It is said once.
+        // The task is set only once.
         let _ = self.visit.set(visit);
     }
 
@@ -72,7 +75,7 @@ impl Guest {
         !self.proved.load(Ordering::Relaxed)
     }
 
-    /// Sends the guest away; his place.
+    /// Evicts the connection and returns its slot.
     fn leave(&self) -> Option<OwnedSemaphorePermit> {
         if let Some(visit) = self.visit.get() {
             visit.abort();
@@ -82,12 +85,12 @@ impl Guest {
 }
 
 impl Lobby {
-    /// With so many places. `open`: is everybody welcome, whether or not it is known who he is?
+    /// Creates `places` slots. `open` means that clients need not authenticate.
     pub(crate) fn new(places: u32, open: bool) -> Self {
         Self { slots: Arc::new(Semaphore::new(places as usize)), strangers: Mutex::default(), open }
     }
 
-    /// A place for somebody who comes from an address; `None` if there is none.
+    /// Returns a slot for a connection from an address; `None` if there is none.
     pub(crate) fn enter(&self, from: &str) -> Option<Arc<Guest>> {
         let source = from.parse::<SocketAddr>().ok().map(|from| source(from.ip()));
         let mut strangers = lock(&self.strangers);
@@ -100,12 +103,12 @@ impl Lobby {
                 let (most, count) = crowd(&strangers)?;
                 let fewer = || strangers.iter().filter(|guest| is_from(guest, source)).count() + 2 <= count;
                 let place = if self.open && !fewer() {
-                    // Of a source with as many at least: the newcomer's own, or a larger one.
+                    // Only sources with at least as many connections: the new one's own, or a larger one.
                     let counts = counts(&strangers);
                     let of = |source: Option<IpAddr>| counts.get(&source).map_or(0, |(count, _)| *count);
                     longest(&strangers, |guest| of(guest.source) >= of(source))
                 } else if self.open {
-                    // Of that source, too, rather one who has nothing to say.
+                    // An idle connection of that source is preferred.
                     longest(&strangers, |guest| guest.source == most)
                         .or_else(|| strangers.iter().position(|guest| is_from(guest, most)))
                 } else {
@@ -122,7 +125,7 @@ impl Lobby {
     }
 }
 
-/// The place of the first stranger of a source, if there are so many of it.
+/// Returns the slot of a source's oldest unauthenticated connection, if the source has at least `many`.
 fn take(
     strangers: &mut VecDeque<Weak<Guest>>,
     source: Option<IpAddr>,
@@ -135,7 +138,7 @@ fn take(
     strangers.remove(first)?.upgrade()?.leave()
 }
 
-/// The place of who has been waited for for longest, of those that count; `None` if none is waited for.
+/// Returns the index of the longest idle connection among those that count; `None` if none is idle.
 fn longest(strangers: &VecDeque<Weak<Guest>>, counts: impl Fn(&Guest) -> bool) -> Option<usize> {
     let since = |guest: &Weak<Guest>| {
         let guest = guest.upgrade().filter(|guest| counts(guest))?;
@@ -149,14 +152,15 @@ fn is_from(guest: &Weak<Guest>, source: Option<IpAddr>) -> bool {
     guest.upgrade().is_some_and(|guest| guest.source == source)
 }
 
-/// The source of most strangers, and how many they are; of several sources the one that was there first.
+/// Returns the source with the most unauthenticated connections, and their number; the earliest one of
+/// several.
 fn crowd(strangers: &VecDeque<Weak<Guest>>) -> Option<(Option<IpAddr>, usize)> {
     let most =
         counts(strangers).into_iter().max_by_key(|(_, (count, first))| (*count, std::cmp::Reverse(*first)));
     most.map(|(source, (count, _))| (source, count))
 }
 
-/// The number of strangers of each source, and the place of the first of them.
+/// Returns the number of unauthenticated connections of each source, and the index of the first.
 fn counts(strangers: &VecDeque<Weak<Guest>>) -> HashMap<Option<IpAddr>, (usize, usize)> {
     let mut counts: HashMap<Option<IpAddr>, (usize, usize)> = HashMap::new();
     for (place, guest) in strangers.iter().enumerate() {
@@ -167,7 +171,7 @@ fn counts(strangers: &VecDeque<Weak<Guest>>) -> HashMap<Option<IpAddr>, (usize, 
     counts
 }
 
-/// What counts as one source: whoever has an address of IPv6 has a network of them.
+/// Returns the source of an address: an IPv6 client has a whole network of addresses.
 fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -200,10 +204,10 @@ mod tests {
         let [known, one, two] =
             ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.2:2"].map(|from| lobby.enter(from).unwrap());
         known.prove();
-        // The first of those who are most.
+        // The oldest connection of the largest source.
         let three = lobby.enter("10.0.0.3:1").unwrap();
         assert!(inside(&known) && !inside(&one) && inside(&two) && inside(&three));
-        // One each: the first of all.
+        // One each: the oldest of all.
         let four = lobby.enter("10.0.0.4:1").unwrap();
         assert!(inside(&known) && !inside(&two) && inside(&three) && inside(&four));
         three.prove();

@@ -1,4 +1,4 @@
-//! What a lottery's daemon shows and acts on, as the admin plane sees it.
+//! The interfaces and data of the lottery daemon behind the admin plane.
 
 mod metrics;
 mod status;
@@ -23,108 +23,111 @@ pub use status::{Counts, DaemonStatus, MemberSeen, OwnService, Part};
 
 /// The running daemon behind the admin plane.
 ///
-/// [`Daemon::stopping`] and [`Daemon::report`] are called on the admin thread and take no time; everything else on a thread where it
-/// may block, acts one at a time. The text of an error is shown to the operator as it is.
+/// [`Daemon::stopping`] and [`Daemon::report`] are called on the admin thread and must not block. All other
+/// methods run on a thread that may block, commands one at a time. Operators see the text of an error
+/// unchanged.
 pub trait Daemon: Send + Sync + 'static {
-    /// Is it ending?
+    /// Returns `true` during the shutdown.
     fn stopping(&self) -> bool;
 
-    /// How it does.
+    /// Returns the status.
     ///
     /// # Errors
-    /// It has ended.
+    /// The daemon has ended.
     fn status(&self) -> Result<DaemonStatus, String>;
 
-    /// Sends clients to others, or takes part again.
+    /// Drains the daemon, or undrains it.
     ///
     /// # Errors
-    /// It has ended.
+    /// The daemon has ended.
     fn drain(&self, drain: bool) -> Result<(), String>;
 
-    /// Sends clients to the server for one service, or not; one line for each difference.
+    /// Enables or disables one service. Returns one line for each difference.
     ///
     /// # Errors
     /// There is no such service, or the daemon has ended.
     fn switch(&self, service: &str, on: bool) -> Result<Vec<String>, String>;
 
-    /// Changes a setting until the next reload, of one service or of the daemon; one line for each difference.
+    /// Changes a setting of one service or of the daemon until the next reload. Returns one line for each
+    /// difference.
     ///
     /// # Errors
-    /// There is no such service or setting, the value is none of it, or the daemon has ended.
+    /// There is no such service or setting, the value is invalid, or the daemon has ended.
     fn set(&self, service: Option<&str>, key: &str, value: &str) -> Result<Vec<String>, String>;
 
-    /// Reads the configuration and the keys again; one line for each difference.
+    /// Reloads the configuration and the keys. Returns one line for each difference.
     ///
     /// # Errors
-    /// Something is wrong with them; all stays as it was.
+    /// They are invalid; nothing has changed.
     fn reload(&self) -> Result<Vec<String>, String>;
 
-    /// Begins to leave; returns at once.
+    /// Begins the shutdown; returns at once.
     fn stop(&self);
 
-    /// Takes numbers that were told of the server.
+    /// Records a load report of the server.
     ///
     /// # Errors
-    /// It does not take them.
+    /// The report is rejected.
     fn report(&self, report: Report) -> Result<(), Refused>;
 
-    /// The numbers of its keys.
+    /// Returns the numbers of its keys.
     ///
     /// # Errors
-    /// It has ended.
+    /// The daemon has ended.
     fn keys(&self) -> Result<KeyRing, String>;
 
-    /// Takes a step of a change of keys, in memory and in its file; which it has then. A step that was taken already is no error.
+    /// Performs a step of a key rotation, in memory and in the key file. Returns the resulting keys.
+    /// Repeating a step is no error.
     ///
     /// # Errors
-    /// It cannot be taken; nothing has changed.
+    /// The step is impossible; nothing has changed.
     fn key(&self, step: KeyStep) -> Result<KeyRing, String>;
 }
 
-/// Which keys a daemon has.
+/// The keys of a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRing {
-    /// Number of the daemon.
+    /// The daemon's number.
     pub member: u16,
-    /// The number of the key that it sends with.
+    /// The number of the key that it seals with.
     pub sealing: u32,
-    /// The numbers of all keys that count, that one first; without those for clients.
+    /// The numbers of all valid keys, the sealing one first, without those for clients.
     pub keys: Vec<u32>,
-    /// The numbers of the keys for clients that count.
+    /// The numbers of the valid keys for clients.
     #[serde(default)]
     pub client_keys: Vec<u32>,
-    /// Numbers of the other daemons that are there.
+    /// The numbers of the other daemons that are alive.
     pub others: Vec<u16>,
 }
 
-/// A step from one key to the next.
+/// A step of a key rotation.
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeyStep {
-    /// A further key counts.
+    /// Adds a key.
     Accept(u32, Secret, Whose),
-    /// This key is sent with.
+    /// Seals with this key.
     Seal(u32),
-    /// This key counts no more.
+    /// Removes this key.
     Retire(u32),
 }
 
-/// Whom a key is for.
+/// The holders that a key is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Whose {
-    /// Daemons, and whom they trust as themselves.
+    /// Daemons, and equally trusted clients.
     #[default]
     Daemon,
-    /// Clients, who may only ask with it.
+    /// Clients, which may only send requests with it.
     Client,
 }
 
-/// 64 hexadecimal digits that are shown to nobody.
+/// 64 hexadecimal digits that are never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// What it is, for the file that it belongs in.
+    /// Returns the digits, for the key file.
     pub fn digits(&self) -> &str {
         &self.0
     }
@@ -143,7 +146,7 @@ impl std::str::FromStr for Secret {
     }
 }
 
-/// Without what it is.
+/// Omits the digits.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret")
@@ -162,7 +165,7 @@ impl fmt::Debug for KeyStep {
 }
 
 impl KeyStep {
-    /// The number of the key.
+    /// Returns the number of the key.
     pub fn id(&self) -> u32 {
         match self {
             Self::Accept(id, ..) | Self::Seal(id) | Self::Retire(id) => *id,
@@ -170,7 +173,7 @@ impl KeyStep {
     }
 }
 
-/// The body of a new key. What is wrong in it is not told: it may be the secret.
+/// Parses the body of a new key. Errors do not quote it: it may contain the secret.
 pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -189,7 +192,7 @@ pub(crate) fn read_secret(body: &[u8]) -> Result<KeyStep, String> {
     Ok(KeyStep::Accept(key.id, key.secret.parse().map_err(|_| wrong())?, key.role))
 }
 
-/// The body of a disable or enable: the service, or nothing for the daemon as a whole.
+/// Parses the body of a disable or enable: the service, or nothing for the daemon as a whole.
 pub(crate) fn read_switch(body: &[u8]) -> Result<Option<String>, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -207,10 +210,10 @@ pub(crate) fn read_switch(body: &[u8]) -> Result<Option<String>, String> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Setting {
-    /// The service; none for what is of the daemon.
+    /// The service; `None` for settings of the daemon.
     pub(crate) group: Option<String>,
     pub(crate) key: String,
-    /// As in the configuration.
+    /// The value, as in the configuration.
     pub(crate) value: String,
 }
 
@@ -218,7 +221,7 @@ pub(crate) fn read_setting(body: &[u8]) -> Result<Setting, String> {
     sent::read(body, "give {\"key\": …, \"value\": …}, and \"group\": SERVICE where the key is of a service")
 }
 
-/// The body that names a key.
+/// Parses the body with a key's number.
 pub(crate) fn read_id(body: &[u8]) -> Result<u32, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -226,12 +229,12 @@ pub(crate) fn read_id(body: &[u8]) -> Result<u32, String> {
         #[serde(deserialize_with = "whole")]
         id: u32,
     }
-    // Nor here: somebody may have sent a secret after all.
+    // Errors do not quote this body either: the sender may have included a secret.
     let key: Key = serde_json::from_slice(body).map_err(|_| "the body: give {\"id\": NUMBER}".to_owned())?;
     Ok(key.id)
 }
 
-/// Shows what `verb` asks a daemon for; `permit` admits some of its services.
+/// Responds to a query about a daemon; `permit` admits some of its services.
 pub(crate) async fn show(
     plane: &Plane,
     daemon: &Arc<dyn Daemon>,
@@ -255,7 +258,7 @@ pub(crate) async fn show(
     }
 }
 
-/// As much of it as the caller may see.
+/// Reduces a status to what the caller may see.
 pub(crate) fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
     status.services.retain(|service| permit.admits(&service.name));
     if *permit != Permit::All {
@@ -263,13 +266,13 @@ pub(crate) fn seen(mut status: DaemonStatus, permit: &Permit) -> DaemonStatus {
         for member in &mut status.members {
             member.services.retain(|part| ids.contains(&part.service));
         }
-        // It quotes the file.
+        // The error quotes the file.
         status.reload_error = status.reload_error.map(|_| "refused".into());
     }
     status
 }
 
-/// Does what is to be done with a daemon.
+/// Executes a command on a daemon.
 pub(crate) fn done(daemon: &dyn Daemon, order: Order) -> Outcome {
     let ok = |value: Value| Ok((StatusCode::OK, value));
     match order {
@@ -292,7 +295,7 @@ pub(crate) fn done(daemon: &dyn Daemon, order: Order) -> Outcome {
             daemon.stop();
             Ok((StatusCode::ACCEPTED, json!({"stopping": true})))
         }
-        // Found among the paths of a daemon, it is one of those above.
+        // The path belongs to a daemon, so the command is one of those above.
         _ => Err(refused("a lottery daemon does nothing of the kind".into())),
     }
 }

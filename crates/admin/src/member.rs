@@ -1,7 +1,8 @@
-//! Members that are registered: by themselves, for as long as they say that they are there, or by an operator, until they are taken away.
+//! Registered members: by themselves, while they renew their registration, or by an operator, until they are
+//! removed.
 //!
-//! A member that says again what is known of it only renews its lease: that happens all the time, is answered on the admin thread, and is
-//! not in the audit log. What is new is written down and done as any other change.
+//! Renewals with unchanged settings are frequent, are answered on the admin thread, and are not in the audit
+//! log. New settings are logged and applied like any other change.
 
 use hyper::{Response, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -14,23 +15,25 @@ use crate::subject::Subject;
 use crate::verb::Verb;
 use crate::whole::whole_or_none;
 
-/// The shortest and the longest lease of a member, seconds.
+/// The range of a registration's duration, in seconds.
 pub const REGISTER_SECONDS: std::ops::RangeInclusive<f64> = 2.0..=3600.0;
 
-/// A member as it is registered.
+/// The settings of a registered member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
-    /// Relative to the others; from 0.001 to 1000000.
+    /// The capacity relative to the others; from 0.001 to 1000000.
     #[serde(default = "one")]
     pub capacity: f64,
-    /// Requests, connections or flows at once, from 1 to 1000000; the group's if `None`.
+    /// The maximum number of requests, connections or flows in flight, from 1 to 1000000; the group's if
+    /// `None`.
     #[serde(default, deserialize_with = "whole_or_none")]
     pub max_connections: Option<u32>,
-    /// It goes if nobody says it again for so long, between [`REGISTER_SECONDS`]; `None` for one that stays.
+    /// The time within which the registration must be renewed, between [`REGISTER_SECONDS`]; `None` for no
+    /// limit.
     #[serde(default)]
     pub ttl_seconds: Option<f64>,
-    /// It is about to leave: it gets nothing new.
+    /// Whether it is about to leave and gets no new work.
     #[serde(default)]
     pub draining: bool,
 }
@@ -45,35 +48,35 @@ impl Default for Registration {
     }
 }
 
-/// What whoever registered is told.
+/// The result of a registration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registered {
-    /// Of which group.
+    /// The group.
     pub group: String,
-    /// As it is called from now on: `host:port`.
+    /// The member's name from now on: `host:port`.
     pub member: String,
-    /// Where it is: an IP address and a port.
+    /// The member's IP address and port.
     pub address: String,
-    /// For how long from now, seconds; `None` for one that stays.
+    /// The time until the registration expires, in seconds; `None` for no limit.
     pub ttl_seconds: Option<f64>,
-    /// It gets nothing new.
+    /// Whether it gets no new work.
     pub draining: bool,
-    /// Requests, connections or flows that it has of this balancer.
+    /// The requests, connections or flows that this balancer has in flight there.
     pub in_flight: u64,
 }
 
-/// Why it was not done: one line for whoever asked.
+/// The reason of a rejection: one line for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unregistered {
     /// There is no such group or member (404).
     Unknown(String),
-    /// It cannot be so (422).
+    /// The settings are invalid (422).
     Wrong(String),
-    /// Where it would be kept is away: another balancer may do it (503).
+    /// The store is unreachable: another balancer may succeed (503).
     Away(String),
 }
 
-/// What somebody wants.
+/// A client's request.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Ask {
     Register(Registration),
@@ -83,15 +86,15 @@ pub(crate) enum Ask {
 const GIVE: &str =
     "give nothing, or {\"capacity\": 1, \"max_connections\": …, \"ttl_seconds\": 10, \"draining\": false}";
 
-/// Reads the body of a request.
+/// Parses the body of a request.
 ///
 /// # Errors
-/// What is wrong with it, for whoever sent it.
+/// The reason why it is invalid, for its sender.
 pub(crate) fn read(verb: Verb, body: &[u8]) -> Result<Ask, String> {
     let asked: Registration = match body.trim_ascii() {
         b"" => Registration::default(),
         _ if verb == Verb::Deregister => return Err("a member is taken away without a body".into()),
-        // Of a list something could be made, too.
+        // serde would also accept a list.
         body if !body.starts_with(b"{") => return Err(format!("the body is no object: {GIVE}")),
         body => sent::read(body, GIVE)?,
     };
@@ -112,7 +115,7 @@ pub(crate) fn read(verb: Verb, body: &[u8]) -> Result<Ask, String> {
 }
 
 impl Ask {
-    /// For the audit log.
+    /// Returns the arguments for the audit log.
     pub(crate) fn arguments(&self) -> Value {
         match self {
             Self::Register(asked) => json!(asked),
@@ -120,7 +123,7 @@ impl Ask {
         }
     }
 
-    /// Does it.
+    /// Executes the request.
     pub(crate) fn done(
         self,
         subject: &dyn Subject,
@@ -140,7 +143,7 @@ impl Ask {
     }
 }
 
-/// The answer to one who says once more what is known; `None` if that is not so.
+/// Responds to a renewal with unchanged settings; `None` if they differ.
 pub(crate) fn renewed(behind: &Behind, group: &str, member: &str, ask: &Ask) -> Option<Response<Body>> {
     let (Behind::Balancer(subject), Ask::Register(asked)) = (behind, ask) else { return None };
     Some(match subject.renewed(group, member, asked)? {

@@ -1,9 +1,9 @@
-//! The read model as a Prometheus page, text format 0.0.4.
+//! The status as a Prometheus page, text format 0.0.4.
 //!
-//! One series per member for the things one member has; labels are `group`, `member`, `listener`,
-//! `protocol`, `strategy`, `state`, `reason`, `source` and `code_class`, never a path or a client, so that the number
-//! of series is decided by the configuration and not by the traffic. Every member has every series from the
-//! start: a counter that first appears at 1 hides its first increase from `rate()`.
+//! Figures of a member have one series per member. Labels are `group`, `member`, `listener`, `protocol`,
+//! `strategy`, `state`, `reason`, `source` and `code_class`, never a path or a client. The configuration thus
+//! determines the number of series, not the traffic. Every member has every series from the start: a counter
+//! that first appears at 1 hides its first increase from `rate()`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -33,7 +33,8 @@ const STATES: [State; 7] = [
 ];
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "none"];
 
-/// The whole page. `buckets` gives the latency histogram of a group, see [`crate::Subject::buckets`].
+/// Returns the whole page. `buckets` returns the latency histogram of a group, see
+/// [`crate::Subject::buckets`].
 pub(crate) fn page(status: &Status, buckets: impl Fn(&str) -> Vec<(f64, u64)>) -> String {
     let mut page = Page::default();
     process(&mut page, status);
@@ -112,7 +113,7 @@ fn process(page: &mut Page, status: &Status) {
     own(page);
 }
 
-/// What the kernel says of this process.
+/// Writes the kernel's figures of this process.
 pub(crate) fn own(page: &mut Page) {
     let now = Process::now();
     let mut one = |name, kind, help, value| {
@@ -272,7 +273,7 @@ fn durations(page: &mut Page, groups: &[GroupStatus], buckets: impl Fn(&str) -> 
         "From the first byte of a request to the last of its answer.",
     );
     for group in groups {
-        // The buckets are read a moment after the count, under traffic: no bucket may exceed the last.
+        // Under traffic the buckets are read a moment after the count, but no bucket may exceed the last.
         let mut most = 0;
         for (bound, count) in buckets(&group.name).into_iter().filter(|(bound, _)| bound.is_finite()) {
             most = most.max(count);
@@ -364,7 +365,7 @@ fn members(page: &mut Page, groups: &[GroupStatus]) {
     loads(page, groups);
 }
 
-/// What is known of members' work. There is no sample where nothing is known: 0 would be an idle member.
+/// Writes the members' loads. Unknown values have no sample: 0 would be an idle member.
 fn loads(page: &mut Page, groups: &[GroupStatus]) {
     page.family("plimsoll_group_load", Kind::Gauge, "Mean of the loads that strategies go by.");
     for group in groups {

@@ -1,6 +1,6 @@
-//! The admin plane as an OpenAPI 3.1 document, made of the table of verbs.
+//! The admin plane as an OpenAPI 3.1 document, generated from the table of operations.
 //!
-//! What the objects hold is described as far as programs may rely on it: fields may be added.
+//! Objects are described as far as programs may rely on them: fields may be added.
 
 use serde_json::{Map, Value, json};
 
@@ -14,12 +14,13 @@ mod scaler;
 mod store;
 mod upgrade;
 
-/// The document: all that balancers, lottery daemons and Supervisors serve, each path with who does (`x-served-by`).
+/// Returns the whole document: the paths of balancers, lottery daemons and Supervisors, with the servers of
+/// each (`x-served-by`).
 pub fn document() -> Value {
     made(None)
 }
 
-/// As much of it as one kind of process serves.
+/// Returns the document of one kind of process.
 pub fn document_of(by: By) -> Value {
     made(Some(by))
 }
@@ -195,10 +196,10 @@ fn parameters(route: &Route) -> Vec<Value> {
     parameters
 }
 
-/// The bodies of what daemons take otherwise than balancers do: `None` where that is not so.
+/// Returns the bodies that daemons take in another form than balancers; `None` if there is no difference.
 fn of_daemon(takes: Takes) -> Option<(bool, Option<&'static str>)> {
     match takes {
-        // As a whole.
+        // Drains the daemon as a whole.
         Takes::Member => Some((false, None)),
         Takes::Switch => Some((false, Some("ServiceSwitch"))),
         Takes::Setting => Some((true, Some("ServiceSetting"))),
@@ -216,7 +217,7 @@ fn body(route: &Route, by: Option<By>) -> Option<Value> {
         let content = json!({"application/json": {"schema": theirs?}});
         return Some(json!({"required": required, "content": content}));
     }
-    // Where all is shown both stand there.
+    // The whole document contains both forms.
     let mut both = usual(takes)?;
     let schema = both["content"]["application/json"]["schema"].take();
     let either: Vec<Value> = [schema].into_iter().chain(theirs).collect();
@@ -333,7 +334,7 @@ fn schemas() -> Value {
         "group": {"type": "string"}, "type_id": {"type": "string"},
         "ior": {"type": "string"}, "corbaloc": {"type": "string"},
     });
-    // One value with its name, or several under theirs, or both.
+    // One value with its name, or several under their names, or both.
     let report = |several: usize, name: Value, value: Value| {
         let values = json!({"type": "object", "additionalProperties": number(json!("number")), "minProperties": several});
         let mut age = number(json!(["number", "null"]));
@@ -426,7 +427,7 @@ fn schemas() -> Value {
     })
 }
 
-/// What a double can say.
+/// Returns the schema of a double.
 fn number(kind: Value) -> Value {
     json!({"type": kind, "minimum": f64::MIN, "maximum": f64::MAX})
 }
@@ -461,7 +462,7 @@ mod tests {
         assert!(own["paths"]["/v1/keys/accept"].is_object() && own["paths"]["/v1/shutdown"].is_null());
     }
 
-    /// `plimsoll config openapi > docs/schema/openapi.json`
+    /// The document is written by `plimsoll config openapi > docs/schema/openapi.json`.
     #[test]
     fn the_committed_one_is_fresh() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/schema/openapi.json");

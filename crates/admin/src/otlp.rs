@@ -1,9 +1,9 @@
-//! Spans, sent to a collector of OpenTelemetry: OTLP over HTTP, protobuf.
+//! Exports spans to an OpenTelemetry collector: OTLP over HTTP, protobuf.
 //!
-//! One request at a time, each with what has gathered, on a connection of its own. What the collector puts off (429, 502, 503, 504) or
-//! what does not reach it is sent again after half a second, then after twice as long each time, or when it says (`Retry-After`),
-//! five times at the most; meanwhile what comes is somebody else's to keep or to drop. Whatever else it says it will say
-//! again, so such spans are dropped.
+//! One request is sent at a time, with the spans gathered so far, on a connection of its own. If the
+//! collector is unreachable or responds with 429, 502, 503 or 504, there are up to five attempts. The first
+//! pause is half a second, and each further one twice as long, or as requested (`Retry-After`). Meanwhile the
+//! caller queues or drops new spans. Other errors are permanent, so their spans are dropped.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,28 +27,28 @@ use tokio_rustls::TlsConnector;
 use crate::files::Files;
 use crate::remote::{Url, over, trusting};
 
-/// Tries of what may come right.
+/// The maximum number of attempts.
 const TRIES: u32 = 5;
-/// Before the second one.
+/// The pause before the second attempt.
 const FIRST: Duration = Duration::from_millis(500);
-/// Longest that the collector may put us off.
+/// The maximum pause that the collector may request.
 const MOST: Duration = Duration::from_secs(30);
-/// Of an answer, bytes.
+/// The maximum length of a response, in bytes.
 const ANSWER: usize = 64 * 1024;
 const AGENT: &str = concat!("plimsoll/", env!("CARGO_PKG_VERSION"));
 
-/// Where spans go.
+/// The destination of spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// With the path that takes spans.
+    /// The address, with the path for spans.
     pub url: Url,
-    /// Header fields that are sent along, names in lower case.
+    /// Additional header fields, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// For one request, connecting included.
+    /// The time limit of one request with its connection.
     pub timeout: Duration,
-    /// What we are called there (`service.name`).
+    /// The name of this service (`service.name`).
     pub service: String,
-    /// Of the collector's certificate, PEM; needed for https alone.
+    /// The authorities of the collector's certificate, PEM; needed for https only.
     pub authorities: PathBuf,
 }
 
@@ -58,15 +58,15 @@ pub struct Exporter {
     collector: Collector,
     authorities: Option<Files<ClientConfig>>,
     resource: Resource,
-    /// Has it failed before? Said once, until it works again.
+    /// Whether the last export failed. A failure is logged once, until an export succeeds.
     failing: bool,
 }
 
-/// Why spans were not taken.
+/// The reason why spans were not accepted.
 #[derive(Debug, PartialEq, Eq)]
 struct Trouble {
     why: String,
-    /// May it come right, and when?
+    /// The pause until a retry: `None` for a permanent error, `Some(None)` for the default.
     again: Option<Option<Duration>>,
 }
 
@@ -81,10 +81,10 @@ impl Trouble {
 }
 
 impl Exporter {
-    /// Nothing is sent yet.
+    /// Creates the exporter without a connection.
     ///
     /// # Errors
-    /// The authorities cannot be read, which only https needs.
+    /// The authorities cannot be read; only https needs them.
     pub fn new(collector: Collector) -> Result<Self, String> {
         let path = collector.authorities.clone();
         let name = path.display().to_string();
@@ -100,7 +100,8 @@ impl Exporter {
         Ok(Self { collector, authorities, resource: Resource { attributes }, failing: false })
     }
 
-    /// Sends these; how many were taken. It may take minutes, where the collector cannot be had.
+    /// Sends spans and returns the number that was accepted. It may take minutes if the collector is
+    /// unreachable.
     pub async fn send(&mut self, spans: Vec<Span>) -> usize {
         let count = spans.len();
         let scope = Scope { name: "plimsoll".into(), version: env!("CARGO_PKG_VERSION").into() };
@@ -133,11 +134,11 @@ impl Exporter {
         0
     }
 
-    /// Sends it once; how many spans the collector did not want.
+    /// Sends a request once. Returns the number of rejected spans.
     async fn post(&self, body: Bytes) -> Result<usize, Trouble> {
         let Collector { url, .. } = &self.collector;
         let stream = TcpStream::connect((url.host.as_str(), url.port)).await.map_err(Trouble::passing)?;
-        // Without it the body would only come later.
+        // A delay of the body would add only latency.
         let _ = stream.set_nodelay(true);
         match &self.authorities {
             None => self.ask(stream, body).await,
@@ -176,11 +177,11 @@ impl Exporter {
     }
 }
 
-/// What an answer means: how many spans were not wanted, or why none was taken.
+/// Interprets a response: the number of rejected spans, or the reason why none was accepted.
 fn judge(status: StatusCode, body: &[u8], later: Option<Duration>) -> Result<usize, Trouble> {
     match status.as_u16() {
         200..=299 => {
-            // A collector that says nothing we understand has taken them all the same.
+            // A collector with an unknown response body has accepted the spans nevertheless.
             let said = Exported::decode(body).ok().and_then(|answer| answer.partial_success);
             let Some(said) = said else { return Ok(0) };
             if said.rejected_spans > 0 {
@@ -198,13 +199,13 @@ fn printable(text: &str) -> String {
     text.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Tells this process from all others that are called the same.
+/// Returns an identifier of this process among those of the same service.
 fn instance() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     format!("{name}-{}", std::process::id())
 }
 
-/// Of collectors that are configured once for all signals: the place where spans are taken is below it.
+/// Returns the address for spans below a collector's base address for all signals.
 pub fn endpoint(base: &Url) -> Url {
     let path = base.path.trim_end_matches('/');
     let path = if path.ends_with(otlp::PATH) { path.to_owned() } else { format!("{path}{}", otlp::PATH) };
@@ -218,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request after the other like that; what each asked for.
+    /// Starts a collector with these responses. Returns its address and the received requests.
     async fn collector(answers: &'static [&'static str]) -> (Url, tokio::task::JoinHandle<Vec<Vec<u8>>>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();

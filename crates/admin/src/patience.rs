@@ -1,7 +1,7 @@
-//! A stream that gives up on a reader who does not read.
+//! A stream with a write timeout.
 //!
-//! A peer that stops reading leaves its answer in our memory and its slot taken for as long as it likes.
-//! Here a write that makes no progress for the given time fails, which ends the connection.
+//! A peer that stops reading would leave its response in memory and occupy its slot for any time. With this
+//! stream a write without progress for the given time fails, which ends the connection.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream with a limit on how long a write may stall.
+/// A stream with a limit on the time that a write may stall.
 pub(crate) struct Patience<S> {
     stream: S,
     limit: Duration,
-    /// Runs while a write waits.
+    /// The timer of a stalled write.
     stall: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! One door's view of who is behind it, and what its callers may do.
+//! One endpoint's view of the process behind it, and the permissions of its callers.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::ticket::{Proof, Ticket, Tickets};
 use crate::turn::Turns;
 use crate::verb::{By, Nature, Route, Verb};
 
-/// Who is behind the doors.
+/// The process behind the endpoints.
 #[derive(Clone)]
 pub(crate) enum Behind {
     Balancer(Arc<dyn Subject>),
@@ -30,7 +30,7 @@ pub(crate) enum Behind {
 }
 
 impl Behind {
-    /// What kind of process it is.
+    /// Returns the kind of process.
     pub(crate) fn by(&self) -> By {
         match self {
             Self::Balancer(_) => By::Balancer,
@@ -40,32 +40,32 @@ impl Behind {
     }
 }
 
-/// What can be done through a door.
+/// The capabilities of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Powers {
-    /// Look.
+    /// Queries.
     Show,
-    /// Look and act.
+    /// Queries and commands.
     Act,
-    /// Hand in reports, ask for members, see the object references of groups (a side-car of a CORBA server sends its
-    /// clients there), and no more.
+    /// Load reports, leases, and the object references of groups, to which a CORBA server's side-car sends
+    /// its clients; no more.
     Report,
 }
 
-/// Who came through a door.
+/// The peer of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
-    /// As the connection proves it.
+    /// The identity that the connection proves.
     pub(crate) caller: Caller,
-    /// What a ticket must be bound to, over TLS.
+    /// The channel binding of tickets, over TLS.
     pub(crate) channel: Option<Channel>,
-    /// From where.
+    /// The origin.
     pub(crate) from: String,
-    /// Its place, which a stranger may have to give up for others.
+    /// The connection's slot, from which an unauthenticated connection may be evicted.
     pub(crate) guest: Arc<Guest>,
 }
 
-/// What a door asks of those who come.
+/// The authentication and access rules of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) rules: Arc<Rules>,
@@ -74,7 +74,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// What else there is than a certificate, to be read after it.
+    /// Returns the alternatives to a certificate, as the end of a message.
     fn or_else(&self) -> &'static str {
         match (&self.tokens, &self.tickets) {
             (_, None) => ", or with Authorization: Bearer TOKEN",
@@ -84,21 +84,21 @@ impl Guard {
     }
 }
 
-/// What somebody shows.
+/// A credential.
 pub(crate) enum Shown {
-    /// Enough to know who it is.
+    /// A known caller.
     Caller(Caller),
-    /// A token, and who judges it: its key may have to be fetched.
+    /// A token and its verifier: its key may have to be fetched.
     Token { tokens: Arc<Tokens>, text: String },
-    /// A ticket, which is to be judged elsewhere: that looks into files.
+    /// A ticket, verified on another thread as that reads files.
     Ticket(Ticket),
 }
 
 impl Shown {
-    /// Who it is, and what is to go with the answer.
+    /// Verifies the credential. Returns the caller, and the proof to send with the response.
     ///
     /// # Errors
-    /// Why that does not count.
+    /// The reason why the credential is invalid.
     pub(crate) async fn judge(self) -> Result<(Caller, Option<Proof>), String> {
         match self {
             Self::Caller(caller) => Ok((caller, None)),
@@ -108,24 +108,24 @@ impl Shown {
     }
 }
 
-/// One door's view of who is behind it.
+/// One endpoint's view of the process behind it.
 pub(crate) struct Plane {
     pub(crate) behind: Behind,
     pub(crate) powers: Powers,
-    /// Names by which it may be asked without TLS, beside those that every door has.
+    /// The accepted host names without TLS, besides those of every endpoint.
     names: Arc<[Box<str>]>,
-    /// Does the door for reports lend members, too?
+    /// Whether the reports endpoint grants leases, too.
     lends: bool,
-    /// Does it register members?
+    /// Whether the reports endpoint registers members.
     registers: bool,
-    /// None where whoever can come may do all that the door has.
+    /// The authentication; `None` where every peer may use all capabilities of the endpoint.
     guard: Option<Guard>,
     audit: Option<Arc<Audit>>,
-    /// Of all doors together.
+    /// The locks, shared by all endpoints.
     pub(crate) turns: Arc<Turns>,
-    /// Slots for event streams.
+    /// The slots for event streams.
     pub(crate) streams: Arc<Semaphore>,
-    /// True once the admin plane ends.
+    /// Becomes true when the admin plane ends.
     ended: watch::Receiver<bool>,
 }
 
@@ -154,70 +154,70 @@ impl Plane {
         }
     }
 
-    /// Answers to these names, too.
+    /// Accepts further host names.
     pub(crate) fn named(self, names: Arc<[Box<str>]>) -> Self {
         Self { names, ..self }
     }
 
-    /// Checks that a request is for us, where a page of somebody else could have sent it. `verb` is what it asks for.
+    /// Checks the host of a request where a foreign web page could have sent it; `verb` is its operation.
     ///
     /// # Errors
-    /// The reason for which the request is refused, and what to do.
+    /// The reason for the rejection, and a remedy.
     pub(crate) fn check_host<B>(&self, request: &Request<B>, verb: Option<Verb>) -> Result<(), String> {
         let checked = match self.powers {
             _ if self.secure() => false,
-            // Checks of health come by any name, and learn that somebody is there.
+            // Health checks may use any name, and learn only that the process is there.
             Powers::Show => verb != Some(Verb::Health),
-            // No browser opens a unix socket by itself; pages are for what somebody put before it.
+            // No browser opens a unix socket by itself; pages are for a proxy in front of it.
             Powers::Act => verb == Some(Verb::Dashboard),
-            // The listener for reports refuses requests that a web page makes by their `Origin`.
+            // The reports endpoint rejects requests of web pages by their `Origin`.
             Powers::Report => false,
         };
         if checked { host::check(request, &self.names) } else { Ok(()) }
     }
 
-    /// Lends members, where it takes reports, or does not.
+    /// Sets whether the reports endpoint grants leases.
     pub(crate) fn lending(self, lends: bool) -> Self {
         Self { lends, ..self }
     }
 
-    /// Registers members, where it takes reports, or does not.
+    /// Sets whether the reports endpoint registers members.
     pub(crate) fn registering(self, registers: bool) -> Self {
         Self { registers, ..self }
     }
 
-    /// Lets in only those whom the rules know.
+    /// Requires authentication and access rules.
     pub(crate) fn guarded(self, guard: Guard) -> Self {
         Self { guard: Some(guard), ..self }
     }
 
-    /// Does the door for reports lend members?
+    /// Returns `true` if the reports endpoint grants leases.
     pub(crate) fn lends(&self) -> bool {
         self.lends
     }
 
-    /// Does that door register members?
+    /// Returns `true` if the reports endpoint registers members.
     pub(crate) fn registers(&self) -> bool {
         self.registers
     }
 
-    /// Has the admin plane ended?
+    /// Returns `true` if the admin plane has ended.
     pub(crate) fn ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Resolves when it ends.
+    /// Resolves when the admin plane ends.
     pub(crate) async fn end(&self) {
-        // An error says that the sender is gone, which is an end too.
+        // An error means that the sender is gone, which is an end, too.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
     }
 
-    /// The changes made here are written there.
+    /// Returns the log of changes.
     pub(crate) fn audit(&self) -> Option<&Arc<Audit>> {
         self.audit.as_ref()
     }
 
-    /// Does this door have that path at all?
+    /// Returns `true` if the endpoint serves the route.
     pub(crate) fn has(&self, route: &Route) -> bool {
         if !route.served(self.behind.by()) {
             return false;
@@ -231,27 +231,27 @@ impl Plane {
         }
     }
 
-    /// Do tokens count here?
+    /// Returns `true` if the endpoint accepts tokens.
     pub(crate) fn takes_tokens(&self) -> bool {
         self.guard.as_ref().is_some_and(|guard| guard.tokens.is_some())
     }
 
-    /// Is TLS spoken here, and everybody asked who he is?
+    /// Returns `true` if the endpoint uses TLS and authenticates its callers.
     pub(crate) fn secure(&self) -> bool {
         self.guard.is_some()
     }
 
-    /// What a token that somebody gives is to be judged by; `None` where tokens do not count.
+    /// Returns a token with its verifier; `None` where tokens are not accepted.
     pub(crate) fn token(&self, text: String) -> Option<Shown> {
         let tokens = self.guard.as_ref()?.tokens.as_ref()?;
         Some(Shown::Token { tokens: Arc::clone(tokens), text })
     }
 
-    /// What somebody shows: a token or ticket that is sent counts for more than the certificate it is sent under. `kept`: a token that
-    /// the browser kept, where that counts.
+    /// Returns the credential of a request: a token or ticket in it takes precedence over the connection's
+    /// certificate. `kept` is a token from the browser's cookie, where that is accepted.
     ///
     /// # Errors
-    /// There is no credential, or it is none that counts here.
+    /// There is no credential, or none that the endpoint accepts.
     pub(crate) fn shown(
         &self,
         arrival: &Arrival,
@@ -294,16 +294,16 @@ impl Plane {
         }
     }
 
-    /// How a stranger may say who it is: values of `WWW-Authenticate`.
+    /// Returns the available authentication schemes: values of `WWW-Authenticate`.
     pub(crate) fn schemes(&self) -> impl Iterator<Item = &'static str> {
         let tickets = self.guard.as_ref().is_some_and(|guard| guard.tickets.is_some());
         ["Bearer"].into_iter().chain(tickets.then_some("Negotiate"))
     }
 
-    /// What somebody may do by a verb, by the rules as they are now.
+    /// Returns a caller's permission for an operation under the current rules.
     pub(crate) fn permit(&self, caller: &Caller, verb: Verb) -> Permit {
         let Some(guard) = &self.guard else { return Permit::All };
-        // Only a stream can live so long.
+        // Only a stream can live that long.
         if caller.ended() {
             return Permit::Nothing;
         }
@@ -329,7 +329,7 @@ impl Plane {
         audit.note(&deed, outcome);
     }
 
-    /// Somebody was not let in, or not let do something.
+    /// Logs a rejected connection or request.
     pub(crate) fn refused(&self, deed: &Deed, why: &str) {
         match &self.audit {
             Some(audit) => audit.refuse(deed, why),
@@ -337,7 +337,7 @@ impl Plane {
         }
     }
 
-    /// Somebody did not get as far as to ask for something.
+    /// Logs a connection that was rejected before any request.
     pub(crate) fn turned_away(&self, from: &str, why: &str) {
         let (caller, from) = (Caller::nobody(), from.to_owned());
         let deed = Deed { caller, from, verb: "connect", target: None, arguments: Value::Null };

@@ -1,4 +1,4 @@
-//! What the kernel says of this process, under the names that every Prometheus client library uses.
+//! The kernel's figures of this process, under the names that every Prometheus client library uses.
 
 use std::fs;
 
@@ -8,18 +8,19 @@ use rustix::process::{Resource, getrlimit};
 /// A snapshot; a value that cannot be read is `None`.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
-    /// User and system time of all threads, seconds.
+    /// The user and system time of all threads, in seconds.
     pub(crate) cpu_seconds: f64,
     pub(crate) resident_bytes: Option<f64>,
     pub(crate) virtual_bytes: Option<f64>,
     pub(crate) open_fds: Option<f64>,
-    /// Soft limit; `None` if there is none.
+    /// The soft limit; `None` if there is none.
     pub(crate) max_fds: Option<f64>,
 }
 
 impl Process {
     pub(crate) fn now() -> Self {
-        // By libc: rustix' own way to the clock does not run under valgrind, by which the gates measure with this page in use.
+        // This uses libc: rustix' own access to the clock does not run under valgrind, which the gates use
+        // with this page.
         let cpu = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let kilobytes = |name: &str| {
@@ -36,10 +37,11 @@ impl Process {
     }
 }
 
-/// Since Linux 6.2 the size of the directory is the count; before, it is 0 and they have to be counted.
+/// Returns the number of open files. Since Linux 6.2 it is the size of the directory; before, that is 0 and
+/// entries are counted.
 fn open_fds() -> Option<f64> {
     match fs::metadata("/proc/self/fd").ok()?.len() {
-        // Less the one that the listing itself opens.
+        // Without the one that the listing itself opens.
         0 => Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64),
         count => Some(count as f64),
     }

@@ -1,9 +1,9 @@
-//! What is made of something that is fetched over the network, and fetched again: the keys that an identity provider publishes.
+//! A value derived from a resource that is fetched repeatedly: the keys that an identity provider publishes.
 //!
-//! It is fetched when it is too old, by what the provider says of that (`Cache-Control: max-age`, within bounds), and at once
-//! when somebody misses something in it: providers change their keys at any time. Whoever asks for what cannot be there
-//! does not make us ask more often than every few seconds. While the provider is not reached, what was fetched last stays, for a
-//! day: whoever keeps us from the provider must not keep keys alive for ever that it has taken back.
+//! It is fetched again after its lifetime by the provider's `Cache-Control: max-age`, within bounds. It is
+//! also fetched at once when a key is missing, as providers rotate their keys at any time. Requests for
+//! unknown keys cause a fetch at most every few seconds. If the provider is unreachable, the last value stays
+//! valid for a day. An attacker that blocks the provider must not keep revoked keys valid forever.
 
 use std::fmt;
 use std::io;
@@ -27,25 +27,25 @@ use tokio_rustls::TlsConnector;
 
 use crate::files::Files;
 
-/// For an answer.
+/// The time limit of a response.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For somebody who misses something.
+/// The time that a request with a missing key waits for a fetch.
 const WAIT: Duration = Duration::from_secs(3);
-/// Between two fetches, whoever misses what.
+/// The minimum interval of fetches because of missing keys.
 const SOONEST: Duration = Duration::from_secs(5);
-/// How long it is good for: where the provider does not say, and between what bounds it may.
+/// The lifetime of the value: the default, and the bounds for the provider's own.
 const USUAL: Duration = Duration::from_secs(300);
 const SHORTEST: Duration = Duration::from_secs(60);
 const LONGEST: Duration = Duration::from_secs(3600);
-/// How long it stays while the provider is not reached.
+/// The maximum age of the value while the provider is unreachable.
 const STALE: Duration = Duration::from_secs(86_400);
-/// Longest answer, bytes.
+/// The maximum length of a response, in bytes.
 const MOST: usize = 1 << 20;
 
-/// Where to fetch from.
+/// The address of the resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Over TLS?
+    /// Whether to use TLS.
     pub https: bool,
     /// A name or an address, without brackets.
     pub host: String,
@@ -89,7 +89,7 @@ impl fmt::Display for Url {
 }
 
 impl Url {
-    /// Host and port.
+    /// Returns host and port.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
@@ -100,30 +100,30 @@ impl Url {
 
 type Make<T> = Box<dyn Fn(&[u8]) -> Result<T, String> + Send + Sync>;
 
-/// Something that is fetched, and what was made of it.
+/// A fetched resource, and the value derived from it.
 pub(crate) struct Remote<T> {
     url: Url,
-    /// Of the provider's certificate; read again when they change.
+    /// The TLS configuration for the provider's authorities; reloaded when the file changes.
     authorities: Option<Files<ClientConfig>>,
     make: Make<T>,
     held: Mutex<Held<T>>,
     missed: Notify,
-    /// How often it was fetched, or was to be.
+    /// The number of attempted fetches.
     rounds: watch::Sender<u64>,
     pub(crate) soonest: Duration,
 }
 
 struct Held<T> {
-    /// And when that was fetched.
+    /// The value and the time of its fetch.
     value: Option<(Arc<T>, Instant)>,
     asked: Option<Instant>,
 }
 
 impl<T: Send + Sync + 'static> Remote<T> {
-    /// Nothing is fetched yet.
+    /// Creates the resource without fetching it yet.
     ///
     /// # Errors
-    /// The authorities cannot be read, which only TLS needs.
+    /// The authorities cannot be read; only TLS needs them.
     pub(crate) fn new(
         url: Url,
         authorities: PathBuf,
@@ -137,14 +137,14 @@ impl<T: Send + Sync + 'static> Remote<T> {
         Ok(Arc::new(Self { url, authorities, make, held, missed: Notify::new(), rounds, soonest: SOONEST }))
     }
 
-    /// What was fetched last, unless that is too long ago.
+    /// Returns the last value, unless it is too old.
     pub(crate) fn now(&self) -> Option<Arc<T>> {
         let held = self.held();
         let (value, fetched) = held.value.as_ref()?;
         (fetched.elapsed() < STALE).then(|| Arc::clone(value))
     }
 
-    /// Somebody misses something in it: has it been fetched anew since?
+    /// Requests a fetch for a missing key. Returns `true` if the resource has been fetched since.
     pub(crate) async fn refresh(&self) -> bool {
         if self.held().asked.is_some_and(|asked| asked.elapsed() < self.soonest) {
             return false;
@@ -154,7 +154,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
         timeout(WAIT, rounds.changed()).await.is_ok_and(|changed| changed.is_ok())
     }
 
-    /// Fetches it now and whenever it is due.
+    /// Fetches the resource now and whenever it is due.
     pub(crate) async fn keep(self: Arc<Self>) {
         let mut failures = 0_u32;
         loop {
@@ -186,7 +186,7 @@ impl<T: Send + Sync + 'static> Remote<T> {
         }
     }
 
-    /// What there is, and how long it is good for.
+    /// Returns the new value and its lifetime.
     async fn fetch(&self) -> Result<(T, Duration), String> {
         let said = |error: io::Error| error.to_string();
         let stream = TcpStream::connect((self.url.host.as_str(), self.url.port)).await.map_err(said)?;
@@ -237,12 +237,12 @@ impl<T> fmt::Debug for Remote<T> {
     }
 }
 
-/// A client that trusts these authorities.
+/// Builds a client configuration that trusts these authorities.
 pub(crate) fn trusting(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(pem.map_or(&[], Vec::as_slice)) {
         let authority = authority.map_err(|why| format!("{name} is not PEM: {why}"))?;
-        // Of the many that a system trusts some may be odd.
+        // Some of a system's many authorities may be invalid.
         let _ = roots.add(authority);
     }
     if roots.is_empty() {
@@ -257,7 +257,7 @@ pub(crate) fn trusting(name: &str, pem: Option<&Vec<u8>>) -> Result<ClientConfig
     Ok(config)
 }
 
-/// By `Cache-Control` (RFC 9111, section 5.2.2.1), within bounds.
+/// Returns the lifetime by `Cache-Control` (RFC 9111, section 5.2.2.1), within bounds.
 fn good_for(head: &HeaderMap) -> Duration {
     let told = head.get(CACHE_CONTROL).and_then(|value| value.to_str().ok());
     let age = told.and_then(|told| {
@@ -267,12 +267,12 @@ fn good_for(head: &HeaderMap) -> Duration {
     age.map_or(USUAL, Duration::from_secs).clamp(SHORTEST, LONGEST)
 }
 
-/// Exchanges something over a connection that has to be driven for that.
+/// Runs an exchange while driving its connection.
 pub(crate) async fn over<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
     let mut exchange = std::pin::pin!(exchange);
     tokio::select! {
         answer = exchange.as_mut() => return answer,
-        // It may end before its last bytes have been read.
+        // The connection may end before its last bytes have been read.
         _ = connection => {}
     }
     exchange.await

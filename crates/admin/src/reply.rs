@@ -1,4 +1,4 @@
-//! The forms that answers have, and bodies of requests.
+//! Constructors of responses, and readers of request bodies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use serde_json::json;
 
 use crate::lobby::Guest;
 
-/// Longest body of a request, bytes.
+/// The maximum length of a request's body, in bytes.
 const BODY: usize = 16 * 1024;
-/// For a body to arrive.
+/// The time limit for a body.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
 pub(crate) type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
-/// All of a request's body, or the answer to one that cannot be had.
+/// Reads a request's whole body, or returns the response to an invalid one.
 pub(crate) async fn whole(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> {
     let guest = request.extensions().get::<Arc<Guest>>().cloned();
-    // Until it has come, it is we who wait.
+    // The connection is idle until the body has arrived.
     guest.iter().for_each(|guest| guest.waits());
     let whole = arrived(request).await;
     guest.iter().for_each(|guest| guest.works());
@@ -35,7 +35,7 @@ async fn arrived(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> 
     let too_long = || error(StatusCode::PAYLOAD_TOO_LARGE, format!("give at most {BODY} bytes"));
     let come = tokio::time::timeout(BODY_TIME, body(request.into_body()));
     if announced > BODY as u64 {
-        // Nothing that comes can change the answer; whoever sends it all sees it, too.
+        // The rest cannot change the response, which a client that sends all of it receives, too.
         tokio::spawn(come);
         return Err(too_long());
     }
@@ -47,8 +47,8 @@ async fn arrived(request: Request<Incoming>) -> Result<Vec<u8>, Response<Body>> 
     }
 }
 
-/// All of a body, or `None` if it is too long. Even then it is read to its end: a socket closed over unread
-/// bytes resets the connection, and the client would not see the answer.
+/// Reads a whole body; `None` if it is too long. Even then it is read to its end: closing a socket with
+/// unread bytes resets the connection, and the client would not see the response.
 async fn body(mut body: Incoming) -> Result<Option<Vec<u8>>, hyper::Error> {
     let mut kept = Some(Vec::new());
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,4 @@
-//! A report as it is sent: a form that one line of curl makes, or JSON.
+//! Parses load reports: forms that one line of curl sends, or JSON.
 //!
 //! ```text
 //! member=10.0.0.1:80&name=cpu&value=0.4
@@ -7,8 +7,8 @@
 //! {"group": "web", "member": "10.0.0.1:80", "values": {"cpu": 0.4, "in_flight": 7}, "age_seconds": 0.2}
 //! ```
 //!
-//! Which of the two it is, its first byte says: curl sends JSON as a form unless it is told otherwise. What names
-//! and numbers may be is for whoever takes the report to judge.
+//! The first byte distinguishes the two: curl's default content type for JSON is that of a form. The receiver
+//! of the report validates names and numbers.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use crate::Report;
 
-/// Reads the body of a report; the text of an error is for whoever sent it. `named`: must it name a member? That of a lottery's
-/// daemon is the server beside it.
+/// Parses the body of a report; the text of an error is for its sender. `named` means that the member is
+/// required; a lottery daemon's is the server beside it.
 pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
     let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8 text".to_owned())?.trim();
     let body = if text.starts_with('{') { json(text)? } else { form(text)? };
@@ -33,7 +33,7 @@ pub(crate) fn read(body: &[u8], named: bool) -> Result<Report, String> {
         (None, Some(_)) => return Err(format!("the report has a value without a name: {GIVE}")),
         (None, None) => return Err(format!("the report has no value: {GIVE}")),
     }
-    // Not a number is for whoever takes the report; minus nothing is nothing.
+    // The receiver handles NaN; -0 is 0.
     if let Some(age) = body.age_seconds.filter(|age| *age < 0.0) {
         return Err(format!("age_seconds is {age}: give how many seconds ago the values were, 0 or more"));
     }
@@ -85,7 +85,7 @@ fn number(name: &str, value: &str) -> Result<f64, String> {
     value.trim().parse().map_err(|_| format!("{}: `{}` is not a number", plain(name), plain(value)))
 }
 
-/// Takes the escapes of a form back.
+/// Decodes the escapes of a form.
 fn unescaped(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -96,7 +96,7 @@ fn unescaped(text: &str) -> Result<String, String> {
             b'%' => {
                 let digits = rest.split_at_checked(2).and_then(|(digits, after)| {
                     rest = after;
-                    // Two hexadecimal digits are ASCII, and so text; a sign is none of them.
+                    // Two hexadecimal digits are ASCII, and therefore text; a sign is not a digit.
                     let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.contains('+'))?;
                     u8::from_str_radix(digits, 16).ok()
                 });
@@ -108,7 +108,7 @@ fn unescaped(text: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("the body: `{}` is not UTF-8 text", plain(text)))
 }
 
-/// A word from outside as it may stand in a message.
+/// Shortens external text for a message.
 fn plain(word: &str) -> String {
     word.chars().take(80).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(said("member=a:1&cpu=1&age_seconds=-0").unwrap().age_seconds, Some(0.0));
         // The server beside a daemon needs no name.
         assert_eq!(read(b"cpu=1", false).unwrap().member, "");
-        // Judged by whoever takes it.
+        // The receiver validates it.
         assert!(said("member=a:1&cpu=NaN").unwrap().values[0].1.is_nan());
     }
 }

@@ -1,4 +1,5 @@
-//! From a request to its answer: what is asked for, who asks, may they, and then it is shown or done.
+//! The way from a request to its response: finds the operation, authenticates the caller, checks the
+//! permission, and executes it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::reply::{Body, error, not_allowed, whole};
 use crate::verb::{By, Named, ROUTES, Route, Verb};
 use crate::{act, dashboard, lottery, show, supervisor};
 
-/// Answers one request.
+/// Responds to one request.
 pub(crate) async fn answer(
     plane: Arc<Plane>,
     arrival: Arc<Arrival>,
@@ -24,13 +25,13 @@ pub(crate) async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let mut answer = respond(&plane, &arrival, request).await;
     if plane.powers == Powers::Report {
-        // Agents are many, and none needs a place for long.
+        // Agents are many, and none needs a connection for long.
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(answer)
 }
 
-/// Who else has a path.
+/// Returns the kind of process that serves the path, if it is another one.
 fn elsewhere(plane: &Plane, path: &str) -> Option<&'static str> {
     let by = plane.behind.by();
     let mut others = ROUTES.iter().filter(|route| !route.served(by) && route.fits(path).is_some());
@@ -39,7 +40,7 @@ fn elsewhere(plane: &Plane, path: &str) -> Option<&'static str> {
 
 async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incoming>) -> Response<Body> {
     let path = match request.uri().path() {
-        // As Supervisors had it before there was one table.
+        // An alias that Supervisors also accept.
         "/v1/healthz" => "/healthz".to_owned(),
         path => path.to_owned(),
     };
@@ -99,7 +100,7 @@ async fn respond(plane: &Arc<Plane>, arrival: &Arrival, request: Request<Incomin
     answer
 }
 
-/// It is known who asks.
+/// Handles a request of an authenticated caller.
 async fn obey(
     ask: Ask<'_>,
     path: &str,
@@ -154,7 +155,7 @@ async fn obey(
     }
 }
 
-/// Who asks for what.
+/// A caller and its operation.
 struct Ask<'a> {
     plane: &'a Arc<Plane>,
     caller: Caller,
@@ -167,7 +168,7 @@ impl Ask<'_> {
         Deed { caller: self.caller.clone(), from: self.from.to_owned(), verb: self.verb, target, arguments }
     }
 
-    /// Nobody knows who it is.
+    /// Responds to an unauthenticated caller.
     fn stranger(&self, why: String) -> Response<Body> {
         self.plane.refused(&self.deed(None, Value::Null), &why);
         let mut answer = error(StatusCode::UNAUTHORIZED, why);
@@ -177,7 +178,7 @@ impl Ask<'_> {
         answer
     }
 
-    /// It is known who it is, and that is not enough.
+    /// Rejects an authenticated caller without the permission.
     fn refuse(&self, target: Option<String>, arguments: Value, why: String) -> (StatusCode, String) {
         self.plane.refused(&self.deed(target, arguments), &why);
         (StatusCode::FORBIDDEN, why)
@@ -233,7 +234,7 @@ async fn look(
 }
 
 async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<Incoming>) -> Response<Body> {
-    // Any page on the web could have a browser in this network send a form.
+    // Any page on the web could make a browser in this network send a form.
     let foreign = request.headers().contains_key(ORIGIN);
     let query = request.uri().query().unwrap_or_default().to_owned();
     let body = match whole(request).await {
@@ -246,7 +247,7 @@ async fn perform(ask: Ask<'_>, verb: Verb, named: Named<'_>, request: Request<In
     }
 }
 
-/// Reads what is to be done, and sees whether the caller may; attempts that are refused are written down.
+/// Parses the command and checks the permission; rejected attempts are logged.
 fn allowed(
     ask: &Ask<'_>,
     verb: Verb,
@@ -285,7 +286,7 @@ fn allowed(
     Ok((order, deed))
 }
 
-/// A form of the dashboard, which has said what will happen.
+/// Handles a form of the dashboard, which has described the effect.
 async fn submit(ask: Ask<'_>, request: Request<Incoming>) -> Response<Body> {
     let plane = ask.plane;
     let wanted = match dashboard::form(plane, &ask.caller, request).await {

@@ -1,4 +1,5 @@
-//! The rules in force: those of the configuration, or those of a file that is read again when it changes.
+//! The access rules in force: those of the configuration, or those of a file that is reloaded when it
+//! changes.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::access::Access;
 use crate::files::{Files, Look};
 
-/// Where the rules are.
+/// The source of the rules.
 #[derive(Debug)]
 pub struct Rules(Mutex<Source>);
 
@@ -17,31 +18,31 @@ enum Source {
 }
 
 impl Rules {
-    /// These.
+    /// Uses these rules.
     pub fn fixed(access: Access) -> Self {
         Self(Mutex::new(Source::Fixed(Arc::new(access))))
     }
 
-    /// Those of a file, which `read` makes of its bytes.
+    /// Uses the rules of a file, which `read` parses.
     ///
     /// # Errors
-    /// It cannot be read, or is wrong.
+    /// The file cannot be read, or is invalid.
     pub fn file(
         path: PathBuf,
         read: impl Fn(&[u8]) -> Result<Access, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        // There is one of them.
+        // There is one file.
         let files = Files::open(vec![path], move |bytes| read(bytes.first().map_or(&[], Vec::as_slice)))?;
         Ok(Self(Mutex::new(Source::File(files))))
     }
 
-    /// Puts others in force.
+    /// Puts other rules in force.
     pub fn replace(&self, other: Self) {
         let other = other.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = other;
     }
 
-    /// What holds now.
+    /// Returns the current rules.
     pub(crate) fn look(&self) -> Look<Access> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Source::Fixed(access) => Look { value: Arc::clone(access), news: None },

@@ -1,17 +1,18 @@
-//! JSON that we are sent: what is wrong with it is told by the name of the field and without words of Rust.
+//! Parses received JSON, with errors that name the field and contain no Rust types.
 
 use serde::de::DeserializeOwned;
 
-/// Reads the body of a request; the text of an error is for whoever sent it, and ends with `give`: what a right one is like.
+/// Parses the body of a request. The text of an error is for the sender, and ends with `give`: the
+/// description of a valid body.
 ///
 /// # Errors
-/// It is no JSON, or not of that form.
+/// It is not JSON, or has another structure.
 pub(crate) fn read<T: DeserializeOwned>(body: &[u8], give: &str) -> Result<T, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let read = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let field = error.path().to_string();
         let why = plain(&error.inner().to_string());
-        // The path of the whole is a point; of a field that is unknown the reason has the name, too.
+        // The path of the whole body is a dot; the error of an unknown field already contains its name.
         if field == "." || why.starts_with("unknown field") { why } else { format!("{field}: {why}") }
     });
     read.and_then(|read| match deserializer.end() {
@@ -21,13 +22,13 @@ pub(crate) fn read<T: DeserializeOwned>(body: &[u8], give: &str) -> Result<T, St
     .map_err(|why| format!("the body: {}; {give}", shown(&why)))
 }
 
-/// Returns what is wrong as it may be shown: names of fields may be of any length, and have anything in them.
+/// Shortens an error for display: names of fields may have any length and contents.
 fn shown(why: &str) -> String {
     const LONGEST: usize = 500;
     why.chars().take(LONGEST).map(|char| if char.is_control() { '\u{fffd}' } else { char }).collect()
 }
 
-/// Names of types of numbers, as whoever writes JSON knows them.
+/// Replaces the names of numeric types by the terms of JSON.
 fn plain(why: &str) -> String {
     let number = why.replace("expected f64", "expected a number");
     ["u16", "u32", "u64", "usize"]

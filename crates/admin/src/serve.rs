@@ -1,6 +1,6 @@
-//! Accept connections and speak HTTP/1.1 on them, within bounds: connections per door, time to send a head,
-//! time a write may stall. Each door has slots of its own, so that a crowd at one of them cannot lock the operator
-//! out of the control socket.
+//! Accepts connections and serves HTTP/1.1 on them, within limits: connections per endpoint, time to send a
+//! head, time that a write may stall. Each endpoint has slots of its own, so that a crowd at one of them
+//! cannot lock the operator out of the control socket.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -34,34 +34,35 @@ use crate::tls::{Met, Welcome};
 use crate::turn::Turns;
 use crate::{Addresses, Config, Error, route};
 
-/// Connections at once to each door that people and scrapers use.
+/// The maximum number of connections to each endpoint for people and scrapers.
 const CONNECTIONS: u32 = 64;
-/// Connections at once to the door for reports; each ends with its report, so that no crowd of agents keeps them.
+/// The maximum number of connections to the reports endpoint. Each ends with its report, so that agents do
+/// not hold them.
 pub(crate) const REPORTERS: u32 = 256;
-/// Connections at once over TLS: strangers hold some of them until their handshake fails.
+/// The maximum number of connections over TLS; unauthenticated clients hold some until their handshake fails.
 pub(crate) const GUESTS: u32 = 256;
-/// For a handshake.
+/// The time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Event streams at once at each door: fewer, so that a scrape always finds a slot.
+/// The maximum number of event streams at each endpoint; lower, so that a scrape always finds a slot.
 const STREAMS: usize = 32;
-/// For a head to arrive, from the end of the answer before it.
+/// The time limit for a head, from the end of the previous response.
 const HEAD: Duration = Duration::from_secs(10);
-/// For a write that makes no progress.
+/// The time limit of a write without progress.
 const STALL: Duration = Duration::from_secs(30);
-/// For answers under way at the end.
+/// The time limit for responses in progress at the end.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Connections that are told so at once; more are closed without a word.
+/// The maximum number of connections that receive a rejection at once; further ones are closed without it.
 const REFUSALS: usize = 16;
-/// To be told so.
+/// The time limit for sending a rejection.
 const REFUSAL: Duration = Duration::from_secs(1);
 
-/// Ends with the connection.
+/// The rejection, after which the connection ends.
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     content-type: application/json\r\nconnection: close\r\nretry-after: 1\r\n\r\n\
     {\"error\":\"too many admin connections: close some and try again\"}\n";
 
-/// What was bound.
+/// The bound endpoints.
 pub(crate) struct Doors {
     listener: Option<TcpListener>,
     names: Arc<[Box<str>]>,
@@ -75,7 +76,7 @@ pub(crate) struct Doors {
 }
 
 impl Doors {
-    /// `left`: see [`Control::open`].
+    /// Opens the endpoints. For `left` see [`Control::open`].
     pub(crate) async fn open(config: Config, left: Arc<AtomicBool>) -> Result<Self, Error> {
         left.store(config.stays, Relaxed);
         let mut given = config.given;
@@ -112,7 +113,7 @@ impl Doors {
         })
     }
 
-    /// Copies of their sockets, by the names of [`Config::given`].
+    /// Returns copies of their sockets, by the names of [`Config::given`].
     pub(crate) fn copies(&self) -> io::Result<Vec<(&'static str, OwnedFd)>> {
         let secured = self.secured.as_ref().map(|(door, _)| door.listener.as_fd());
         let all = [
@@ -127,14 +128,14 @@ impl Doors {
         all.into_iter().filter_map(copied).collect()
     }
 
-    /// Where the doors are.
+    /// Returns the addresses of the endpoints.
     pub(crate) fn addresses(&self) -> Addresses {
         let of = |listener: &Option<TcpListener>| listener.as_ref().and_then(|door| door.local_addr().ok());
         let secured = self.secured.as_ref().and_then(|(door, _)| door.listener.local_addr().ok());
         Addresses { listen: of(&self.listener), reports: of(&self.reports), secured }
     }
 
-    /// Serves all doors, in front of whoever is behind them, until `stopped` is sent or dropped.
+    /// Serves all endpoints with `behind` as the backend, until `stopped` is sent or dropped.
     pub(crate) async fn serve(self, behind: Behind, stopped: oneshot::Receiver<()>) {
         let mut stopped = stopped;
         if let Some(opening) = &self.opening {
@@ -170,7 +171,7 @@ impl Doors {
             () = keep(self.reports, room(Powers::Report, None), &lobbies[2]) => {}
             () = keep(secured, guarded, &lobbies[3]) => {}
         }
-        // The doors are closed and the socket's file is gone. What was asked before is still answered.
+        // The endpoints are closed and the socket's file is gone. Earlier requests are still answered.
         let _ = end.send(true);
         let _ = timeout(GRACE, async {
             for (lobby, (places, _)) in lobbies.iter().zip(most) {
@@ -181,20 +182,20 @@ impl Doors {
     }
 }
 
-/// Where connections come from.
+/// A source of connections.
 trait Door: Send + Sync + 'static {
-    /// A connection as it comes.
+    /// An accepted connection.
     type Raw: AsyncRead + AsyncWrite + Unpin + Send + 'static;
-    /// One that requests can be read from.
+    /// A connection that is ready for requests.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Can somebody who is turned away be told so in plain text?
+    /// Whether a rejection can be sent in plain text.
     const PLAIN: bool = true;
 
-    /// The next connection, and from where it is.
+    /// Returns the next connection and its origin.
     async fn accept(&self) -> io::Result<(Self::Raw, String)>;
 
-    /// Finds out who it is; on an error says why not.
+    /// Determines the peer's identity; an error is the reason of the failure.
     fn meet(&self, raw: Self::Raw) -> impl Future<Output = Result<(Self::Stream, Met), String>> + Send;
 }
 
@@ -204,7 +205,7 @@ impl Door for TcpListener {
 
     async fn accept(&self) -> io::Result<(TcpStream, String)> {
         let (stream, from) = Self::accept(self).await?;
-        // An event should be seen when it happens; without this it is only later.
+        // A delay to combine writes would only postpone events.
         let _ = stream.set_nodelay(true);
         Ok((stream, from.to_string()))
     }
@@ -230,7 +231,7 @@ impl Door for Control {
     }
 }
 
-/// The door behind TLS.
+/// The endpoint behind TLS.
 struct Secured {
     listener: TcpListener,
     welcome: Welcome,
@@ -285,7 +286,8 @@ async fn keep<D: Door>(door: Option<D>, plane: Arc<Plane>, lobby: &Lobby) {
                 }
                 None => {}
             },
-            // Out of files or memory: the connection stays in the queue and would fail again at once.
+            // No file descriptors or memory: the connection stays in the backlog, and a retry would fail at
+            // once.
             Err(error) => {
                 tracing::warn!("admin: cannot accept a connection: {error}");
                 sleep(Duration::from_millis(200)).await;
@@ -328,14 +330,14 @@ where
         .serve_connection(TokioIo::new(Patience::new(stream, STALL)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        // What a client does wrong is answered or ends its connection: nothing for the log.
+        // Client errors are answered or end the connection; they are not logged.
         _ = connection.as_mut() => return,
         () = plane.end() => connection.as_mut().graceful_shutdown(),
     }
     let _ = connection.await;
 }
 
-/// The body of an answer that its guest is waiting for until the last of it has been taken to be written.
+/// The body of a response, whose connection counts as busy until the last byte has been passed to the socket.
 struct Underway {
     body: Body,
     guest: Arc<Guest>,
@@ -367,8 +369,8 @@ impl Drop for Underway {
     }
 }
 
-/// Says that there is no slot. What the client sends is read away: a socket closed over unread bytes resets
-/// the connection, and the client would not see the answer.
+/// Sends a rejection for want of a slot. The client's data is read and discarded: closing a socket with
+/// unread bytes resets the connection, and the client would not see the response.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, _slot: OwnedSemaphorePermit) {
     if stream.write_all(BUSY).await.is_ok() && stream.shutdown().await.is_ok() {
         let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;

@@ -1,4 +1,4 @@
-//! What only looks, as far as the caller may see.
+//! Queries, filtered by the caller's permissions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::reply::{Body, error, full, header, response, text, to_json};
 use crate::verb::{Nature, ROUTES, Verb};
 use crate::{Subject, events, metrics, openapi};
 
-/// What everybody shows alike: what there is.
+/// Responds to the queries that every kind of process serves: the index and the document.
 pub(crate) fn of_all(plane: &Plane, verb: Verb) -> Option<Response<Body>> {
     match verb {
         Verb::Index => Some(text(StatusCode::OK, index(plane))),
@@ -28,7 +28,7 @@ pub(crate) fn of_all(plane: &Plane, verb: Verb) -> Option<Response<Body>> {
     }
 }
 
-/// Alive, or about to end.
+/// Returns the health of the process: alive, or about to end.
 pub(crate) fn health(stopping: bool) -> Response<Body> {
     if stopping {
         text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n".into())
@@ -37,24 +37,24 @@ pub(crate) fn health(stopping: bool) -> Response<Body> {
     }
 }
 
-/// Groups that a query of [`Verb::Health`] names, in its order.
+/// Returns the groups in a query of [`Verb::Health`], in its order.
 pub(crate) fn asked(request: &Request<Incoming>) -> impl Iterator<Item = &str> {
     let pairs = request.uri().query().unwrap_or_default().split('&');
     pairs.filter_map(|pair| pair.strip_prefix("group="))
 }
 
-/// Alive, and fit to serve what comes for these groups?
+/// Returns the health of the process and of these groups.
 fn health_of<'g>(
     subject: &dyn Subject,
     groups: impl Iterator<Item = &'g str>,
     permit: &Permit,
 ) -> Response<Body> {
     let mut unfit = Vec::new();
-    // A name that is repeated must cost nothing.
+    // A repeated name must cost nothing.
     for name in groups.collect::<BTreeSet<_>>() {
         let Some(group) = Some(name).filter(|name| permit.admits(name)).and_then(|name| subject.group(name))
         else {
-            // Health is told to every `Host`, so the other groups are not named.
+            // Health accepts every `Host`, so the other groups are not named.
             return error(StatusCode::NOT_FOUND, format!("there is no group {name}"));
         };
         unfit.extend(group.unfit().map(|why| format!("{name}: {why}")));
@@ -66,12 +66,12 @@ fn health_of<'g>(
     }
 }
 
-/// A page of metrics.
+/// Returns a page of metrics.
 pub(crate) fn page(page: String) -> Response<Body> {
     full(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page)
 }
 
-/// Shows what `verb` asks a balancer for; `permit` admits some of it.
+/// Responds to a query about a balancer; `permit` admits some of it.
 pub(crate) fn answer(
     plane: &Arc<Plane>,
     subject: &Arc<dyn Subject>,
@@ -107,13 +107,13 @@ pub(crate) fn answer(
         Verb::Reference => found(&**subject, group, &permit, "has no iiop listener", |group| {
             subject.reference(group).map(|found| to_json(StatusCode::OK, &found))
         }),
-        // Found among the paths of a balancer that are read, it is one of those above.
+        // The path belongs to a balancer's queries, so the operation is one of those above.
         _ => error(StatusCode::METHOD_NOT_ALLOWED, "use POST".into()),
     }
 }
 
-/// Shows all that a balancer has, where that is asked for. Of a hundred thousand members it is a hundred megabytes and seconds of
-/// work, so it is done where nobody waits for it, and once at a time.
+/// Returns the complete status or metrics of a balancer. For a hundred thousand members that is a hundred
+/// megabytes and seconds of work, so it runs on another thread, and one query at a time.
 pub(crate) async fn whole(subject: &Arc<dyn Subject>, verb: Verb, permit: &Permit) -> Option<Response<Body>> {
     static ONE: Semaphore = Semaphore::const_new(1);
     if !matches!(verb, Verb::Status | Verb::Metrics) {
@@ -125,7 +125,8 @@ pub(crate) async fn whole(subject: &Arc<dyn Subject>, verb: Verb, permit: &Permi
         let status = seen(subject.status(), &permit);
         match verb {
             Verb::Metrics => {
-                // Buckets after status: the count can then only be behind them, which is put right there.
+                // The buckets are read after the status, so the count can only be behind them; the page
+                // corrects that.
                 page(metrics::page(&status, |group| subject.buckets(group)))
             }
             _ => to_json(StatusCode::OK, &status),
@@ -134,10 +135,11 @@ pub(crate) async fn whole(subject: &Arc<dyn Subject>, verb: Verb, permit: &Permi
     Some(shown.await.unwrap_or_else(|why| error(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())))
 }
 
-/// Seconds of a group that are told; charts alone need more, and have them from the dashboard.
+/// The number of seconds of a group's history that the API returns; charts need more, and read them in the
+/// dashboard.
 const LATELY: usize = 10;
 
-/// What tables need of it.
+/// Reduces the history to what tables need.
 fn lately(mut recent: Recent) -> Recent {
     let surplus = recent.seconds.len().saturating_sub(LATELY);
     recent.seconds.drain(..surplus);
@@ -145,13 +147,13 @@ fn lately(mut recent: Recent) -> Recent {
     recent
 }
 
-/// What is said of the load line of a group in its first seconds.
+/// Returns the load line of a group in its first seconds.
 fn unmeasured() -> LoadLine {
     let why = "it has only just begun";
     LoadLine { verdict: "unknown".into(), why: why.into(), ..LoadLine::default() }
 }
 
-/// A line for each path that the door has.
+/// Returns a line for each path of the endpoint.
 fn index(plane: &Plane) -> String {
     let mut page = format!("plimsoll, {}\n\n", plane.behind.by().name());
     let shown = ROUTES.iter().filter(|route| plane.has(route));
@@ -161,22 +163,22 @@ fn index(plane: &Plane) -> String {
     page
 }
 
-/// As much of the read model as the caller may see.
+/// Reduces the status to what the caller may see.
 pub(crate) fn seen(mut status: Status, permit: &Permit) -> Status {
     status.groups.retain(|group| permit.admits(&group.name));
     status.listeners.retain(|listener| permit.admits(&listener.group));
     status.listeners.iter_mut().for_each(|listener| listener.others.retain(|other| permit.admits(other)));
     if *permit != Permit::All && status.last_reload_error.is_some() {
-        // It quotes the file.
+        // The error quotes the file.
         status.last_reload_error = Some("refused".into());
     }
     status
 }
 
-/// What a group lacks that lacks nothing.
+/// The default reason why a group has no such object.
 const NOTHING: &str = "has nothing of the kind";
 
-/// `lacks` says what a group lacks that is there and has nothing to show.
+/// Finds an object of a group; `lacks` is the reason if the group exists without it.
 fn found(
     subject: &dyn Subject,
     group: Option<&str>,
@@ -229,11 +231,11 @@ fn log(
         events::seen(&mut entries, permit);
         return to_json(StatusCode::OK, &entries);
     }
-    // A browser that comes back repeats the address and adds this: it is the newer of the two.
+    // A browser that reconnects repeats the address and adds this: it is the newer of the two.
     if let Some(last) = header(request.headers(), HeaderName::from_static("last-event-id"))
         && let Ok(last) = last.parse::<u64>()
     {
-        // Numbers start again with the process; one from the process before means nothing here.
+        // Numbers restart with the process; one of a previous process has no meaning here.
         let newest = subject.events(last.saturating_sub(1)).last().map_or(0, |entry| entry.seq);
         since = Some(if last <= newest { last } else { 0 });
     }

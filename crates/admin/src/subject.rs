@@ -1,4 +1,4 @@
-//! What the admin plane shows and acts on, as it sees it.
+//! The interfaces and data of the balancer behind the admin plane.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,101 +10,107 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Registered, Registration, Unregistered};
 
-/// Resolves when something has happened.
+/// Resolves when an event has occurred.
 pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The running balancer behind the admin plane.
 ///
-/// Reads are called on the admin thread and should take milliseconds; acts are called one at a time, on a
-/// thread where they may block. The text of an `Err` is shown to the operator as it is.
+/// Queries are called on the admin thread and should take milliseconds. Commands are called one at a time, on
+/// a thread where they may block. Operators see the text of an `Err` unchanged.
 pub trait Subject: Send + Sync + 'static {
-    /// All that is known now.
+    /// Returns the current status.
     fn status(&self) -> Status;
 
-    /// Does it let its work end, to end itself? Asked for often, so it should cost little.
+    /// Returns `true` during a graceful shutdown. It is called often, and should be fast.
     fn stopping(&self) -> bool {
         self.status().stopping
     }
 
-    /// What is known of one group; `None` if there is no such group.
+    /// Returns the status of one group; `None` if there is no such group.
     fn group(&self, name: &str) -> Option<GroupStatus> {
         self.status().groups.into_iter().find(|group| group.name == name)
     }
 
-    /// Latency of a group's requests as a classic Prometheus histogram: (upper bound in seconds,
-    /// requests that took at most so long), bounds ascending. Empty for a group that is not known.
+    /// Returns the latency of a group's requests as a classic Prometheus histogram. Each entry is an upper
+    /// bound in seconds with the number of requests up to it, in ascending order. Unknown groups have no
+    /// entries.
     fn buckets(&self, group: &str) -> Vec<(f64, u64)>;
 
-    /// The kept entries of the event log with `seq` above `since`, oldest first.
+    /// Returns the kept entries of the event log with `seq` above `since`, oldest first.
     fn events(&self, since: u64) -> Vec<Entry>;
 
-    /// Resolves when an entry is added after this call (not after its first poll); may also resolve for
-    /// no reason.
+    /// Resolves when an entry is added after this call (not after its first poll). It may also resolve
+    /// spuriously.
     fn changed(&self) -> Changed;
 
-    /// Lets the work of a member end. Without a `group`, the member's name must be found in one group only.
+    /// Drains a member. Without a `group`, only one group may have a member with this name.
     fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String>;
 
-    /// Takes a drained member back.
+    /// Undrains a member.
     fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String>;
 
-    /// Takes something out of use, or puts it back; one line for each thing that changed, none if it was so already.
+    /// Enables or disables a member, a listener or a group's balancing. Returns one line for each change;
+    /// none if it already was in that state.
     fn switch(&self, what: &Switch, on: bool) -> Result<Vec<String>, String>;
 
-    /// Reads the configuration again and puts it in force; one line for each difference. On an error the
-    /// configuration before stays.
+    /// Reloads the configuration. Returns one line for each difference. After an error the previous
+    /// configuration stays in force.
     fn reload(&self) -> Result<Vec<String>, String>;
 
-    /// Has another process take over; returns when it has, or with the reason why not: then this one goes on as before.
+    /// Hands over to another process and returns when it has taken over. After an error this process
+    /// continues.
     fn upgrade(&self, wish: &UpgradeWish) -> Result<Upgraded, String>;
 
-    /// Begins to stop; returns at once.
+    /// Begins the shutdown; returns at once.
     fn stop(&self);
 
-    /// A group explained; `None` if there is no such group.
+    /// Returns the explanation of a group; `None` if there is no such group.
     fn explain(&self, group: &str) -> Option<GroupExplanation>;
 
-    /// The last ten minutes of a group; `None` if there is no such group, or nobody keeps them.
+    /// Returns the last ten minutes of a group; `None` if there is no such group, or no history.
     fn recent(&self, _group: &str) -> Option<Recent> {
         None
     }
 
-    /// What a model says of a group under another load, or of another size. May take a tenth of a second; called where it may block.
+    /// Evaluates a model of a group for another load, or another size. It may take a tenth of a second, and
+    /// is called where it may block.
     ///
     /// # Errors
-    /// There is no such group, or no model can be made of it.
+    /// There is no such group, or no model of it is possible.
     fn suppose(&self, _ask: &Supposed) -> Result<Supposition, String> {
         Err("there is no model here".into())
     }
 
-    /// The object reference by which CORBA clients reach a group; `None` if there is no such group, or they do not.
+    /// Returns the object reference of a group for CORBA clients; `None` if there is no such group, or it has
+    /// none.
     fn reference(&self, group: &str) -> Option<Reference>;
 
-    /// Changes a setting of a group while it runs, until the next reload: `key` is `strategy`, `value` is written
-    /// as in the configuration. What changed, one line each.
+    /// Changes a setting of a running group until the next reload: `key` is `strategy`, and `value` is
+    /// written as in the configuration. Returns one line for each change.
     fn set(&self, group: &str, key: &str, value: &str) -> Result<Vec<String>, String>;
 
-    /// Takes numbers that were told of a member: which part of its sessions is to go, if it is under alert. Called
-    /// on the admin thread, unlike the other acts.
+    /// Records a load report of a member. Returns the share of its sessions to shed, if it is under alert.
+    /// Unlike the other commands it is called on the admin thread.
     fn report(&self, report: Report) -> Result<Option<Shed>, Refused>;
 
-    /// Lends a member to a client. Called on the admin thread, as the two below.
+    /// Grants a lease of a member to a client. It is called on the admin thread, as are the two below.
     fn bind(&self, group: &str, wish: &Wish) -> Result<Lease, NoLease>;
 
-    /// Prolongs a lease, which may be of another member then.
+    /// Renews a lease, which may then be of another member.
     fn renew(&self, group: &str, lease: &str, wish: &Wish) -> Result<Lease, NoLease>;
 
     /// Ends a lease.
     fn release(&self, group: &str, lease: &str) -> Result<(), NoLease>;
 
-    /// Who has leases of a group, those first that have most; `None` if there is no such group.
+    /// Returns the holders of a group's leases, those with the most first; `None` if there is no such group.
     fn leases(&self, group: &str) -> Option<Vec<Lessee>>;
 
-    /// Ends the leases of a group: of one of its members, of clients at one address, or all; how many.
+    /// Ends the leases of a group: of one of its members, of clients at one address, or all. Returns their
+    /// number.
     fn end_leases(&self, group: &str, member: Option<&str>, from: Option<IpAddr>) -> Result<usize, String>;
 
-    /// A member of a group says once more what is known of it: its lease is renewed. `None` if that is not what is known. Called on the
-    /// admin thread.
+    /// Renews the registration of a member with unchanged settings. Returns `None` if the settings differ. It
+    /// is called on the admin thread.
     fn renewed(
         &self,
         group: &str,
@@ -112,205 +118,209 @@ pub trait Subject: Send + Sync + 'static {
         asked: &Registration,
     ) -> Option<Result<Registered, Unregistered>>;
 
-    /// Takes a member into a group, or takes other settings of it.
+    /// Registers a member of a group, or changes its settings.
     fn register(&self, group: &str, member: &str, asked: &Registration) -> Result<Registered, Unregistered>;
 
-    /// Takes a registered member away.
+    /// Removes a registered member.
     fn deregister(&self, group: &str, member: &str) -> Result<(), Unregistered>;
 }
 
-/// What is supposed of a group: so many members that are alike, so much work.
+/// The assumptions of a model: the load, and a number of equal members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Supposed {
-    /// Its name.
+    /// The group's name.
     pub group: String,
-    /// Requests that come a second, at random; above 0.
+    /// The rate of requests per second, with random arrivals; above 0.
     pub rate: f64,
-    /// Members; 1 to 256.
+    /// The number of members; 1 to 256.
     pub members: u32,
-    /// Work of a request at a member, seconds; above 0.
+    /// The service demand of a request at a member, in seconds; above 0.
     pub demand: f64,
-    /// Requests that a member can work on at once at full speed; 1 to 1024.
+    /// The number of requests that a member can process in parallel at full speed; 1 to 1024.
     pub cores: u32,
 }
 
-/// What a model says of it.
+/// The results of the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Supposition {
-    /// Mean time of a request, seconds; none where more comes than can be served.
+    /// The mean response time, in seconds; `None` above the saturation.
     pub response: Option<f64>,
-    /// Part of a member that is busy.
+    /// The utilization of a member.
     pub utilization: f64,
-    /// Part of the balancer that is busy.
+    /// The utilization of the balancer.
     pub balancer: f64,
-    /// Requests a second above which they pile up.
+    /// The saturation throughput, in requests per second.
     pub saturation: f64,
-    /// What holds back first: `the members` or `the balancer`.
+    /// The bottleneck: `the members` or `the balancer`.
     pub bottleneck: String,
-    /// Name of the policy that the model has in place of the strategy.
+    /// The name of the policy that replaces the strategy in the model.
     pub policy: String,
-    /// Rates, and the mean time of a request at each, seconds; ascending.
+    /// Rates with the mean response time at each in seconds, ascending.
     pub curve: Vec<(f64, f64)>,
 }
 
-/// What an operator can take out of use and put back.
+/// An object that an operator can disable and enable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Switch {
-    /// A member: out of use it gets nothing new, at once and without anybody being told, and keeps what it has.
+    /// A member. While it is disabled it gets no new work, at once and without a notification, and keeps its
+    /// current work.
     Member {
-        /// Its group; may be left out if only one has it.
+        /// The group; optional if only one has the member.
         group: Option<String>,
-        /// As configured.
+        /// The member's name as configured.
         name: String,
     },
-    /// A listener, by its address, after the protocol and a colon if it takes that: out of use it accepts nothing.
+    /// A listener, by its address, after the protocol and a colon if that is ambiguous. While it is disabled
+    /// it accepts no connections.
     Listener(String),
-    /// The balancing of a group: out of use its members take equal turns, whatever their loads.
+    /// The balancing of a group. While it is disabled its members take equal turns, independent of their
+    /// loads.
     Balancing(String),
 }
 
-/// How another process is to take over.
+/// The options of an upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpgradeWish {
-    /// The program to run, an absolute path; the one that runs now, as it is on disk, if `None`.
+    /// The program to run, an absolute path; the current one's file if `None`.
     pub binary: Option<String>,
-    /// How long it may take to be ready, seconds; between [`UPGRADE_SECONDS`].
+    /// The time limit until it is ready, in seconds; between [`UPGRADE_SECONDS`].
     pub timeout_seconds: Option<f64>,
 }
 
-/// The shortest and the longest time that another process may be given to be ready, seconds.
+/// The range of the time limit of an upgrade, in seconds.
 pub const UPGRADE_SECONDS: std::ops::RangeInclusive<f64> = 1.0..=600.0;
 
-/// Another process has taken over.
+/// The result of an upgrade.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upgraded {
-    /// Its number.
+    /// The new process' ID.
     pub pid: u32,
-    /// Its version.
+    /// The new process' version.
     pub version: String,
-    /// Client connections that end with the process before it.
+    /// The number of client connections that end with the old process.
     pub connections: u64,
 }
 
 /// The object reference of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reference {
-    /// Whose.
+    /// The group's name.
     pub group: String,
     /// The object's type; may be empty.
     pub type_id: String,
-    /// As `IOR:…`.
+    /// The reference as `IOR:…`.
     pub ior: String,
-    /// As `corbaloc:…`.
+    /// The reference as `corbaloc:…`.
     pub corbaloc: String,
 }
 
-/// Numbers told of a member.
+/// A load report: numbers about a member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Its group; `None` for all that have it.
+    /// The group; `None` for all groups with this member.
     pub group: Option<String>,
-    /// As configured (`host:port`), or its address.
+    /// The member as configured (`host:port`), or its address.
     pub member: String,
-    /// By name; any text, any number: whoever takes them looks at them.
+    /// The values by name; the receiver validates names and numbers.
     pub values: Vec<(String, f64)>,
-    /// How old they were when they were sent, seconds.
+    /// The age of the values when they were sent, in seconds.
     pub age_seconds: Option<f64>,
 }
 
-/// Why a report was not taken: one line for whoever sent it.
+/// The reason why a report was rejected: one line for its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// There is no such group or member (404).
     Unknown(String),
-    /// It cannot be used as it is (422).
+    /// The report is invalid (422).
     Wrong(String),
-    /// There are too many (429).
+    /// The reports exceed the rate limit (429).
     TooFast(String),
 }
 
-/// What a client asks for that wants a member, or to keep it.
+/// A client's request for a lease, or for its renewal.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wish {
-    /// Who it is: for strategies that read a key, and so that it gets the member again that it has a lease of.
+    /// The client's key: for strategies that use one, and so that the client gets the same member again if it
+    /// has a lease.
     pub key: Option<String>,
-    /// For how long, seconds; finite, between [`LEASE_SECONDS`].
+    /// The duration in seconds; finite, between [`LEASE_SECONDS`].
     pub lease_seconds: Option<f64>,
-    /// Members that it does not want, by name.
+    /// The names of members to avoid.
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// Where it asks from; `None` over a unix socket.
+    /// The client's address; `None` over a unix socket.
     #[serde(skip)]
     pub from: Option<IpAddr>,
 }
 
-/// The shortest and the longest lease, seconds.
+/// The range of lease durations, in seconds.
 pub const LEASE_SECONDS: std::ops::RangeInclusive<f64> = 1.0..=3600.0;
 
-/// A member, lent.
+/// A lease of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lease {
-    /// As configured: `host:port`.
+    /// The member as configured: `host:port`.
     pub member: String,
-    /// Where it is: an IP address and a port.
+    /// The member's IP address and port.
     pub address: String,
-    /// The lease's number, which nobody can guess.
+    /// The lease's number, which is unpredictable.
     pub lease: String,
-    /// For how long from now, seconds.
+    /// The time until it expires, in seconds.
     pub lease_seconds: f64,
-    /// Is it another member than before, or at another address?
+    /// Whether the member or its address has changed.
     pub moved: bool,
-    /// Why this one, for people.
+    /// The reason for this member, for people.
     pub why: String,
 }
 
-/// Leases of one member that clients at one address have.
+/// The leases of one member held by clients at one address.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lessee {
-    /// As configured; `None` for what a long list leaves out.
+    /// The member as configured; `None` for the rest of a long list.
     pub member: Option<String>,
-    /// Where they were asked from; `None` over a unix socket, and for what a long list leaves out.
+    /// The clients' address; `None` over a unix socket, and for the rest of a long list.
     pub from: Option<IpAddr>,
-    /// How many.
+    /// The number of leases.
     pub leases: usize,
-    /// Until the last of them ends, if none is renewed; seconds.
+    /// The time until the last of them expires without renewal, in seconds.
     pub left_seconds: f64,
 }
 
-/// Why there is no lease: one line for whoever asked.
+/// The reason why no lease was granted: one line for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoLease {
     /// There is no such group or lease (404).
     Unknown(String),
-    /// There is no member that could be used (503).
+    /// No member is usable (503).
     Nobody(String),
-    /// All have as much to do as they can, or there are too many leases (429).
+    /// All members are at their limits, or there are too many leases (429).
     Refused(String),
 }
 
-/// One entry of the event log.
+/// An entry of the event log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Counts entries from 1 since the start of the process, without holes.
+    /// The sequence number, from 1 since the start of the process, without gaps.
     pub seq: u64,
-    /// Wall-clock time, milliseconds since 1970.
+    /// The wall-clock time, milliseconds since 1970.
     pub unix_ms: u64,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// The group concerned; empty for the whole process.
     pub group: String,
     /// The member concerned.
     pub member: Option<String>,
-    /// One sentence for a person.
+    /// One sentence for people.
     pub why: String,
-    /// The numbers it was decided on, by name; finite.
+    /// The figures behind the decision, by name; finite.
     pub inputs: BTreeMap<String, f64>,
 }
 
 impl Entry {
-    /// Stamps an event of the brain with its place in the log.
+    /// Creates the log entry of an event of the brain.
     pub fn new(seq: u64, unix_ms: u64, event: &Event) -> Self {
         Self {
             seq,
@@ -319,7 +329,7 @@ impl Entry {
             group: event.group.to_string(),
             member: event.member.as_deref().map(str::to_owned),
             why: event.why.clone(),
-            // JSON has no word for infinity.
+            // JSON cannot represent infinity.
             inputs: event.inputs.iter().filter(|(_, value)| value.is_finite()).cloned().collect(),
         }
     }

@@ -1,7 +1,7 @@
-//! What a Supervisor shows and acts on, as the admin plane sees it.
+//! A Supervisor in the admin plane: its status and its operations.
 //!
-//! What processes were started with, and what they said before they ended, may name what is nobody's business: it is for those who
-//! may start them.
+//! The arguments of processes and their last output may be confidential: only callers that may start a
+//! process see them.
 
 mod metrics;
 
@@ -21,56 +21,56 @@ use crate::verb::Verb;
 
 /// The running Supervisor behind the admin plane.
 ///
-/// [`Supervisor::processes`] is called on the admin thread and takes no time; everything else on a thread where it may
-/// block, acts one at a time. The text of an error is shown to the operator as it is.
+/// [`Supervisor::processes`] is called on the admin thread and must not block. All other methods run on a
+/// thread that may block, operations one at a time. Operators see the text of an error unchanged.
 pub trait Supervisor: Send + Sync + 'static {
-    /// All processes, in the order of the file.
+    /// Returns all processes, in the order of the file.
     fn processes(&self) -> Household;
 
-    /// The same, with what each process says of itself.
+    /// Returns all processes, each with its own status.
     fn view(&self) -> Household;
 
-    /// Has something done with a process; how it is then.
+    /// Performs an operation on a process and returns its new status.
     ///
     /// # Errors
-    /// There is no such process, or it cannot be done.
+    /// There is no such process, or the operation is impossible.
     fn tell(&self, process: &str, act: Act) -> Result<ProcessStatus, Denied>;
 
-    /// Reads the file again and puts it in force; one line for each difference.
+    /// Reads the file again and applies it. Returns one line for each difference.
     ///
     /// # Errors
-    /// The file is wrong; the one before stays in force.
+    /// The file is invalid; the previous one stays in force.
     fn reload(&self) -> Result<Vec<String>, String>;
 
-    /// Begins to end; returns at once.
+    /// Begins the shutdown; returns at once.
     fn shut_down(&self, children: Children);
 }
 
-/// What can be done with a process.
+/// The operations on a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Start it, unless it runs.
+    /// Starts the process, unless it runs.
     Start,
-    /// Stop it, for good.
+    /// Stops the process permanently.
     Stop,
-    /// Stop it and start it again.
+    /// Stops the process and starts it again.
     Restart,
-    /// Have it read its configuration again.
+    /// Makes the process read its configuration again.
     Reload,
 }
 
-/// What becomes of the processes when their Supervisor ends.
+/// The treatment of the processes when their Supervisor ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Children {
-    /// They are stopped first.
+    /// The processes are stopped first.
     #[default]
     Stop,
-    /// They go on. A Supervisor that is started later finds them.
+    /// The processes continue, and a later Supervisor finds them.
     Leave,
 }
 
 impl Children {
-    /// What becomes of them, in an answer.
+    /// Returns the treatment in the terms of a response.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Stop => "stopping",
@@ -79,91 +79,91 @@ impl Children {
     }
 }
 
-/// Why something was not done.
+/// The reason why an operation was not performed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// There is no such process (404).
     Unknown(String),
-    /// It cannot be done now (422).
+    /// The operation is impossible now (422).
     Impossible(String),
 }
 
-/// A Supervisor and its processes. Field names are what `-o json` prints, so they are a contract.
+/// A Supervisor and its processes. `-o json` prints the field names, so they are a contract.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Household {
-    /// Version of this shape; raised when a field changes its meaning.
+    /// The version of this format; incremented when a field changes its meaning.
     pub schema: u32,
-    /// Of the binary.
+    /// The version of the binary.
     pub version: String,
-    /// Process id of the Supervisor.
+    /// The process ID of the Supervisor.
     pub pid: u32,
-    /// When it started, milliseconds since 1970.
+    /// The start time, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// Is it ending?
+    /// Whether it is shutting down.
     pub stopping: bool,
-    /// Why the last reload was refused; none if it was not.
+    /// The reason why the last reload was rejected; `None` if it succeeded.
     pub reload_error: Option<String>,
-    /// In the order of the file.
+    /// The processes, in the order of the file.
     pub processes: Vec<ProcessStatus>,
 }
 
 /// One process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// As configured.
+    /// The name as configured.
     pub name: String,
-    /// As configured.
+    /// The command as configured.
     pub command: Vec<String>,
-    /// What it is doing.
+    /// The state.
     pub state: Phase,
-    /// Why, for a person.
+    /// The reason for the state, for people.
     pub why: String,
-    /// Since when, milliseconds since 1970.
+    /// The time of the last change of state, milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Process id, while it runs.
+    /// The process ID, while it runs.
     pub pid: Option<u32>,
-    /// Was it found running, started by a Supervisor before this one?
+    /// Whether it was found running, started by a previous Supervisor.
     pub adopted: bool,
-    /// Does it run with another command or environment than the file has now? A restart puts that right.
+    /// Whether its command or environment differs from the file; a restart corrects this.
     pub outdated: bool,
-    /// How often it was started again.
+    /// The number of restarts.
     pub restarts: u64,
-    /// Failures in a row.
+    /// The number of consecutive failures.
     pub failures: u32,
-    /// When it is started again, milliseconds since 1970.
+    /// The time of the next start, milliseconds since 1970.
     pub next_start_unix_ms: Option<u64>,
-    /// How it ended last.
+    /// The last exit.
     pub last_exit: Option<LastExit>,
-    /// What it says of itself, where it was asked: see [`Supervisor::view`].
+    /// The process' own status, if it was queried: see [`Supervisor::view`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub says: Option<Says>,
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastExit {
-    /// Code or signal.
+    /// The exit code or signal.
     pub ending: Ending,
-    /// The same for a person.
+    /// The same as text for people.
     pub reason: String,
-    /// When, milliseconds since 1970.
+    /// The time, milliseconds since 1970.
     pub unix_ms: u64,
     /// The last lines of its standard error before that.
     pub lines: Vec<String>,
 }
 
-/// What a process says of itself.
+/// A process' own status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Says {
-    /// Is all well, by its own account?
+    /// Whether the process considers itself healthy.
     pub well: bool,
-    /// For a person, a line each.
+    /// The status as lines of text for people.
     pub lines: Vec<String>,
-    /// The numbers behind them; null if it could not be asked.
+    /// The underlying data; null if the process could not be queried.
     pub facts: Value,
 }
 
-/// What is to become of the processes, in a query.
+/// Parses the treatment of the processes from a query.
 pub(crate) fn read_children(query: &str) -> Result<Children, String> {
     match query {
         "" | "children=stop" => Ok(Children::Stop),
@@ -172,7 +172,7 @@ pub(crate) fn read_children(query: &str) -> Result<Children, String> {
     }
 }
 
-/// Shows what `verb` asks a Supervisor for; `permit` admits some of the processes.
+/// Responds to a query about a Supervisor; `permit` admits some of the processes.
 pub(crate) async fn show(
     plane: &Plane,
     supervisor: &Arc<dyn Supervisor>,
@@ -201,7 +201,7 @@ pub(crate) async fn show(
             }
         }
         Verb::Household => {
-            // Those that are asked may take their time. One view at a time: each is a crowd of questions.
+            // The queried processes may be slow. Only one view at a time, as each causes many queries.
             let _turn = plane.turns.looks.lock().await;
             let supervisor = Arc::clone(supervisor);
             match tokio::task::spawn_blocking(move || supervisor.view()).await {
@@ -213,7 +213,7 @@ pub(crate) async fn show(
     }
 }
 
-/// Of which processes the caller may see what they were started with and what they said.
+/// Returns the processes whose arguments and output the caller may see.
 pub(crate) fn trusted(plane: &Plane, caller: &Caller) -> Permit {
     match plane.powers {
         Powers::Act => plane.permit(caller, Verb::ProcessStart),
@@ -221,8 +221,8 @@ pub(crate) fn trusted(plane: &Plane, caller: &Caller) -> Permit {
     }
 }
 
-/// As much of a household as a caller may see: the processes that `permit` admits, and of those that `trusted` admits what they
-/// were started with and what they said.
+/// Reduces a status to what the caller may see: the processes that `permit` admits, with arguments and output
+/// only for those that `trusted` admits.
 pub(crate) fn seen(mut household: Household, permit: &Permit, trusted: &Permit) -> Household {
     household.processes.retain(|process| permit.admits(&process.name));
     for process in household.processes.iter_mut().filter(|process| !trusted.admits(&process.name)) {
@@ -232,13 +232,13 @@ pub(crate) fn seen(mut household: Household, permit: &Permit, trusted: &Permit) 
         }
     }
     if *trusted != Permit::All && household.reload_error.is_some() {
-        // It quotes the file.
+        // The error quotes the file.
         household.reload_error = Some("refused".into());
     }
     household
 }
 
-/// Does what is to be done with a Supervisor.
+/// Performs an operation on a Supervisor.
 pub(crate) fn done(supervisor: &dyn Supervisor, order: Order) -> Outcome {
     match order {
         Order::Process { name, act } => match supervisor.tell(&name, act) {
@@ -254,7 +254,7 @@ pub(crate) fn done(supervisor: &dyn Supervisor, order: Order) -> Outcome {
             supervisor.shut_down(children);
             Ok((StatusCode::ACCEPTED, json!({"stopping": true, "children": children.word()})))
         }
-        // Found among the paths of a Supervisor, it is one of those above.
+        // The path belongs to a Supervisor, so the operation is one of those above.
         _ => Err(refused("a Supervisor does nothing of the kind".into())),
     }
 }

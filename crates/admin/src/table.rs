@@ -1,52 +1,52 @@
-//! The table of a group's members, as the dashboard and `plimsoll top` show it alike: which columns there are, what stands in them,
+//! The table of a group's members, for both the dashboard and `plimsoll top`: its columns, their contents,
 //! and a member's load with its marks in one unit.
 //!
-//! Where it is known how many requests a second a member can do, its load is the part of that in use, and the load line stands at the
-//! whole. The marks that strategies set by themselves or are given stand on the same scale: loads are taken to grow with the requests,
-//! and a limit of requests at once is, by Little's law, so many requests a second at the response times of now. Where it is not known
-//! the load is the one that is reported, or requests at once, on one scale for the whole group.
+//! If a member's capacity in requests per second is known, its load is the utilized part of it, and the load
+//! line is at 1. The marks of strategies use the same scale. Loads are assumed proportional to requests. By
+//! Little's law, a limit of requests in flight is a rate at the current response times. If the capacity is
+//! unknown, the load is the reported one, or the requests in flight, on one scale for the whole group.
 
 use std::collections::HashMap;
 
 use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberExplanation, MemberRecent, MemberStatus};
 use serde::Serialize;
 
-/// Columns, from the left. Those of reports, bindings and sheds may be left out where no member has any.
+/// The columns, from the left. Those of reports, bindings and sheds may be omitted if no member has any.
 pub const COLUMNS: [&str; 11] =
     ["Member", "State", "Load", "Report", "Bindings", "Rate", "p50", "p99", "Errors", "Sheds", "Why"];
 
-/// How far beyond the load line a scale goes.
+/// The end of a scale relative to the load line.
 const BEYOND: f64 = 1.25;
-/// So much of the room below and beside is not a load: marks are not computed from less.
+/// The threshold of load, and of requests in flight, below which marks are not computed.
 const LEAST: f64 = 0.02;
 
-/// How something stands; a class of the style sheet. A glyph and a word always say the same.
+/// The severity of a state; a class of the style sheet. A glyph and a word always express the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
     /// As it should be.
     Good,
-    /// Out of use on purpose, or nothing is known.
+    /// Disabled on purpose, or unknown.
     Off,
-    /// On its way, or close to a limit.
+    /// In transition, or close to a limit.
     Fair,
     /// Not as it should be.
     Bad,
 }
 
-/// What the loads of a group are counted in, and how far their bars go.
+/// The unit of a group's loads, and the length of their bars.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// Parts of what each can do.
+    /// The utilized part of each member's capacity.
     Capacity,
-    /// Reported loads, up to so much.
+    /// Reported loads, up to this value.
     Load(f64),
-    /// Requests at once, up to so many.
+    /// Requests in flight, up to this value.
     Flight(f64),
 }
 
 impl Scale {
-    /// The one that fits most members that can be used.
+    /// Returns the scale that fits most usable members.
     pub fn of(group: &GroupStatus, recent: &[MemberRecent]) -> Self {
         let usable: Vec<&MemberStatus> =
             group.members.iter().filter(|member| member.state.eligible()).collect();
@@ -58,7 +58,7 @@ impl Scale {
         let loads = most(&mut group.members.iter().filter_map(|member| member.load_effective));
         if loads > 0.0 {
             let marks = recent.iter().flat_map(|member| [member.alert_above, member.reject_above]);
-            // A mark far away would make bars of nothing.
+            // A distant mark would shorten all bars to nothing.
             let marks = most(&mut marks.flatten().filter(|mark| *mark <= 5.0 * loads));
             return Self::Load(loads.max(marks));
         }
@@ -69,7 +69,7 @@ impl Scale {
         Self::Flight(flights.max(limits))
     }
 
-    /// For the heading of the column.
+    /// Returns the description in the column's heading.
     pub fn about(self) -> &'static str {
         match self {
             Self::Capacity => "load now as a part of what the member is predicted to carry",
@@ -78,7 +78,7 @@ impl Scale {
         }
     }
 
-    /// How far bars go.
+    /// Returns the value at the end of the bars.
     pub fn most(self) -> f64 {
         match self {
             Self::Capacity => BEYOND,
@@ -90,23 +90,23 @@ impl Scale {
 /// A member's load and its load line, all in the unit of the scale.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Load {
-    /// None where it is not known.
+    /// The current load; `None` if it is unknown.
     pub now: Option<f64>,
-    /// From here on it gets nothing new.
+    /// The load from which it gets no new work.
     pub reject: Option<f64>,
-    /// From here on it sheds.
+    /// The load from which it sheds.
     pub critical: Option<f64>,
-    /// Where it is predicted to be saturated.
+    /// The predicted saturation.
     pub saturation: Option<f64>,
-    /// What it is predicted to carry, requests a second.
+    /// The predicted capacity, in requests per second.
     pub capacity: Option<f64>,
-    /// How it stands.
+    /// The severity.
     #[serde(skip)]
     pub tone: Tone,
 }
 
 impl Load {
-    /// Of a member of a group with that scale.
+    /// Computes the load of a member in a group with that scale.
     pub fn of(member: &MemberStatus, recent: Option<&MemberRecent>, scale: Scale) -> Self {
         let load = member.load_effective;
         let [reject, critical] = match recent {
@@ -166,46 +166,46 @@ impl Load {
     }
 }
 
-/// A part of what a member can do, and all of it.
+/// Returns the utilized part of a member's capacity, and the capacity.
 fn used(member: &MemberStatus) -> Option<(f64, f64)> {
     let line = member.load_line.as_ref()?;
     Some((line.used?, line.capacity?))
 }
 
-/// A member with the limit that the strategy found for it by itself, where it has no other.
+/// Returns a member with the limit that the strategy has learned for it, if it has no other.
 pub fn with_limit(member: &MemberStatus, explained: Option<&MemberExplanation>) -> MemberStatus {
     let figure = explained.and_then(|own| own.figures.iter().find(|figure| figure.name == "limit"));
     let found = figure.map(|figure| figure.value).filter(|limit| *limit >= 1.0 && *limit < 1e9);
     MemberStatus { limit: member.limit.or_else(|| found.map(|limit| limit.round() as u32)), ..member.clone() }
 }
 
-/// What stands in the other columns.
+/// The contents of the other columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Since its load was measured, or it said with an answer what it can do, seconds.
+    /// The time since its last load report, or its last capacity report in a response, in seconds.
     pub report_age: Option<f64>,
-    /// Sessions that are bound to it, and leases of it.
+    /// The sessions bound to it, and its leases.
     pub bindings: u64,
-    /// Requests that ended, a second, over the last ten seconds.
+    /// The completed requests per second, over the last ten seconds.
     pub rate: Option<f64>,
-    /// Of about the last ten seconds, seconds; since the start where nobody counts the last ones.
+    /// The median latency of about the last ten seconds, in seconds; since the start without a history.
     pub p50: Option<f64>,
-    /// Likewise.
+    /// The 99th percentile of the same.
     pub p99: Option<f64>,
-    /// Requests that failed, a second, over the last ten seconds.
+    /// The failed requests per second, over the last ten seconds.
     pub failing: f64,
-    /// Those that failed since the start.
+    /// The failed requests since the start.
     pub failures: u64,
-    /// Sessions that were sent elsewhere in the last minute.
+    /// The sessions moved elsewhere in the last minute.
     pub moved_lately: u64,
-    /// And since the start.
+    /// The sessions moved elsewhere since the start.
     pub moved: u64,
-    /// Part of its sessions that is to go now.
+    /// The share of its sessions to shed now.
     pub alert_share: f64,
 }
 
 impl Figures {
-    /// Of a member, and what is known of its last seconds.
+    /// Computes the figures of a member with its history.
     pub fn of(member: &MemberStatus, recent: Option<&MemberRecent>, bound: u64) -> Self {
         let all = member.latency;
         let since_start = |seconds: f64| (all.count > 0 && recent.is_none()).then_some(seconds);
@@ -230,7 +230,7 @@ impl Figures {
     }
 }
 
-/// Sessions that listeners of a group have bound to its members, by name.
+/// Returns the number of sessions that a group's listeners have bound to each member, by name.
 pub fn bound<'l>(listeners: impl Iterator<Item = &'l ListenerStatus>) -> HashMap<&'l str, u64> {
     let mut bound = HashMap::new();
     for binding in listeners.flat_map(|listener| &listener.bindings) {
@@ -239,7 +239,7 @@ pub fn bound<'l>(listeners: impl Iterator<Item = &'l ListenerStatus>) -> HashMap
     bound
 }
 
-/// Does a group bind sessions at all, or lend members?
+/// Returns `true` if a group binds sessions or grants leases.
 pub fn binds<'l>(group: &GroupStatus, mut listeners: impl Iterator<Item = &'l ListenerStatus>) -> bool {
     group.members.iter().any(|member| member.leases > 0)
         || listeners.any(|listener| listener.binding != "per_request")

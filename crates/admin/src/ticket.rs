@@ -1,8 +1,8 @@
-//! Tickets of people and programs: Kerberos, by `Authorization: Negotiate` (RFC 4559).
+//! Kerberos tickets of people and programs, by `Authorization: Negotiate` (RFC 4559).
 //!
-//! What a ticket is worth the system's library says (crate `kerberos`), which looks into the keytab and the list of
-//! tickets that were taken before: files and locks. That is done on a thread for such things, so that whoever sends
-//! tickets keeps only other tickets waiting. A token counts for the request that it came with; the next one brings its own.
+//! The system's library verifies tickets (crate `kerberos`). It reads the keytab and the replay cache: files
+//! and locks. This runs on a thread for blocking work, so that clients with tickets delay only each other. A
+//! ticket authenticates one request; the next one needs its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use plimsoll_kerberos::{Accepted, Acceptor, Channel};
 
 use crate::access::Caller;
 
-/// Judges tickets.
+/// Verifies tickets.
 #[derive(Debug)]
 pub(crate) struct Tickets(Arc<Acceptor>);
 
-/// One that was sent.
+/// A received ticket.
 pub(crate) struct Ticket {
     text: String,
     channel: Channel,
@@ -26,23 +26,25 @@ pub(crate) struct Ticket {
 }
 
 impl Tickets {
+    /// Opens the keytab.
+    ///
     /// # Errors
-    /// Kerberos is not built in, or the keytab cannot be used.
+    /// Kerberos is not built in, or the keytab is unusable.
     pub(crate) fn open(keytab: &Path) -> Result<Self, String> {
         Acceptor::open(keytab).map(|acceptor| Self(Arc::new(acceptor)))
     }
 
-    /// What follows `Negotiate`, on a connection.
+    /// Creates a ticket from the text after `Negotiate` on a connection.
     pub(crate) fn ticket(&self, text: &str, channel: Channel) -> Ticket {
         Ticket { text: text.to_owned(), channel, acceptor: Arc::clone(&self.0) }
     }
 }
 
 impl Ticket {
-    /// Whose it is, and the proof to go with the answer.
+    /// Verifies the ticket. Returns the caller, and the proof for the response.
     ///
     /// # Errors
-    /// Why it does not count; nothing of it is in there.
+    /// The reason why the ticket is invalid, without its contents.
     pub(crate) async fn check(self) -> Result<(Caller, Proof), String> {
         let judged =
             tokio::task::spawn_blocking(move || self.acceptor.accept(&self.text, self.channel)).await;
@@ -60,11 +62,11 @@ impl std::fmt::Debug for Ticket {
     }
 }
 
-/// That we have the service's key.
+/// The proof that the server has the service's key.
 pub(crate) struct Proof(String);
 
 impl Proof {
-    /// Goes with the answer, whatever that is.
+    /// Adds the proof to any response.
     pub(crate) fn add<B>(&self, answer: &mut Response<B>) {
         if let Ok(value) = HeaderValue::from_str(&format!("Negotiate {}", self.0)) {
             answer.headers_mut().append(WWW_AUTHENTICATE, value);

@@ -1,9 +1,10 @@
-//! The door behind TLS 1.3: who comes has a certificate of ours, or will show a token or a ticket.
+//! The endpoint with TLS 1.3: clients authenticate with a certificate, or later with a token or a ticket.
 //!
-//! A client certificate must lead to one of the authorities in `client_ca` and carry exactly one URI, an SPIFFE id of the
-//! trust domain (X509-SVID, section 5.2); without tokens and tickets there is no connection without one. Sessions are never
-//! resumed: each connection proves again who comes, by the authorities that are trusted then. The files may be replaced
-//! at any time, in any order: while key and certificate do not fit, those before are used.
+//! A client certificate must be issued by an authority in `client_ca` and contain exactly one URI, a SPIFFE
+//! ID of the trust domain (X509-SVID, section 5.2). Without tokens and tickets, connections require one.
+//! Sessions are never resumed: each connection authenticates anew with the currently trusted authorities. The
+//! files may be replaced at any time, in any order: while key and certificate do not match, the previous ones
+//! are used.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,26 +26,26 @@ use yasna::{ASN1Result, Tag, parse_der};
 use crate::access::{Caller, spiffe_id};
 use crate::files::Files;
 
-/// Where to listen for commands with TLS, and by what.
+/// The address and the certificates of control over TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// Port 0 takes a free one.
+    /// The address; port 0 selects a free one.
     pub address: SocketAddr,
-    /// Our certificate and those between it and its authority, PEM.
+    /// The server's certificate and the intermediate ones, PEM.
     pub certificate: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// The authorities of client certificates, PEM; `None` if only tokens and tickets count.
+    /// The authorities of client certificates, PEM; `None` if only tokens and tickets are accepted.
     pub client_ca: Option<PathBuf>,
-    /// The trust domain that client certificates must be of.
+    /// The required trust domain of client certificates.
     pub trust_domain: Option<String>,
 }
 
-/// Who is at the other end of a connection.
+/// The identity of a connection's peer.
 #[derive(Debug)]
 pub(crate) struct Met {
     pub(crate) caller: Caller,
-    /// Over TLS: what a ticket must be bound to.
+    /// The channel binding of tickets, over TLS.
     pub(crate) channel: Option<Channel>,
 }
 
@@ -54,7 +55,7 @@ impl From<Caller> for Met {
     }
 }
 
-/// Greets whoever comes.
+/// Accepts TLS connections.
 #[derive(Debug)]
 pub(crate) struct Welcome {
     files: Files<ServerConfig>,
@@ -62,10 +63,11 @@ pub(crate) struct Welcome {
 }
 
 impl Welcome {
-    /// `strangers`: may somebody come without a certificate, to show a token or a ticket?
+    /// Reads the files; `strangers` permits clients without a certificate, which authenticate with a token or
+    /// a ticket.
     ///
     /// # Errors
-    /// Which file is wrong, and why.
+    /// The invalid file, and the reason.
     pub(crate) fn open(tls: &Tls, strangers: bool) -> Result<Self, String> {
         let names: Vec<PathBuf> =
             [&tls.certificate, &tls.key].into_iter().chain(&tls.client_ca).cloned().collect();
@@ -79,10 +81,10 @@ impl Welcome {
         Ok(Self { files, trust_domain: tls.trust_domain.clone() })
     }
 
-    /// Shakes hands; who it is.
+    /// Performs the handshake and returns the peer's identity.
     ///
     /// # Errors
-    /// Why not, for the audit log: the other side has been told by an alert of TLS, or has gone.
+    /// The reason of the failure, for the audit log: the peer has received a TLS alert, or has disconnected.
     pub(crate) async fn meet(&self, stream: TcpStream) -> Result<(TlsStream<TcpStream>, Met), String> {
         let config = self.files.now("the certificates of [admin.tls]");
         let stream =
@@ -97,7 +99,7 @@ impl Welcome {
         Ok((stream, Met { caller, channel }))
     }
 
-    /// Whose certificate it is; that it is valid has been found already.
+    /// Returns the caller of a certificate that has already been verified.
     fn named(&self, certificate: &CertificateDer<'_>) -> Result<Caller, String> {
         let parsed = webpki::EndEntityCert::try_from(certificate)
             .map_err(|why| format!("the client certificate cannot be read: {why:?}"))?;
@@ -109,7 +111,7 @@ impl Welcome {
         if Some(domain) != self.trust_domain.as_deref() {
             return Err(format!("the client certificate is of another trust domain: {name}"));
         }
-        // A connection may live for longer.
+        // A connection may live longer.
         let until = ends(certificate).map_err(|why| {
             format!("the time at which the client certificate ends cannot be read: {why:?}")
         })?;
@@ -117,14 +119,14 @@ impl Welcome {
     }
 }
 
-/// The last second in which a certificate is valid, since 1970: `notAfter` (RFC 5280, section 4.1.2.5), which webpki checks and
-/// does not tell.
+/// Returns the last second of a certificate's validity, since 1970: `notAfter` (RFC 5280, section 4.1.2.5).
+/// webpki checks it, but does not return it.
 fn ends(certificate: &[u8]) -> ASN1Result<u64> {
     parse_der(certificate, |reader| {
         reader.read_sequence(|parts| {
             let until = parts.next().read_sequence(|fields| {
                 fields.read_optional(|version| version.read_tagged(Tag::context(0), |it| it.read_u8()))?;
-                // Serial number, algorithm of the signature, issuer.
+                // Serial number, signature algorithm, issuer.
                 for _ in 0..3 {
                     fields.next().read_der()?;
                 }
@@ -148,7 +150,7 @@ fn ends(certificate: &[u8]) -> ASN1Result<u64> {
     })
 }
 
-/// `files`: certificate, key and, if there is one, the authorities.
+/// Builds the configuration; `files` are certificate, key and, if there is one, the authorities.
 fn config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Result<ServerConfig, String> {
     let named = |place: usize, why: String| {
         format!("{}: {why}", names.get(place).map(|name| name.display().to_string()).unwrap_or_default())
@@ -156,7 +158,7 @@ fn config(names: &[PathBuf], files: &[Vec<u8>], strangers: bool) -> Result<Serve
     let [certificate, key, authorities @ ..] = files else { return Err("no certificate and key".into()) };
     let chain = certificates(certificate).map_err(|why| named(0, why))?;
     let key = PrivateKeyDer::from_pem_slice(key)
-        // What is in the file is not told.
+        // The error does not reveal the contents.
         .map_err(|_| named(1, "no private key in PEM form is in it".into()))?;
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = match authorities.first() {

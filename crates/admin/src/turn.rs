@@ -1,4 +1,4 @@
-//! Who does something when.
+//! Serializes operations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -6,27 +6,27 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use hyper::StatusCode;
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
-/// Members that register at once. Some have names that take long to look up.
+/// The maximum number of concurrent registrations. Some members' names take long to resolve.
 const MEMBERS: usize = 8;
 
 pub(crate) struct Turns {
-    /// One at a time: a reload during a drain is nobody's friend.
+    /// The lock for one operation at a time: a reload must not run during a drain.
     order: Arc<Mutex<()>>,
     members: Arc<Semaphore>,
-    /// Is that what is done?
+    /// Whether the operation in progress is an upgrade.
     upgrade: Arc<AtomicBool>,
-    /// One at a time: looks that ask others, or may take their time.
+    /// The lock for one query at a time, for those that are slow or query others.
     pub(crate) looks: Mutex<()>,
 }
 
-/// Somebody's turn, for as long as it lives.
+/// The guard of an operation in progress.
 pub(crate) enum Turn {
     Order { _order: OwnedMutexGuard<()> },
     Member { _place: Option<OwnedSemaphorePermit> },
     Upgrade { _order: OwnedMutexGuard<()>, begun: Arc<AtomicBool> },
 }
 
-/// Not now, and why.
+/// A rejection with its reason.
 type NotNow = (StatusCode, &'static str);
 
 impl Turns {
@@ -39,10 +39,10 @@ impl Turns {
         }
     }
 
-    /// What an operator does.
+    /// Begins an operator's operation, after the current one.
     ///
     /// # Errors
-    /// An upgrade is under way: when it has ended another process is to be asked.
+    /// An upgrade is in progress: afterwards another process is responsible.
     pub(crate) async fn order(&self) -> Result<Turn, NotNow> {
         let over = || {
             let why = "an upgrade is under way: wait for its end";
@@ -52,16 +52,16 @@ impl Turns {
         Ok(Turn::Order { _order: Arc::clone(&self.order).lock_owned().await })
     }
 
-    /// What a member says of itself. Nobody who operates waits for that.
+    /// Begins a member's operation, which never delays operators.
     pub(crate) async fn member(&self) -> Turn {
-        // The semaphore is never closed; if it were, nobody would have to wait.
+        // The semaphore is never closed; if it were, no waiting would be necessary.
         Turn::Member { _place: Arc::clone(&self.members).acquire_owned().await.ok() }
     }
 
-    /// An upgrade.
+    /// Begins an upgrade.
     ///
     /// # Errors
-    /// Something else is done: nobody wants it done a while later, to another process.
+    /// Another operation is in progress: the command must not be delayed until another process runs.
     pub(crate) fn upgrade(&self) -> Result<Turn, NotNow> {
         let order = Arc::clone(&self.order).try_lock_owned().map_err(|_| {
             (StatusCode::CONFLICT, "an upgrade or another command is under way: wait for its end")

@@ -1,112 +1,114 @@
-//! What can be asked of a balancer, a lottery's daemon or a Supervisor: one named verb for each path, in one table.
+//! The operations of a balancer, a lottery daemon and a Supervisor: one named operation for each path, in one
+//! table.
 //!
-//! The table is all there is: a request is found in it, what its caller may do is looked up by its verb, the audit log
-//! names the verb, and the index, the OpenAPI document and the tests of who may do what are made of it. A new path is a
-//! variant of [`Verb`], its line in [`ROUTES`] and what it does. Where several serve one path, it means the same to each.
+//! The table is the single definition. Requests are matched with it, permissions are looked up by operation,
+//! and the audit log contains its names. The index, the OpenAPI document and the tests of permissions are
+//! generated from it. A new path is a variant of [`Verb`], its line in [`ROUTES`] and its implementation. If
+//! several kinds of processes serve a path, it has the same meaning for each.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One thing that can be asked.
+/// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
-    /// What is here.
+    /// The index of paths.
     Index,
     /// The OpenAPI document.
     Document,
-    /// Is it alive?
+    /// The health of the process.
     Health,
-    /// The read model.
+    /// The status of listeners, groups and members.
     Status,
     /// The Prometheus page.
     Metrics,
     /// The event log.
     Events,
-    /// What is known of a group's members.
+    /// The observations of a group's members.
     Explain,
-    /// How much a group can carry.
+    /// The capacity of a group.
     Capacity,
-    /// What a group and its members did of late.
+    /// The recent history of a group and its members.
     Recent,
-    /// How many members a group is to have.
+    /// The number of members that a group should have.
     Scale,
     /// The object reference of a group.
     Reference,
-    /// Numbers of a member are handed in.
+    /// Reports the load of a member.
     Report,
-    /// A client gets a member, and a lease of it.
+    /// Grants a lease of a member to a client.
     Bind,
-    /// A lease is prolonged, and its client told where to be.
+    /// Renews a lease, and returns the member to use.
     Renew,
-    /// A lease ends.
+    /// Ends a lease.
     Release,
-    /// Who has leases of a group.
+    /// The holders of a group's leases.
     Leases,
-    /// An operator ends leases.
+    /// Ends leases by an operator's command.
     EndLeases,
-    /// A member joins a group, or says that it is still there.
+    /// Registers a member of a group, or renews its registration.
     Register,
-    /// It leaves.
+    /// Removes a registered member.
     Deregister,
-    /// A member gets nothing new.
+    /// Drains a member.
     Drain,
-    /// A drained member is taken back.
+    /// Undrains a member.
     Undrain,
-    /// A member, a listener or the balancing of a group is taken out of use.
+    /// Disables a member, a listener or the balancing of a group.
     Disable,
-    /// It is put back.
+    /// Enables a member, a listener or the balancing of a group.
     Enable,
-    /// A setting of a group is changed.
+    /// Changes a setting of a group.
     Set,
-    /// The configuration is read again.
+    /// Reloads the configuration.
     Reload,
-    /// Another process takes over.
+    /// Hands over to another process.
     Upgrade,
-    /// The process ends.
+    /// Stops the process.
     Stop,
-    /// How a lottery's daemon does.
+    /// The status of a lottery daemon.
     Lottery,
-    /// Which keys a daemon has.
+    /// The keys of a daemon.
     Keys,
-    /// A daemon takes a further key, which it does not send with yet.
+    /// Adds a key to a daemon, which does not seal with it yet.
     KeyAccept,
-    /// A daemon sends with a key that it has.
+    /// Makes a daemon seal with one of its keys.
     KeySeal,
-    /// A daemon forgets a key that it does not send with.
+    /// Removes a key from a daemon that does not seal with it.
     KeyRetire,
     /// The processes of a Supervisor.
     Processes,
-    /// One of them.
+    /// One process of a Supervisor.
     Process,
-    /// All of them, with what each says of itself.
+    /// All processes of a Supervisor, each with its own status.
     Household,
-    /// A process is started.
+    /// Starts a process.
     ProcessStart,
-    /// A process is stopped, for good.
+    /// Stops a process permanently.
     ProcessStop,
-    /// A process is stopped and started again.
+    /// Restarts a process.
     ProcessRestart,
-    /// A process reads its configuration again.
+    /// Makes a process reload its configuration.
     ProcessReload,
-    /// The Supervisor ends.
+    /// Stops the Supervisor.
     Shutdown,
-    /// Pages for people.
+    /// The web pages.
     Dashboard,
 }
 
-/// Who can be asked.
+/// The kinds of processes that serve operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A load balancer: `plimsoll up`.
     Balancer,
-    /// A lottery's daemon: `plimsoll lottery`.
+    /// A lottery daemon: `plimsoll lottery`.
     Lottery,
     /// A Supervisor: `plimsoll supervise`.
     Supervisor,
 }
 
 impl By {
-    /// In documents and messages.
+    /// Returns the name in documents and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Balancer => "balancer",
@@ -116,36 +118,37 @@ impl By {
     }
 }
 
-/// What kind of thing a verb is: which of the built-in roles have it.
+/// The kind of an operation, which determines its built-in roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nature {
-    /// Changes nothing.
+    /// An operation that changes nothing.
     Look,
-    /// What programs do rather than people: agents tell the load of a member, clients ask for one.
+    /// An operation of programs rather than people: agents report loads, clients request leases.
     Tell,
     /// Day-to-day operation.
     Operate,
-    /// Changes what the process is.
+    /// A change of the process itself.
     Administer,
 }
 
-/// What a verb is about. To a lottery's daemon groups are its services, to a Supervisor its processes.
+/// The scope of an operation. Groups stand for the services of a lottery daemon, and for the processes of a
+/// Supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The whole process: a role that is limited to groups cannot have it.
     Process,
-    /// All groups, shown as far as the caller may see them.
+    /// All groups, filtered by the caller's permissions.
     Groups,
     /// One group.
     Group,
 }
 
-/// What a request carries.
+/// The contents of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Nothing.
     Nothing,
-    /// `group` in the query, once for each group that is asked for.
+    /// `group` in the query, once for each requested group.
     Groups,
     /// `since` and `follow` in the query.
     Since,
@@ -167,7 +170,7 @@ pub enum Takes {
     Setting,
     /// `{"id", "secret"}`: a key of the lottery.
     Secret,
-    /// `{"id"}`: the number of one.
+    /// `{"id"}`: the number of a key.
     KeyId,
     /// `{"binary", "timeout_seconds"}`, or nothing.
     Upgrade,
@@ -175,20 +178,20 @@ pub enum Takes {
     Children,
 }
 
-/// What the answer is.
+/// The contents of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gives {
     /// Text for people.
     Text,
     /// The Prometheus text format.
     Page,
-    /// A page of HTML.
+    /// An HTML page.
     Html,
-    /// An object that the document describes by this name.
+    /// An object with this name in the document.
     Object(&'static str),
     /// Server-sent events, or an array of them.
     Stream,
-    /// Nothing, or what a member is to shed.
+    /// Nothing, or the share of sessions to shed.
     Shed,
     /// Nothing.
     Nothing,
@@ -197,26 +200,26 @@ pub enum Gives {
 /// A line of the table.
 #[derive(Debug)]
 pub struct Route {
-    /// What it asks for.
+    /// The operation.
     pub verb: Verb,
     /// Its name in configurations and in the audit log.
     pub name: &'static str,
-    /// Which roles have it.
+    /// The kind, which determines its built-in roles.
     pub nature: Nature,
-    /// What it is about.
+    /// The scope.
     pub reach: Reach,
-    /// Who serves it.
+    /// The kinds of processes that serve it.
     pub by: &'static [By],
-    /// `GET` (then `HEAD`, too), `POST`, `PUT` or `DELETE`.
+    /// `GET` (which implies `HEAD`), `POST`, `PUT` or `DELETE`.
     pub method: &'static str,
-    /// `{group}` stands for the name of a group, `{process}` for that of a process, `{lease}` for the number of a
-    /// lease, `{member}` for the name of a member.
+    /// The path. `{group}` stands for the name of a group, `{process}` for that of a process, `{lease}` for
+    /// the number of a lease, and `{member}` for the name of a member.
     pub path: &'static str,
     /// One line for people.
     pub about: &'static str,
-    /// What the request carries.
+    /// The contents of the request.
     pub takes: Takes,
-    /// Status of the answer if all is well, and what it holds.
+    /// The status of a successful response, and its contents.
     pub gives: (u16, Gives),
 }
 
@@ -230,7 +233,7 @@ const CARRIERS: &[By] = &[By::Balancer, By::Lottery];
 const LOTTERY: &[By] = &[By::Lottery];
 const SUPERVISOR: &[By] = &[By::Supervisor];
 
-/// All there is, in the order of [`Verb`].
+/// All operations, in the order of [`Verb`].
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
     Route { verb: Verb::Index, name: "index", nature: Look, reach: Groups, by: ALL, method: "GET", path: "/", about: "what is here", takes: Takes::Nothing, gives: (200, Text) },
@@ -277,17 +280,17 @@ pub const ROUTES: &[Route] = &[
 ];
 
 impl Verb {
-    /// Its line in the table.
+    /// Returns its line in the table.
     pub fn route(self) -> &'static Route {
         &ROUTES[self as usize]
     }
 
-    /// As configurations and the audit log call it.
+    /// Returns its name in configurations and the audit log.
     pub fn name(self) -> &'static str {
         self.route().name
     }
 
-    /// What who has it not may not do.
+    /// Returns the operation as part of a message to a caller without the permission.
     pub(crate) fn deed(self) -> String {
         match self.route().nature {
             Look => format!("see {self}"),
@@ -295,7 +298,7 @@ impl Verb {
         }
     }
 
-    /// Does it change something?
+    /// Returns `true` if the operation changes something.
     pub fn acts(self) -> bool {
         matches!(self.route().nature, Operate | Administer)
     }
@@ -320,29 +323,29 @@ impl FromStr for Verb {
 }
 
 impl Route {
-    /// Does that kind of process serve it?
+    /// Returns `true` if that kind of process serves it.
     pub fn served(&self, by: By) -> bool {
         self.by.contains(&by)
     }
 
-    /// What stands for names in the path: `group`, `process`, `lease`.
+    /// Returns the placeholders in the path: `group`, `process`, `lease`.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }
 
-    /// The first of them: what the line is about.
+    /// Returns the first placeholder: the object of the operation.
     pub fn named(&self) -> Option<&'static str> {
         self.names().next()
     }
 
-    /// What `path` has in the places of these names if it is a path of this line.
+    /// Matches `path` with the line, and returns the values of its placeholders.
     pub(crate) fn fits<'p>(&self, path: &'p str) -> Option<Named<'p>> {
         let mut named = Named::default();
         let (mut own, mut theirs) = (self.path.split('/'), path.split('/'));
         loop {
             match (own.next(), theirs.next()) {
                 (None, None) => return Some(named),
-                // None of these names needs escapes.
+                // These names contain no characters that need escapes.
                 (Some("{lease}"), Some(word)) if !word.is_empty() => named.lease = Some(word),
                 (Some("{member}"), Some(word)) if !word.is_empty() => named.member = Some(word),
                 (Some(part), Some(word)) if part.starts_with('{') && !word.is_empty() => {
@@ -355,7 +358,7 @@ impl Route {
     }
 }
 
-/// What a path names.
+/// The names in a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named<'p> {
     /// A group, or a process.

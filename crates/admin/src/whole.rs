@@ -1,17 +1,17 @@
-//! Whole numbers in what we are sent. JSON knows one kind of number (RFC 8259, section 6), and an `integer` of JSON Schema is any
-//! whole one: `5.0` is as good as `5`.
+//! Integers in received JSON. JSON has one type of number (RFC 8259, section 6), and an `integer` of JSON
+//! Schema is any number without a fraction: `5.0` is equal to `5`.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-/// One from 0 to `u32::MAX`.
+/// Deserializes an integer from 0 to `u32::MAX`.
 ///
 /// # Errors
-/// It is none.
+/// The value is not such an integer.
 pub(crate) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     let number = f64::deserialize(from)?;
     let whole = number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number);
-    // Nothing is lost: it was just looked at.
+    // The conversion is exact: the number was checked.
     if whole {
         Ok(number as u32)
     } else {
@@ -19,10 +19,10 @@ pub(crate) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error>
     }
 }
 
-/// The same, or `null`.
+/// Deserializes such an integer, or `null`.
 ///
 /// # Errors
-/// It is neither.
+/// The value is neither.
 pub(crate) fn whole_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     #[derive(Deserialize)]
     struct Whole(#[serde(deserialize_with = "whole")] u32);

@@ -1,10 +1,11 @@
-//! What it costs to be one of many balancers of many members: `balancers` of them in virtual time, `groups` with `members` each, in
-//! which `changes` things change a second at each balancer. Reports are really written, sealed, opened and read; only the
-//! network is missing. Printed are bytes a second, memory, processor time, and how long it takes from a change at one
-//! balancer until another acts by it.
+//! Measures the cost of a balancer in a large fleet: `balancers` of them in virtual time, `groups` with
+//! `members` each, and `changes` per second at each balancer. Reports are really encoded, sealed, opened and
+//! decoded; only the network is missing. It prints bytes per second, memory, processor time, and the delay
+//! from a change at one balancer to its effect at another.
 //!
-//! `make bench-fleet` runs it: 16 balancers, 1000 groups, 100 members in each. One of the balancers is looked at: it hears all others, which
-//! hear nobody, so that the memory of one fits into a machine; each tells as much as it would.
+//! `make bench-fleet` runs it with 16 balancers, 1000 groups, and 100 members in each. It measures one
+//! balancer, which receives the reports of all others. The others receive none, so that the memory of one
+//! fits into a machine; each sends as many reports as in a real fleet.
 
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
@@ -18,7 +19,7 @@ use plimsoll_wire::fleet::{Datagram, Says};
 use plimsoll_wire::rfs::{Key, Keys};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Between two rounds.
+/// The interval of rounds.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 struct Node {
@@ -27,7 +28,7 @@ struct Node {
     seq: u32,
 }
 
-/// A change that was made, until it is seen.
+/// A change that has not been seen yet.
 struct Change {
     made: f64,
     member: usize,
@@ -36,9 +37,9 @@ struct Change {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Eight requests more are in flight there.
+    /// Eight more requests are in flight there.
     Load,
-    /// It is ejected.
+    /// The member is ejected.
     Ejection,
 }
 
@@ -98,7 +99,7 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
     let (mut telling, mut hearing) = (0.0, 0.0);
     let mut open: Vec<Change> = Vec::new();
     let (mut loads, mut ejections): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
-    // Everything is told once before anything is measured.
+    // Everything is reported once before the measurement begins.
     let warm = 1.5 * (groups * members) as f64 * 24.0 * balancers as f64 / bytes + 2.0;
     let mut first_sweep = None;
     let rounds = ((warm + seconds) / INTERVAL.as_secs_f64()) as u64;
@@ -219,13 +220,13 @@ fn run(balancers: usize, groups: usize, members: usize, changes: f64, seconds: f
     }
 }
 
-/// Seconds of processor that this thread has had.
+/// Returns the processor time of this thread, in seconds.
 fn thread_time() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Bytes of memory that this process has.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

@@ -1,5 +1,6 @@
-//! What the cluster of Kubernetes puts into each pod, so that its programs may ask the API: `token`, `ca.crt` and `namespace` in a folder.
-//! All three are read anew each time: tokens live for an hour or so and are renewed in place, and authorities change, too.
+//! The service account that Kubernetes mounts into each pod for access to the API: `token`, `ca.crt` and
+//! `namespace` in a folder. All three are read for each use: tokens live for an hour or so and are renewed in
+//! place, and authorities change, too.
 
 use std::path::Path;
 
@@ -11,17 +12,17 @@ use rustls::pki_types::pem::PemObject as _;
 pub(crate) struct Account<'a>(pub(crate) &'a Path);
 
 impl Account<'_> {
-    /// The namespace of the pod.
+    /// Returns the namespace of the pod.
     pub(crate) fn namespace(self) -> Result<String, String> {
         self.read("namespace")
     }
 
-    /// What proves who asks, as the field `authorization` has it.
+    /// Returns the credential as the value of the field `authorization`.
     pub(crate) fn bearer(self) -> Result<String, String> {
         Ok(format!("Bearer {}", self.read("token")?))
     }
 
-    /// The authorities of the cluster, and no others.
+    /// Returns the authorities of the cluster, and no others.
     pub(crate) fn authorities(self) -> Result<Vec<CertificateDer<'static>>, String> {
         let path = self.0.join("ca.crt");
         let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());

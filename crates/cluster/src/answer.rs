@@ -1,4 +1,4 @@
-//! What monitors answer: the JSON of an agent, or a page of Prometheus metrics.
+//! Parsers for monitors' responses: the JSON of an agent, or a page of Prometheus metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::is_name;
 use crate::pull::Answer;
 use crate::watch::PER_SECOND;
 
-/// `{"values": {"cpu": {"value": 0.43, "age_seconds": 0.2}, "in_flight": 7}}`: each value with its age, or alone.
-/// What is no number, or has no name that a figure may have, is left out.
+/// Parses `{"values": {"cpu": {"value": 0.43, "age_seconds": 0.2}, "in_flight": 7}}`: each value with its
+/// age, or alone. Values that are not numbers, or whose name is invalid for a figure, are skipped.
 pub(crate) fn agent(body: &[u8]) -> Answer {
     let said: Value =
         serde_json::from_slice(body).map_err(|error| format!("the answer is not JSON: {error}"))?;
@@ -34,12 +34,13 @@ pub(crate) fn agent(body: &[u8]) -> Answer {
     Ok(found)
 }
 
-/// What is remembered from one page to the next: of each counter how far its series were.
+/// The state between pages: the previous value of each counter's series.
 #[derive(Default)]
 pub(crate) struct Seen(BTreeMap<String, Growth>);
 
-/// The sum over all label sets of each of the names that are `wanted` (sorted). Of a name whose rate is wanted, too,
-/// how much its series have grown since the page before: a sum would not tell which of them began again, or is new.
+/// Returns the sum over all label sets for each of the names in `wanted` (sorted). If a name's rate is
+/// wanted, too, the increase of its series since the previous page is added. A sum does not show which of
+/// them restarted, or is new.
 pub(crate) fn page(body: &[u8], wanted: &[String], seen: &mut Seen) -> Answer {
     let text = std::str::from_utf8(body).map_err(|_| "the page is not UTF-8 text".to_owned())?;
     let place = |name: &str| wanted.binary_search_by(|one| one.as_str().cmp(name)).ok();
@@ -125,7 +126,7 @@ mod tests {
         };
         assert_eq!(look(both(1e9, 5e8)), (1.5e9, Grown::By(None)));
         assert_eq!(look(both(1e9 + 40.0, 5e8 + 2.0)), (1.5e9 + 42.0, Grown::By(Some(42.0))));
-        // A worker starts again; another one is new.
+        // One worker restarts; another one is new.
         assert_eq!(look(both(1e9 + 80.0, 2.0)), (1e9 + 82.0, Grown::By(Some(42.0))));
         let third = both(1e9 + 80.0, 2.0) + "done{w=\"c\"} 9e9\n";
         assert_eq!(look(third), (1e10 + 82.0, Grown::By(Some(0.0))));

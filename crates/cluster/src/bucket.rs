@@ -1,28 +1,28 @@
-//! A token bucket: so many at once, so many per second.
+//! A token bucket: limits the burst and the rate.
 
 use std::time::{Duration, Instant};
 
-/// Reports of one member per second, and at once.
+/// The maximum burst and rate per second of one member's reports.
 const RATE: f64 = 50.0;
 
-/// What is left of a member's allowance, and how it was overdrawn.
+/// The remaining tokens of a member, and its dropped reports.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     tokens: f64,
     filled: Instant,
-    /// How many did not fit.
+    /// The number of dropped reports.
     dropped: u64,
     last_drop: Option<Instant>,
 }
 
-/// What became of one that wants in.
+/// The verdict on a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
-    /// It may.
+    /// The report is accepted.
     Free,
-    /// It may not, and is the first one for a while: worth telling.
+    /// The report is dropped, the first after a quiet time: worth an event.
     Flood,
-    /// It may not.
+    /// The report is dropped.
     Dropped,
 }
 
@@ -50,7 +50,7 @@ impl Bucket {
     }
 }
 
-/// A flood after so long without one is another one.
+/// The quiet time after which another flood is reported.
 const QUIET: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(bucket.take(at(80_000)), Passage::Free);
         assert!((0..49).all(|_| bucket.take(at(80_000)) == Passage::Free));
         assert_eq!(bucket.take(at(80_000)), Passage::Flood, "a new one");
-        // A clock that is handed over late gives nothing away.
+        // A timestamp from the past adds no tokens.
         assert_eq!(bucket.take(at(0)), Passage::Dropped);
     }
 }

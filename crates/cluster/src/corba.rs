@@ -1,16 +1,17 @@
-//! A `CosLoadBalancing::LoadManager`: monitors, alerts and applications that were written against the interface of
-//! TAO's load balancing service work with this balancer as they are.
+//! A `CosLoadBalancing::LoadManager`: monitors, alerts and applications for the interface of TAO's load
+//! balancing service work with this balancer unchanged.
 //!
-//! One CORBA object, with the key [`KEY`], is served on an address of its own over IIOP: no ORB, only its operations
-//! (`call` reads them, `answer` writes what comes of them). A *location* is what loads are told of and alerts are
-//! given to. It names a member in each group that has one there, so that what a monitor says of a host counts for all
-//! that runs on it.
+//! One CORBA object with the key [`KEY`] is served over IIOP on an address of its own. There is no ORB, only
+//! the object's operations (`call` parses them, `answer` writes their results). A *location* is the target of
+//! load reports and alerts. It names a member in each group that has one there, so a monitor's report about a
+//! host counts for all its members.
 //!
-//! Load monitors are asked by a task each (`pull`), load alerts are called by a task each (`alert`), every call with
-//! a time limit and a connection of its own: one that is dead or hangs delays no other. A call to a load alert that
-//! failed is made again until it succeeds or is not wanted any more.
+//! One task per load monitor polls it (`pull`), and one task per load alert calls it (`alert`). Every call
+//! has a time limit and a connection of its own, so a dead or hanging one delays no other. A failed call to a
+//! load alert is repeated until it succeeds or is no longer wanted.
 //!
-//! What the groups are, and who is under alert, is asked of whoever implements [`Desk`]. All of it is kept in memory.
+//! An implementation of [`Desk`] provides the groups and the locations under alert. All state is kept in
+//! memory.
 
 mod alert;
 mod answer;
@@ -39,30 +40,31 @@ pub use location::Location;
 
 use servant::Servant;
 
-/// The object's key: it is reached as `corbaloc::HOST:PORT/LoadManager`.
+/// The object's key: clients reach it as `corbaloc::HOST:PORT/LoadManager`.
 pub const KEY: &[u8] = b"LoadManager";
 
-/// The balancer whose groups these are. Called on threads that may wait; should take milliseconds.
+/// The balancer that owns the groups. Its methods are called on threads that may block, and should take
+/// milliseconds.
 pub trait Desk: Send + Sync + 'static {
-    /// Takes loads, by name, of the members at a location, in every group. None may be there.
+    /// Records loads, by name, of the members at a location, in every group. There may be no members there.
     fn report(&self, location: &str, values: &[(String, f64)]);
 
-    /// The locations of members that are to send their clients away.
+    /// Returns the locations of members that should shed their clients.
     fn alerted(&self) -> BTreeSet<String>;
 
-    /// All groups.
+    /// Returns all groups.
     fn groups(&self) -> Vec<ObjectGroup>;
 
-    /// Makes a group without members, for objects of a type.
+    /// Creates a group without members, for objects of a type.
     ///
     /// # Errors
-    /// It cannot be made, or its strategy cannot be had.
+    /// The group cannot be created, or its strategy is not available.
     fn create(&self, type_id: &str, strategy: Option<&StrategyInfo>) -> Result<ObjectGroup, Refusal>;
 
-    /// Takes a group away that [`Desk::create`] made.
+    /// Deletes a group that [`Desk::create`] created.
     ///
     /// # Errors
-    /// There is no such group, or it was made otherwise.
+    /// There is no such group, or it was created otherwise.
     fn delete(&self, id: u64) -> Result<(), Refusal>;
 
     /// Adds a member to a group, until the process ends.
@@ -71,78 +73,79 @@ pub trait Desk: Send + Sync + 'static {
     /// There is no such group, or it has a member at the location, or the object cannot be reached.
     fn add(&self, id: u64, location: &Location, object: &Ior) -> Result<(), Refusal>;
 
-    /// Takes a member out of a group, until the process ends.
+    /// Removes a member from a group, until the process ends.
     ///
     /// # Errors
     /// There is no such group, or it has no member at the location.
     fn remove(&self, id: u64, location: &str) -> Result<(), Refusal>;
 
-    /// Somebody is about to change something; a number for it. Where changes are written down that is done by then.
+    /// Announces a change and returns a number for it. If there is an audit log, the change is recorded there
+    /// before this returns.
     ///
     /// # Errors
-    /// It cannot be written down: nothing may be changed.
+    /// The change cannot be recorded; then it must not be made.
     fn begin(&self, deed: &Deed) -> Result<u64, String>;
 
-    /// What came of that, or why nothing did.
+    /// Records the outcome of a change, or the reason why it was not made.
     fn end(&self, number: u64, deed: &Deed, outcome: Result<(), &str>);
 }
 
-/// A change that a client asks for.
+/// A change that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deed {
-    /// From where.
+    /// The client's address.
     pub from: SocketAddr,
-    /// The operation, as the interface calls it.
+    /// The operation's name in the interface.
     pub operation: &'static str,
-    /// On what: a group by its object's key, a location, a type; what there is of these, in this order.
+    /// The target: a group by its object's key, a location, a type; those that apply, in this order.
     pub target: Option<String>,
 }
 
-/// A group as clients of the load manager know it.
+/// A group as clients of the load manager see it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObjectGroup {
-    /// Its number, not 0, the same as long as the process runs.
+    /// The group's number: not 0, and constant while the process runs.
     pub id: u64,
-    /// What its clients ask for; `None` if no listener serves it.
+    /// The reference for the group's clients; `None` if no listener serves it.
     pub reference: Option<Ior>,
-    /// In order.
+    /// The members, in order.
     pub members: Vec<GroupMember>,
 }
 
 /// A member of an [`ObjectGroup`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupMember {
-    /// Where it is; no other member of the group is there.
+    /// The member's location, unique within the group.
     pub location: Location,
-    /// Its object.
+    /// The member's object.
     pub object: Ior,
 }
 
-/// A strategy as an application asks for it.
+/// A strategy that an application requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StrategyInfo {
-    /// As `LeastLoaded`.
+    /// The name, as `LeastLoaded`.
     pub name: String,
-    /// Its settings, by the last part of their names, as `CriticalThreshold`.
+    /// The settings, by the last part of their names, as `CriticalThreshold`.
     pub settings: Vec<(String, f64)>,
 }
 
-/// Why the desk does not do it.
+/// The reason why an operation was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such group.
     NoGroup,
     /// The group has no member there.
     NoMember,
-    /// The group has a member there.
+    /// The group already has a member there.
     MemberThere,
     /// There is no such strategy, or not with these settings: one sentence for the log.
     Strategy(String),
-    /// It cannot be done: one sentence for the log.
+    /// The operation is impossible: one sentence for the log.
     Impossible(String),
 }
 
-/// The object is served until this is dropped.
+/// The object's server, which runs until it is dropped.
 pub struct LoadManager {
     address: SocketAddr,
     copy: TcpListener,
@@ -151,18 +154,19 @@ pub struct LoadManager {
 }
 
 impl LoadManager {
-    /// Serves the object on an address, port 0 for a free one; each load monitor is asked once per `interval`.
+    /// Serves the object on an address, port 0 for a free one. Each load monitor is polled once per
+    /// `interval`.
     ///
     /// # Errors
-    /// The address cannot be had, or the system gives no thread.
+    /// The address cannot be bound, or the system provides no thread.
     pub fn start(address: SocketAddr, interval: Duration, desk: Arc<dyn Desk>) -> io::Result<Self> {
         Self::start_on(TcpListener::bind(address)?, interval, desk)
     }
 
-    /// The same on a socket that listens already.
+    /// Serves the object on a socket that already listens.
     ///
     /// # Errors
-    /// The system gives no thread, or no more files.
+    /// The system provides no thread, or no more file descriptors.
     pub fn start_on(listener: TcpListener, interval: Duration, desk: Arc<dyn Desk>) -> io::Result<Self> {
         let copy = listener.try_clone()?;
         listener.set_nonblocking(true)?;
@@ -189,15 +193,15 @@ impl LoadManager {
         Ok(Self { address, copy, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// A copy of its socket, for another process.
+    /// Returns a copy of the socket, for another process.
     ///
     /// # Errors
-    /// There are no more files.
+    /// The system provides no more file descriptors.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         Ok(self.copy.try_clone()?.into())
     }
 
-    /// Where it is served.
+    /// Returns the address of the object.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -207,7 +211,7 @@ impl Drop for LoadManager {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,9 @@
-//! Members that are found: a file that is watched, names of DNS, a list over HTTP, each asked again and again; keys of etcd and the
-//! endpoints of a service of Kubernetes, which are watched.
+//! Service discovery: a watched file, DNS names and a list over HTTP are polled; etcd keys and the endpoints
+//! of a Kubernetes service are watched.
 //!
-//! A kind of source is a `Way`: its settings, which say what it is called and open a source that can be asked. One file
-//! and one line in `Kind::way` make another. Here it is asked, each by a task of its
-//! own ([`follow`]), so that one that hangs delays no other; what the answers come to is [`Roll`]'s, which knows no socket.
+//! A kind of source is a `Way`: settings with a name, which open a source to query. A new kind needs one file
+//! and one line in `Kind::way`. This module queries each source in a task of its own ([`follow`]), so one
+//! that hangs delays no other. [`Roll`], which does no I/O, merges the results.
 
 mod dns;
 mod etcd;
@@ -46,17 +46,17 @@ pub use srv::SrvSettings;
 
 use crate::pull::chance;
 
-/// Most members of one source.
+/// The maximum number of members of one source.
 pub const MOST: usize = 4096;
 
 /// One source of a group's members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSettings {
-    /// What is asked, and how.
+    /// The kind of source and its settings.
     pub kind: Kind,
-    /// Is an answer believed that has no member in it?
+    /// Whether an empty result is accepted.
     pub allow_empty: bool,
-    /// How long one stays that is not listed any more.
+    /// The time that a member stays after it was last listed.
     pub hold: Duration,
 }
 
@@ -69,11 +69,11 @@ pub enum Kind {
     Dns(DnsSettings),
     /// The servers of a service (RFC 2782).
     Srv(SrvSettings),
-    /// A list that a server has.
+    /// A list on an HTTP server.
     Http(HttpSettings),
     /// Keys of etcd.
     Etcd(EtcdSource),
-    /// Endpoints of a service of Kubernetes.
+    /// Endpoints of a Kubernetes service.
     Kubernetes(KubernetesSource),
     /// Members that were registered with the balancer.
     Registered(RegisteredSettings),
@@ -82,7 +82,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a kind can do.
+    /// Returns the settings as a trait object.
     fn way(&self) -> &dyn Way {
         match self {
             Self::File(file) => file,
@@ -96,17 +96,18 @@ impl Kind {
         }
     }
 
-    /// Tells whether it is a name of DNS, whose answers say nothing of whether anybody is there.
+    /// Returns `true` for DNS, whose results do not show whether a server runs at the address.
     fn named(&self) -> bool {
         matches!(self, Self::Dns(_) | Self::Srv(_))
     }
 
-    /// As it is called in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `kubernetes`, `registered`, `scaler`.
+    /// Returns the name in the configuration: `file`, `dns`, `srv`, `http`, `etcd`, `kubernetes`,
+    /// `registered`, `scaler`.
     pub fn name(&self) -> &'static str {
         self.way().kind()
     }
 
-    /// What is asked, as in the configuration.
+    /// Returns the queried object, as in the configuration.
     pub fn what(&self) -> String {
         self.way().what()
     }
@@ -118,82 +119,83 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Settings of a kind of source.
+/// The settings of a kind of source.
 trait Way: Send + Sync {
-    /// As in the configuration.
+    /// Returns the name in the configuration.
     fn kind(&self) -> &'static str;
 
-    /// What is asked, for people.
+    /// Returns the queried object, for people.
     fn what(&self) -> String;
 
-    /// For one answer as a whole.
+    /// Returns the time limit of one query as a whole.
     fn patience(&self) -> Duration;
 
-    /// Before it is asked again after so many failures in a row, at least one.
+    /// Returns the delay before the next query, after `failures` failures in a row (at least one).
     fn again(&self, failures: u32) -> Duration;
 
-    /// Ready to be asked.
+    /// Opens the source.
     fn open(&self) -> Box<dyn Source>;
 }
 
-/// Something that can be asked for members.
+/// A source that can be queried for members.
 trait Source: Send {
-    /// Asks once. May be given up at any moment, and is asked anew then.
+    /// Queries the source once. Callers may drop the future at any moment and query again.
     fn ask(&mut self) -> Asking<'_>;
 }
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Answer, String>> + Send + 'a>>;
 
-/// What a source answered.
+/// The result of a query.
 struct Answer {
     told: Told,
-    /// It is asked again after that.
+    /// The time until the next query.
     good_for: Duration,
 }
 
-/// What a source says of its members.
+/// The members that a source reported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Told {
-    /// All of them; `None` where they are those that it said last.
+    /// All members; `None` if they are unchanged.
     pub members: Option<Vec<Listed>>,
-    /// Why there is none, if there is none and it says why.
+    /// The reason why there are no members, if the source gives one.
     pub note: Option<&'static str>,
 }
 
-/// A member that a source has.
+/// A member of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed {
-    /// `host:port`, by which it is known.
+    /// The member's name, `host:port`.
     pub name: Arc<str>,
-    /// Looked up.
+    /// The resolved address.
     pub address: SocketAddr,
-    /// Relative to the others; above 0.
+    /// The capacity relative to the others; above 0.
     pub capacity: f64,
-    /// Most requests, connections or flows at once; the group's if `None`.
+    /// The maximum number of requests, connections or flows in flight; the group's if `None`.
     pub limit: Option<u32>,
-    /// It still serves and is about to end: it is to get nothing new.
+    /// Whether the member is about to end: it still serves, but should get no new work.
     pub leaving: bool,
 }
 
-/// A member as it is written: its host is not looked up yet.
+/// A member as listed, before its host is resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stated {
     /// A name, or an address without brackets.
     pub host: String,
-    /// Not 0.
+    /// The port; not 0.
     pub port: u16,
-    /// Relative to the others; above 0.
+    /// The capacity relative to the others; above 0.
     pub capacity: f64,
-    /// Most requests, connections or flows at once; the group's if `None`.
+    /// The maximum number of requests, connections or flows in flight; the group's if `None`.
     pub limit: Option<u32>,
 }
 
-/// Reads a list of members: what messages call the text, and the text. The error is one line, with the place.
+/// A parser for a list of members. It takes the text's name for messages, and the text. The error is one line
+/// with the position.
 #[derive(Clone, Copy)]
 pub struct Reader(pub fn(&str, &[u8]) -> Result<Vec<Stated>, String>);
 
 impl PartialEq for Reader {
-    /// There is one for each kind of source.
+    /// Each kind of source has one parser.
     fn eq(&self, _: &Self) -> bool {
         true
     }
@@ -205,24 +207,24 @@ impl fmt::Debug for Reader {
     }
 }
 
-/// What was heard of a source.
+/// An update from a source.
 #[derive(Debug)]
 pub struct Heard {
-    /// Whose members they are.
+    /// The group of the members.
     pub group: Arc<str>,
-    /// Which source of the group.
+    /// The source within the group.
     pub source: Arc<SourceSettings>,
-    /// What it said, or why it said nothing.
+    /// The members, or the reason of the failure.
     pub said: Result<Told, String>,
 }
 
-/// Returns what went wrong as it may be shown: a source may say anything, of any length.
+/// Returns an error message on one line of bounded length: a source may send any text.
 fn one_line(why: &str) -> String {
     const LONGEST: usize = 500;
     why.chars().take(LONGEST).map(|char| if char.is_control() { ' ' } else { char }).collect()
 }
 
-/// Asks a source for ever, or until nobody listens.
+/// Queries a source until the receiver is dropped.
 pub async fn follow(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::Sender<Heard>) {
     let way = source.kind.way();
     let mut open = way.open();
@@ -246,7 +248,7 @@ pub async fn follow(group: Arc<str>, source: Arc<SourceSettings>, heard: mpsc::S
         if heard.send(Heard { group, source, said }).await.is_err() {
             return;
         }
-        // Several balancers that were started at once do not ask in step.
+        // Balancers that start at once must not query in step.
         sleep(wait.mul_f64(0.95 + 0.1 * chance())).await;
     }
 }

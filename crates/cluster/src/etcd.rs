@@ -1,8 +1,8 @@
-//! etcd, version 3, as its client: calls of gRPC over HTTP/2, over TLS where an endpoint says `https`.
+//! An etcd client, version 3: gRPC calls over HTTP/2, over TLS for endpoints with `https`.
 //!
-//! Endpoints are tried in turn, each for the timeout as a whole: one that cannot be had or does not answer is left for the next. A user
-//! is proved by a password from a file; the token that is had for it is renewed when etcd does not know it any more, and the password is
-//! read again then. A connection on which nothing comes back for ten seconds is given up.
+//! Endpoints are tried in turn, each for the timeout as a whole; one that is unreachable or does not respond
+//! is skipped. A user authenticates with a password from a file. If etcd rejects the token, the client reads
+//! the password again and requests a new token. A connection without any response for ten seconds is closed.
 
 mod client;
 mod line;
@@ -14,41 +14,41 @@ use std::time::Duration;
 
 pub(crate) use client::{Client, Watching};
 
-/// Where etcd is, and who asks.
+/// The cluster and the credentials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EtcdSettings {
-    /// Of one cluster; at least one.
+    /// The endpoints of one cluster; at least one.
     pub endpoints: Vec<Endpoint>,
-    /// A user and the file of their password; none where etcd asks for none.
+    /// The user and the password file; `None` without authentication.
     pub user: Option<(String, PathBuf)>,
-    /// For endpoints with TLS.
+    /// The files for endpoints with TLS.
     pub tls: TlsFiles,
-    /// For a connection, and for a call.
+    /// The time limit of a connection attempt, and of a call.
     pub timeout: Duration,
 }
 
-/// One member of a cluster of etcd.
+/// One member of an etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Over TLS?
+    /// Whether the connection uses TLS.
     pub https: bool,
     /// A name, or an address without brackets.
     pub host: String,
-    /// Not 0.
+    /// The port; not 0.
     pub port: u16,
 }
 
-/// Files of PEM, read at each new connection.
+/// PEM files, read for each new connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Authorities of etcd's certificates; those of the system if `None`.
+    /// The authorities of etcd's certificates; those of the system if `None`.
     pub ca: Option<PathBuf>,
-    /// A certificate of ours and its key.
+    /// The client certificate and its key.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
 impl Endpoint {
-    /// `host:port`, with brackets where they are needed.
+    /// Returns `host:port`, with brackets where they are required.
     pub(crate) fn authority(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
@@ -61,14 +61,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a call came to nothing.
+/// The reason why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failed {
-    /// It did not get there: nothing was done.
+    /// The call did not reach etcd, so it had no effect.
     Away(String),
-    /// It may have got there: nobody knows whether it was done.
+    /// The call may have reached etcd, so its outcome is unknown.
     Unsure(String),
-    /// etcd says no: the code of gRPC, and why.
+    /// etcd rejected the call: the gRPC status code and the reason.
     Refused(u32, String),
 }
 

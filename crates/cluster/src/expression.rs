@@ -1,12 +1,13 @@
-//! What an operator makes of a member's figures: `cpu * 0.7 + in_flight / 100`.
+//! Expressions over a member's figures: `cpu * 0.7 + in_flight / 100`.
 //!
-//! The language is that of Jinja's expressions, evaluated by minijinja: numbers, `+ - * / // % **`, comparisons,
-//! `and or not`, `a if test else b`, `x is defined`, and filters such as `[cpu, memory]|max`, `cpu|default(0.5)`.
-//! Whole and decimal numbers may be mixed, `/` never rounds, and a division by zero is an error rather than an
-//! infinity. There are no loops, and each evaluation may take only so many steps, so that one costs microseconds.
+//! The language is that of Jinja's expressions, evaluated by minijinja. It has numbers, `+ - * / // % **`,
+//! comparisons, `and or not`, `a if test else b`, `x is defined`, and filters such as `[cpu, memory]|max`,
+//! `cpu|default(0.5)`. Integers and decimals may be mixed. `/` never rounds, and a division by zero is an
+//! error rather than an infinity. There are no loops, and each evaluation has a limit on steps, so that it
+//! takes microseconds.
 //!
-//! A text that is a name by itself is that name, dots and colons included, which names of metrics may have. Within an
-//! expression a name may have dots (`utilization.queue * 2`).
+//! A text that is a single name refers to that figure; it may contain dots and colons, as names of metrics
+//! do. Within an expression a name may have dots (`utilization.queue * 2`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,20 +17,20 @@ use std::sync::LazyLock;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 
-/// Longest expression, bytes.
+/// The maximum length of an expression, in bytes.
 pub const LONGEST: usize = 1024;
 
-/// Longest name of a figure, bytes.
+/// The maximum length of a figure's name, in bytes.
 pub(crate) const LONGEST_NAME: usize = 64;
 
-/// Steps that one evaluation may take.
+/// The maximum number of steps of one evaluation.
 const STEPS: u64 = 10_000;
 
 /// A number as a function of named numbers.
 #[derive(Clone)]
 pub struct Expression {
     text: String,
-    /// What it reads, sorted.
+    /// The names of its figures, sorted.
     names: Vec<String>,
     form: Form,
 }
@@ -40,20 +41,21 @@ enum Form {
     Program(std::sync::Arc<minijinja::Expression<'static, 'static>>),
 }
 
-/// What is wrong with the text of an expression.
+/// The error in the text of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Bytes of the text.
+    /// The range in the text, in bytes.
     pub at: Range<usize>,
-    /// One line, to be read after the expression.
+    /// The reason: one line that follows the expression in messages.
     pub why: String,
 }
 
 impl Expression {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
-    /// It is too long, is not an expression, uses a filter or function that there is not, or gives no number.
+    /// The text is too long, is not an expression, uses an unknown filter or function, or does not evaluate
+    /// to a number.
     pub fn new(text: &str) -> Result<Self, Fault> {
         let all = 0..text.len();
         let fault = |why: String| Fault { at: all.clone(), why };
@@ -76,20 +78,20 @@ impl Expression {
         Ok(expression)
     }
 
-    /// As written.
+    /// Returns the text as written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The names it reads, sorted.
+    /// Returns the names of its figures, sorted.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Its value where names have the values that `lookup` gives.
+    /// Evaluates the expression with the values that `lookup` returns.
     ///
     /// # Errors
-    /// In one line: a name is needed and has no value, a division by zero, a result that is not a finite number.
+    /// One line: a required name has no value, a division by zero, or a result that is not a finite number.
     pub fn eval(&self, mut lookup: impl FnMut(&str) -> Option<f64>) -> Result<f64, String> {
         let value = match &self.form {
             Form::Name => lookup(&self.text).ok_or_else(|| format!("`{}` is not known", self.text))?,
@@ -102,7 +104,7 @@ impl Expression {
                 }
                 let value = program.eval(given.value()).map_err(|error| {
                     match (missing.is_empty(), error.kind()) {
-                        // Whatever else it says, this is why.
+                        // A missing value is the reason for any other error.
                         (false, _) => format!("`{}` is not known", missing.join("`, `")),
                         (true, ErrorKind::OutOfFuel) => format!("it takes more than {STEPS} steps"),
                         (true, _) => sentence(&error),
@@ -114,7 +116,7 @@ impl Expression {
         if value.is_finite() { Ok(value) } else { Err(format!("it gives {value}")) }
     }
 
-    /// What only shows when it runs, and does not depend on the numbers.
+    /// Finds errors that only appear in an evaluation, and do not depend on the numbers.
     fn try_out(&self, text: &str) -> Result<(), Fault> {
         let Form::Program(program) = &self.form else { return Ok(()) };
         let mut wrong = None;
@@ -130,12 +132,12 @@ impl Expression {
                 Err(error) => wrong = Some(read(text, &error)),
             }
         }
-        // With some number it must give one.
+        // At least one number must yield a number.
         wrong.map_or(Ok(()), Err)
     }
 }
 
-/// What names stand for; one with dots is in what its beginning stands for, where the language looks for it.
+/// The values of names. A name with dots is a nested value, where the language looks for it.
 #[derive(Default)]
 struct Given {
     number: Option<f64>,
@@ -143,7 +145,7 @@ struct Given {
 }
 
 impl Given {
-    /// One without a value is not defined, but what it is in is.
+    /// Inserts a value. Without one the name is undefined, but the objects that contain it are defined.
     fn insert(&mut self, name: &str, number: Option<f64>) {
         let (inside, last) = match name.rsplit_once('.') {
             Some((inside, last)) => (inside.split('.').collect(), last),
@@ -164,8 +166,8 @@ impl Given {
     }
 }
 
-/// May a figure have this name? Letters, digits, `_`, `.` and `:`, a letter or `_` first, at most
-/// 64 bytes.
+/// Returns `true` for a valid name of a figure: letters, digits, `_`, `.` and `:`, a letter or `_` first, no
+/// `.` or `:` last, at most 64 bytes.
 pub fn is_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:".contains(&byte);
     text.len() <= LONGEST_NAME
@@ -192,29 +194,29 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Words of the language that look like names.
+/// The constants of the language, which look like names.
 const CONSTANTS: &[&str] = &["true", "false", "none", "True", "False", "None"];
 
-/// The rules, the same for all.
+/// The evaluation environment, shared by all expressions.
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_fuel(Some(STEPS));
-    // Functions that make lists out of nothing have no place in a formula.
+    // Functions that create lists do not belong in a formula.
     for name in ["range", "dict", "debug", "namespace"] {
         environment.remove_global(name);
     }
     environment
 });
 
-/// An error of the library as a fault of the text.
+/// Converts an error of the library.
 fn read(text: &str, error: &minijinja::Error) -> Fault {
     let whole = 0..text.len();
     let at = error.range().filter(|at| at.start < at.end && at.end <= text.len()).unwrap_or(whole);
     Fault { at, why: sentence(error) }
 }
 
-/// What an error says, on one line.
+/// Formats an error as one line.
 fn sentence(error: &minijinja::Error) -> String {
     let said = match (error.kind(), error.detail()) {
         (ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest, Some(detail)) => {
@@ -229,7 +231,7 @@ fn sentence(error: &minijinja::Error) -> String {
     said.replace(['\n', '\r'], " ")
 }
 
-/// The names that several expressions read together, sorted.
+/// Returns the names of the figures in several expressions, sorted.
 pub(crate) fn names_of<'a>(expressions: impl Iterator<Item = &'a Expression>) -> BTreeSet<String> {
     expressions.flat_map(|expression| expression.names.iter().cloned()).collect()
 }
@@ -324,7 +326,7 @@ mod tests {
     #[test]
     fn an_evaluation_is_bounded() {
         let nested = format!("{}cpu{}", "(".repeat(400), ")".repeat(400));
-        // Either is fine; a stack that overflows is not.
+        // Both results are acceptable; a stack overflow is not.
         let _ = Expression::new(&nested).map(|expression| expression.eval(|_| Some(1.0)));
         assert!(value("(\"x\" * 1000000)|length * (\"y\" * 1000000)|length").is_ok_and(f64::is_finite));
     }

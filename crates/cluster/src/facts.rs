@@ -1,88 +1,88 @@
-//! What was told of one member: a number for each name, when it was measured, how it came here.
+//! The observations of one member: a value for each name, with its time of measurement and its origin.
 //!
-//! Ages are ours: a fact is as old as its arrival, plus the age that the sender says it had then (60 s at most).
-//! No clock but this machine's is read, so one that jumps elsewhere does no harm. Of two, the one measured later
-//! counts, in whichever order they come.
+//! The age of an observation is the time since its arrival, plus the age that its sender reported (60 s at
+//! most). Only this machine's clock is read, so that a jump of another one does no harm. The later
+//! measurement counts, in either order of arrival.
 //!
-//! Each name has a rate, too, for counters: its growth per second between the last two that lie a tenth of a
-//! second apart. A counter that falls has begun again at zero. Of one that is a sum, whoever has seen its parts says by how
-//! much they have grown.
+//! Each name has a rate for counters, too: its increase per second between the last two values at least a
+//! tenth of a second apart. A counter whose value decreases has restarted at zero. For the sum of several
+//! counters, the source provides the increase.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::Source;
 
-/// Names per member.
+/// The maximum number of names per member.
 pub const LIMIT_NAMES: usize = 64;
 
-/// Ages above this one count as this one.
+/// The maximum age; larger ones are clamped.
 pub const LIMIT_AGE: Duration = Duration::from_secs(60);
 
-/// The facts of one member.
+/// The observations of one member.
 #[derive(Debug, Default)]
 pub(crate) struct Facts(BTreeMap<Box<str>, Fact>);
 
-/// One of them.
+/// One observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Fact {
-    /// Finite.
+    /// The value, finite.
     pub(crate) value: f64,
-    /// When it was measured.
+    /// The time of measurement.
     pub(crate) at: Instant,
     pub(crate) origin: Origin,
-    /// Growth per second, once two are known.
+    /// The increase per second, once two values are known.
     pub(crate) rate: Option<f64>,
-    /// What the next growth is measured from.
+    /// The value and time that the next increase counts from.
     base: (f64, Instant),
-    /// Growth since then that was told of.
+    /// The reported increase since then.
     grown: f64,
 }
 
-/// Where a fact comes from.
+/// The origin of an observation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Origin {
     pub(crate) source: Source,
-    /// It was told of a host, and so of every member there.
+    /// Whether it was reported for a host, and so for every member there.
     pub(crate) of_host: bool,
 }
 
 impl From<Source> for Origin {
-    /// Told of the member alone.
+    /// Creates the origin of an observation for the member alone.
     fn from(source: Source) -> Self {
         Self { source, of_host: false }
     }
 }
 
-/// By how much a counter has grown.
+/// The increase of a counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Grown {
-    /// By what its value says: nothing else was told.
+    /// The increase follows from the values.
     Said,
-    /// By so much since it was told before, whatever its value says; `None` where that is not known.
+    /// The increase since the previous report, independent of the values; `None` if it is unknown.
     By(Option<f64>),
 }
 
-/// One number that a monitor said.
+/// One number from a monitor.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) name: String,
-    /// Finite.
+    /// The value, finite.
     pub(crate) value: f64,
     pub(crate) age: Duration,
     pub(crate) grown: Grown,
 }
 
 impl Figure {
-    /// Of which nothing is known but its value.
+    /// Creates a figure without a known increase.
     pub(crate) fn new(name: String, value: f64, age: Duration) -> Self {
         Self { name, value, age, grown: Grown::Said }
     }
 }
 
 impl Facts {
-    /// Takes what was measured at `at`. False if there are too many names: one that nobody told for `life` makes
-    /// room.
+    /// Records a value measured at `at`. Returns `false` if there are too many names. The oldest one is
+    /// dropped to make room if it is older than `life`.
     pub(crate) fn insert(
         &mut self,
         name: &str,
@@ -145,7 +145,7 @@ impl Fact {
     }
 }
 
-/// Rates over less are noise.
+/// The minimum time between the two values of a rate; rates over less are noise.
 const APART: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -201,12 +201,13 @@ mod tests {
         };
         assert_eq!(rate(0.0, 1.5e9, None), None);
         assert_eq!(rate(2.0, 1.5e9 + 100.0, Some(100.0)), Some(50.0));
-        // One of two began again, which takes half of the sum away; then one comes that has much already.
+        // One of two counters restarts, which removes half of the sum; then a new one appears with a large
+        // value.
         assert_eq!(rate(4.0, 1e9 + 100.0, Some(20.0)), Some(10.0));
         assert_eq!(rate(6.0, 9e9, Some(0.0)), Some(0.0));
         assert_eq!(rate(6.05, 9e9, Some(4.0)), Some(0.0), "too short to tell");
         assert_eq!(rate(8.0, 9e9, Some(6.0)), Some(5.0), "and not lost");
-        // Whoever looks now has not looked before.
+        // A new observer has no previous page.
         assert_eq!(rate(10.0, 1.0, None), Some(5.0));
         assert_eq!(rate(11.0, 5.0, Some(4.0)), Some(4.0));
     }

@@ -1,18 +1,20 @@
-//! Balancers that act together: their sockets. What they tell one another, and what each makes of it, is decided in the brain
-//! ([`plimsoll_brain::fleet`]), what the bytes are in crate `wire` ([`plimsoll_wire::fleet`]).
+//! The sockets of a fleet of balancers. The brain ([`plimsoll_brain::fleet`]) decides the contents of reports
+//! and their effects; crate `wire` ([`plimsoll_wire::fleet`]) defines the bytes.
 //!
 //! ```text
-//!  socket ─▶ open ─▶ sent again? ─▶ gossip (who is there) ──▶ brain::fleet::Fleet ─▶ seal ─▶ socket
-//!                                └▶ reports ───────────────▶   ▲ │
-//!                                       checks, ejections, loads │ news for the slow path
+//!  socket ─▶ open ─▶ replayed? ─▶ gossip (membership) ───▶ brain::fleet::Fleet ─▶ seal ─▶ socket
+//!                              └▶ reports ───────────────▶   ▲ │
+//!                                     checks, ejections, loads │ news for the slow path
 //! ```
 //!
-//! Who is there is known by foca, as among the lottery's daemons (`lottery/gossip.rs`): a crash in about a second, whoever goes by
-//! will says so. What they see they tell each other directly, every few milliseconds while something changes, in as many
-//! datagrams as the bound on bytes allows. The data plane waits for none of this: the thread that does it writes into counts
-//! that choices read.
+//! foca tracks the membership, as it does for the lottery's daemons (`lottery/gossip.rs`): it detects a crash
+//! in about a second, and balancers announce when they leave. They send their observations to each other
+//! directly. While values change they do so every few milliseconds, in as many datagrams as the byte rate
+//! allows. The data plane never waits for this: the fleet's thread updates counts that the strategies read.
 //!
-//! * `desk.rs`: keys, counts, who is called what; time is an argument. `serve.rs`: its thread and socket. `seeds.rs`: names looked up.
+//! * `desk.rs`: keys, counters and names of the balancers; time is an argument.
+//! * `serve.rs`: the thread and its socket.
+//! * `seeds.rs`: lookups of the seeds' names.
 
 mod desk;
 mod seeds;
@@ -37,163 +39,166 @@ use crate::lottery::incarnation;
 use crate::lottery::socket::Socket;
 use desk::Desk;
 
-/// How a balancer takes part. Nothing in here can be wrong but that its addresses are not to be had.
+/// The settings of a balancer's fleet membership. They are validated; only binding the addresses can fail.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What it is called: at most [`LONGEST_NAME`](plimsoll_wire::fleet::LONGEST_NAME) bytes.
+    /// The balancer's name: at most [`LONGEST_NAME`](plimsoll_wire::fleet::LONGEST_NAME) bytes.
     pub name: String,
-    /// Where it listens; port 0 takes a free one.
+    /// The address to listen on; port 0 selects a free one.
     pub listen: SocketAddr,
-    /// Where the others reach it, if that is not where it listens.
+    /// The address that the others use, if it differs from `listen`.
     pub address: Option<SocketAddr>,
-    /// Others: host and port. A name may stand for many. One that is there is enough to find all.
+    /// Hosts and ports of other balancers. A name may have many addresses. One reachable seed is enough to
+    /// find all balancers.
     pub seeds: Vec<(String, u16)>,
-    /// The same with all.
+    /// The keys, the same for all balancers.
     pub keys: Keys,
-    /// How often others are told what has changed.
+    /// The interval of reports while values change.
     pub interval: Duration,
-    /// Bytes of reports a second, to all others together.
+    /// The limit on bytes of reports per second, to all others together.
     pub bytes_per_second: u64,
-    /// How many balancers check each member's health.
+    /// The number of balancers that check each member's health.
     pub probers: usize,
-    /// How long one that was lost keeps its part of limits.
+    /// The time that a lost balancer keeps its share of limits.
     pub forget: Duration,
 }
 
-/// The balancer that this is for. Called on the thread of the fleet; should take milliseconds at most.
+/// The local balancer. Its methods are called on the fleet's thread, and should take milliseconds at most.
 pub trait Local: Send + Sync + 'static {
-    /// The time by the data plane's clock.
+    /// Returns the time of the data plane's clock.
     fn now(&self) -> Time;
 
-    /// Changes whenever [`groups`](Self::groups) would say something else.
+    /// Returns a number that changes whenever the result of [`groups`](Self::groups) does.
     fn version(&self) -> u64;
 
-    /// Its groups and their members.
+    /// Returns the balancer's groups and their members.
     fn groups(&self) -> Vec<Listed>;
 
-    /// Requests that wait for a member below its limit, of groups whose members have one.
+    /// Returns the number of requests that wait for a member below its limit, for groups whose members have
+    /// one.
     fn waiting(&self) -> Vec<(Arc<str>, u32)>;
 
-    /// What others said, or what follows from it; `by` is what the one is called who said it, if it is one's word.
+    /// Receives news from others, or a consequence of it; `by` is the name of the balancer that reported it,
+    /// if it is one.
     fn news(&self, news: &News, by: &str);
 
-    /// Another balancer came or went.
+    /// Receives a change of another balancer's state.
     fn change(&self, change: &Change);
 }
 
-/// What became of another balancer.
+/// A change of another balancer's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What it calls itself, or its address before it has said so.
+    /// The balancer's name, or its address while the name is unknown.
     pub name: String,
-    /// Where it is reached.
+    /// The balancer's address.
     pub address: SocketAddr,
-    /// What became of it.
+    /// The new state.
     pub what: Became,
 }
 
-/// What can become of a balancer.
+/// The transitions of a balancer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Became {
-    /// It is there.
+    /// The balancer joined.
     Joined,
-    /// Nothing is heard of it, though nobody says that it is gone.
+    /// No reports arrive from it, though the membership lists it as alive.
     Silent,
-    /// It is heard of again.
+    /// Reports arrive again.
     Heard,
-    /// It is gone, and did not say so before.
+    /// The balancer is gone, without a farewell.
     Lost,
-    /// It went.
+    /// The balancer left with a farewell.
     Left,
 }
 
-/// What the data plane did that others are to be told.
+/// An action of the data plane to report to others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// Of which group.
+    /// The group.
     pub group: Arc<str>,
-    /// Of which member.
+    /// The member.
     pub member: Arc<str>,
-    /// What was done.
+    /// The action.
     pub what: Did,
 }
 
-/// What can be done.
+/// The actions to report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Did {
-    /// Its health was checked: did it pass?
+    /// The member's health was checked; `true` if it passed.
     Checked(bool),
-    /// It was ejected on this balancer's own account for so long, or taken back (zero).
+    /// This balancer ejected the member for this time, or reinstated it (zero).
     Ejected(Duration),
-    /// A load was reported of it.
+    /// A load report of the member arrived.
     Loaded(Load),
 }
 
-/// Where a balancer will be reached, before it takes part.
+/// The bound socket of a balancer, before it joins.
 #[derive(Debug)]
 pub struct Seat(Socket);
 
 impl Seat {
-    /// Binds an address; port 0 takes a free one.
+    /// Binds an address; port 0 selects a free one.
     ///
     /// # Errors
-    /// It is not to be had.
+    /// The address cannot be bound.
     pub fn bind(listen: SocketAddr) -> io::Result<Self> {
         Ok(Self(Socket::bind(listen, None)?))
     }
 
-    /// Takes a socket that another process bound. Nothing is read from it before the balancer takes part.
+    /// Takes a socket that another process bound. No datagram is read before the balancer joins.
     ///
     /// # Errors
-    /// It is none for datagrams.
+    /// The socket is not a datagram socket.
     pub fn given(socket: OwnedFd) -> io::Result<Self> {
         Ok(Self(Socket::given(socket)?))
     }
 }
 
-/// What goes on when another process takes over a balancer's part: to the others it is the same balancer.
+/// The state for a handoff: to the others, the next process is the same balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// Which life of it this is.
+    /// The incarnation.
     pub life: u32,
-    /// The numbers of the last report, and of the last datagram about who is there.
+    /// The sequence numbers of the last report and of the last gossip datagram.
     pub seqs: (u32, u32),
-    /// The others: where they are reached, which life it is, and what they call themselves.
+    /// The other balancers: address, incarnation and name.
     pub others: Vec<(SocketAddr, u32, String)>,
-    /// Those that were lost and keep their parts of limits.
+    /// The lost balancers that keep their share of limits.
     #[serde(default)]
     pub lost: Vec<Lost>,
 }
 
-/// Another balancer that is gone and did not say so.
+/// A balancer that is gone without a farewell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// Where it was reached, which life it was, and what it called itself.
+    /// The balancer's address, incarnation and name.
     pub other: (SocketAddr, u32, String),
-    /// How long ago it was lost.
+    /// The time since it was lost, in milliseconds.
     pub age_ms: u64,
-    /// The groups that it served, by their numbers.
+    /// The numbers of the groups that it served.
     pub groups: Vec<u64>,
 }
 
-/// What the thread of a fleet is told.
+/// The commands to the fleet's thread.
 enum Word {
-    /// Read nothing, say nothing; and say what another process would have to know.
+    /// Stops reading and sending, and returns the state for another process.
     Pause(std::sync::mpsc::Sender<Past>),
-    /// Go on.
+    /// Continues after a pause.
     Resume,
-    /// End without a word: another process goes on.
+    /// Ends without a farewell: another process continues.
     Vanish,
 }
 
-/// For the thread to say what another process has to know.
+/// The time limit for the thread's reply with the handoff state.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// A balancer's part in its fleet, until it is dropped.
+/// A balancer's membership in its fleet, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Fleet {
     address: SocketAddr,
-    /// A copy, for another process.
+    /// A copy of the socket, for another process.
     socket: OwnedFd,
     notices: mpsc::Sender<Notice>,
     view: Arc<Mutex<FleetStatus>>,
@@ -201,17 +206,18 @@ pub struct Fleet {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Notices that wait; what finds no room is told again with the next sweep, or never was of use.
+/// The maximum number of queued notices. A dropped one is repeated with the next sweep, or has become
+/// obsolete.
 const NOTICES: usize = 4096;
 
-/// Words that wait: there are not more in an upgrade.
+/// The maximum number of queued commands; an upgrade sends no more.
 const WORDS: usize = 8;
 
 impl Fleet {
-    /// Starts to take part. Takes a thread. `past`: it goes on with the part of another process.
+    /// Joins the fleet on a thread of its own. With `past` it continues the membership of another process.
     ///
     /// # Errors
-    /// The system gives no thread, or no more files.
+    /// The system provides no thread, or no more file descriptors.
     pub fn start(
         settings: Settings,
         Seat(socket): Seat,
@@ -240,65 +246,65 @@ impl Fleet {
                 desk.recall(past, local.now());
             }
             runtime.block_on(serve::serve(desk, settings.seeds, sockets.one, inbox, heard, local, shown));
-            // A name that is being looked up must not keep the process from ending.
+            // A DNS lookup must not keep the process from ending.
             runtime.shutdown_background();
         })?;
         Ok(Self { address, socket: copy, notices, view, words: Some(words), thread: Some(thread) })
     }
 
-    /// A copy of its socket, for another process.
+    /// Returns a copy of the socket, for another process.
     ///
     /// # Errors
-    /// There are no more files.
+    /// The system provides no more file descriptors.
     pub fn socket(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
     }
 
-    /// Reads nothing and says nothing from now on, so that another process can go on; what that has to know, if it can be had. Waits
-    /// for a second at most.
+    /// Stops reading and sending, so that another process can continue. Returns the state for it, if the
+    /// thread replies within a second.
     pub fn pause(&self) -> Option<Past> {
         let (reply, past) = std::sync::mpsc::channel();
         self.words.as_ref()?.try_send(Word::Pause(reply)).ok()?;
         past.recv_timeout(ANSWER).ok()
     }
 
-    /// Goes on after a pause.
+    /// Continues after a pause.
     pub fn resume(&self) {
         if let Some(words) = &self.words {
-            // One that cannot be told has ended.
+            // A failure means that the thread has ended.
             let _ = words.try_send(Word::Resume);
         }
     }
 
-    /// Ends without a word: another process has the socket, and goes on.
+    /// Ends without a farewell: another process has the socket and continues.
     pub fn vanish(self) {
         if let Some(words) = &self.words {
             let _ = words.try_send(Word::Vanish);
         }
     }
 
-    /// Where the others reach it.
+    /// Returns the address that the others use.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What others are to be told. Dropped if there is no room.
+    /// Queues a notice for the others, or drops it if the queue is full.
     pub fn notice(&self, notice: Notice) {
         let _ = self.notices.try_send(notice);
     }
 
-    /// Who is there, and how they are heard.
+    /// Returns the other balancers and the state of their reports.
     pub fn status(&self) -> FleetStatus {
         lock(&self.view).clone()
     }
 }
 
-/// Says farewell and ends.
+/// Sends a farewell and ends.
 impl Drop for Fleet {
     fn drop(&mut self) {
         drop(self.words.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }

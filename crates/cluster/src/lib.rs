@@ -1,14 +1,15 @@
-//! Know the members: take their reports, ask their monitors, make loads and weights of both.
+//! Observes the members: records their reports, polls their monitors, and computes loads and weights.
 //!
-//! Figures come in by push ([`Cluster::report`]), by pull (an agent's JSON, a page of Prometheus metrics or a stream of load
-//! reports, asked for by tasks of this crate's one thread), by whoever sees a member's answers ([`Cluster::observe`]) and from the balancer itself ([`Balancer::counters`]). An operator's
-//! [`Expression`]s make of them a member's load and, if the strategy asks for it, its weight, which go to the
-//! balancer. All of it is slow path: nothing here is reached by a request.
+//! Figures arrive in four ways: by push ([`Cluster::report`]), by pull, from responses
+//! ([`Cluster::observe`]), and from the balancer itself ([`Balancer::counters`]). Tasks on this crate's one
+//! thread pull an agent's JSON, a page of Prometheus metrics or a stream of load reports. An operator's
+//! [`Expression`]s compute a member's load and, if the strategy needs it, its weight, which are passed to the
+//! balancer. All of this is the slow path: no request waits for it.
 //!
-//! What arrives is bounded: 64 names per member, 64 characters per name, 50 reports per second and member, ages of
-//! a minute at most, finite numbers only. What is false or too much costs the member that it is said of, no other.
+//! Input is bounded: 64 names per member, 64 characters per name, 50 reports per second and member, ages of a
+//! minute at most, finite numbers only. Wrong or excessive input affects only the member that it is about.
 //!
-//! This crate knows nothing of the data plane: whoever joins the two implements [`Balancer`].
+//! This crate does not depend on the data plane, which implements [`Balancer`].
 
 mod account;
 mod answer;
@@ -31,7 +32,7 @@ mod settings;
 pub mod store;
 mod watch;
 
-/// Laws of what the network says, for the fuzz targets: each panics if it does not hold.
+/// The laws of network parsers, for the fuzz targets: each panics if its law is broken.
 #[cfg(fuzzing)]
 #[expect(missing_docs, reason = "named like the targets")]
 pub mod laws {
@@ -75,109 +76,112 @@ pub use watch::{OWN, is_own, is_rate};
 use pull::{Answer, Pulls};
 use watch::{Said, Watch};
 
-/// The balancer that loads and weights are for. Called on any thread; should take milliseconds.
+/// The balancer that uses loads and weights. Its methods are called on any thread, and should take
+/// milliseconds.
 pub trait Balancer: Send + Sync + 'static {
-    /// What it counts of each member of a group; empty if there is no such group.
+    /// Returns the counters of each member of a group; empty if there is no such group.
     fn counters(&self, group: &str) -> Vec<(Arc<str>, Counters)>;
 
-    /// The load of a member, measured `age` ago, and is it of all that goes on at its host? Finite, not negative.
+    /// Sets the load of a member, measured `age` ago: finite, not negative. `of_host` means that it covers
+    /// the whole host.
     fn load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool);
 
-    /// The group's metric is another one from now on: what was told by the one before says nothing.
+    /// Discards the loads of a group whose metric has changed.
     fn forget_loads(&self, group: &str);
 
-    /// What a member does, measured `age` ago: finite, not negative.
+    /// Sets a member's usage, measured `age` ago: finite, not negative.
     fn usage(&self, group: &str, member: &str, usage: Usage, age: Duration);
 
-    /// How busy a member's processors are, measured `age` ago: finite, not negative.
+    /// Sets the utilization of a member's processors, measured `age` ago: finite, not negative.
     fn sensed(&self, group: &str, member: &str, sensed: Sensed, age: Duration);
 
-    /// The weights of all members of a group; `None` for one that is not known.
+    /// Sets the weights of all members of a group; `None` if a weight is unknown.
     fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]);
 
-    /// More reports came for a member than are taken.
+    /// Notes that a member's reports exceed the rate limit.
     fn flooded(&self, group: &str, member: &str);
 
-    /// A member does not report its load in the way that its group's monitor asks it to, and why.
+    /// Notes that a member does not report its load in the way that its group's monitor requires, and the
+    /// reason.
     fn no_reports(&self, group: &str, member: &str, why: &str);
 }
 
-/// How much a member does and how busy that makes it.
+/// The throughput of a member and its utilization.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
-    /// Requests a second.
+    /// Requests per second.
     pub rps: f64,
-    /// 1 for fully busy; may exceed 1.
+    /// The utilization, 1 for fully busy; may exceed 1.
     pub utilization: f64,
-    /// Failed requests a second.
+    /// Failed requests per second.
     pub eps: f64,
 }
 
-/// How busy a member's processors are.
+/// The utilization of a member's processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sensed {
-    /// Share of them that is in use, 0 to 1.
+    /// The utilization, 0 to 1.
     pub share: f64,
-    /// How many there are, above 0.
+    /// The number of processors, above 0.
     pub processors: f64,
-    /// Is that all that runs at a host, rather than the server alone?
+    /// Whether the utilization covers the whole host, rather than the server alone.
     pub whole: bool,
 }
 
-/// Numbers told of a member.
+/// A load report: numbers about a member.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Its group; `None` for all that have it.
+    /// The group; `None` for all groups with this member.
     pub group: Option<String>,
-    /// As configured (`host:port`), or its address; without a port, every member at that host.
+    /// The member as configured (`host:port`), or its address; without a port, every member at that host.
     pub member: String,
-    /// By name.
+    /// The values, by name.
     pub values: Vec<(String, f64)>,
-    /// How old they were when they were sent, seconds; `None` for new. From 0 to 60: what is beyond counts as that.
+    /// The age of the values when they were sent, in seconds; `None` for 0. Clamped to 60.
     pub age_seconds: Option<f64>,
 }
 
-/// Why a report was not taken: one line for whoever sent it.
+/// The reason why a report was rejected: one line for its sender.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// There is no such group or member.
     #[error("{0}")]
     Unknown(String),
-    /// It cannot be used as it is.
+    /// The report is invalid.
     #[error("{0}")]
     Wrong(String),
-    /// There are too many.
+    /// The reports exceed the rate limit.
     #[error("{0}")]
     TooFast(String),
 }
 
-/// What is known of a group.
+/// The observations of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Known {
-    /// Where its loads come from.
+    /// The monitor of its loads.
     pub monitor: Option<MonitorExplanation>,
     /// The expression of its weights.
     pub weight: Option<String>,
-    /// In the order of the settings.
+    /// The members, in the order of the settings.
     pub members: Vec<MemberKnown>,
 }
 
-/// What is known of a member.
+/// The observations of a member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberKnown {
-    /// As configured.
+    /// The name as configured.
     pub name: Arc<str>,
-    /// By name.
+    /// The observations, by name.
     pub facts: Vec<FactExplanation>,
-    /// The last load that was made.
+    /// The last computed load.
     pub load: Option<LoadExplanation>,
-    /// Why there is none now.
+    /// The reason why there is no load now.
     pub trouble: Option<String>,
-    /// Reports that were dropped.
+    /// The number of dropped reports.
     pub dropped: u64,
 }
 
-/// Takes reports and asks monitors until it is dropped.
+/// The observer, which records reports and polls monitors until it is dropped.
 pub struct Cluster {
     inner: Arc<Inner>,
     runtime: Handle,
@@ -191,7 +195,7 @@ pub(crate) struct Inner {
     balancer: Arc<dyn Balancer>,
 }
 
-/// [`Refused`] on its way out, with what the balancer is to be told nevertheless.
+/// An internal form of [`Refused`], with updates that the balancer receives nevertheless.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     Unknown(String),
@@ -199,19 +203,19 @@ pub(crate) enum Refusal {
     TooFast { why: String, said: Vec<Said> },
 }
 
-/// How often counters are looked at and weights are made.
+/// The interval of reading counters and computing weights.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl Cluster {
-    /// Starts with what `groups` say.
+    /// Starts with the settings in `groups`.
     ///
     /// # Errors
-    /// The system gives no thread or no event queue.
+    /// The system provides no thread or no event queue.
     pub fn start(
         groups: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>,
         balancer: Arc<dyn Balancer>,
     ) -> io::Result<Self> {
-        // Names are looked up on threads of their own, a few at once.
+        // Names are resolved on threads of their own, a few at once.
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(8).build()?;
         let handle = runtime.handle().clone();
@@ -225,7 +229,7 @@ impl Cluster {
                     _ = stopped => {}
                 }
             });
-            // A look that hangs must not keep the process from ending.
+            // A lookup that hangs must not keep the process from ending.
             runtime.shutdown_background();
         })?;
         let cluster =
@@ -234,8 +238,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Puts other settings in force. Members that stay, by name, keep what is known of them. Groups whose settings are the very same as
-    /// before cost nothing.
+    /// Applies other settings. Members that stay, by name, keep their observations. Groups with identical
+    /// settings cost nothing.
     pub fn update(&self, groups: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>) {
         let said = {
             let mut watch = lock(&self.inner.watch);
@@ -246,17 +250,17 @@ impl Cluster {
         self.inner.say(said);
     }
 
-    /// Takes another expression for the weights of a group's members, or none.
+    /// Sets another expression for the weights of a group's members, or none.
     pub fn weigh(&self, group: &str, weight: Option<Expression>) {
         let mut watch = lock(&self.inner.watch);
         watch.weigh(group, weight);
         self.follow(&watch);
     }
 
-    /// Takes a report. A load that follows from it is with the balancer when this returns.
+    /// Records a report. A load that follows from it has reached the balancer when this returns.
     ///
     /// # Errors
-    /// It cannot be taken; nothing of it is, except where more names came than a member may have.
+    /// The report is rejected as a whole, except for the names up to the limit if there are too many.
     pub fn report(&self, report: &Report) -> Result<(), Refused> {
         let outcome = lock(&self.inner.watch).report(report, Instant::now());
         match outcome {
@@ -273,15 +277,14 @@ impl Cluster {
         }
     }
 
-    /// Takes what was found out of a member in another way, such as in its answers (`source`), just now. What has no
-    /// name that a figure may have, is no finite number or is of nobody here is left out. How often is the
-    /// caller's to bound.
+    /// Records values of a member from another source now, such as its responses (`source`). Invalid names,
+    /// values that are not finite, and unknown members are ignored. The caller limits the rate.
     pub fn observe(&self, group: &str, member: &str, values: &[(String, f64)], source: Source) {
         let said = lock(&self.inner.watch).observe(group, member, values, source, Instant::now());
         self.inner.say(said);
     }
 
-    /// What is known of a group's members; `None` if there is no such group.
+    /// Returns the observations of a group's members; `None` if there is no such group.
     pub fn known(&self, group: &str) -> Option<Known> {
         lock(&self.inner.watch).known(group, Instant::now())
     }
@@ -295,25 +298,25 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
 impl Inner {
-    /// Takes what a monitor answered.
+    /// Records the response of a monitor.
     pub(crate) fn pulled(&self, group: &str, member: &str, outcome: Answer) {
         let said = lock(&self.watch).pulled(group, member, outcome, Instant::now());
         self.say(said);
     }
 
-    /// Tells the balancer of a member that does not report.
+    /// Notifies the balancer of a member that does not report.
     pub(crate) fn no_reports(&self, group: &str, member: &str, why: &str) {
         self.balancer.no_reports(group, member, why);
     }
 
-    /// Tells the balancer, without a lock held.
+    /// Sends updates to the balancer, without a lock held.
     fn say(&self, said: Vec<Said>) {
         for one in said {
             match one {
@@ -334,7 +337,7 @@ impl Inner {
     }
 }
 
-/// Looks at the balancer's counters for ever.
+/// Reads the balancer's counters forever.
 async fn look(inner: &Inner) {
     let mut tick = tokio::time::interval(LOOK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -349,7 +352,7 @@ async fn look(inner: &Inner) {
     }
 }
 
-/// Locks; a thread that panicked while it held the lock left nothing half done that matters more than going on.
+/// Locks a mutex. The state stays usable after a panic of another thread, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,22 +1,24 @@
-//! The lottery's sockets: a daemon beside a server. Its clients are crate `client`.
+//! The lottery's sockets: a daemon beside a server. Crate `client` implements its clients.
 //!
-//! Who is drawn, who answers when and what is asked next is decided in the brain ([`plimsoll_brain::lottery`]), what the bytes are
-//! in crate `wire` ([`plimsoll_wire::rfs`], `docs/rfs2.md`). Here datagrams are received and opened, what is forged or sent again
-//! is dropped and counted, the rest is handed to the brain, and what that wants to send is sealed and sent.
+//! The brain ([`plimsoll_brain::lottery`]) decides the draw, the responses and the next queries; crate `wire`
+//! ([`plimsoll_wire::rfs`], `docs/rfs2.md`) defines the bytes. This module receives and opens datagrams,
+//! drops and counts forged and replayed ones, and passes the rest to the brain. It seals and sends the
+//! brain's datagrams.
 //!
 //! ```text
 //!  socket ─▶ open ─▶ replayed? ─▶ brain::lottery::Daemon ─▶ seal ─▶ socket
 //!  (recvmmsg)                       ▲ load, readiness              (sendmmsg)
-//!                                 checks of the server, whoever knows its load
+//!                                 checks of the server, sources of its load
 //! ```
 //!
 //! * `socket.rs`: many datagrams with one system call, in and out; multicast.
-//! * `desk.rs`: the daemon with its keys and its counts. `serve.rs`: its thread. `gossip.rs`: who is there, by SWIM.
-//! * `twin.rs`: two daemons of one number.
-//! * `check.rs`: is the server there? `follow.rs`: a balancer that follows them.
+//! * `desk.rs`: the daemon with its keys and counters. `serve.rs`: its thread. `gossip.rs`: membership, by
+//!   SWIM.
+//! * `twin.rs`: two daemons with one number.
+//! * `check.rs`: health checks of the server. `follow.rs`: a balancer that follows the daemons.
 //!
-//! A daemon has a thread of its own that does nothing else, and on it what is due never keeps what has come waiting for longer than
-//! one report takes to make: AGS's daemon lost requests while it looked after its tables.
+//! A daemon has a dedicated thread. Periodic work there delays received datagrams by at most the time of
+//! writing one report. AGS's daemon lost requests while it maintained its tables.
 
 mod check;
 mod desk;
@@ -50,114 +52,117 @@ pub use plimsoll_brain::lottery::{Statistics as Lots, View};
 use desk::Desk;
 use socket::Socket;
 
-/// Most services of a daemon: that many can be told of in one datagram, wherever their servers are.
+/// The maximum number of services of a daemon: they fit into one datagram with any addresses of their
+/// servers.
 pub const SERVICES: usize = 40;
 
-/// Most bytes that a service says to its clients: so many have room in the answer to the shortest request.
+/// The maximum length of a service's information for its clients, in bytes: it fits into the answer to the
+/// shortest request.
 pub const INFO: usize = 48;
 
-/// Bytes that services with infos of these lengths take in the table by which daemons know one another, wherever their servers are,
-/// and how many there may be.
+/// Returns the number of bytes of services with these lengths of information in the membership table, for any
+/// addresses, and the maximum.
 pub fn table_bytes(infos: impl Iterator<Item = usize>) -> (usize, usize) {
     (TOLD + infos.map(|info| TOLD_SERVICE + info).sum::<usize>(), brain::PART)
 }
 
-/// Bytes of a member without a service in that table, and of a service without an info, where all addresses are of IPv6.
+/// The bytes of a member without services in that table, and of a service without information, if all
+/// addresses are IPv6.
 const TOLD: usize = 26;
 const TOLD_SERVICE: usize = 27;
 
-/// What a daemon is to do. Nothing in here can be wrong but that its addresses are not to be had.
+/// The settings of a daemon. They are validated; only binding the addresses can fail.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Its number, alone in the cluster.
+    /// The daemon's number, unique in the cluster.
     pub member: u16,
-    /// Greater than in any life before: see [`incarnation`].
+    /// The incarnation, greater than any previous one: see [`incarnation`].
     pub incarnation: u32,
-    /// Where it listens; port 0 takes a free one.
+    /// The address to listen on; port 0 selects a free one.
     pub listen: SocketAddr,
-    /// Where the others reach it, if that is not where it listens.
+    /// The address that the others use, if it differs from `listen`.
     pub address: Option<SocketAddr>,
-    /// Other daemons. One that is there is enough to find all.
+    /// Other daemons. One reachable peer is enough to find all daemons.
     pub peers: Vec<SocketAddr>,
-    /// The group and port by which all are reached at once, where there is multicast.
+    /// The multicast group and port of all daemons, where multicast is available.
     pub multicast: Option<SocketAddr>,
-    /// Of the cluster.
+    /// The keys of the cluster.
     pub keys: Keys,
-    /// What the server beside it does; at most [`SERVICES`].
+    /// The services of the server beside the daemon; at most [`SERVICES`].
     pub services: Vec<Service>,
-    /// For how long a client may use an answer again; at most 65 s.
+    /// The time that clients may cache an answer; at most 65 s.
     pub ttl: Duration,
-    /// How long a server takes to come to its whole share.
+    /// The time in which a server's share grows to its full value.
     pub slow_start: Duration,
-    /// Requests per second from one source; 0 for any number.
+    /// The maximum rate of requests from one source, per second; 0 for no limit.
     pub rate: u32,
 }
 
 /// One service of the server beside a daemon.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// For people.
+    /// The name, for people.
     pub name: Arc<str>,
-    /// In datagrams.
+    /// The number in datagrams.
     pub id: u32,
-    /// Where clients find the server.
+    /// The address for clients.
     pub server: SocketAddr,
-    /// What it can do beside the others, in any unit; 0 for nothing.
+    /// The capacity relative to the others, in any unit; 0 for no clients.
     pub capacity: u16,
-    /// Goes with each answer that names it; at most [`INFO`] bytes.
+    /// The information in each answer with this service; at most [`INFO`] bytes.
     pub info: Arc<[u8]>,
-    /// Whether it is there. Without a check it always is.
+    /// The health check; without one the service is always ready.
     pub check: Option<Check>,
 }
 
-/// How to find out whether a server is there.
+/// The health check of a server.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Who asks it.
+    /// The implementation of the check.
     pub by: Arc<dyn Ask>,
-    /// Between two checks, give or take a tenth.
+    /// The interval between two checks (±10 % jitter).
     pub interval: Duration,
-    /// How many count.
+    /// The number of results that change the state.
     pub spec: HealthSpec,
 }
 
-/// Asks servers whether they are there.
+/// Checks the health of servers.
 pub trait Ask: fmt::Debug + Send + Sync {
-    /// Once, and no longer than it may take; why it failed, for people.
+    /// Runs one check within its time limit; the error is the reason for people.
     fn ask(&self, server: SocketAddr) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>>;
 }
 
-/// What a daemon counted since it started.
+/// The counters of a daemon since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Datagrams that came.
+    /// Datagrams received.
     pub received: u64,
-    /// Datagrams that went.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Those that came with a tag that was not made with its key.
+    /// Datagrams whose tag does not match the key.
     pub forged: u64,
-    /// With a key that is not valid here.
+    /// Datagrams with a key that is not valid here.
     pub unknown_key: u64,
-    /// That were made with a key and say nothing that can be understood, or are too short or too long to be opened.
+    /// Datagrams with a valid tag that are malformed, and those that are too short or too long to open.
     pub malformed: u64,
-    /// Reports that had come before, or that a newer one overtook.
+    /// Reports that are replays, or older than the newest.
     pub replayed: u64,
-    /// That were sealed with a key for clients, who may not say that.
+    /// Datagrams sealed with a key for clients, which does not permit their kind.
     pub misused: u64,
-    /// Of lives that are to begin long after now.
+    /// Datagrams of incarnations far in the future.
     pub implausible: u64,
-    /// What was to be sent and could not be written or sent.
+    /// Datagrams that could not be encoded or sent.
     pub unsent: u64,
-    /// Of the reports that were not new, those from another address than the newest of the same member: there are two daemons of
-    /// one number, or somebody sends again what was recorded.
+    /// Outdated reports from another address than that of the member's newest one. Either two daemons have
+    /// one number, or an attacker replays recorded reports.
     pub strays: u64,
-    /// Other daemons that are there, as the membership protocol knows.
+    /// The other daemons that are alive according to the membership protocol.
     pub alive: usize,
-    /// It takes part no more: it was drained, or goes.
+    /// Whether the daemon no longer takes part: it is draining or leaving.
     pub draining: bool,
-    /// Another daemon has the same number, and was first: where it is. This one must end.
+    /// The address of another daemon with the same number that was first. This daemon must end.
     pub twin: Option<SocketAddr>,
-    /// What the protocol counts.
+    /// The counters of the protocol.
     pub lots: Lots,
 }
 
@@ -172,7 +177,7 @@ pub struct Lottery {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a daemon is told by its host.
+/// The commands to a daemon.
 #[derive(Debug)]
 enum Order {
     Load { service: u32, load: u16, in_flight: u16 },
@@ -185,17 +190,19 @@ enum Order {
     Show(oneshot::Sender<(Statistics, View)>),
 }
 
-/// Orders that wait. Whoever gives more waits.
+/// The maximum number of queued commands; further senders wait.
 const ORDERS: usize = 256;
 
-/// From draining to leaving, and from there to the end: more than a report takes, so that one that is lost is not the only one.
+/// The time from draining to leaving, and from there to the end: more than one report interval, so that a
+/// lost report is repeated.
 const FAREWELL: Duration = Duration::from_millis(300);
 
 impl Lottery {
-    /// Starts a daemon. Takes a thread, and for what it remembers of requests 3 MB of memory, or as much as the rate needs, up to 84 MB.
+    /// Starts a daemon on a thread of its own. Its memory of requests takes 3 MB, or as much as the rate
+    /// requires, up to 84 MB.
     ///
     /// # Errors
-    /// An address or a group is not to be had, or the system gives no thread.
+    /// An address or a multicast group is not available, or the system provides no thread.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let socket = Socket::bind(settings.listen, settings.multicast)?;
         socket.stamp();
@@ -203,7 +210,7 @@ impl Lottery {
         let (incarnation, services) = (settings.incarnation, settings.services.clone());
         let (orders, inbox) = mpsc::channel(ORDERS);
         let told = settings.address.unwrap_or(address);
-        // Within the thread there is nobody left to tell.
+        // Errors within the thread could not be returned.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let sockets = {
             let _context = runtime.enter();
@@ -217,66 +224,67 @@ impl Lottery {
         Ok(Self { address, incarnation, services, found, orders: Some(orders), thread: Some(thread) })
     }
 
-    /// Where it listens, as bound.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How loaded a server is: in thousandths of what it can do, and requests that it works on.
+    /// Sets the load of a service: in thousandths of its capacity, and requests in flight.
     pub async fn load(&self, service: u32, load: u16, in_flight: u16) {
         self.order(Order::Load { service, load, in_flight }).await;
     }
 
-    /// Checks the servers for ever, each by its own check.
+    /// Runs the services' health checks forever.
     pub async fn check(&self) {
         let mut checks = tokio::task::JoinSet::new();
         for service in self.services.iter().filter(|service| service.check.is_some()) {
             checks.spawn(check::watch(service.clone(), self.found.clone(), self.orders.clone()));
         }
         while checks.join_next().await.is_some() {}
-        // Those without a check need nothing.
+        // Services without a check need no work.
         std::future::pending().await
     }
 
-    /// Gives its server nothing new, or its share again (slowly).
+    /// Drains the server, or returns its share to it (slowly).
     pub async fn drain(&self, drain: bool) {
         self.order(Order::Drain(drain)).await;
     }
 
-    /// Sends nobody to one service, or sends clients to it again (slowly).
+    /// Stops sending clients to one service, or sends clients to it again (slowly).
     pub async fn hold(&self, service: u32, held: bool) {
         self.order(Order::Hold { service, held }).await;
     }
 
-    /// Takes other keys, peers, services and limits. What else the settings say stays as it was when it started. Checks that are
-    /// others begin anew with the next [`check`](Self::check); the rest go on there with what was found.
+    /// Sets other keys, peers, services and limits. The other settings keep their initial values. Changed
+    /// checks restart with the next [`check`](Self::check); the others continue there with their results.
     pub async fn change(&mut self, settings: Settings) {
         self.found.turn(&settings.services, &self.services);
         self.services.clone_from(&settings.services);
         self.order(Order::Change(Box::new(settings))).await;
     }
 
-    /// What it has counted; `None` if it has ended.
+    /// Returns the counters; `None` if the daemon has ended.
     pub async fn statistics(&self) -> Option<Statistics> {
         let (tell, told) = oneshot::channel();
         self.order(Order::Tell(tell)).await;
         told.await.ok()
     }
 
-    /// The same, with how it sees itself and the others.
+    /// Returns the counters, and the daemon's view of itself and the others.
     pub async fn view(&self) -> Option<(Statistics, View)> {
         let (show, shown) = oneshot::channel();
         self.order(Order::Show(show)).await;
         shown.await.ok()
     }
 
-    /// Takes settings that have the same services, with the same checks. Unlike with [`change`](Self::change) checks go on.
+    /// Applies settings with the same services and checks. Unlike with [`change`](Self::change), running
+    /// checks continue.
     pub async fn adjust(&self, settings: Settings) {
         self.order(Order::Change(Box::new(settings))).await;
     }
 
-    /// Goes: sends clients to others for a moment, says that it leaves, and ends. It does not end in the second in which it
-    /// started, so that its next life has another number.
+    /// Leaves: sends clients to others for a moment, announces that it leaves, and ends. It does not end
+    /// within the second of its start, so that the next incarnation has another number.
     pub async fn leave(self) {
         self.drain(true).await;
         sleep(FAREWELL).await;
@@ -289,7 +297,7 @@ impl Lottery {
 
     async fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // One that has ended takes no orders.
+            // A daemon that has ended takes no commands.
             let _ = orders.send(order).await;
         }
     }
@@ -299,38 +307,38 @@ impl Drop for Lottery {
     fn drop(&mut self) {
         drop(self.orders.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// The number of a life that begins now: seconds since 1970.
+/// Returns the number of an incarnation that begins now: seconds since 1970.
 pub fn incarnation() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// The draw's key: the same on all daemons that have the same keys.
+/// Returns the key of the draw, which is the same on all daemons with the same keys.
 fn draw_key(keys: &Keys) -> brain::Key {
     let mut first = [0; 16];
     first.copy_from_slice(&keys.derive(b"plimsoll lottery: draw")[..16]);
     brain::Key::new(first)
 }
 
-/// 64 bits that nobody can guess.
+/// Returns 64 unpredictable bits.
 pub(crate) fn seed() -> u64 {
-    // The lower half is as good as the upper one.
+    // Both halves are equally random.
     u128::from_ne_bytes(secret()) as u64
 }
 
-/// Bytes that nobody can guess.
+/// Returns unpredictable bytes.
 fn secret() -> [u8; 16] {
     let mut bytes = [0; 16];
     if let Ok(16) = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         return bytes;
     }
-    // A kernel of before 2014: the standard library then reads /dev/urandom for its hashers.
+    // Kernels before 3.17 lack getrandom; the standard library then reads /dev/urandom for its hashers.
     let half = || std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
     (u128::from(half()) << 64 | u128::from(half())).to_ne_bytes()
 }

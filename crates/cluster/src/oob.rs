@@ -1,9 +1,9 @@
-//! Listens to servers that tell their load out of band (ORCA, gRFC A51): one call of gRPC to each member that stays, on which
-//! a report comes once per interval, also while the member has nothing to answer.
+//! Receives load reports out of band (ORCA, gRFC A51). A long-lived gRPC call to each member delivers one
+//! report per interval, even while the member sends no responses.
 //!
-//! A call that ends, cannot be made or says nothing for long is made again after a pause: soon if it told something, else
-//! after ever longer ones, as gRPC has them (times 1.6 from a second on, varied by a fifth; [`LONGEST`] at most). A member
-//! that does not have the service is not asked again until its connection ends, or for [`REST`].
+//! A call that ends, fails or stays silent is made again after a pause. The pause is short after a call with
+//! a report. Else it grows as in gRPC, by a factor of 1.6 from one second with a jitter of a fifth, up to
+//! [`LONGEST`]. A member without the service is not called again until its connection ends, or for [`REST`].
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,27 +23,28 @@ use crate::facts::Figure;
 use crate::pull::{Aim, Answer, FIRST, chance};
 use crate::{Inner, is_name};
 
-/// The first pause, and the longest.
+/// The first pause, and the maximum.
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(30);
-/// A member without the service is asked again after this at the latest.
+/// The maximum time until a member without the service is called again.
 const REST: Duration = Duration::from_secs(600);
-/// Silence is borne for three intervals and at least for this: servers may have a least interval, of 30 s with grpc-go.
+/// The minimum tolerated silence; three intervals if that is longer. Servers may have a minimum interval, 30
+/// s with grpc-go.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// `grpc-status` of a server that does not have the service.
+/// The `grpc-status` of a server without the service.
 const UNIMPLEMENTED: &str = "12";
 
-/// Why a call is over.
+/// The end of a call.
 struct Over {
     why: String,
     /// The connection, if the member does not have the service.
     lacks: Option<Line>,
 }
 
-/// A connection. It ends when this is dropped.
+/// A connection, which ends when it is dropped.
 struct Line {
-    /// For as long as it is there, the connection is.
+    /// Keeps the connection open.
     sender: SendRequest<Bytes>,
     driver: JoinHandle<()>,
 }
@@ -60,11 +61,11 @@ impl From<String> for Over {
     }
 }
 
-/// Listens to one member for ever.
+/// Receives the reports of one member forever.
 pub(crate) async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak<Inner>) {
     sleep(aim.interval.min(FIRST).mul_f64(chance())).await;
     let mut pause = SHORTEST;
-    // Has it been said that it does not have the service?
+    // Whether the missing service has been reported.
     let mut said = false;
     loop {
         let mut told = false;
@@ -86,7 +87,7 @@ pub(crate) async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, 
         inner.pulled(&group, &member, Err(why));
         drop(inner);
         if let Some(mut line) = over.lacks {
-            // Either way of ending is an end.
+            // Both results mean that the connection has ended, or the time is over.
             let _ = timeout(REST, &mut line.driver).await;
         }
         sleep(pause.mul_f64(0.8 + 0.4 * chance())).await;
@@ -94,7 +95,7 @@ pub(crate) async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, 
     }
 }
 
-/// Makes the call and takes what comes of it, to its end.
+/// Makes the call and passes on its results until it ends.
 async fn listen(aim: &Aim, mut each: impl FnMut(Answer)) -> Over {
     let late = || format!("no connection within {} s", aim.timeout.as_secs_f64());
     let line = match timeout(aim.timeout, connect(aim)).await {
@@ -119,7 +120,7 @@ async fn connect(aim: &Aim) -> Result<Line, String> {
     let begun = Builder::new().enable_push(false).max_header_list_size(16 * 1024).handshake(stream).await;
     let (sender, connection) = begun.map_err(|error| format!("HTTP/2: {error}"))?;
     let driver = tokio::spawn(async {
-        // Why it ended shows at the call.
+        // The call reports the reason of the end.
         let _ = connection.await;
     });
     Ok(Line { sender, driver })
@@ -155,7 +156,7 @@ async fn call(
     let begun = async {
         let mut sender = sender.ready().await?;
         let (answer, mut out) = sender.send_request(request, false)?;
-        // A question is smaller than any window.
+        // The request is smaller than any window.
         out.send_data(question(aim.interval).into(), true)?;
         answer.await
     };
@@ -173,22 +174,22 @@ async fn call(
         }
         if let Some(message) = last {
             each(report(&message).map_err(|why| format!("load reports of {}: {why}", aim.host)));
-            // One that reports faster than it was asked to is not read faster.
+            // A member that reports faster than requested is not read faster.
             sleep(aim.interval.min(SHORTEST) / 4).await;
         }
     }
     let trailers = timeout(silence, body.trailers()).await.map_err(silent)?.map_err(broken)?;
-    // A call that is refused at once has its status in the head.
+    // A call that is rejected at once has its status in the head.
     Ok(Status::of(trailers.as_ref().unwrap_or(&head.headers)))
 }
 
-/// The next piece of an answer. The window is opened again for it: it is read at once.
+/// Returns the next bytes of a response, and reopens the flow-control window for as many.
 async fn piece(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
     let piece = body.data().await?;
     Some(piece.and_then(|piece| body.flow_control().release_capacity(piece.len()).map(|()| piece)))
 }
 
-/// Figures of a report, by names that figures may have.
+/// Returns the figures of a report whose names are valid.
 fn report(message: &[u8]) -> Answer {
     let mut values = Vec::new();
     orca::read_message(message, |metric| {

@@ -1,21 +1,21 @@
-//! What the balancer itself sees of a member, as figures for expressions: in flight, requests per second,
-//! latency.
+//! The balancer's own observations of a member as figures for expressions: requests in flight, requests per
+//! second, latency.
 //!
-//! The counters that come in only grow. The rate is that of the last second and of nothing before: sessions
-//! that moved longer ago do not show in it. The latency is a moving average over [`WINDOW`], weighted by the
-//! requests that each look covers. Counters that fall are those of a member that left and came back.
+//! The counters only grow. The rate covers the last second and nothing before, so it does not include
+//! sessions that moved earlier. The latency is a moving average over [`WINDOW`], weighted by the requests
+//! that each sample covers. Counters that decrease belong to a member that left and returned.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Counters of one member, as the data plane keeps them.
+/// The counters of one member in the data plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
-    /// Requests, sessions or flows it works on now.
+    /// Requests, sessions or flows in flight.
     pub in_flight: u32,
-    /// Those that have ended since it joined.
+    /// Those that have ended since the member joined.
     pub requests: u64,
-    /// Seconds that these took, added up.
+    /// The sum of their durations, in seconds.
     pub seconds: f64,
 }
 
@@ -23,15 +23,15 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     last: Option<(Counters, Instant)>,
-    /// Requests that had ended at each look of the last [`SPAN`], and at one before it.
+    /// The number of ended requests at each sample of the last [`SPAN`], and at one before it.
     ended: VecDeque<(u64, Instant)>,
     rate: Option<f64>,
-    /// Mean seconds, and when a request last ended.
+    /// The mean duration in seconds, and the time when a request last ended.
     latency: Option<(f64, Instant)>,
 }
 
 impl Own {
-    /// Takes a look at the counters.
+    /// Records a sample of the counters.
     pub(crate) fn look(&mut self, counters: Counters, now: Instant) {
         if let Some((before, then)) = self.last.replace((counters, now)) {
             let apart = now.saturating_duration_since(then).as_secs_f64();
@@ -48,7 +48,7 @@ impl Own {
                 let fresh = 1.0 - (-apart / WINDOW.as_secs_f64()).exp();
                 if ended > 0.0 {
                     let mean = (counters.seconds - before.seconds) / ended;
-                    // A look that covers a few requests of many moves the mean by little.
+                    // A sample that covers few of many requests changes the mean by little.
                     let usual = rate * WINDOW.as_secs_f64();
                     let part = (ended / usual.max(ended)).max(fresh.min(0.1));
                     let kept = self.latency.map_or(mean, |(kept, _)| kept + (mean - kept) * part);
@@ -60,7 +60,7 @@ impl Own {
         }
     }
 
-    /// Notes a look, and returns the requests that ended per second since the last one that is a [`SPAN`]
+    /// Records a sample. Returns the requests that ended per second since the last sample that is [`SPAN`]
     /// old.
     fn count(&mut self, requests: u64, now: Instant) -> f64 {
         self.ended.push_back((requests, now));
@@ -72,33 +72,33 @@ impl Own {
         (requests - first) as f64 / now.saturating_duration_since(since).as_secs_f64()
     }
 
-    /// Requests in flight at the last look.
+    /// Returns the requests in flight at the last sample.
     pub(crate) fn in_flight(&self) -> Option<f64> {
         self.last.map(|(counters, _)| f64::from(counters.in_flight))
     }
 
-    /// Requests that end per second.
+    /// Returns the requests that end per second.
     pub(crate) fn requests_per_second(&self) -> Option<f64> {
         self.rate
     }
 
-    /// Mean seconds of a request, unless none has ended for a while: then nothing is known.
+    /// Returns the mean duration of a request in seconds; `None` if none has ended for a while.
     pub(crate) fn latency(&self, now: Instant) -> Option<f64> {
         let (mean, at) = self.latency?;
         (now.saturating_duration_since(at) <= IDLE).then_some(mean)
     }
 }
 
-/// The time that the rate covers, less that between two looks.
+/// The period of the rate, less the time between two samples.
 const SPAN: Duration = Duration::from_millis(900);
 
-/// Looks that are remembered at most.
+/// The maximum number of stored samples.
 const MOST_LOOKS: usize = 64;
 
-/// The time that the latency looks back on.
+/// The period of the latency average.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// After so long without an answer the last latency says nothing.
+/// The time without a response after which the last latency is discarded.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

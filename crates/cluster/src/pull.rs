@@ -1,9 +1,9 @@
-//! Asks monitors: one task per member, each with its own waits, so that one that hangs delays no other. To members that report
-//! by themselves it listens (`oob.rs`).
+//! Polls monitors: one task per member with its own timer, so one that hangs delays no other. Members that
+//! report on a stream are handled by `oob.rs`.
 //!
-//! The first look at a member comes at a random moment of the first interval, and each wait is varied by a tenth,
-//! so that members are not asked in step. A look is one connection, one GET and one answer of at most [`BODY`]
-//! bytes, within the timeout as a whole.
+//! Members are not polled in step: the first poll is at a random moment of the first interval, and each pause
+//! has a jitter of a tenth. A poll is one connection, one GET and one response of at most [`BODY`] bytes,
+//! within the timeout as a whole.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -28,10 +28,10 @@ use crate::facts::Figure;
 use crate::watch::PER_SECOND;
 use crate::{GroupSettings, Inner, Source, answer, oob};
 
-/// Longest answer, bytes: a large page of metrics.
+/// The maximum length of a response, in bytes: a large page of metrics.
 pub(crate) const BODY: usize = 4 << 20;
 
-/// The looks that are taken.
+/// The running poll tasks.
 #[derive(Default)]
 pub(crate) struct Pulls(BTreeMap<(Arc<str>, Arc<str>), Running>);
 
@@ -40,14 +40,14 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// Whom to ask, and for what.
+/// The target of a poll.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Aim {
-    /// Where the member is, with the port that is asked.
+    /// The member's address with the polled port.
     pub(crate) address: SocketAddr,
-    /// Who answers in its place, with the port.
+    /// The host that responds for the member, with the port.
     instead: Option<(String, u16)>,
-    /// As whoever is asked is called, port included.
+    /// The value of the Host field, with the port.
     pub(crate) host: String,
     path: String,
     pub(crate) interval: Duration,
@@ -55,23 +55,23 @@ pub(crate) struct Aim {
     what: What,
 }
 
-/// What is asked for.
+/// The kind of response.
 #[derive(Clone, Debug, PartialEq)]
 enum What {
-    /// An agent's answer.
+    /// An agent's response.
     Agent,
-    /// Off a page of metrics the names that are wanted.
+    /// A page of metrics, and the wanted names.
     Page(Vec<String>),
     /// A stream of load reports (`oob.rs`).
     Reports,
 }
 
-/// What a monitor said.
+/// The result of a poll.
 pub(crate) type Answer = Result<Vec<Figure>, String>;
 
 impl Pulls {
-    /// Starts and ends tasks so that they are those of the settings. A member that is asked the same way is asked
-    /// on without a break.
+    /// Starts and ends tasks to match the settings. A member with an unchanged target is polled without
+    /// interruption.
     pub(crate) fn follow<'a>(
         &mut self,
         groups: impl Iterator<Item = &'a GroupSettings>,
@@ -112,7 +112,7 @@ impl Drop for Pulls {
     }
 }
 
-/// Each member of a group with whom to ask for it; none if nobody is asked.
+/// Returns each member of a group with its target; none if there is nothing to poll.
 pub(crate) fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
     let monitor = group.monitor.as_ref();
     let Some(monitor) = monitor else { return Vec::new() };
@@ -153,7 +153,7 @@ pub(crate) fn aims(group: &GroupSettings) -> Vec<(Arc<str>, Aim)> {
     group.members.iter().map(aim).collect()
 }
 
-/// Asks for one member for ever.
+/// Polls the monitor of one member forever.
 async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak<Inner>) {
     sleep(aim.interval.min(FIRST).mul_f64(chance())).await;
     let mut seen = Seen::default();
@@ -171,7 +171,7 @@ async fn watch((group, member): (Arc<str>, Arc<str>), aim: Arc<Aim>, inner: Weak
     }
 }
 
-/// Asks once. Takes as long as it takes.
+/// Polls once, without a time limit.
 async fn ask(aim: &Aim, seen: &mut Seen) -> Answer {
     let stream = match &aim.instead {
         Some((host, port)) => TcpStream::connect((host.as_str(), *port)).await,
@@ -183,7 +183,7 @@ async fn ask(aim: &Aim, seen: &mut Seen) -> Answer {
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // Ends with the look, however that ends.
+    // Ends with the poll, on success and on failure.
     let _driver = Ends(tokio::spawn(connection).abort_handle());
     let request = Request::get(&aim.path)
         .header(HOST, &aim.host)
@@ -213,10 +213,11 @@ impl Drop for Ends {
     }
 }
 
-/// The first look is not put off for longer.
+/// The maximum delay of the first poll.
 pub(crate) const FIRST: Duration = Duration::from_secs(1);
 
-/// A number from 0 to 1. The standard library's hasher is seeded anew each time: chance enough for this.
+/// Returns a number from 0 to 1. The standard library's hasher has a new seed each time, which is random
+/// enough here.
 pub(crate) fn chance() -> f64 {
     (hash(&RandomState::new().hash_one(0).to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,9 +1,10 @@
-//! Who starts and stops members: processes of this machine, units of systemd, a program or a server that is told, containers of Docker,
-//! a deployment of Kubernetes.
+//! Providers that start and stop members: processes of this machine, systemd units, an external program, a
+//! webhook, containers of Docker, a Kubernetes deployment.
 //!
-//! A kind of provider is a file of its own with its settings and a [`Provider`], and a line in [`Kind::open`]. A provider does what it
-//! is asked to, once, and says what came of it; when, how often and whom is decided elsewhere (`plimsoll_brain::scale`), and so is what
-//! becomes of failures. None keeps a queue: each call is one attempt, with an end.
+//! A kind of provider is a file with its settings and a [`Provider`], and a line in [`Kind::open`]. A
+//! provider performs each operation once and reports the outcome. `plimsoll_brain::scale` decides when to
+//! call it, how often, for which member, and how to handle failures. Providers keep no queue: each call is
+//! one bounded attempt.
 
 mod docker;
 mod exec;
@@ -39,22 +40,22 @@ pub use webhook::WebhookSettings;
 pub enum Kind {
     /// Processes of this machine.
     Process(ProcessSettings),
-    /// Units of systemd on this machine.
+    /// systemd units on this machine.
     Systemd(SystemdSettings),
-    /// A program that is run for each.
+    /// A program that runs for each operation.
     Exec(ExecSettings),
-    /// A server that is told.
+    /// A webhook.
     Webhook(WebhookSettings),
     /// Containers.
     Docker(DockerSettings),
-    /// A deployment, whose replicas are counted.
+    /// A deployment, scaled by its number of replicas.
     Kubernetes(KubernetesSettings),
-    /// Nobody: it is only said what would be right.
+    /// No provider: the scaler only recommends.
     Advice,
 }
 
 impl Kind {
-    /// As it is called in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Process(_) => "process",
@@ -67,12 +68,12 @@ impl Kind {
         }
     }
 
-    /// Can any balancer have a member stopped, whichever had it started?
+    /// Returns `true` if any balancer can stop a member, whichever balancer started it.
     pub fn anywhere(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Webhook(_) | Self::Kubernetes(_))
     }
 
-    /// How long a member may take from being started to being stopped, as it is set.
+    /// Returns the configured maximum time of starting and stopping a member together.
     pub fn longest(&self) -> Duration {
         match self {
             Self::Process(process) => process.patience,
@@ -84,7 +85,7 @@ impl Kind {
         }
     }
 
-    /// Ready to be asked; what is said of a group's members is marked with its name.
+    /// Opens the provider; messages about the group's members contain its name.
     pub fn open(&self, group: &str) -> Hands {
         match self {
             Self::Process(process) => Hands::Each(Arc::new(process::Processes::open(process, group))),
@@ -98,13 +99,13 @@ impl Kind {
     }
 }
 
-/// What can be asked of a provider.
+/// The operations of a provider.
 pub enum Hands {
-    /// To start and stop each member.
+    /// Starts and stops each member.
     Each(Arc<dyn Provider>),
-    /// To have so many.
+    /// Sets the number of members.
     Count(Arc<KubernetesSettings>),
-    /// Nothing.
+    /// No operations.
     None,
 }
 
@@ -120,83 +121,85 @@ impl fmt::Debug for Hands {
 
 /// Starts and stops members, one by one.
 pub trait Provider: Send + Sync {
-    /// Starts one. That it was started does not say that it serves: its health checks do.
+    /// Starts a member. Its health checks decide later whether it serves.
     fn start(&self, wish: Wish) -> Doing<'_, Instance>;
 
-    /// Stops one, and returns when it is gone. One that is gone already was stopped.
+    /// Stops a member, and returns when it is gone. A member that is already gone counts as stopped.
     fn stop(&self, one: Stop) -> Doing<'_, ()>;
 
-    /// Those that are there, those that were started by a process before this one included; `None` where that cannot be known.
+    /// Returns the running members, with those that a previous process started; `None` if they cannot be
+    /// listed.
     fn present(&self) -> Doing<'_, Option<Vec<Instance>>>;
 
-    /// One that another process started, which goes on here. For whoever finds all of them again by itself that is nothing new.
+    /// Adopts a member that another process started. Providers that list all members by themselves need not
+    /// do anything.
     fn adopt(&self, _one: &Instance) {}
 
-    /// One that was started is not there any more, and has ended by itself.
+    /// Notes that a started member has ended by itself.
     fn gone(&self, _one: &Instance) {}
 
-    /// Another process goes on with all that were started: none is to end with this one.
+    /// Releases all started members to another process: none ends with this one.
     fn let_go(&self) {}
 
-    /// How often it may be asked who is there.
+    /// Returns the minimum interval between two calls of [`present`](Self::present).
     fn looks_apart(&self) -> Duration {
         Duration::from_secs(5)
     }
 
-    /// Why one that is not there any more has ended, if that is known.
+    /// Returns the reason why a member ended, if it is known.
     fn last_words(&self, _id: &str) -> Option<String> {
         None
     }
 }
 
-/// What is being done.
+/// An operation in progress.
 pub type Doing<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// A member that is wanted.
+/// A member to start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
-    /// Whose.
+    /// The group.
     pub group: Arc<str>,
-    /// Its number, which no other that is there has; the smallest that is free.
+    /// The member's number: the smallest that no running member has.
     pub index: u32,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: Arc<str>,
 }
 
-/// A member that is to go. It was drained.
+/// A member to stop, already drained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
-    /// Whose.
+    /// The group.
     pub group: Arc<str>,
-    /// Which.
+    /// The member.
     pub one: Instance,
-    /// Why, for people.
+    /// The reason, for people.
     pub why: Arc<str>,
 }
 
-/// A member that was started.
+/// A started member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Instance {
-    /// Its number.
+    /// The member's number.
     pub index: u32,
-    /// By which its provider knows it.
+    /// The provider's identifier.
     pub id: String,
-    /// Where it serves.
+    /// The member's address.
     pub address: SocketAddr,
 }
 
-/// What a program, or a server, is told of a member that is wanted.
+/// Returns the request to a program or a webhook to start a member.
 fn start_order(wish: &Wish) -> Value {
     json!({"action": "start", "group": &*wish.group, "index": wish.index, "why": &*wish.why})
 }
 
-/// What it is told of one that is to go.
+/// Returns the request to a program or a webhook to stop a member.
 fn stop_order(stop: &Stop) -> Value {
     let Stop { group, one, why } = stop;
     json!({"action": "stop", "group": &**group, "index": one.index, "id": one.id, "address": one.address.to_string(), "why": &**why})
 }
 
-/// Reads what it answers when a member was started: `{"address": "10.0.0.3:80", "id": "…"}`; without an `id` the address is it.
+/// Parses the response to a start: `{"address": "10.0.0.3:80", "id": "…"}`; the `id` defaults to the address.
 fn read_started(index: u32, answer: &[u8]) -> Result<Instance, String> {
     let wrong = |why: &str| format!("the answer {why}: it is {{\"address\": \"IP:PORT\", \"id\": \"…\"}}");
     let answer: Value =
@@ -212,10 +215,10 @@ fn read_started(index: u32, answer: &[u8]) -> Result<Instance, String> {
     Ok(Instance { index, id, address })
 }
 
-/// Longest name by which a provider knows a member, bytes.
+/// The maximum length of a provider's identifier, in bytes.
 const LONGEST_ID: usize = 256;
 
-/// Longest answer of a provider, bytes.
+/// The maximum length of a provider's response, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What to know of which members, and how: the configuration, checked. Nothing in here can be wrong.
+//! The validated settings of the observations.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,75 +9,75 @@ use crate::Expression;
 /// One group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSettings {
-    /// Unique.
+    /// The group's name, unique.
     pub name: Arc<str>,
-    /// Their names are unique within the group.
+    /// The members; their names are unique within the group.
     pub members: Vec<MemberSettings>,
-    /// What its members' loads are and where they come from; without one, what is told is kept and shown, and no
-    /// load is made of it.
+    /// The monitor of the members' loads. Without one, reports are stored and shown, but yield no load.
     pub monitor: Option<MonitorSettings>,
-    /// What its members' weights are, if the strategy takes them from an expression.
+    /// The expression of the members' weights, if the strategy uses one.
     pub weight: Option<Expression>,
 }
 
 /// One member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberSettings {
-    /// As configured: `host:port`.
+    /// The name as configured: `host:port`.
     pub name: Arc<str>,
-    /// Resolved.
+    /// The resolved address.
     pub address: SocketAddr,
-    /// As configured.
+    /// The capacity as configured.
     pub capacity: f64,
-    /// Label of the machine that it is on, if it has one: reports may name it.
+    /// The label of the member's machine, if it has one: reports may refer to it.
     pub host: Option<Arc<str>>,
 }
 
-/// What loads are and where they come from.
+/// The definition and the source of loads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MonitorSettings {
-    /// Where figures come from.
+    /// The source of the figures.
     pub source: Source,
-    /// What a member's load is.
+    /// The expression of a member's load.
     pub metric: Expression,
-    /// Between two looks, or two reports that are expected.
+    /// The interval between two polls, or between two expected reports.
     pub interval: Duration,
-    /// Whom to ask; for `Pull` and `Prometheus`; of `OrcaOob` the port and the timeout.
+    /// The target of polls, for `Pull` and `Prometheus`; for `OrcaOob` the port and the timeout.
     pub target: Target,
 }
 
-/// Whom to ask.
+/// The target of polls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Name or address of a host that answers for all members, looked up at each look; each member's own if `None`.
+    /// The name or address of a host that responds for all members, resolved at each poll; each member's own
+    /// if `None`.
     pub host: Option<String>,
-    /// The member's own port if `None`.
+    /// The port; the member's own if `None`.
     pub port: Option<u16>,
-    /// Begins with `/`; `{member}` in it stands for the member's name.
+    /// The path, which begins with `/`; `{member}` in it stands for the member's name.
     pub path: String,
-    /// For one look as a whole.
+    /// The time limit of a poll as a whole.
     pub timeout: Duration,
 }
 
-/// Where a figure comes from.
+/// The source of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// Told by the member, or by anyone on its behalf.
+    /// Reported by the member, or by another sender on its behalf.
     Push,
-    /// Asked of a monitor beside the member.
+    /// Polled from a monitor beside the member.
     Pull,
-    /// Only what the balancer sees itself.
+    /// Observed by the balancer only.
     Passive,
-    /// Told by the member in its answers.
+    /// Reported by the member in its responses.
     Orca,
-    /// Told by the member on a stream that the balancer asks for.
+    /// Reported by the member on a stream that the balancer requests.
     OrcaOob,
-    /// Read off a page of metrics.
+    /// Read from a page of metrics.
     Prometheus,
 }
 
 impl Source {
-    /// As in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Push => "push",
@@ -91,12 +91,12 @@ impl Source {
 }
 
 impl GroupSettings {
-    /// What is told counts for so long: three intervals, at least ten seconds.
+    /// Returns the time that reports stay valid: three intervals, at least ten seconds.
     pub(crate) fn life(&self) -> Duration {
         self.monitor.as_ref().map_or(LIFE, |monitor| (monitor.interval * 3).max(LIFE))
     }
 
-    /// The expressions in use.
+    /// Returns the expressions in use.
     pub(crate) fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.monitor.iter().map(|monitor| &monitor.metric).chain(&self.weight)
     }

@@ -1,11 +1,12 @@
-//! What outlives a balancer: what operators did, members that were registered, the groups and listeners that several balancers share.
+//! Persistent state: operator actions, registered members, and the groups and listeners that several
+//! balancers share.
 //!
-//! A store has entries, each a text under a key, and counts its changes. A [`Change`] is done as a whole or not at all, and only if what
-//! it was decided on is still so. Whoever wants to know what is there has a [`View`]: all of it at one moment, which stays readable
-//! whatever becomes of the store. An entry may have a lease: it goes when nobody renews it.
+//! A store holds entries, each a text under a key, and numbers its changes. A [`Change`] is atomic, and
+//! conditional on the state that it was decided on. A [`View`] is a consistent snapshot, which stays readable
+//! even if the store fails. An entry may have a lease: it is removed unless it is renewed.
 //!
-//! There are two: a file on this machine ([`Local`], also without a file, for as long as the process lives), and etcd ([`Shared`]), which
-//! any number of balancers have together. What the keys mean is not known here.
+//! There are two stores: a file on this machine ([`Local`], or memory without a file), and etcd ([`Shared`]),
+//! which any number of balancers share. The store does not interpret keys.
 
 mod file;
 mod local;
@@ -21,80 +22,81 @@ use tokio::sync::watch;
 pub use local::Local;
 pub use shared::{Shared, SharedSettings};
 
-/// Most entries.
+/// The maximum number of entries.
 pub const MOST_ENTRIES: usize = 65_536;
-/// Longest value, bytes: below what etcd takes at once.
+/// The maximum length of a value, in bytes: below etcd's limit.
 pub const LONGEST_VALUE: usize = 1 << 20;
-/// Longest key, bytes.
+/// The maximum length of a key, in bytes.
 pub const LONGEST_KEY: usize = 1024;
 
-/// Something kept.
+/// A stored entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it says.
+    /// The value.
     pub value: Arc<str>,
-    /// The number of the change that wrote it; 0 for one that is not there any more, and stays in force (see [`Health::doubt`]).
+    /// The number of the change that wrote it; 0 for a deleted entry that stays in force (see
+    /// [`Health::doubt`]).
     pub revision: i64,
-    /// A number that stands for its lease; 0 if it has none.
+    /// A number for its lease; 0 if it has none.
     pub lease: i64,
 }
 
-/// All that is kept, at one moment.
+/// A consistent snapshot of all entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// The number of the last change.
     pub revision: i64,
-    /// By key.
+    /// The entries, by key.
     pub entries: BTreeMap<String, Entry>,
 }
 
 impl View {
-    /// The entries whose keys begin with `prefix`, with what follows it.
+    /// Returns the entries whose keys begin with `prefix`, each with the rest of its key.
     pub fn below<'v>(&'v self, prefix: &'v str) -> impl Iterator<Item = (&'v str, &'v Entry)> {
         let from = self.entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
         from.map_while(move |(key, entry)| Some((key.strip_prefix(prefix)?, entry)))
     }
 
-    /// The number of the change that wrote an entry; 0 if there is none.
+    /// Returns the number of the change that wrote an entry; 0 if there is none.
     pub fn revision_of(&self, key: &str) -> i64 {
         self.entries.get(key).map_or(0, |entry| entry.revision)
     }
 }
 
-/// An entry that is to be written.
+/// An entry to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// Under which key.
+    /// The key.
     pub key: String,
-    /// What it says.
+    /// The value.
     pub value: String,
-    /// It goes if nobody renews it for so long.
+    /// The lease's duration: the entry is removed unless it is renewed within this time.
     pub ttl: Option<Duration>,
 }
 
-/// What is to be done, as a whole or not at all.
+/// An atomic change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Keys whose entries must be those of these changes; 0 for none there.
+    /// The conditions: keys with the expected numbers of their last changes; 0 for a missing key.
     pub unchanged: Vec<(String, i64)>,
-    /// Entries to be written.
+    /// The entries to write.
     pub puts: Vec<Put>,
-    /// Keys to be taken away; that of none there is no error.
+    /// The keys to delete; missing ones are no error.
     pub deletes: Vec<String>,
 }
 
 impl Change {
-    /// Writes one entry.
+    /// Creates a change that writes one entry.
     pub fn put(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self::default().and_put(key, value, None)
     }
 
-    /// Takes one away.
+    /// Creates a change that deletes one entry.
     pub fn delete(key: impl Into<String>) -> Self {
         Self { deletes: vec![key.into()], ..Self::default() }
     }
 
-    /// And writes another, with a lease if `ttl` says so.
+    /// Adds an entry to write, with a lease if `ttl` is set.
     #[must_use]
     pub fn and_put(
         mut self,
@@ -106,14 +108,14 @@ impl Change {
         self
     }
 
-    /// And takes another away.
+    /// Adds an entry to delete.
     #[must_use]
     pub fn and_delete(mut self, key: impl Into<String>) -> Self {
         self.deletes.push(key.into());
         self
     }
 
-    /// Only if all that it touches is as it is in a view.
+    /// Adds the condition that all affected entries are as in a view.
     #[must_use]
     pub fn as_seen(mut self, view: &View) -> Self {
         let touched = self.puts.iter().map(|put| &put.key).chain(&self.deletes);
@@ -121,7 +123,7 @@ impl Change {
         self
     }
 
-    /// What is wrong with it whatever is there.
+    /// Returns the reason why the change is invalid in any state.
     fn wrong(&self) -> Option<String> {
         let long = self.puts.iter().find(|put| put.value.len() > LONGEST_VALUE);
         if let Some(put) = long {
@@ -132,87 +134,89 @@ impl Change {
         long.map(|key| format!("a key of {} bytes: {LONGEST_KEY} is the most", key.len()))
     }
 
-    /// Has a view all that this was to write, and nothing that it was to take away?
+    /// Returns `true` if a view contains all entries of this change, and none that it deletes.
     fn is_in(&self, view: &View) -> bool {
         let written = |put: &Put| view.entries.get(&put.key).is_some_and(|entry| *entry.value == *put.value);
         self.puts.iter().all(written) && self.deletes.iter().all(|key| !view.entries.contains_key(key))
     }
 }
 
-/// Why a change was not made: one sentence for whoever wanted it.
+/// The reason why a change was not made: one sentence for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// What it was decided on is not so any more. Nothing was changed.
+    /// A condition does not hold. Nothing was changed.
     #[error("somebody else changed {0} meanwhile: look again, and say it again if it still is what you want")]
     Conflict(String),
     /// The store cannot be reached or written. Nothing was changed.
     #[error("the store cannot be written: {0}; nothing was changed")]
     Away(String),
-    /// Nobody knows whether it was made: it will be seen.
+    /// The outcome is unknown until the store is reachable again.
     #[error("the store broke off: {0}; whether it was done will be seen when it is back")]
     Unsure(String),
-    /// It cannot be made.
+    /// The change is invalid.
     #[error("the store does not take it: {0}")]
     Wrong(String),
 }
 
-/// How a store is.
+/// The state of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Health {
-    /// Why it cannot be used, and since when; `None` if all is well.
+    /// The reason why the store cannot be used, and since when; `None` if it works.
     pub trouble: Option<(String, Instant)>,
-    /// Why what it has is not believed, to be read behind its name, and since when: what was known stays in force. It can be used all
-    /// the same.
+    /// The reason why the store's contents are not trusted, as text that follows its name, and since when.
+    /// The previous state stays in force. The store can be used nevertheless.
     pub doubt: Option<(String, Instant)>,
-    /// How often it came to be like that.
+    /// The number of such failures.
     pub failures: u64,
-    /// Changes that were refused because somebody else had been faster.
+    /// The number of changes that were rejected because of concurrent ones.
     pub conflicts: u64,
-    /// How often all of it was read, the first time included.
+    /// The number of full reads, with the first one.
     pub reads: u64,
 }
 
-/// Where entries are kept.
+/// A place for entries.
 pub trait Store: Send + Sync + 'static {
-    /// `file`, `etcd`, or `memory` for one that forgets.
+    /// Returns `file`, `etcd`, or `memory` for a store without persistence.
     fn kind(&self) -> &'static str;
 
-    /// Where it is, as configured.
+    /// Returns the location, as configured.
     fn place(&self) -> String;
 
-    /// What all keys begin with, where others have it, too.
+    /// Returns the prefix of all keys, if others use the store, too.
     fn prefix(&self) -> Option<&str> {
         None
     }
 
-    /// What is there, now and from now on. There is always something to be had, if only nothing.
+    /// Returns the current view and all later ones. There is always a view, which may be empty.
     fn views(&self) -> watch::Receiver<Arc<View>>;
 
-    /// Makes a change, and waits until it is safe and seen in the view: seconds at worst. Not to be called where waiting is not
-    /// allowed.
+    /// Makes a change, and blocks until it is durable and visible in the view: seconds at worst. It must not
+    /// be called where blocking is forbidden.
     ///
     /// # Errors
-    /// It was not made, or nobody knows.
+    /// The change was not made, or its outcome is unknown.
     fn commit(&self, change: &Change) -> Result<(), Refused>;
 
-    /// Renews the lease of an entry for its whole time. False if there is no such entry, or it has no lease. Waits for nobody.
+    /// Renews the lease of an entry for its full time. Returns `false` if there is no such entry, or it has
+    /// no lease. It does not block.
     ///
     /// # Errors
-    /// The store is away: it may be tried at another balancer.
+    /// The store is unreachable: the caller may try another balancer.
     fn renew(&self, key: &str) -> Result<bool, Refused>;
 
-    /// How it is.
+    /// Returns the state of the store.
     fn health(&self) -> Health;
 
-    /// From now on nothing is taken away by time: whoever renews does so elsewhere.
+    /// Stops the expiry of entries: renewals go to another process.
     fn close(&self);
 
-    /// From now on things are taken away by time again. Where nobody could tell what was renewed meanwhile, all has its whole time.
+    /// Resumes the expiry of entries. Where renewals may have been missed, all leases restart with their full
+    /// time.
     fn reopen(&self);
 }
 
 impl dyn Store {
-    /// What is there now.
+    /// Returns the current view.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.views().borrow())
     }

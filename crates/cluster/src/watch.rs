@@ -1,13 +1,13 @@
-//! What is known of every member, and the loads and weights that are made of it: a value driven from outside, with
-//! the time as an argument.
+//! The observations of all members, and the loads and weights computed from them. The caller drives it and
+//! passes the time as an argument.
 //!
-//! A name in an expression is, in this order: `capacity`, as configured; what was told, unless it is too old or
-//! the monitor is `passive`; `NAME_per_second`, the rate of a counter that was told; what the balancer sees itself
-//! (`in_flight`, `requests_per_second`, `latency` in seconds).
+//! A name in an expression resolves in this order: `capacity`, as configured; a reported value, unless it is
+//! too old or the monitor is `passive`; `NAME_per_second`, the rate of a reported counter; the balancer's own
+//! observation (`in_flight`, `requests_per_second`, `latency` in seconds).
 //!
-//! A load is made when a figure of its metric comes in, or once per interval if the balancer's own figures are all
-//! it needs. It is as old as the oldest figure in it. Where a figure is missing there is no load, and the strategy
-//! sees how the last one ages.
+//! A load is computed when a figure of its metric arrives, or once per interval if the balancer's own figures
+//! suffice. Its age is that of its oldest figure. If a figure is missing there is no load, and the last one
+//! ages in the strategy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -30,16 +30,16 @@ pub(crate) use group::PER_SECOND;
 use group::PROCESSORS_BUSY;
 pub use group::{OWN, is_own, is_rate};
 
-/// Everything that is known.
+/// The observations of all groups.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     groups: BTreeMap<Arc<str>, Group>,
 }
 
-/// What the balancer is to be told.
+/// Updates for the balancer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
-    /// Of all that goes on at the member's host, if so.
+    /// A load; `of_host` is set if it covers the member's whole host.
     Load {
         group: Arc<str>,
         member: Arc<str>,
@@ -47,7 +47,7 @@ pub(crate) enum Said {
         age: Duration,
         of_host: bool,
     },
-    /// What loads are measured by is another thing from now on.
+    /// The group's metric has changed.
     Anew {
         group: Arc<str>,
     },
@@ -76,15 +76,15 @@ pub(crate) enum Said {
 #[derive(Debug)]
 struct Group {
     settings: Arc<GroupSettings>,
-    /// In the order of the settings.
+    /// The members, in the order of the settings.
     members: Vec<Member>,
-    /// Where a member is, by its name.
+    /// The index of each member, by its name.
     names: BTreeMap<Arc<str>, usize>,
-    /// Where a member is, by its address; the first one, if several have it.
+    /// The index of each member, by its address; the first one, if several have it.
     addresses: BTreeMap<SocketAddr, usize>,
-    /// Where the members of a host are, by its address and by its name as configured.
+    /// The indices of a host's members, by its address and by its name as configured.
     hosts: BTreeMap<String, Vec<usize>>,
-    /// When loads were last made of the balancer's own figures.
+    /// The last time that loads were computed from the balancer's own figures.
     looked: Option<Instant>,
 }
 
@@ -93,14 +93,14 @@ struct Member {
     facts: Facts,
     bucket: Bucket,
     own: Own,
-    /// The last load that was made, and when it was measured.
+    /// The last computed load and its time of measurement.
     load: Option<(f64, Instant)>,
-    /// Why its monitor does not answer.
+    /// The reason why its monitor does not respond.
     trouble: Option<String>,
 }
 
 impl Watch {
-    /// Takes other settings; members that stay, by name, keep what is known of them.
+    /// Applies other settings; members that stay, by name, keep their observations.
     pub(crate) fn update(
         &mut self,
         settings: impl IntoIterator<Item = impl Into<Arc<GroupSettings>>>,
@@ -124,7 +124,7 @@ impl Watch {
             };
             let names = old_settings.iter().flat_map(|old| &old.members).map(|member| member.name.clone());
             let mut kept: BTreeMap<Arc<str>, Member> = names.zip(old_members).collect();
-            // Of another metric, the last load says nothing.
+            // The last load of another metric is meaningless.
             let same = old_settings.as_ref().is_some_and(|old| old.monitor == settings.monitor);
             let member = |spec: &crate::MemberSettings| {
                 let mut member = kept.remove(&spec.name).unwrap_or_else(|| Member::new(now));
@@ -151,19 +151,19 @@ impl Watch {
         said
     }
 
-    /// Takes another expression for a group's weights, or none.
+    /// Sets another expression for a group's weights, or none.
     pub(crate) fn weigh(&mut self, group: &str, weight: Option<Expression>) {
         if let Some(group) = self.groups.get_mut(group) {
             Arc::make_mut(&mut group.settings).weight = weight;
         }
     }
 
-    /// The groups.
+    /// Returns the groups.
     pub(crate) fn settings(&self) -> impl Iterator<Item = &GroupSettings> {
         self.groups.values().map(|group| &*group.settings)
     }
 
-    /// Takes a report.
+    /// Records a report.
     pub(crate) fn report(&mut self, report: &Report, now: Instant) -> Result<Vec<Said>, Refusal> {
         check(report)?;
         let age = age_of(report.age_seconds)?;
@@ -188,7 +188,7 @@ impl Watch {
                 }
             }
         }
-        // What happened is told in any case: the caller tells the balancer, and then the sender.
+        // Updates are returned in any case: the caller notifies the balancer, and then the sender.
         match () {
             () if fast == places.len() => Err(Refusal::TooFast {
                 why: format!("{}: more than 50 reports in a second: report less often", report.member),
@@ -202,7 +202,7 @@ impl Watch {
         }
     }
 
-    /// Takes what was found out of a member, as far as it can be used.
+    /// Records the valid values of a member from another source.
     pub(crate) fn observe(
         &mut self,
         group: &str,
@@ -218,7 +218,7 @@ impl Watch {
         group.tell(place, &sound, Duration::ZERO, source.into(), now).0
     }
 
-    /// Takes what a monitor answered.
+    /// Records the response of a monitor.
     pub(crate) fn pulled(&mut self, group: &str, member: &str, outcome: Answer, now: Instant) -> Vec<Said> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
         let Some(&place) = group.names.get(member) else { return Vec::new() };
@@ -242,13 +242,13 @@ impl Watch {
         }
     }
 
-    /// Groups whose counters [`Watch::look`] wants to see.
+    /// Returns the groups whose counters [`Watch::look`] needs.
     pub(crate) fn watched(&self) -> Vec<Arc<str>> {
         let watched = self.groups.values().filter(|group| group.settings.expressions().next().is_some());
         watched.map(|group| group.settings.name.clone()).collect()
     }
 
-    /// Takes the balancer's own counters of a group; makes what follows from the passing of time.
+    /// Records the balancer's own counters of a group, and computes the loads and weights that are due.
     pub(crate) fn look(&mut self, group: &str, counters: &[(Arc<str>, Counters)], now: Instant) -> Vec<Said> {
         let Some(group) = self.groups.get_mut(group) else { return Vec::new() };
         for (name, counters) in counters {
@@ -277,7 +277,7 @@ impl Watch {
         said
     }
 
-    /// What is known of a group's members.
+    /// Returns the observations of a group's members.
     pub(crate) fn known(&self, group: &str, now: Instant) -> Option<Known> {
         let group = self.groups.get(group)?;
         let monitor = group.settings.monitor.as_ref().map(|monitor| MonitorExplanation {
@@ -294,7 +294,7 @@ impl Watch {
                 age_seconds: age(fact.at),
                 source: fact.origin.source.name().into(),
             });
-            // What the balancer knows by itself is told by nobody, and expressions read it all the same.
+            // The balancer's own figures are not reported, but expressions can read them.
             let counted = group.own_figures(place, now).map(|(name, figure)| FactExplanation {
                 name: name.into(),
                 value: figure.value,
@@ -316,12 +316,13 @@ impl Watch {
         })
     }
 
-    /// Where a member is: in the group that is named, or else in all that have it; and is it by its host that it is meant?
+    /// Returns the members that a report is about, in the named group or in all: index, and whether the host
+    /// was named.
     fn places(&self, group: Option<&str>, member: &str) -> Result<Vec<(Arc<str>, usize, bool)>, Refusal> {
         let address: Option<SocketAddr> = member.parse().ok();
         let host = host_of(member);
-        // By what it is called, or by where it is: an agent knows its address, not what we call it. Of a host are all
-        // that are there: what the host works on counts in every group alike.
+        // Members match by name or by address: an agent knows its address, not the configured name. A host
+        // stands for all its members: its load counts in every group alike.
         let place = |group: &Group| -> Vec<(usize, bool)> {
             let by_address = || group.addresses.get(&address?).copied();
             let one = group.names.get(member).copied().or_else(by_address);
@@ -385,7 +386,7 @@ impl Member {
     }
 }
 
-/// Where the members of each host are.
+/// Returns the indices of each host's members.
 fn hosts(members: &[crate::MemberSettings]) -> BTreeMap<String, Vec<usize>> {
     let mut hosts: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (place, spec) in members.iter().enumerate() {
@@ -399,7 +400,7 @@ fn hosts(members: &[crate::MemberSettings]) -> BTreeMap<String, Vec<usize>> {
     hosts
 }
 
-/// A host as it is looked for: an address in its shortest form, a name in lower case.
+/// Normalises a host: an address in its shortest form, a name in lower case.
 fn host_of(text: &str) -> String {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     match bare.parse::<IpAddr>() {
@@ -408,7 +409,7 @@ fn host_of(text: &str) -> String {
     }
 }
 
-/// Is every name a name and every value a number?
+/// Checks that every name is valid and every value a number.
 fn check(report: &Report) -> Result<(), Refusal> {
     let wrong = |why: String| Err(Refusal::Wrong(why));
     if report.values.is_empty() {
@@ -439,13 +440,13 @@ fn age_of(seconds: Option<f64>) -> Result<Duration, Refusal> {
     Ok(Duration::from_secs_f64(seconds.clamp(0.0, LIMIT_AGE.as_secs_f64())))
 }
 
-/// A word from outside as it may stand in a message.
+/// Quotes external text for a message.
 fn short(word: &str) -> String {
     let plain = word.chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
     format!("`{}`", plain.take(80).collect::<String>())
 }
 
-/// A list that stays readable.
+/// Joins names into a list of readable length.
 fn some(names: &[&str]) -> String {
     match names.len().checked_sub(20) {
         None | Some(0) => names.join(", "),

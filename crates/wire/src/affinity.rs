@@ -1,60 +1,61 @@
-//! What a client brings back so that it gets the member that it had: the value of a cookie, which nobody else can make.
+//! Session affinity cookies: a signed value that leads a client back to its member and cannot be forged.
 //!
-//! 84 hexadecimal digits, of these 42 bytes, numbers with their highest byte first:
+//! A value is 84 hexadecimal digits for these 42 bytes, with numbers in big-endian order:
 //!
-//! | bytes | what |
+//! | bytes | field |
 //! | --- | --- |
-//! | 1 | version of this form, 1 |
-//! | 8 | the session, drawn by chance |
+//! | 1 | format version, 1 |
+//! | 8 | the session, a random number |
 //! | 8 | the member: the first bytes of HMAC-SHA-256 of its group and name |
-//! | 4 | when it ends, seconds since 1970; 0 for never |
-//! | 4 | when the session moved last, seconds since 1970; 0 for never |
-//! | 1 | how often it moved since it was last left in peace |
-//! | 16 | tag: HMAC-SHA-256 of all before, cut to 128 bits (RFC 2104) |
+//! | 4 | expiry, seconds since 1970; 0 for never |
+//! | 4 | time of the session's last move, seconds since 1970; 0 for never |
+//! | 1 | moves counted by the rebind back-off |
+//! | 16 | tag: HMAC-SHA-256 of all preceding bytes, truncated to 128 bits (RFC 2104) |
 //!
-//! Whoever reads it learns neither names nor addresses, nor which of two clusters with different keys has the member.
-//! Whoever changes it makes a cookie that counts as none. All balancers that have the key read each other's.
+//! The value reveals neither names nor addresses, nor which of two clusters with different keys has the
+//! member. A changed value does not verify and counts as no cookie. All balancers with the same key accept
+//! each other's cookies.
 
 use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-/// Who the member is, without saying so.
+/// An opaque identifier of a member, which does not reveal its name.
 pub type MemberTag = [u8; 8];
 
-/// What a cookie says.
+/// The contents of a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
-    /// The session, so that what is drawn for it comes out alike whenever it is drawn.
+    /// The session, so that every random draw for it has the same result whenever it is made.
     pub session: u64,
-    /// The member that it has.
+    /// The session's member.
     pub member: MemberTag,
-    /// When the cookie ends, seconds since 1970; 0 for never.
+    /// The cookie's expiry, seconds since 1970; 0 for never.
     pub expires: u32,
-    /// When the session moved last, seconds since 1970; 0 for never.
+    /// The time of the session's last move, seconds since 1970; 0 for never.
     pub moved: u32,
-    /// How often it moved since it was last left in peace.
+    /// The number of moves counted by the rebind back-off since its last reset.
     pub moves: u8,
 }
 
-/// Why a cookie counts as none.
+/// The reason why a cookie is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// It is not of this form.
+    /// The value does not have this format.
     Malformed,
-    /// It was not made with this key, or was changed.
+    /// The value was signed with another key, or was changed.
     Forged,
-    /// Its time is over.
+    /// The cookie has expired.
     Expired,
 }
 
-/// Signs and reads.
+/// Signs and verifies cookie values.
 #[derive(Clone)]
 pub struct Signer {
-    /// What HMAC does with the secret before it sees a byte is done once.
+    /// The HMAC state after the key block, computed once.
     keyed: Hmac<Sha256>,
-    /// Tells keys apart without showing them.
+    /// A fingerprint that distinguishes keys without revealing them.
     print: [u8; 8],
 }
 
@@ -62,13 +63,14 @@ const VERSION: u8 = 1;
 const TAG: usize = 16;
 const SIGNED: usize = 26;
 const WHOLE: usize = SIGNED + TAG;
-/// Bytes that HMAC makes of a secret: the block of SHA-256.
+/// The length of the key block of HMAC, in bytes: the block size of SHA-256.
 const BLOCK: usize = 64;
 
 impl Signer {
-    /// By a secret of any length; what is shorter than 32 random bytes can be guessed the sooner.
+    /// Creates a signer from a secret of any length. A secret of less than 32 random bytes is easier to
+    /// guess.
     pub fn new(secret: &[u8]) -> Self {
-        // As RFC 2104 has it for long keys, here for all: hashed, and followed by zeros.
+        // RFC 2104 hashes long keys and pads them with zeros; this does so for keys of any length.
         let mut block = [0; BLOCK];
         block[..32].copy_from_slice(&Sha256::digest(secret));
         let keyed: Hmac<Sha256> = Hmac::new(&block.into());
@@ -76,14 +78,14 @@ impl Signer {
         Self { keyed, print }
     }
 
-    /// What stands for a member in cookies.
+    /// Returns the identifier of a member in cookies.
     pub fn member(&self, group: &str, name: &str) -> MemberTag {
-        // Groups have no zero byte in their names, so no two members are written alike.
+        // Group names contain no zero byte, so distinct members have distinct inputs.
         let parts = [b"member\0", group.as_bytes(), b"\0", name.as_bytes()];
         cut(parts.iter().fold(self.keyed.clone(), |mac, part| mac.chain_update(part)))
     }
 
-    /// The value of a cookie.
+    /// Returns the value of a cookie.
     pub fn sign(&self, token: &Token) -> String {
         let mut bytes = [0; WHOLE];
         bytes[0] = VERSION;
@@ -101,10 +103,10 @@ impl Signer {
         text
     }
 
-    /// What the value of a cookie says, `now` seconds after the beginning of 1970.
+    /// Reads the value of a cookie at `now`, seconds since 1970.
     ///
     /// # Errors
-    /// Why it counts as none.
+    /// Returns the reason why the cookie is rejected.
     pub fn read(&self, value: &[u8], now: u32) -> Result<Token, Bad> {
         let bytes = unhex(value).ok_or(Bad::Malformed)?;
         let (signed, tag) = bytes.split_at(SIGNED);
@@ -124,14 +126,14 @@ impl Signer {
     }
 }
 
-/// Signers of the same key are equal.
+/// Compares signers by key.
 impl PartialEq for Signer {
     fn eq(&self, other: &Self) -> bool {
         self.print == other.print
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signer").finish_non_exhaustive()
@@ -146,7 +148,7 @@ fn cut(mac: Hmac<Sha256>) -> [u8; 8] {
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Lower case only: no two values say the same.
+/// Accepts lower-case digits only, so that each token has exactly one value.
 fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
     let text: &[u8; 2 * WHOLE] = text.try_into().ok()?;
     let digit = |byte: u8| match byte {
@@ -161,8 +163,9 @@ fn unhex(text: &[u8]) -> Option<[u8; WHOLE]> {
     Some(bytes)
 }
 
-/// The values of all cookies of this name in a head, which begins with a request line and has been judged before; what
-/// follows its empty line is not looked at. Clients send several where they were given them for several paths or domains.
+/// Returns the values of all cookies with this name in a head. `head` begins with a request line and has been
+/// validated; bytes after its empty line are ignored. Clients send several where they received them for
+/// several paths or domains.
 pub fn cookies_of_head<'h>(head: &'h [u8], name: &str) -> impl Iterator<Item = &'h [u8]> {
     let lines =
         head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -201,7 +204,7 @@ mod tests {
             prop_assert_eq!(signer.read(format!("{value}0").as_bytes(), NOW), Err(Bad::Malformed));
             let mut forged = value.clone().into_bytes();
             forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
-            // The version is looked at before the tag.
+            // The version is checked before the tag.
             let why = if at < 2 { Bad::Malformed } else { Bad::Forged };
             prop_assert_eq!(signer.read(&forged, NOW), Err(why));
             prop_assert!(signer.read(&other, NOW).is_err());

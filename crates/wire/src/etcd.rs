@@ -1,11 +1,11 @@
-//! Messages of etcd's API, version 3 (`etcdserverpb/rpc.proto`, `mvccpb/kv.proto`), with those fields that are written or read here.
-//! They go in the frames of gRPC: see [`frame`](crate::xds::frame).
+//! Messages of etcd's API, version 3 (`etcdserverpb/rpc.proto`, `mvccpb/kv.proto`), limited to the fields
+//! that Plimsoll reads or writes. gRPC frames carry them: see [`frame`](crate::xds::frame).
 
 mod watch;
 
 pub use watch::{Event, EventType, WatchAsk, WatchCreate, WatchRequest, WatchResponse};
 
-/// Reads and writes messages.
+/// The trait that encodes and decodes messages.
 pub use prost::Message;
 
 /// Paths of calls.
@@ -26,30 +26,30 @@ pub mod path {
     pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }
 
-/// What every answer begins with (`ResponseHeader`).
+/// The header of every response (`ResponseHeader`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Header {
-    /// Of the cluster.
+    /// The cluster's ID.
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
-    /// How often anything was changed, when it was answered.
+    /// The revision of the store at the time of the response.
     #[prost(int64, tag = "3")]
     pub revision: i64,
 }
 
-/// A key with what is known of it (`mvccpb.KeyValue`).
+/// A key with its value and metadata (`mvccpb.KeyValue`).
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyValue {
-    /// Its name.
+    /// The key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
     /// The revision of its last change.
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
-    /// What it holds.
+    /// The value.
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
-    /// The lease that it ends with; 0 for none.
+    /// The lease that the key is attached to; 0 for none.
     #[prost(int64, tag = "6")]
     pub lease: i64,
 }
@@ -57,30 +57,30 @@ pub struct KeyValue {
 /// Reads keys (`RangeRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Range {
-    /// The first one.
+    /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first that does not count any more; empty for that key alone.
+    /// The end of the range, exclusive; empty to read `key` alone.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// At most so many; 0 for all.
+    /// The maximum number of keys; 0 for all.
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// As they were at that revision; 0 for now.
+    /// The revision to read at; 0 for the current one.
     #[prost(int64, tag = "4")]
     pub revision: i64,
 }
 
-/// The answer to it (`RangeResponse`).
+/// The response to [`Range`] (`RangeResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Ranged {
-    /// Of the answer.
+    /// The response header.
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
-    /// In the order of their names.
+    /// The keys, in lexical order.
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// There are more than were asked for.
+    /// Whether the range holds more keys than were requested.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
@@ -88,202 +88,203 @@ pub struct Ranged {
 /// Writes a key (`PutRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Put {
-    /// Its name.
+    /// The key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// What it is to hold.
+    /// The new value.
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
-    /// The lease that it ends with; 0 for none.
+    /// The lease to attach the key to; 0 for none.
     #[prost(int64, tag = "3")]
     pub lease: i64,
 }
 
-/// Takes keys away (`DeleteRangeRequest`).
+/// Deletes keys (`DeleteRangeRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Delete {
-    /// The first one.
+    /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first that does not count any more; empty for that key alone.
+    /// The end of the range, exclusive; empty to delete `key` alone.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
 }
 
-/// Something to be done within a transaction (`RequestOp`).
+/// An operation within a transaction (`RequestOp`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Op {
-    /// What.
+    /// The operation.
     #[prost(oneof = "Does", tags = "1, 2, 3")]
     pub does: Option<Does>,
 }
 
-/// What is done.
+/// The kinds of operations.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Does {
-    /// Keys are read.
+    /// Reads keys.
     #[prost(message, tag = "1")]
     Range(Range),
-    /// A key is written.
+    /// Writes a key.
     #[prost(message, tag = "2")]
     Put(Put),
-    /// Keys are taken away.
+    /// Deletes keys.
     #[prost(message, tag = "3")]
     Delete(Delete),
 }
 
-/// What has to be so (`Compare`): here always that a key was last changed at a revision.
+/// A condition of a transaction (`Compare`): here always that a key was last changed at a given revision.
 #[derive(Clone, PartialEq, Message)]
 pub struct Compare {
-    /// 0: equal.
+    /// The comparison; 0 for equal.
     #[prost(int32, tag = "1")]
     pub result: i32,
-    /// 2: the revision of its last change.
+    /// The compared property; 2 for the revision of the last change.
     #[prost(int32, tag = "2")]
     pub target: i32,
-    /// Of which key.
+    /// The key.
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    /// The revision; 0 for a key that is not there.
+    /// The expected revision; 0 for a missing key.
     #[prost(oneof = "Wanted", tags = "6")]
     pub wanted: Option<Wanted>,
 }
 
-/// What is compared with.
+/// The expected value of a comparison.
 #[derive(Clone, Copy, PartialEq, prost::Oneof)]
 pub enum Wanted {
-    /// A revision of a change. That it is 0 is said, too.
+    /// A revision of a change. It is encoded even if it is 0.
     #[prost(int64, tag = "6")]
     ModRevision(i64),
 }
 
 impl Compare {
-    /// The last change of `key` was at that revision; 0 if there is no such key.
+    /// Creates the condition that `key` was last changed at `revision`; 0 if there is no such key.
     pub fn unchanged(key: Vec<u8>, revision: i64) -> Self {
         Self { result: 0, target: 2, key, wanted: Some(Wanted::ModRevision(revision)) }
     }
 }
 
-/// All or nothing (`TxnRequest`).
+/// An atomic transaction (`TxnRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Txn {
-    /// What has to be so.
+    /// The conditions.
     #[prost(message, repeated, tag = "1")]
     pub compare: Vec<Compare>,
-    /// What is done then.
+    /// The operations if all conditions hold.
     #[prost(message, repeated, tag = "2")]
     pub success: Vec<Op>,
-    /// And what otherwise.
+    /// The operations otherwise.
     #[prost(message, repeated, tag = "3")]
     pub failure: Vec<Op>,
 }
 
-/// The answer to it (`TxnResponse`).
+/// The response to [`Txn`] (`TxnResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Done {
-    /// Of the answer; its revision is that of the change.
+    /// The response header; its revision is that of the change.
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
-    /// Was it all so?
+    /// Whether all conditions held.
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
-    /// What came of each thing that was done.
+    /// The result of each operation.
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<Outcome>,
 }
 
-/// What came of something within a transaction (`ResponseOp`).
+/// The result of an operation within a transaction (`ResponseOp`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Outcome {
-    /// Keys were to be taken away.
+    /// The result of [`Delete`].
     #[prost(message, optional, tag = "3")]
     pub delete: Option<Deleted>,
 }
 
-/// What was taken away (`DeleteRangeResponse`).
+/// The response to [`Delete`] (`DeleteRangeResponse`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Deleted {
-    /// So many keys.
+    /// The number of deleted keys.
     #[prost(int64, tag = "2")]
     pub deleted: i64,
 }
 
-/// Asks for a lease (`LeaseGrantRequest`).
+/// Requests a lease (`LeaseGrantRequest`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Grant {
-    /// Seconds that it lives without being kept alive.
+    /// The time to live without keep-alives, in seconds.
     #[prost(int64, tag = "1")]
     pub ttl: i64,
-    /// Its number; 0 to be given one.
+    /// The lease's ID; 0 to let the server choose one.
     #[prost(int64, tag = "2")]
     pub id: i64,
 }
 
-/// The answer to it (`LeaseGrantResponse`).
+/// The response to [`Grant`] (`LeaseGrantResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Granted {
-    /// The lease.
+    /// The lease's ID.
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// Seconds that it was given.
+    /// The granted time to live, in seconds.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
-    /// Why there is none, if so.
+    /// The error message; empty on success.
     #[prost(string, tag = "4")]
     pub error: String,
 }
 
-/// Ends a lease, and takes its keys away (`LeaseRevokeRequest`).
+/// Ends a lease and deletes its keys (`LeaseRevokeRequest`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Revoke {
-    /// Which one.
+    /// The lease's ID.
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
 
-/// Prolongs a lease (`LeaseKeepAliveRequest`).
+/// Renews a lease (`LeaseKeepAliveRequest`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct KeepAlive {
-    /// Which one.
+    /// The lease's ID.
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
 
-/// The answer to it (`LeaseKeepAliveResponse`).
+/// The response to [`KeepAlive`] (`LeaseKeepAliveResponse`).
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct KeptAlive {
-    /// Which one.
+    /// The lease's ID.
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// Seconds that it lives from now; 0 if it is over.
+    /// The new time to live, in seconds; 0 if the lease has expired.
     #[prost(int64, tag = "3")]
     pub ttl: i64,
 }
 
-/// Says who asks (`AuthenticateRequest`).
+/// Authenticates a user (`AuthenticateRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Authenticate {
-    /// The user.
+    /// The user's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Their password.
+    /// The user's password.
     #[prost(string, tag = "2")]
     pub password: String,
 }
 
-/// The answer to it (`AuthenticateResponse`).
+/// The response to [`Authenticate`] (`AuthenticateResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Authenticated {
-    /// To be shown with every call as the field `token`.
+    /// The token, which every call carries as the metadata field `token`.
     #[prost(string, tag = "2")]
     pub token: String,
 }
 
-/// What answers hold that nobody asks for.
+/// A response whose fields are not needed.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct Nothing {}
 
-/// The first key that does not begin with `prefix` any more; a zero, which stands for the end of all keys, if there is none.
+/// Returns the end of the range of all keys with `prefix`. If there is none, returns a zero byte, which
+/// stands for the end of all keys.
 pub fn end_of(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -307,7 +308,7 @@ mod tests {
         assert_eq!(end_of(b""), [0]);
     }
 
-    /// Numbers of fields as `rpc.proto` of etcd 3.4 and 3.5 has them.
+    /// Checks field numbers against `rpc.proto` of etcd 3.4 and 3.5.
     #[test]
     fn numbers_are_those_of_the_protocol() {
         let put = Put { key: b"k".to_vec(), value: b"v".to_vec(), lease: 7 };

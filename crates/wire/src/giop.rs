@@ -1,10 +1,10 @@
-//! GIOP 1.0, 1.1 and 1.2, the protocol of CORBA's objects (OMG, CORBA 3.4 part 2), as a balancer needs it: the head of
-//! a message is read and written anew, its body is bytes that are passed on.
+//! GIOP 1.0, 1.1 and 1.2, the protocol of CORBA objects (OMG, CORBA 3.4 part 2), for a balancer: message
+//! heads are parsed and rewritten, bodies are forwarded as bytes.
 //!
-//! [`cut`] finds the messages in a stream, [`Message::parse`] reads one, [`mod@write`] makes them and [`rewrite`] gives a
-//! request another id and another object. An [`Ior`] is what a client holds of an object: addresses and a key. It is
-//! kept byte for byte, so that what this code does not know is not lost. Nothing that is read is trusted: every length
-//! is held against what is there before it is believed.
+//! [`cut`] splits a stream into messages, [`Message::parse`] reads one, and [`mod@write`] creates new ones.
+//! [`rewrite`] gives a request another ID and another object. An [`Ior`] is a client's reference to an
+//! object: addresses and a key. It is kept byte for byte, so that unknown parts are not lost. No input is
+//! trusted: every length is checked against the available bytes before it is used.
 
 mod any;
 mod assembler;
@@ -35,19 +35,20 @@ pub use message::{
 };
 pub use profile::{IIOP, IiopProfile, Place};
 
-/// What is not GIOP as it is understood here.
+/// The error of input that is not GIOP, or uses an unsupported part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadGiop {
-    /// It ends before it is complete: of a message's first fragment, or of bytes that are still arriving, more may help.
+    /// The input ends too early. For a message's first fragment, or for bytes that are still arriving, more
+    /// input may help.
     #[error("bad GIOP: it ends in the middle of a value")]
     Truncated,
-    /// It is wrong, whatever may follow.
+    /// The input is malformed; more input does not help.
     #[error("bad GIOP: {0}")]
     Malformed(&'static str),
 }
 
 impl BadGiop {
-    /// What is wrong, for a sentence that says what it is about.
+    /// Returns the reason, as part of a longer message.
     pub fn why(self) -> &'static str {
         match self {
             Self::Truncated => "it ends in the middle of a value",

@@ -1,8 +1,8 @@
-//! HTTP/1.0 and 1.1 as a relay needs it (RFC 9110, RFC 9112): heads are inspected and rewritten by copying
-//! spans, bodies are followed, not stored.
+//! HTTP/1.0 and 1.1 for a relay (RFC 9110, RFC 9112): heads are inspected and rewritten by copying spans;
+//! bodies are tracked, not stored.
 //!
-//! Strict where leniency has let requests be smuggled past other relays: a message that two parsers could
-//! read in two ways is refused before any of it is passed on.
+//! The parser is strict where leniency has enabled request smuggling through other relays. A message that two
+//! parsers could read in two ways is rejected before any of it is forwarded.
 
 mod body;
 mod field;

@@ -1,5 +1,6 @@
-//! What the bytes mean: HTTP/1.1 heads and bodies, priorities, the PROXY protocol, ORCA load reports, the Prometheus text
-//! format, GIOP, xDS, etcd, the datagrams of the lottery and of balancers that act together, cookies of sessions, traces and their spans. No sockets, no clock.
+//! The wire formats: HTTP/1.1 heads and bodies, priorities, the PROXY protocol, ORCA load reports, the
+//! Prometheus text format, GIOP, xDS and etcd. Also the datagrams of the lottery and of the fleet, session
+//! cookies, trace contexts and spans. This crate opens no sockets and reads no clock.
 
 pub mod affinity;
 pub mod etcd;

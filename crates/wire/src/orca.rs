@@ -1,7 +1,7 @@
-//! ORCA load reports in response headers: a server says with its answer how loaded it is.
+//! ORCA load reports in response headers: a server reports its load with a response.
 //!
-//! The message is `xds.data.orca.v3.OrcaLoadReport`. In the header `endpoint-load-metrics` it comes in three
-//! forms, told apart by their first word:
+//! The message is `xds.data.orca.v3.OrcaLoadReport`. The header `endpoint-load-metrics` carries it in one of
+//! three forms, which a prefix identifies:
 //!
 //! ```text
 //! TEXT cpu_utilization=0.3, rps_fractional=10.0, named_metrics.queue=4
@@ -9,13 +9,13 @@
 //! BIN CTMzMzMzM9M/…                         the serialised message in base64
 //! ```
 //!
-//! Without the word a value is JSON if it begins with `{`, else text: so the header was sent before the words were
-//! agreed on. gRPC sends the third form without its word as `endpoint-load-metrics-bin`. In text `:` may stand for
-//! `=`, as in older servers.
+//! A value without a prefix is JSON if it begins with `{`, else text. Servers that predate the prefixes send
+//! such values. gRPC sends the binary form without its prefix as `endpoint-load-metrics-bin`. In text `:` may
+//! replace `=`, as in older servers.
 //!
-//! A report is told whole or not at all. Fields that are not known are passed over, as a newer peer would expect;
-//! a number that is none, a name that comes twice and whatever is too long or too much is refused. Nothing is
-//! allocated: what is found is kept on the stack until the end has been seen.
+//! A report is accepted as a whole or rejected. Unknown fields are ignored for forward compatibility. A
+//! malformed number, a repeated name, or anything over a limit rejects the report. Parsing allocates no
+//! memory: metrics stay on the stack until the end of the report.
 
 mod bin;
 mod json;
@@ -29,34 +29,34 @@ pub use text::write_text;
 pub const HEADER: &str = "endpoint-load-metrics";
 /// The header for the binary form alone, in lower case.
 pub const HEADER_BIN: &str = "endpoint-load-metrics-bin";
-/// Longest value of a header that is read, bytes: room for [`MAX_METRICS`] in text.
+/// The maximum length of a header value, in bytes: enough for [`MAX_METRICS`] in text.
 pub const MAX_LEN: usize = 8192;
-/// Most metrics in a report.
+/// The maximum number of metrics in a report.
 pub const MAX_METRICS: usize = 64;
-/// Longest name of a metric, bytes.
+/// The maximum length of a metric's name, in bytes.
 pub const MAX_NAME: usize = 64;
 
-/// Where in a report a metric stands.
+/// The part of a report that a metric belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A field of its own: one of [`FIELDS`]. Not negative.
     Field,
-    /// `named_metrics`: whatever the application says.
+    /// `named_metrics`: metrics that the application defines.
     Named,
-    /// `utilization`: a share of some resource of the application's. Not negative.
+    /// `utilization`: the utilization of a resource that the application defines. Not negative.
     Utilization,
-    /// `request_cost`: what the request of this response has cost.
+    /// `request_cost`: a cost of the request of this response.
     RequestCost,
 }
 
-/// The fields that have names of their own: shares of the processors, of the memory and of what the application
-/// thinks is its limit (0 to 1, more when a soft limit is passed), requests and errors per second. `rps` is the
-/// forerunner of `rps_fractional`.
+/// The fields with their own names. The first three are the utilization of processors, of memory and of the
+/// application's own limit: 0 to 1, more when a soft limit is exceeded. Then come requests and errors per
+/// second. `rps` is the predecessor of `rps_fractional`.
 pub const FIELDS: [&str; 6] =
     ["cpu_utilization", "mem_utilization", "application_utilization", "rps_fractional", "eps", "rps"];
 
 impl Kind {
-    /// The maps, by the name of the message's field.
+    /// The maps, with their field names in the message and in JSON.
     const MAPS: [(Self, &str, &str); 3] = [
         (Self::Named, "named_metrics", "namedMetrics"),
         (Self::Utilization, "utilization", "utilization"),
@@ -64,31 +64,31 @@ impl Kind {
     ];
 }
 
-/// One number of a report.
+/// One metric of a report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric<'a> {
-    /// Where it stands.
+    /// The part of the report.
     pub kind: Kind,
-    /// Of the field, or the key in the map: 1 to [`MAX_NAME`] visible ASCII characters, no comma, equals sign,
-    /// quotation mark or backslash among them.
+    /// The name of the field, or the key in the map: 1 to [`MAX_NAME`] visible ASCII characters without
+    /// commas, equals signs, quotation marks and backslashes.
     pub name: &'a str,
-    /// Finite.
+    /// The value, finite.
     pub value: f64,
 }
 
 impl<'a> Metric<'a> {
-    /// The field `name`, one of [`FIELDS`].
+    /// Creates a metric for the field `name`, one of [`FIELDS`].
     pub fn field(name: &'a str, value: f64) -> Self {
         Self { kind: Kind::Field, name, value }
     }
 
-    /// The named metric `name`.
+    /// Creates the named metric `name`.
     pub fn named(name: &'a str, value: f64) -> Self {
         Self { kind: Kind::Named, name, value }
     }
 
-    /// What a figure out of it is called: a field by its own name, others with that of their map before it. What a single
-    /// request has cost is no figure of its server.
+    /// Returns the metric's qualified name: a field's own name, or the map's name and the key. Returns `None`
+    /// for the cost of a single request, which does not describe the server.
     pub fn figure(&self) -> Option<String> {
         match self.kind {
             Kind::Field => Some(self.name.to_owned()),
@@ -98,7 +98,7 @@ impl<'a> Metric<'a> {
         }
     }
 
-    /// Can it be said, and be understood?
+    /// Checks that the metric can be serialised and read.
     fn check(&self) -> Result<(), Bad> {
         if self.name.is_empty() || self.name.len() > MAX_NAME {
             return Err(Bad("a name is empty or too long"));
@@ -116,15 +116,16 @@ impl<'a> Metric<'a> {
     }
 }
 
-/// What is not a load report.
+/// The error of a value that is not a load report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad ORCA load report: {0}")]
 pub struct Bad(pub &'static str);
 
-/// Reads the value of the header [`HEADER`] and tells each metric in it, in the order in which they stand.
+/// Reads the value of the header [`HEADER`] and passes each metric to `each`, in the order of the report.
 ///
 /// # Errors
-/// It is malformed, too long, or one of its metrics is not allowed; then nothing has been told.
+/// The value is malformed or too long, or one of its metrics is invalid. Then no metric has been passed to
+/// `each`.
 ///
 /// ```
 /// use plimsoll_wire::orca::{self, Kind};
@@ -161,7 +162,7 @@ pub fn read(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
 /// Reads the value of the header [`HEADER_BIN`]: the serialised message in base64, padded or not.
 ///
 /// # Errors
-/// As [`read`].
+/// The same as those of [`read`].
 pub fn read_bin(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
     let mut room = [0; bin::ROOM];
     let message = bin::decode(limited(value)?.trim_ascii(), &mut room)?;
@@ -171,10 +172,10 @@ pub fn read_bin(value: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
     Ok(())
 }
 
-/// Reads the message itself, as a stream of reports carries it.
+/// Reads the serialised message, as a stream of reports carries it.
 ///
 /// # Errors
-/// As [`read`].
+/// The same as those of [`read`].
 pub fn read_message(message: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), Bad> {
     let mut found = Found::new();
     bin::read(limited(message)?, &mut found)?;
@@ -182,7 +183,7 @@ pub fn read_message(message: &[u8], each: impl FnMut(Metric<'_>)) -> Result<(), 
     Ok(())
 }
 
-/// What follows a first word.
+/// Returns the bytes after the prefix `word`, if `value` has it.
 fn after<'a>(word: &[u8], value: &'a [u8]) -> Option<&'a [u8]> {
     value.strip_prefix(word).filter(|rest| rest.first().is_none_or(|byte| *byte == b' '))
 }
@@ -191,7 +192,7 @@ fn limited(value: &[u8]) -> Result<&[u8], Bad> {
     if value.len() > MAX_LEN { Err(Bad("it is too long")) } else { Ok(value) }
 }
 
-/// The metrics of a report that is not yet at its end.
+/// The metrics of a report that is still being parsed.
 struct Found<'a> {
     metrics: [Metric<'a>; MAX_METRICS],
     len: usize,
@@ -202,7 +203,7 @@ impl<'a> Found<'a> {
         Self { metrics: [Metric { kind: Kind::Field, name: "", value: 0.0 }; MAX_METRICS], len: 0 }
     }
 
-    /// One more; a name that is there already is refused.
+    /// Adds a metric; a repeated name is an error.
     fn add(&mut self, metric: Metric<'a>) -> Result<(), Bad> {
         if self.at(&metric).is_some() {
             return Err(Bad("a metric comes twice"));
@@ -210,7 +211,7 @@ impl<'a> Found<'a> {
         self.put(metric)
     }
 
-    /// One more; it takes the place of one with its name.
+    /// Adds a metric, or replaces the one with the same name.
     fn put(&mut self, metric: Metric<'a>) -> Result<(), Bad> {
         metric.check()?;
         if let Some(at) = self.at(&metric) {
@@ -233,12 +234,12 @@ impl<'a> Found<'a> {
     }
 }
 
-/// A name as text; whether its characters may stand in one is checked with the metric.
+/// Converts a name to text. `Metric::check` validates its characters.
 fn name(bytes: &[u8]) -> Result<&str, Bad> {
     std::str::from_utf8(bytes).map_err(|_| Bad("a name is not text"))
 }
 
-/// A decimal number: what `f64` reads, without its words for what is not finite.
+/// Parses a decimal number: the `f64` notation without the literals for infinities and NaN.
 fn number(bytes: &[u8]) -> Result<f64, Bad> {
     let plain = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.as_bytes().iter().all(plain));

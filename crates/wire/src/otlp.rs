@@ -1,54 +1,55 @@
-//! Spans as OpenTelemetry's collectors take them (OTLP): the messages of `opentelemetry/proto/trace/v1/trace.proto` and
-//! `collector/trace/v1/trace_service.proto`, version 1, with those fields that are written here.
+//! Spans in the format of OpenTelemetry collectors (OTLP): the messages of
+//! `opentelemetry/proto/trace/v1/trace.proto` and `collector/trace/v1/trace_service.proto`, version 1,
+//! limited to the fields that Plimsoll writes.
 
-/// Reads and writes messages.
+/// The trait that encodes and decodes messages.
 pub use prost::Message;
 
-/// The path, below a collector's address, to which spans are sent over HTTP.
+/// The path, below a collector's address, for spans over HTTP.
 pub const PATH: &str = "/v1/traces";
-/// What they are called there.
+/// The content type of a request.
 pub const CONTENT_TYPE: &str = "application/x-protobuf";
-/// In [`Span::flags`]: the trace is sampled.
+/// A bit of [`Span::flags`]: the trace is sampled.
 pub const SAMPLED: u32 = 0x1;
-/// In [`Span::flags`]: what [`REMOTE`] says counts.
+/// A bit of [`Span::flags`]: the bit [`REMOTE`] is valid.
 pub const HAS_REMOTE: u32 = 0x100;
-/// In [`Span::flags`]: the parent is another process's.
+/// A bit of [`Span::flags`]: the parent span is in another process.
 pub const REMOTE: u32 = 0x200;
 
-/// What is sent at once (`ExportTraceServiceRequest`).
+/// An export request (`ExportTraceServiceRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Export {
-    /// By who they are of.
+    /// The spans, by process.
     #[prost(message, repeated, tag = "1")]
     pub resource_spans: Vec<ResourceSpans>,
 }
 
-/// The answer to it (`ExportTraceServiceResponse`).
+/// The response to [`Export`] (`ExportTraceServiceResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Exported {
-    /// If not all were taken.
+    /// Details if the collector rejected some spans.
     #[prost(message, optional, tag = "1")]
     pub partial_success: Option<PartialSuccess>,
 }
 
-/// Some were not taken (`ExportTracePartialSuccess`).
+/// A partially successful export (`ExportTracePartialSuccess`).
 #[derive(Clone, PartialEq, Message)]
 pub struct PartialSuccess {
-    /// So many.
+    /// The number of rejected spans.
     #[prost(int64, tag = "1")]
     pub rejected_spans: i64,
-    /// Why.
+    /// The reason.
     #[prost(string, tag = "2")]
     pub error_message: String,
 }
 
-/// Spans of one process.
+/// The spans of one process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ResourceSpans {
-    /// Which one.
+    /// The process.
     #[prost(message, optional, tag = "1")]
     pub resource: Option<Resource>,
-    /// By what part of it.
+    /// The spans, by instrumentation scope.
     #[prost(message, repeated, tag = "2")]
     pub scope_spans: Vec<ScopeSpans>,
 }
@@ -56,96 +57,96 @@ pub struct ResourceSpans {
 /// A process.
 #[derive(Clone, PartialEq, Message)]
 pub struct Resource {
-    /// What there is to say of it.
+    /// The attributes of the process.
     #[prost(message, repeated, tag = "1")]
     pub attributes: Vec<KeyValue>,
 }
 
-/// Spans of one part of a process.
+/// The spans of one instrumentation scope.
 #[derive(Clone, PartialEq, Message)]
 pub struct ScopeSpans {
-    /// Which one.
+    /// The scope.
     #[prost(message, optional, tag = "1")]
     pub scope: Option<Scope>,
-    /// Them.
+    /// The spans.
     #[prost(message, repeated, tag = "2")]
     pub spans: Vec<Span>,
 }
 
-/// What makes spans (`InstrumentationScope`).
+/// The source of spans (`InstrumentationScope`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Scope {
-    /// Its name.
+    /// The scope's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its version.
+    /// The scope's version.
     #[prost(string, tag = "2")]
     pub version: String,
 }
 
-/// Something that took a while.
+/// An operation with its duration.
 #[derive(Clone, PartialEq, Message)]
 pub struct Span {
-    /// 16 bytes.
+    /// The trace's ID, 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub trace_id: Vec<u8>,
-    /// 8 bytes.
+    /// The span's ID, 8 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub span_id: Vec<u8>,
-    /// As it came (`tracestate`).
+    /// The received `tracestate`, unchanged.
     #[prost(string, tag = "3")]
     pub trace_state: String,
-    /// 8 bytes; none if it is the first of its trace.
+    /// The parent span's ID, 8 bytes; empty for the root span.
     #[prost(bytes = "vec", tag = "4")]
     pub parent_span_id: Vec<u8>,
-    /// What it is of.
+    /// The name of the operation.
     #[prost(string, tag = "5")]
     pub name: String,
-    /// On which side of a call.
+    /// The side of the call, a [`Kind`].
     #[prost(enumeration = "Kind", tag = "6")]
     pub kind: i32,
-    /// Nanoseconds since 1970.
+    /// The start, nanoseconds since 1970.
     #[prost(fixed64, tag = "7")]
     pub start_time_unix_nano: u64,
-    /// Nanoseconds since 1970.
+    /// The end, nanoseconds since 1970.
     #[prost(fixed64, tag = "8")]
     pub end_time_unix_nano: u64,
-    /// What there is to say of it.
+    /// The attributes of the span.
     #[prost(message, repeated, tag = "9")]
     pub attributes: Vec<KeyValue>,
-    /// How it ended, where that is known.
+    /// The status, if it is known.
     #[prost(message, optional, tag = "15")]
     pub status: Option<Status>,
-    /// [`SAMPLED`], [`HAS_REMOTE`], [`REMOTE`].
+    /// The bits [`SAMPLED`], [`HAS_REMOTE`] and [`REMOTE`].
     #[prost(fixed32, tag = "16")]
     pub flags: u32,
 }
 
-/// On which side of a call (`Span.SpanKind`).
+/// The side of a call (`Span.SpanKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum Kind {
-    /// Not said.
+    /// The side is not specified.
     Unspecified = 0,
-    /// It is asked.
+    /// The span is on the server's side.
     Server = 2,
-    /// It asks.
+    /// The span is on the client's side.
     Client = 3,
 }
 
-/// How something ended.
+/// The status of an operation.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
-    /// In words.
+    /// The description.
     #[prost(string, tag = "2")]
     pub message: String,
-    /// 2 for an error.
+    /// The code; 2 for an error.
     #[prost(int32, tag = "3")]
     pub code: i32,
 }
 
 impl Status {
-    /// It failed.
+    /// Creates the status of a failed operation.
     pub fn error(message: &str) -> Self {
         Self { message: message.to_owned(), code: 2 }
     }
@@ -154,16 +155,16 @@ impl Status {
 /// An attribute.
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyValue {
-    /// Its name.
+    /// The attribute's name.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Its value.
+    /// The attribute's value.
     #[prost(message, optional, tag = "2")]
     pub value: Option<AnyValue>,
 }
 
 impl KeyValue {
-    /// An attribute of this name and value.
+    /// Creates an attribute.
     pub fn new(key: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { key: key.into(), value: Some(AnyValue { value: Some(value.into()) }) }
     }
@@ -172,21 +173,21 @@ impl KeyValue {
 /// The value of an attribute.
 #[derive(Clone, PartialEq, Message)]
 pub struct AnyValue {
-    /// Of one kind or another.
+    /// The typed value.
     #[prost(oneof = "Value", tags = "1, 3, 4")]
     pub value: Option<Value>,
 }
 
-/// A value of one kind or another.
+/// A typed value.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Value {
-    /// Text.
+    /// A string.
     #[prost(string, tag = "1")]
     Text(String),
-    /// A whole number.
+    /// An integer.
     #[prost(int64, tag = "3")]
     Whole(i64),
-    /// A number.
+    /// A floating-point number.
     #[prost(double, tag = "4")]
     Number(f64),
 }

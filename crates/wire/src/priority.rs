@@ -1,9 +1,10 @@
-//! How urgent a request says it is: the header field `Priority` (RFC 9218), or another one that says it the same way.
+//! The urgency of a request: the header field `Priority` (RFC 9218), or another field with the same syntax.
 //!
-//! Of the field's dictionary only `u` is read, the urgency from 0 (most urgent) to 7. A number alone is an urgency, too,
-//! for fields of one's own. What is neither, or beyond 7, says nothing, as the RFC wants it; of several the last holds.
+//! Only the member `u` of the dictionary is used, the urgency from 0 (most urgent) to 7. For custom fields, a
+//! bare number is an urgency, too. Other members, and urgencies beyond 7, are ignored, as the RFC requires;
+//! the last valid one counts.
 
-/// The urgency in a field's value, 0 to 7, if it says one.
+/// Parses the urgency in a field's value, 0 to 7; `None` if the value contains none.
 pub fn urgency(value: &[u8]) -> Option<u8> {
     let mut said = value.split(|byte| *byte == b',').filter_map(|member| {
         let item = member.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -15,8 +16,8 @@ pub fn urgency(value: &[u8]) -> Option<u8> {
     said.next_back()
 }
 
-/// The urgency that a head says in the field of this name, in whatever case. `head` begins with a request line and has been
-/// judged before; what follows its empty line is not looked at.
+/// Returns the urgency from the field with this name, in any case. `head` begins with a request line and has
+/// been validated; bytes after its empty line are ignored.
 pub fn of_head(head: &[u8], name: &str) -> Option<u8> {
     let lines =
         head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line));

@@ -1,8 +1,9 @@
-//! The Prometheus text format, version 0.0.4, as far as reading numbers takes; OpenMetrics reads the same way.
+//! The Prometheus text format, version 0.0.4, as far as samples need it; OpenMetrics pages parse the same
+//! way.
 //!
-//! One sample per line: `name{label="value",…} number [timestamp]`. Lines that begin with `#` are comments, types
-//! and help. A line that cannot be read is left out: a page is made by many hands, and one bad line says nothing
-//! about the others. Nothing is copied but label values with escapes.
+//! One sample per line: `name{label="value",…} number [timestamp]`. Lines that begin with `#` are comments,
+//! types and help. A malformed line is skipped: several exporters may contribute to a page, and one bad line
+//! does not invalidate the others. Only label values with escapes are copied.
 
 use std::borrow::Cow;
 
@@ -10,29 +11,29 @@ mod growth;
 
 pub use growth::{Growth, SERIES};
 
-/// One number of a page.
+/// A sample of a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
-    /// Letters, digits, `_` and `:`, no digit first.
+    /// The metric's name: letters, digits, `_` and `:`, no digit first.
     pub name: &'a str,
-    /// What stands between the braces, as it stands there; empty if there are none.
+    /// The text between the braces, unchanged; empty if there are none.
     pub labels: &'a str,
-    /// Any number, infinite and not-a-number included.
+    /// The value: any number, including infinities and NaN.
     pub value: f64,
 }
 
-/// The samples of a page, in its order.
+/// Returns the samples of a page, in its order.
 pub fn samples(page: &str) -> impl Iterator<Item = Sample<'_>> {
     page.lines().filter_map(sample)
 }
 
-/// May a metric have this name?
+/// Returns `true` if `text` is a valid metric name.
 pub fn is_name(text: &str) -> bool {
     name_end(text) == text.len() && !text.is_empty()
 }
 
-/// Reads `name{label="value",…}` at the beginning of `text`: the name, the labels as they stand there, and what
-/// follows.
+/// Parses `name{label="value",…}` at the beginning of `text`. Returns the name, the labels unchanged, and the
+/// remaining text.
 pub fn series(text: &str) -> Option<(&str, &str, &str)> {
     let (name, rest) = text.split_at(name_end(text));
     if name.is_empty() {
@@ -44,7 +45,8 @@ pub fn series(text: &str) -> Option<(&str, &str, &str)> {
     Some((name, &inside[..end], &inside[end + 1..]))
 }
 
-/// Labels ([`Sample::labels`]) by name, up to the first that is malformed. In values `\\`, `\"` and `\n` are undone.
+/// Parses labels ([`Sample::labels`]) and stops at the first malformed one. In values `\\`, `\"` and `\n` are
+/// unescaped.
 pub fn labels(mut text: &str) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
     std::iter::from_fn(move || {
         let (name, rest) = text.split_once('=')?;
@@ -67,7 +69,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some(Sample { name, labels, value: number(value)? })
 }
 
-/// Bytes of the name that `text` begins with.
+/// Returns the length of the name at the beginning of `text`, in bytes.
 fn name_end(text: &str) -> usize {
     let fits = |(at, byte): (usize, u8)| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'_' | b':' => true,
@@ -77,7 +79,7 @@ fn name_end(text: &str) -> usize {
     text.bytes().enumerate().position(|pair| !fits(pair)).unwrap_or(text.len())
 }
 
-/// Where the brace is that ends the labels; one within quotes does not.
+/// Returns the offset of the brace that ends the labels; braces within quotes do not count.
 fn labels_end(inside: &str) -> Option<usize> {
     let (mut quoted, mut escaped) = (false, false);
     for (at, byte) in inside.bytes().enumerate() {
@@ -111,13 +113,13 @@ fn unescaped(value: &str) -> Cow<'_, str> {
     plain.into()
 }
 
-/// As Go writes numbers, which is how the format defines them.
+/// Parses a number in Go's notation, which the format prescribes.
 fn number(text: &str) -> Option<f64> {
     match text {
         "+Inf" | "Inf" => Some(f64::INFINITY),
         "-Inf" => Some(f64::NEG_INFINITY),
         "NaN" => Some(f64::NAN),
-        // Rust also reads words such as `infinity`, which the format does not have.
+        // Rust also parses literals such as `infinity`, which the format does not have.
         _ if text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) => text.parse().ok(),
         _ => None,
     }

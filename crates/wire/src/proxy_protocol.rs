@@ -1,27 +1,27 @@
-//! The PROXY protocol, versions 1 and 2: the first bytes of a connection say who the client is, when a load
-//! balancer stands between (HAProxy's `proxy-protocol.txt` of 2020).
+//! The PROXY protocol, versions 1 and 2: the first bytes of a connection carry the client's address through a
+//! load balancer (HAProxy's `proxy-protocol.txt` of 2020).
 //!
-//! Version 1 is a line of text, version 2 a binary block. What begins with neither is refused at its first
-//! byte that differs, and both have a greatest length, so a reader never waits for more of what cannot become
-//! a header. A header may also say that the connection is the sender's own (a health check) or of a kind that
-//! has no IP addresses: then the addresses of the connection itself hold.
+//! Version 1 is a line of text, version 2 a binary block. Other input is rejected at its first byte that
+//! differs. Both versions have a maximum length, so a reader never waits for more of what cannot become a
+//! header. A header may also describe a connection of the sender's own (a health check), or one without IP
+//! addresses. Then the addresses of the connection itself apply.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Longest header of version 1, its CRLF included.
+/// The maximum length of a header of version 1, with its CRLF.
 pub const MAX_V1: usize = 107;
-/// Longest header of version 2 that is accepted. The addresses take at most 232 bytes; the rest is room for
-/// extensions (what TLS the client spoke, its certificate's name), which are skipped.
+/// The maximum accepted length of a header of version 2. The addresses take at most 232 bytes. The rest is
+/// for extensions (the client's TLS version, the name in its certificate), which are skipped.
 pub const MAX_V2: usize = 4096;
 
-/// Begins every header of version 2; no protocol that is spoken first by a client begins so.
+/// The first bytes of every header of version 2; no protocol in which the client speaks first begins so.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 const LINE: &[u8] = b"PROXY ";
-/// Signature, version and command, family, length.
+/// The length of the fixed part: signature, version and command, family, length.
 const FIXED: usize = 16;
 
-/// Which form to write.
+/// The version to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// A line of text.
@@ -30,30 +30,30 @@ pub enum Version {
     V2,
 }
 
-/// Where a client's connection comes from, and the address it was made to.
+/// The two addresses of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The client.
     pub source: SocketAddr,
-    /// What the client connected to.
+    /// The address that the client connected to.
     pub destination: SocketAddr,
 }
 
-/// A header that was read.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes it takes; what follows is the connection's own.
+    /// The header's length in bytes; the connection's own data follows.
     pub len: usize,
-    /// `None` if the header names no IP addresses: those of the connection hold.
+    /// The addresses; `None` if the header has no IP addresses and those of the connection apply.
     pub addresses: Option<Addresses>,
 }
 
-/// What is not, and will not become, a header.
+/// The error of input that is not, and cannot become, a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad PROXY protocol header: {0}")]
 pub struct BadHeader(pub &'static str);
 
-/// Reads a header of either version from the beginning of `input`; `None` if it is not all there yet.
+/// Parses a header of either version at the beginning of `input`; `None` if it is incomplete.
 ///
 /// # Errors
 /// The input begins with something else, or with a header that is malformed or too long.
@@ -68,8 +68,8 @@ pub fn parse(input: &[u8]) -> Result<Option<Header>, BadHeader> {
     Err(BadHeader("the connection does not begin with one"))
 }
 
-/// Appends a header. `None`, and addresses that the version cannot say, become one that names none. If the
-/// addresses are not of one family, IPv4 is mapped into IPv6.
+/// Appends a header. `None`, and addresses that the version cannot represent, produce a header without
+/// addresses. If the addresses are of two families, IPv4 is mapped into IPv6.
 pub fn write(version: Version, addresses: Option<&Addresses>, out: &mut Vec<u8>) {
     let pair = addresses.map(|addresses| {
         let (source, destination) =
@@ -112,7 +112,7 @@ fn parse_v1(input: &[u8]) -> Result<Option<Header>, BadHeader> {
     let line = window.get(LINE.len()..end).and_then(|line| std::str::from_utf8(line).ok());
     let line = line.ok_or(BadHeader("the line is not text"))?;
     let header = |addresses| Header { len: end + 2, addresses };
-    // What follows UNKNOWN is to be ignored, whatever it is.
+    // A receiver ignores all that follows UNKNOWN.
     if line == "UNKNOWN" || line.starts_with("UNKNOWN ") {
         return Ok(Some(header(None)));
     }
@@ -132,13 +132,13 @@ fn parse_v1(input: &[u8]) -> Result<Option<Header>, BadHeader> {
     }
 }
 
-/// A port as decimal digits without sign or leading zeros.
+/// Parses a port in decimal digits without sign or leading zeros.
 fn port(text: &str) -> Option<u16> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| plain)
 }
 
-/// What there is of a header's fixed part, of which the signature is right: can it become one?
+/// Checks an incomplete fixed part with a valid signature: an error means that it cannot become a header.
 fn early_v2(input: &[u8]) -> Result<Option<Header>, BadHeader> {
     if let Some(command) = input.get(12) {
         let local = local(*command)?;
@@ -182,7 +182,7 @@ fn parse_v2(input: &[u8]) -> Result<Option<Header>, BadHeader> {
     Ok(Some(Header { len, addresses }))
 }
 
-/// Is the connection the sender's own?
+/// Returns `true` if the connection is the sender's own.
 fn local(version_and_command: u8) -> Result<bool, BadHeader> {
     match version_and_command {
         0x20 => Ok(true),
@@ -192,7 +192,7 @@ fn local(version_and_command: u8) -> Result<bool, BadHeader> {
     }
 }
 
-/// What the addresses of a header of version 2 are.
+/// The kinds of addresses in a header of version 2.
 enum Family {
     None,
     V4,
@@ -201,10 +201,10 @@ enum Family {
 }
 
 impl Family {
-    /// Streams and datagrams are told apart on the wire; for the addresses it is the same.
+    /// Parses the family. Streams and datagrams have the same addresses.
     fn of(byte: u8, local: bool) -> Result<Self, BadHeader> {
         match byte {
-            // A sender's own connection says nothing more, whatever is there.
+            // The rest of a header for the sender's own connection is ignored.
             _ if local => Ok(Self::None),
             0x00 => Ok(Self::None),
             0x11 | 0x12 => Ok(Self::V4),

@@ -1,11 +1,11 @@
-//! RFS/2, the datagrams of the lottery: a client asks for a service, the daemons beside the servers agree on who serves
-//! it, one answers. `docs/rfs2.md` is the specification, byte for byte; the rules that the bytes serve are in the brain.
+//! RFS/2, the datagrams of the lottery: a client asks for a service, the daemons beside the servers agree on
+//! the one that answers. `docs/rfs2.md` specifies the bytes; the rules of the protocol are in the brain.
 //!
-//! A datagram is a header, the fixed fields of its kind, options, and a trailer with a tag that only who has the key
-//! can make. [`Keys::open`] checks the tag before anything else of it is believed, [`Opened::message`] reads what was
-//! opened, [`Encode::encode`] writes and seals it. What is said is said in the brain's words ([`Message`]), but for the
-//! [`Gossip`] of who is there, of which the brain knows nothing. An answer is never longer than what it answers, whoever
-//! forged the sender's address.
+//! A datagram is a header, the fixed fields of its kind, options, and a trailer with a tag that only holders
+//! of the key can create. [`Keys::open`] verifies the tag before any other part is used. [`Opened::message`]
+//! decodes an opened datagram; [`Encode::encode`] encodes and seals one. Messages are the brain's types
+//! ([`Message`]), except [`Gossip`] about membership, which the brain does not know. A response is never
+//! longer than its request, so that a forged sender address yields no amplification.
 
 mod address;
 mod answer;
@@ -35,50 +35,50 @@ pub use plimsoll_brain::lottery::{
 pub use replay::{Recent, Replay, Seen};
 pub use request::MOST_INFO;
 
-/// Why a datagram is dropped.
+/// The reason why a datagram is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// So many bytes are no datagram of this protocol: nothing of them was read.
+    /// No datagram of this protocol has this length; its bytes were not read.
     #[error("a datagram of {0} bytes is too short or too long")]
     Size(usize),
-    /// It is sealed with a key that is not valid here, perhaps not yet or no longer.
+    /// The datagram is sealed with a key that is not valid here, perhaps not yet or no longer.
     #[error("no key {0}")]
     UnknownKey(u32),
-    /// Its tag is not what the key makes of it: it was changed, or made without the key.
+    /// The tag does not match the key: the datagram was changed, or created without the key.
     #[error("the tag is wrong")]
     Forged,
-    /// It is sealed with a key for clients, who may not say that.
+    /// The datagram is sealed with a key for clients, which does not permit this kind.
     #[error("sealed with a key for clients, who may not say that")]
     Misused,
-    /// It was made with the key, and is wrong all the same.
+    /// The tag is valid, but the datagram is malformed.
     #[error("bad RFS: {0}")]
     Malformed(&'static str),
 }
 
-/// Why something cannot be written.
+/// The reason why a message cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unwritable {
-    /// It would be longer than a datagram of its kind, or than what it answers.
+    /// The datagram would exceed the limit of its kind, or the length of the request that it answers.
     #[error("{kind} of {len} bytes, where {most} are the most")]
     TooLong {
-        /// Of the datagram.
+        /// The kind of the datagram.
         kind: Kind,
-        /// Bytes that it would have.
+        /// The required length, in bytes.
         len: usize,
-        /// Bytes that it may have.
+        /// The maximum length, in bytes.
         most: usize,
     },
-    /// A list has more entries than its count can say, or than a receiver accepts.
+    /// A list has more entries than its count can represent, or than a receiver accepts.
     #[error("{count} {what}, where {most} are the most")]
     TooMany {
-        /// Of what there are too many.
+        /// The name of the list's entries.
         what: &'static str,
-        /// How many there are.
+        /// The number of entries.
         count: usize,
-        /// How many there may be.
+        /// The maximum number of entries.
         most: usize,
     },
-    /// Two fields contradict one another.
+    /// Two fields contradict each other.
     #[error("{0}")]
     Contradiction(&'static str),
 }

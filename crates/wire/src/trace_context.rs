@@ -1,29 +1,30 @@
-//! Which trace a request belongs to: the header fields `traceparent` and `tracestate` (W3C Trace Context, level 1).
+//! The trace of a request: the header fields `traceparent` and `tracestate` (W3C Trace Context, level 1).
 //!
-//! `00-` trace-id, 32 hexadecimal digits, `-` parent-id, 16, `-` flags, 2; lower case, no id of zeros only. Of later versions,
-//! which may be longer, the same is read; `ff` is none. A head with two of it, or with one that is not right, belongs to no trace, and
-//! then its `tracestate` means nothing, either.
+//! The format is `00-TRACE-PARENT-FLAGS` with 32, 16 and 2 lower-case hexadecimal digits; IDs of zeros only
+//! are invalid. A later version may be longer, and its first fields are read the same way; version `ff` is
+//! invalid. A head with two `traceparent` fields, or with an invalid one, belongs to no trace. Then its
+//! `tracestate` is ignored, too.
 
-/// A trace, and whose span is the parent in it.
+/// A trace and the parent span in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceParent {
-    /// The trace; not zeros only.
+    /// The trace's ID; not zeros only.
     pub trace: [u8; 16],
-    /// The span; not zeros only.
+    /// The parent span's ID; not zeros only.
     pub span: [u8; 8],
-    /// Is the trace kept by whoever made the span?
+    /// Whether the caller may have recorded the trace (the flag `sampled`).
     pub sampled: bool,
 }
 
-/// Bytes of the field's value as version 00 has it.
+/// The length of the field's value in version 00, in bytes.
 const LENGTH: usize = 55;
-/// Where the span begins in it.
+/// The offset of the span's ID in the value.
 const SPAN: usize = 36;
-/// Longest value of `tracestate` that is kept for a span, in bytes.
+/// The maximum length of `tracestate` that is kept for a span, in bytes.
 const STATE: usize = 512;
 
 impl TraceParent {
-    /// Reads the value of a field; `None` if it is not right.
+    /// Parses the value of a field; `None` if it is invalid.
     pub fn read(value: &[u8]) -> Option<Self> {
         let (known, rest) = value.split_at_checked(LENGTH)?;
         let [version] = digits::<1>(&known[..2])?;
@@ -37,26 +38,27 @@ impl TraceParent {
         right.then_some(Self { trace, span, sampled: flags & 1 == 1 })
     }
 
-    /// The value of a field that says this, of version 00.
+    /// Returns the value of the field in version 00.
     pub fn text(&self) -> String {
         format!("00-{}-{}-0{}", hex(&self.trace), hex(&self.span), u8::from(self.sampled))
     }
 }
 
-/// In lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(digit).map(char::from).collect()
 }
 
-/// The trace that a head belongs to. `head` begins with a request line and has been judged before; what follows its empty line
-/// is not looked at.
+/// Returns the trace of a head. `head` begins with a request line and has been validated; bytes after its
+/// empty line are ignored.
 pub fn of_head(head: &[u8]) -> Option<TraceParent> {
     let mut said = values(head, b"traceparent");
     let only = said.next()?;
     if said.next().is_some() { None } else { TraceParent::read(only) }
 }
 
-/// What a head says in `tracestate`, its fields joined; empty if that is nothing, too long or no ASCII.
+/// Returns the `tracestate` of a head with its fields joined. The result is empty if the value is missing,
+/// too long or not ASCII.
 pub fn state_of_head(head: &[u8]) -> String {
     let mut state = String::new();
     for value in values(head, b"tracestate").filter(|value| !value.is_empty()) {
@@ -71,8 +73,9 @@ pub fn state_of_head(head: &[u8]) -> String {
     state
 }
 
-/// Has a head belong to a trace: its own `traceparent` is taken out, its `tracestate`, too, unless it is kept, and this one put in. What
-/// follows its empty line stays. Where the digits of the span are in it then: [`set_span`] writes others there.
+/// Replaces the `traceparent` of a head with `parent`, and removes `tracestate` unless `keep_state` is set.
+/// Bytes after the empty line stay. Returns the offset of the span's digits, which [`set_span`] can
+/// overwrite.
 pub fn replace(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> usize {
     let mut out = Vec::with_capacity(head.len() + 80);
     let mut at = 0;
@@ -95,7 +98,7 @@ pub fn replace(head: &mut Vec<u8>, parent: &TraceParent, keep_state: bool) -> us
     at
 }
 
-/// Writes another span where [`replace`] put one.
+/// Overwrites the span that [`replace`] wrote.
 pub fn set_span(head: &mut [u8], at: usize, span: &[u8; 8]) {
     let places = head.iter_mut().skip(at);
     for (place, digit) in places.zip(hex(span).bytes()) {
@@ -103,7 +106,7 @@ pub fn set_span(head: &mut [u8], at: usize, span: &[u8; 8]) {
     }
 }
 
-/// Is this line of that field?
+/// Returns `true` if the line belongs to the field `name`.
 fn is(line: &[u8], name: &[u8]) -> bool {
     let colon = line.iter().position(|byte| *byte == b':');
     colon.is_some_and(|colon| line[..colon].eq_ignore_ascii_case(name))
@@ -120,7 +123,7 @@ fn digit(half: u8) -> u8 {
     if half < 10 { b'0' + half } else { b'a' + half - 10 }
 }
 
-/// So many bytes out of twice as many lower-case digits.
+/// Decodes N bytes from 2 N lower-case hexadecimal digits.
 fn digits<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let half = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -156,10 +159,10 @@ mod tests {
         assert_eq!(good.text(), format!("00-{TRACE}-{PARENT}-01"));
         for (value, sampled) in [
             (format!("00-{TRACE}-{PARENT}-00"), false),
-            // Flags that are not known are passed over.
+            // Unknown flags are ignored.
             (format!("00-{TRACE}-{PARENT}-ff"), true),
             (format!("00-{TRACE}-{PARENT}-02"), false),
-            // Later versions may have more.
+            // Later versions may be longer.
             (format!("cc-{TRACE}-{PARENT}-01"), true),
             (format!("cc-{TRACE}-{PARENT}-01-what-the-future-brings"), true),
             (format!("cc-{TRACE}-{PARENT}-01-"), true),

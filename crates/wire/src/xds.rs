@@ -1,9 +1,9 @@
-//! xDS, version 3, as far as clients of gRPC speak it: what a control plane tells them (discovery) and what they tell it (load
-//! reports). The messages are Envoy's (`envoy/service/discovery/v3`, `envoy/config/*/v3`, `envoy/service/load_stats/v3`); of each
-//! there are those fields that gRPC reads or writes (gRFC A27 and those that build on it), with the numbers of Envoy's files. What else
-//! a message has is passed over.
+//! xDS, version 3, as gRPC clients implement it: discovery from a control plane to its clients, load reports
+//! from clients to it. The messages are Envoy's (`envoy/service/discovery/v3`, `envoy/config/*/v3`,
+//! `envoy/service/load_stats/v3`). Each is limited to the fields that gRPC reads or writes (gRFC A27 and its
+//! successors), with Envoy's field numbers. Unknown fields are ignored.
 //!
-//! [`frame`] and [`Frames`] put messages into the pieces that gRPC sends them in.
+//! [`frame`] and [`Frames`] implement gRPC's message framing.
 
 mod discovery;
 mod frames;
@@ -15,16 +15,16 @@ pub use frames::{Bad, Frames, frame};
 pub use load::*;
 pub use resource::*;
 
-/// Reads and writes messages.
+/// The trait that encodes and decodes messages.
 pub use prost::Message;
 
-/// What type URLs begin with.
+/// The prefix of type URLs.
 pub const PREFIX: &str = "type.googleapis.com/";
 
-/// The path of the method by which a client is told all it asks for (ADS, state of the world).
+/// The path of the aggregated discovery method (ADS, state of the world).
 pub const DISCOVERY: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
-/// The path of the method by which a client reports load (LRS).
+/// The path of the load reporting method (LRS).
 pub const LOAD_REPORTS: &str = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats";
 
 /// A message of any type.
@@ -33,13 +33,13 @@ pub struct Any {
     /// [`PREFIX`] and the message's name.
     #[prost(string, tag = "1")]
     pub type_url: String,
-    /// The message.
+    /// The encoded message.
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
 }
 
 impl Any {
-    /// `name` is the message's own, with its package.
+    /// Wraps a message; `name` is its full name with the package.
     pub fn of(name: &str, message: &impl Message) -> Self {
         Self { type_url: format!("{PREFIX}{name}"), value: message.encode_to_vec() }
     }
@@ -59,42 +59,42 @@ pub struct Span {
     /// Whole seconds.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// And nanoseconds.
+    /// The remaining nanoseconds.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
 
 impl Span {
-    /// In seconds, if it is not negative.
+    /// Returns the time in seconds; `None` if it is negative.
     pub fn seconds(&self) -> Option<f64> {
         (self.seconds >= 0 && self.nanos >= 0).then(|| self.seconds as f64 + f64::from(self.nanos) / 1e9)
     }
 }
 
-/// Where something is (`envoy.config.core.v3.Locality`).
+/// A location (`envoy.config.core.v3.Locality`).
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Locality {
-    /// The widest.
+    /// The region.
     #[prost(string, tag = "1")]
     pub region: String,
-    /// Within it.
+    /// The zone within the region.
     #[prost(string, tag = "2")]
     pub zone: String,
-    /// The narrowest.
+    /// The sub-zone within the zone.
     #[prost(string, tag = "3")]
     pub sub_zone: String,
 }
 
-/// Who a client is (`envoy.config.core.v3.Node`).
+/// The identity of a client (`envoy.config.core.v3.Node`).
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Node {
-    /// As its bootstrap file says.
+    /// The ID from the client's bootstrap file.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// What program of what kind it is, such as `gRPC C-core`.
+    /// The client's implementation, such as `gRPC C-core`.
     #[prost(string, tag = "6")]
     pub user_agent_name: String,
-    /// What it can, by name.
+    /// The names of the features that the client supports.
     #[prost(string, repeated, tag = "10")]
     pub client_features: Vec<String>,
 }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_is_passed_over() {
-        // Field 3 (metadata) and field 12 beside the id.
+        // Field 3 (metadata) and field 12 besides the ID.
         let bytes = [0x0a, 2, b'm', b'e', 0x1a, 1, 0, 0x62, 1, b'x'];
         assert_eq!(Node::decode(&bytes[..]).unwrap().id, "me");
         assert!(Node::decode(&bytes[..3]).is_err());

@@ -1,6 +1,6 @@
-//! What real ORBs sent, held against what is known of it: every file of `tests/giop/` is named in its `index.txt` with
-//! what another program read in it. Written again from what was read here, it is the same byte for byte, but for what some
-//! leave in padding.
+//! Messages of real ORBs, compared with independent readings. `index.txt` names every file of `tests/giop/`,
+//! with the contents that another program found in it. Parsing and writing a message yields the same bytes,
+//! except for garbage that some ORBs leave in padding.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/giop")
 }
 
-/// Each message by its name: its bytes, and the words that the index says of it.
+/// Returns each message by its name: its bytes, and its description in the index.
 fn captured() -> BTreeMap<String, (Vec<u8>, Vec<String>)> {
     let index = fs::read_to_string(folder().join("index.txt")).expect("the index of tests/giop");
     let lines = index.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
@@ -93,7 +93,7 @@ fn is_the_same_when_it_is_written_again() {
                 }
             }
         }
-        // omniORB leaves in padding what was there before; zeros are written here.
+        // omniORB leaves stale bytes in padding; this crate writes zeros.
         for (padding, _) in out.iter().zip(&bytes).filter(|(new, old)| new != old) {
             assert_eq!(*padding, 0, "{name}: {} became {}", bytes.escape_ascii(), out.escape_ascii());
         }
@@ -153,7 +153,7 @@ fn references_of_servers_are_kept_byte_for_byte() {
     }
 }
 
-/// What is read in a message, in the words of the index.
+/// Describes a message in the notation of the index.
 fn said(message: &Message<'_>, len: usize) -> Vec<String> {
     let header = message.header;
     let kind = match &message.content {

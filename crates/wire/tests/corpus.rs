@@ -1,7 +1,7 @@
-//! The committed corpus of the fuzz targets, held against the laws of the parsers on every run of the tests.
+//! Runs the committed corpus of the fuzz targets against the laws of the parsers.
 //!
-//! `fuzz/corpus/TARGET/NAME`: what a file's name begins with says what its bytes must meet with. `ok-` is accepted,
-//! `bad-` is refused, `part-` is a beginning; anything else (what fuzzing found) need only obey the law.
+//! In `fuzz/corpus/TARGET/NAME` the name's prefix gives the expected result. `ok-` is accepted, `bad-` is
+//! rejected, and `part-` is incomplete. Files with other names (found by fuzzing) need only obey the law.
 
 mod laws;
 
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use laws::{ALL, Law, Verdict};
 
-/// Laws of what never comes in pieces: their corpora have no beginnings.
+/// The laws of formats that never arrive in pieces: their corpora have no incomplete files.
 const COMES_WHOLE: [&str; 8] = ["orca", "ior", "rfs", "rfs_sealed", "fleet", "affinity", "etcd", "urgency"];
 
-/// Folders of laws that stand beside the parsers of other crates, each in a `law.rs` whose test plays them.
+/// The folders of laws that are beside the parsers of other crates. Each has a `law.rs`, whose test runs its
+/// corpus.
 const ELSEWHERE: [&str; 12] = [
     "dns",
     "etcd_keys",
@@ -29,7 +30,7 @@ const ELSEWHERE: [&str; 12] = [
     "resolver",
 ];
 
-/// The files of one law, in order.
+/// Returns the files of one law, in order.
 fn corpus(law: &Law) -> Vec<(String, Vec<u8>)> {
     let folder = folder().join(law.name);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -78,8 +79,8 @@ fn every_folder_has_a_law() {
     }
 }
 
-/// A little fuzzing in every run: each file with a few bytes changed, two files joined, lines of one put into another,
-/// said twice or in other words.
+/// Fuzzes each law briefly in every run. It changes a few bytes of a file, joins two files, and inserts,
+/// repeats or varies lines.
 #[test]
 fn what_is_nearly_in_the_corpus_obeys_the_law_too() {
     for law in ALL {
@@ -109,20 +110,20 @@ fn mutate(bytes: &mut Vec<u8>, files: &[(String, Vec<u8>)], chance: &mut Chance)
             let end = (at + piece.len()).min(bytes.len());
             bytes.splice(at..end, piece.iter().copied());
         }
-        // A line twice, the second one in other words.
+        // Repeats a line with a variation.
         4 | 5 => {
             let mut line = line(bytes, at).to_vec();
             reword(&mut line, chance);
             let to = boundary(bytes, chance.below(bytes.len() + 1));
             bytes.splice(to..to, line);
         }
-        // A line of another file.
+        // Inserts a line of another file.
         6 => {
             let line = line(other, from).to_vec();
             let to = boundary(bytes, at);
             bytes.splice(to..to, line);
         }
-        // A line in other words.
+        // Varies a line.
         7 => {
             let begin = boundary(bytes, at);
             let mut words = line(bytes, at).to_vec();
@@ -134,12 +135,12 @@ fn mutate(bytes: &mut Vec<u8>, files: &[(String, Vec<u8>)], chance: &mut Chance)
     }
 }
 
-/// Where the line begins that `at` is in.
+/// Returns the beginning of the line that contains `at`.
 fn boundary(bytes: &[u8], at: usize) -> usize {
     bytes[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
 }
 
-/// The line that `at` is in, with its end.
+/// Returns the line that contains `at`, with its end.
 fn line(bytes: &[u8], at: usize) -> &[u8] {
     let begin = boundary(bytes, at);
     let len =
@@ -147,8 +148,8 @@ fn line(bytes: &[u8], at: usize) -> &[u8] {
     &bytes[begin..begin + len]
 }
 
-/// Says the same in another way, or nearly the same: numbers with zeros before them or one more digit, other letters,
-/// other white space.
+/// Writes the line in an equivalent way, or nearly: numbers with leading zeros or one more digit, other
+/// letters, other white space.
 fn reword(line: &mut Vec<u8>, chance: &mut Chance) {
     let digit = line.iter().position(u8::is_ascii_digit);
     let colon = line.iter().position(|byte| *byte == b':').map(|colon| colon + 1);
@@ -166,7 +167,7 @@ fn reword(line: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-/// Says on which bytes a law was broken.
+/// Prints the bytes that broke a law.
 struct Shown<'b>(&'b str, &'b [u8]);
 
 impl Drop for Shown<'_> {
@@ -177,7 +178,7 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Splitmix64 (Steele, Lea and Flood 2014): the same in every run.
+/// SplitMix64 (Steele, Lea and Flood 2014), with the same sequence in every run.
 struct Chance(u64);
 
 impl Chance {

@@ -1,8 +1,8 @@
-//! Which callers a grant is for.
+//! Patterns that select the callers of a grant.
 //!
 //! ```text
-//! spiffe://example.org/ops/alice    this id
-//! spiffe://example.org/ops/*        every id below
+//! spiffe://example.org/ops/alice    this ID
+//! spiffe://example.org/ops/*        every ID below
 //! jwt:alice                         the token's subject
 //! jwt:groups=sre                    a claim that is this text, or a list with it
 //! krb5:alice@EXAMPLE.ORG            the principal of a Kerberos ticket
@@ -13,23 +13,23 @@ use std::str::FromStr;
 
 use super::{Caller, Kind};
 
-/// Which callers.
+/// A pattern of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// A client certificate with this id.
+    /// A client certificate with this ID.
     Spiffe(String),
-    /// A client certificate whose id begins so; ends in `/`.
+    /// A client certificate whose ID has this prefix, which ends in `/`.
     Below(String),
-    /// A token of this subject.
+    /// A token with this subject.
     Subject(String),
     /// A token with this claim.
     Claim(String, String),
-    /// A Kerberos ticket of this principal.
+    /// A Kerberos ticket with this principal.
     Principal(String),
 }
 
 impl Pattern {
-    /// Is it this caller?
+    /// Returns `true` if the caller matches.
     pub fn fits(&self, caller: &Caller) -> bool {
         match self {
             Self::Spiffe(id) => caller.kind == Kind::Spiffe && caller.name == *id,
@@ -106,11 +106,11 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// The trust domain of an SPIFFE id that is well formed and names a workload, by the SPIFFE standard ("The SPIFFE
-/// Identity and Verifiable Identity Document", section 2).
+/// Returns the trust domain of a valid SPIFFE ID of a workload, by the SPIFFE standard ("The SPIFFE Identity
+/// and Verifiable Identity Document", section 2).
 ///
 /// # Errors
-/// What is wrong with it, to be read after it.
+/// The reason why it is invalid, as text that follows the ID.
 pub fn spiffe_id(text: &str) -> Result<&str, String> {
     let rest = text.strip_prefix("spiffe://").ok_or("does not begin with spiffe://")?;
     if text.len() > 2048 {
@@ -121,10 +121,10 @@ pub fn spiffe_id(text: &str) -> Result<&str, String> {
     Ok(domain)
 }
 
-/// Is this the name of a trust domain?
+/// Checks the name of a trust domain.
 ///
 /// # Errors
-/// What is wrong with it, to be read after it.
+/// The reason why it is invalid, as text that follows the name.
 pub fn trust_domain(text: &str) -> Result<(), String> {
     let sound = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
     if text.is_empty() || text.len() > 255 || !text.bytes().all(sound) {
@@ -133,9 +133,9 @@ pub fn trust_domain(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A principal is `NAME@REALM`, where the name may have parts (`alice/admin`).
+/// Checks a principal, `NAME@REALM`, whose name may have parts (`alice/admin`).
 fn principal(name: &str) -> Result<(), String> {
-    // Tickets of another realm may count here, too: it is never left out.
+    // Tickets of other realms may be accepted, too, so the realm is required.
     let (user, realm) = name.rsplit_once('@').ok_or("names no realm: write krb5:NAME@REALM")?;
     if user.is_empty() || realm.is_empty() {
         return Err("names nobody: write krb5:NAME@REALM".into());

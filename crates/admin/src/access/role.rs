@@ -1,25 +1,25 @@
-//! What somebody may do: verbs, for all groups or for some.
+//! Roles: operations, for all groups or for some.
 
 use std::collections::BTreeSet;
 
 use crate::verb::{Nature, ROUTES, Verb};
 
-/// The roles that are always there: look; look and operate; everything.
+/// The built-in roles: queries; queries and operation; everything.
 pub const BUILT_IN: &[&str] = &["viewer", "operator", "admin"];
 
-/// A set of verbs.
+/// A set of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Role {
-    /// What grants call it.
+    /// The name in grants.
     pub name: String,
-    /// What it may do.
+    /// The operations.
     pub verbs: BTreeSet<Verb>,
-    /// With which groups; `None` for all.
+    /// The groups; `None` for all.
     pub groups: Option<BTreeSet<String>>,
 }
 
 impl Role {
-    /// The one of this name; without verbs if there is none.
+    /// Returns the built-in role with this name; without operations if there is none.
     pub(super) fn built_in(name: &str) -> Self {
         let has = |nature: Nature| match name {
             "viewer" => nature == Nature::Look,

@@ -1,4 +1,5 @@
-//! Actions: what will happen is said first, on a page with a form; the form has it done, by the same way as `POST /v1/…`.
+//! Actions: a page with a form first describes the effect; submitting the form executes the action in the
+//! same way as `POST /v1/…`.
 
 use hyper::StatusCode;
 use plimsoll_brain::status::{GroupStatus, MemberStatus};
@@ -15,7 +16,7 @@ use crate::plane::{Plane, Powers};
 use crate::table;
 use crate::verb::Verb;
 
-/// What can be done by a form: its name there, the verb, and the word for it.
+/// The actions of forms: the name in the form, the operation, and its label.
 const DEEDS: &[(&str, Verb, &str)] = &[
     ("drain", Verb::Drain, "Drain"),
     ("undrain", Verb::Undrain, "Undrain"),
@@ -28,7 +29,7 @@ const DEEDS: &[(&str, Verb, &str)] = &[
     ("set", Verb::Set, "Change the strategy of"),
 ];
 
-/// What somebody wants done.
+/// A requested action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     deed: &'static str,
@@ -41,10 +42,10 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What a query or a form asks for.
+    /// Parses an action from a query or a form.
     ///
     /// # Errors
-    /// It asks for nothing that there is.
+    /// It does not describe an existing action.
     pub(super) fn read(fields: &[(String, String)]) -> Result<Self, String> {
         let text = |name| field(fields, name).unwrap_or_default().to_owned();
         let asked = text("do");
@@ -70,7 +71,8 @@ impl Wanted {
         if let Some((name, _)) = needs.iter().find(|(_, value)| value.is_empty()) {
             return Err(format!("{name} is missing"));
         }
-        // What is confirmed names all that it says and nothing else: a prepared link must not read as something harmless.
+        // A confirmed action contains all that is shown and nothing else: a crafted link must not look
+        // harmless.
         let given = [
             ("group", &wanted.group),
             ("member", &wanted.member),
@@ -90,7 +92,7 @@ impl Wanted {
         [self.deed, &self.group, &self.member, &self.listener, &self.value]
     }
 
-    /// The body that the same takes by `POST /v1/…`.
+    /// Returns the body of the same command for `POST /v1/…`.
     pub(crate) fn body(&self) -> Value {
         match self.deed {
             "disable-listener" | "enable-listener" => json!({"listener": self.listener}),
@@ -100,12 +102,12 @@ impl Wanted {
         }
     }
 
-    /// What it is done to.
+    /// Returns the target of the action.
     fn target(&self) -> &str {
         [&self.member, &self.listener].into_iter().find(|name| !name.is_empty()).unwrap_or(&self.group)
     }
 
-    /// The page to go back to.
+    /// Returns the address of the page to return to.
     fn back(&self) -> String {
         if !self.listener.is_empty() {
             format!("{}/process", place::ROOT)
@@ -121,7 +123,7 @@ impl Wanted {
         format!("{} {}{to}", self.word, self.target())
     }
 
-    /// The same on the command line.
+    /// Returns the same command for the command line.
     fn command(&self) -> String {
         let shell = |text: &str| {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]/".contains(&byte);
@@ -144,24 +146,24 @@ impl Wanted {
     }
 }
 
-/// What a confirmation shows.
+/// The contents of a confirmation page.
 #[derive(Debug, Serialize)]
 pub(super) struct Confirm {
     base: Base,
     title: String,
-    /// What will happen, a sentence each.
+    /// The effects, one sentence each.
     effects: Vec<String>,
     command: String,
-    /// Fields of the form; none if it cannot be done here.
+    /// The fields of the form; empty if the action is not possible here.
     form: Vec<(&'static str, String)>,
     how: Option<String>,
     back: String,
-    /// What came of it.
+    /// Whether the action succeeded, once it is done.
     done: Option<bool>,
     lines: Vec<String>,
 }
 
-/// Why somebody cannot do something here, and how he can; `None` if he can.
+/// Returns the reason why a caller cannot act here, and an alternative; `None` if it can.
 pub(super) fn how(plane: &Plane, caller: &Caller, verb: Verb, group: &str) -> Option<String> {
     if plane.powers != Powers::Act {
         return Some(
@@ -177,7 +179,7 @@ pub(super) fn how(plane: &Plane, caller: &Caller, verb: Verb, group: &str) -> Op
     Some(format!("{caller} may not {}{to}: no grant in [admin.access] gives it.", verb.deed()))
 }
 
-/// The page that says what an action will do.
+/// Returns the page that describes the effect of an action.
 ///
 /// # Errors
 /// There is no such group or member that the caller may see.
@@ -209,10 +211,10 @@ pub(super) fn confirm(eye: &Eye<'_>, wanted: &Wanted, path: &str) -> Result<Conf
     })
 }
 
-/// What a form that was sent has done.
+/// Reads the action of a submitted form.
 ///
 /// # Errors
-/// It was not confirmed by this caller, or too long ago.
+/// This caller has not confirmed it, or too long ago.
 pub(super) fn confirmed(fields: &[(String, String)], caller: &Caller) -> Result<Wanted, String> {
     let wanted = Wanted::read(fields)?;
     let at = field(fields, "at").and_then(|at| at.parse().ok()).unwrap_or(0);
@@ -220,7 +222,7 @@ pub(super) fn confirmed(fields: &[(String, String)], caller: &Caller) -> Result<
     let told = Confirmed { who: &who, what: &wanted.texts(), at };
     let now = door::now();
     if told.holds(field(fields, "seal").unwrap_or_default(), now) {
-        // A page that is loaded again sends its form again; meanwhile somebody else may have undone it.
+        // A reloaded page submits its form again; meanwhile another operator may have undone the action.
         return if told.first(&door::USED, now) {
             Ok(wanted)
         } else {
@@ -230,7 +232,7 @@ pub(super) fn confirmed(fields: &[(String, String)], caller: &Caller) -> Result<
     Err("this was not confirmed, or more than a quarter of an hour ago: open the page again and look at what will happen".into())
 }
 
-/// The page that says what came of it.
+/// Returns the page with the outcome.
 pub(super) fn done(
     plane: &Plane,
     caller: &Caller,
@@ -296,7 +298,7 @@ fn effects(eye: &Eye<'_>, wanted: &Wanted) -> Result<Vec<String>, String> {
     })
 }
 
-/// A member gets nothing new.
+/// Describes the effect of draining or disabling a member.
 fn leaving(eye: &Eye<'_>, group: &GroupStatus, member: &MemberStatus, drained: bool) -> Vec<String> {
     let mut effects = vec![if drained {
         "It gets nothing new. What it has ends in its own time; who is to be told is told first.".to_owned()
@@ -365,7 +367,8 @@ fn leaving(eye: &Eye<'_>, group: &GroupStatus, member: &MemberStatus, drained: b
     effects
 }
 
-/// A member's part of the requests that those that can be used get; of late, if anything is known of that, or else by weight.
+/// Returns a member's share of the requests to usable members, and whether it is measured; otherwise it
+/// follows from the weights.
 fn share(eye: &Eye<'_>, group: &GroupStatus, member: &MemberStatus) -> (f64, bool) {
     let recent = eye.subject.recent(&group.name).unwrap_or_default();
     let usable = |name: &str| group.members.iter().any(|other| other.name == name && other.state.eligible());
@@ -382,7 +385,7 @@ fn share(eye: &Eye<'_>, group: &GroupStatus, member: &MemberStatus) -> (f64, boo
     }
 }
 
-/// A member is taken back.
+/// Describes the effect of undraining or enabling a member.
 fn coming(group: &GroupStatus, member: &MemberStatus) -> Vec<String> {
     let (_, word, _) = words::state(member.state);
     let others = group.members.iter().filter(|other| other.state.eligible() && other.name != member.name);

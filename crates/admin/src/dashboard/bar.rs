@@ -1,5 +1,5 @@
-//! The load bar of a member, with the load line drawn on it: a circle with a line through it, as on a ship's hull. What is drawn where is
-//! decided by [`Load`], for the dashboard and `plimsoll top` alike.
+//! The load bar of a member, with the load line drawn on it: a circle with a line through it, as on a ship's
+//! hull. [`Load`] determines the positions, for both the dashboard and `plimsoll top`.
 
 use plimsoll_brain::status::{MemberRecent, MemberStatus};
 use serde::Serialize;
@@ -7,35 +7,35 @@ use serde::Serialize;
 use super::words::{self, Tone, number, percent, rate};
 use crate::table::{Load, Scale};
 
-/// Width of the drawing.
+/// The width of the drawing.
 const WIDTH: f64 = 160.0;
 
-/// A bar, drawn.
+/// A drawn bar.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct Bar {
-    /// `good`, `fair`, `bad`, `off`.
+    /// The severity: `good`, `fair`, `bad`, `off`.
     pub(super) tone: Option<Tone>,
-    /// Length of what is filled.
+    /// The length of the filled part.
     pub(super) fill: f64,
-    /// Where the load line stands.
+    /// The position of the load line.
     pub(super) line: Option<f64>,
-    /// From left to right.
+    /// The marks, from left to right.
     pub(super) marks: Vec<Mark>,
-    /// Beside the bar.
+    /// The label beside the bar.
     pub(super) label: String,
-    /// Instead of the bar.
+    /// The alternative text.
     pub(super) text: String,
 }
 
-/// A mark on it.
+/// A mark on the bar.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Mark {
     pub(super) at: f64,
-    /// `reject`: from here on it gets nothing new; `critical`: from here on it sheds.
+    /// The kind: from `reject` on it gets no new work; from `critical` on it sheds.
     pub(super) kind: &'static str,
 }
 
-/// The bar of one member.
+/// Draws the bar of one member.
 pub(super) fn bar(member: &MemberStatus, recent: Option<&MemberRecent>, scale: Scale) -> Bar {
     let load = Load::of(member, recent, scale);
     let unknown = |label: &str, text: &str| Bar {
@@ -87,7 +87,7 @@ fn say(bar: &mut Bar, load: &Load, form: fn(f64) -> String) {
     }
 }
 
-/// To a tenth: drawings are sent again and again.
+/// Rounds to a tenth: drawings are sent repeatedly.
 pub(super) fn tenth(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
@@ -111,7 +111,7 @@ mod tests {
         let bar = bar(&member, Some(&recent), Scale::Capacity);
         assert_eq!((bar.line, bar.fill), (Some(128.0), tenth(0.59 / 1.25 * 160.0)));
         assert_eq!(bar.label, "59 % of 100/s");
-        // At 2 at once it does 59 %, so 3 at once are 88 %.
+        // With 2 in flight it is at 59 %, so 3 in flight are 88 %.
         assert_eq!(bar.marks, [Mark { at: tenth(0.59 * 1.5 / 1.25 * 160.0), kind: "reject" }]);
         assert_eq!(
             bar.text,

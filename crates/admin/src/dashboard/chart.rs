@@ -1,50 +1,51 @@
-//! Charts of the last ten minutes, drawn as SVG. What is drawn is said beside it, in a sentence and in a table, for those who do not see it.
+//! Charts of the last ten minutes, drawn as SVG. A sentence and a table describe each chart for users who
+//! cannot see it.
 
 use serde::Serialize;
 
 use super::bar::tenth;
 
-/// Size of the drawing, and where in it the lines are.
+/// The positions of the plot area in the drawing.
 const LEFT: f64 = 46.0;
 const RIGHT: f64 = 352.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 108.0;
-/// Seconds from left to right.
+/// The time from left to right, in seconds.
 const SPAN: f64 = 600.0;
-/// Points of a line: each stands for so many seconds.
+/// The time that each point of a line covers, in seconds.
 const STEP: f64 = 4.0;
-/// Lines at most.
+/// The maximum number of lines.
 pub(super) const LINES: usize = 8;
 
-/// What is to be drawn.
+/// A line to draw.
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
-    /// Seconds ago, and what it was then; oldest first.
+    /// The age in seconds and the value then; oldest first.
     pub(super) points: Vec<(f64, Option<f64>)>,
 }
 
-/// A chart, drawn.
+/// A drawn chart.
 #[derive(Debug, Serialize)]
 pub(super) struct Chart {
-    /// For the page: letters and digits.
+    /// The ID in the page: letters and digits.
     pub(super) id: String,
     pub(super) title: &'static str,
-    /// What it says, in a sentence or two.
+    /// The description, in a sentence or two.
     pub(super) says: String,
     pub(super) lines: Vec<Drawn>,
-    /// Places and words of the levels.
+    /// The positions and labels of the levels.
     pub(super) levels: Vec<Level>,
-    /// A level of its own, and what it is.
+    /// A special level, and its meaning.
     pub(super) rule: Option<Level>,
     pub(super) rule_is: &'static str,
-    /// Minutes ago, and what each line was then.
+    /// The age in minutes, and the value of each line then.
     pub(super) rows: Vec<Row>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct Drawn {
     pub(super) name: String,
-    /// Coordinates of its unbroken parts.
+    /// The coordinates of its unbroken parts.
     pub(super) parts: Vec<String>,
     pub(super) now: String,
 }
@@ -61,8 +62,8 @@ pub(super) struct Row {
     pub(super) cells: Vec<String>,
 }
 
-/// Draws. `form` writes a value; `rule` is a level to be drawn if it is not too far away; `peaks`: does the greatest value of some
-/// seconds stand for them, or their mean?
+/// Draws a chart. `form` formats a value; `rule` is a level to draw unless it is too far away. With `peaks`
+/// the maximum of some seconds stands for them, else their mean.
 pub(super) fn chart(
     id: String,
     title: &'static str,
@@ -98,7 +99,7 @@ pub(super) fn chart(
     }
 }
 
-/// One point for each few seconds.
+/// Reduces the points to one for each few seconds.
 fn thin(points: &[(f64, Option<f64>)], peaks: bool) -> Vec<(f64, Option<f64>)> {
     let mut thinned: Vec<(f64, Option<f64>)> = Vec::new();
     let mut bin: Option<(i64, Vec<Option<f64>>, f64)> = None;
@@ -174,7 +175,7 @@ fn sentence(lines: &[Line<'_>], form: fn(f64) -> String) -> String {
     if said.is_empty() { "nothing yet.".into() } else { format!("{}.", said.join("; ")) }
 }
 
-/// Means of minutes.
+/// Returns the means of minutes.
 fn rows(lines: &[Line<'_>], form: fn(f64) -> String) -> Vec<Row> {
     let mean = |line: &Line<'_>, from: f64| {
         let within = line.points.iter().filter(|(ago, _)| (from..from + 60.0).contains(ago));
@@ -196,7 +197,7 @@ fn rows(lines: &[Line<'_>], form: fn(f64) -> String) -> Vec<Row> {
     (0..10).filter_map(row).collect()
 }
 
-/// The next number that is easy to read.
+/// Rounds up to a number that is easy to read.
 fn round_up(value: f64) -> f64 {
     if !(value > 0.0 && value.is_finite()) {
         return 1.0;

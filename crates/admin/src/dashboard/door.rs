@@ -1,11 +1,12 @@
-//! Rules for requests of browsers, for pages and for forms: what a browser does on its own must change and tell nothing. That the name is ours by which it
-//! asks is checked before (`host`).
+//! Protection of pages and forms against attacks through browsers: a request that a browser sends on its own
+//! must neither change nor reveal anything. `host` has already checked the host name.
 //!
-//! - *Origin*: forms are taken from pages of this very door.
-//! - *Seal*: a form that acts carries a tag over who was shown what will happen, what that was and when (HMAC-SHA-256, a key of the process):
-//!   what was confirmed is what is done, by whom it was confirmed, within a quarter of an hour, and once.
-//! - *Cookie*: a token that was given in a form is kept by the browser, where scripts and other sites do not get at it, and counts for pages of
-//!   the dashboard alone: the rest of control knows no cookies.
+//! - *Origin*: forms are accepted from pages of this endpoint only.
+//! - *Seal*: a form with an action carries a tag over the caller, the described effect and the time
+//!   (HMAC-SHA-256, a key of the process). The executed action is the confirmed one, of the same caller,
+//!   within a quarter of an hour, and only once.
+//! - *Cookie*: the browser stores a token from the sign-in form where scripts and other sites cannot read it.
+//!   The cookie is accepted for pages of the dashboard alone: the rest of control ignores cookies.
 
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -19,17 +20,17 @@ use sha2::Sha256;
 
 use crate::reply::header;
 
-/// The name says that it is of this host alone, and sent over TLS alone.
+/// The cookie's name, whose prefix restricts it to this host and to TLS.
 const NAME: &str = "__Host-plimsoll-token";
-/// For a form to come back, milliseconds.
+/// The time limit to submit a form, in milliseconds.
 const CONFIRM: u64 = 15 * 60 * 1000;
-/// Longest token.
+/// The maximum length of a token.
 const LONGEST: usize = 6000;
 
-/// Was a form sent by a page of this door?
+/// Checks that a page of this endpoint sent the form.
 ///
 /// # Errors
-/// Why not.
+/// The reason why it did not.
 pub(super) fn origin(headers: &HeaderMap, secure: bool) -> Result<(), String> {
     let host = header(headers, HOST).unwrap_or_default();
     let own = format!("{}://{host}", if secure { "https" } else { "http" });
@@ -43,20 +44,20 @@ pub(super) fn origin(headers: &HeaderMap, secure: bool) -> Result<(), String> {
 
 const SITE: hyper::header::HeaderName = hyper::header::HeaderName::from_static("sec-fetch-site");
 
-/// Drawn once; `None` if the system has no chance to give.
+/// The random key of the process; `None` if the system provides no randomness.
 static KEY: LazyLock<Option<[u8; 32]>> = LazyLock::new(|| {
     let mut key = [0; 32];
     let filled = getrandom(&mut key, GetRandomFlags::empty()).ok()?;
     (filled == key.len()).then_some(key)
 });
 
-/// What somebody confirms.
+/// A confirmed action.
 #[derive(Debug)]
 pub(super) struct Confirmed<'a> {
     pub(super) who: &'a str,
-    /// What is to be done, and to what: one text for each.
+    /// The action and its target, as separate texts.
     pub(super) what: &'a [&'a str],
-    /// When that was shown, milliseconds since 1970.
+    /// The time when it was shown, milliseconds since 1970.
     pub(super) at: u64,
 }
 
@@ -64,7 +65,7 @@ impl Confirmed<'_> {
     fn mac(&self) -> Option<Hmac<Sha256>> {
         let mut mac = Hmac::<Sha256>::new_from_slice(KEY.as_ref()?).ok()?;
         let parts = [self.who].into_iter().chain(self.what.iter().copied());
-        // Each with its length, so that no two are the same in other pieces.
+        // Each part has its length, so that different splits differ.
         for part in parts {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part.as_bytes());
@@ -73,13 +74,13 @@ impl Confirmed<'_> {
         Some(mac)
     }
 
-    /// Its seal; `None` if there is no key.
+    /// Returns the seal; `None` if there is no key.
     pub(super) fn seal(&self) -> Option<String> {
         let tag = self.mac()?.finalize().into_bytes();
         Some(tag.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Does a seal belong to it, and in time?
+    /// Returns `true` if the seal is valid and in time.
     pub(super) fn holds(&self, seal: &str, now: u64) -> bool {
         let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         let byte = |pair: &[u8]| match pair {
@@ -92,26 +93,26 @@ impl Confirmed<'_> {
         fresh && mac.verify_slice(&tag).is_ok()
     }
 
-    /// Is it done for the first time? For what [`holds`](Self::holds).
+    /// Returns `true` at the first use of a seal that [`holds`](Self::holds).
     pub(super) fn first(&self, used: &Mutex<BTreeMap<String, u64>>, now: u64) -> bool {
         let Some(seal) = self.seal() else { return false };
         let mut used = used.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that count no more anyway.
+        // Expired seals are removed.
         used.retain(|_, until| *until >= now);
         used.insert(seal, self.at.saturating_add(CONFIRM)).is_none()
     }
 }
 
-/// Seals of forms that were sent, and until when they would hold: only those to whom seals were given add to them.
+/// The used seals with their expiry: only callers that received seals can add to them.
 pub(super) static USED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
-/// Milliseconds since 1970.
+/// Returns the time in milliseconds since 1970.
 pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The token that a browser kept.
+/// Returns the token in the browser's cookie.
 pub(crate) fn token(headers: &HeaderMap) -> Option<String> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut own = cookies.flat_map(|value| value.split(';')).filter_map(|pair| {
@@ -121,13 +122,13 @@ pub(crate) fn token(headers: &HeaderMap) -> Option<String> {
     own.next().filter(|token| sound(token))
 }
 
-/// Can it be a token?
+/// Returns `true` if the text may be a token.
 pub(super) fn sound(token: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     !token.is_empty() && token.len() <= LONGEST && token.bytes().all(letter)
 }
 
-/// Has the browser keep a token, until it is closed; or forget it.
+/// Returns the header that stores a token until the browser is closed, or removes it.
 pub(super) fn cookie(token: Option<&str>) -> String {
     let age = if token.is_some() { "" } else { "; Max-Age=0" };
     format!("{NAME}={}; Path=/; Secure; HttpOnly; SameSite=Strict{age}", token.unwrap_or_default())

@@ -1,7 +1,7 @@
-//! A page as it changes: server-sent events, each the main part of the page as it would be made now.
+//! Live pages: server-sent events, each with the current main part of the page.
 //!
-//! Once a second the page is made; what is as it was is not sent again. Nothing is queued: a slow reader gets the page as it is when he can
-//! take it. Streams count among the event streams of the door.
+//! The page is rendered once a second, and sent if it has changed. Nothing is queued: a slow reader receives
+//! the state at the time when it reads. Streams count among the event streams of the endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::plane::{Behind, Plane};
 use crate::reply::{Body, response, text};
 use crate::verb::Verb;
 
-/// Between two pages; of those who have to ask others.
+/// The interval of renderings, and the one for pages that query other processes.
 const PACE: Duration = Duration::from_secs(1);
 const SLOW: Duration = Duration::from_secs(3);
-/// A stream without news says that it lives.
+/// The interval of keep-alive messages on a stream without changes.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Begins a stream.
@@ -61,7 +61,7 @@ async fn stream(
     mut out: Sender<Bytes>,
     _slot: OwnedSemaphorePermit,
 ) {
-    // An error is a client that went.
+    // An error means that the client has disconnected.
     let _ = follow(&plane, &caller, &place, &path, &mut out).await;
 }
 
@@ -77,13 +77,13 @@ async fn follow(
     let mut before = String::new();
     let mut heartbeat = Instant::now() + HEARTBEAT;
     loop {
-        // The rules may have changed since the stream began, and the credential may have ended.
+        // The rules may have changed since the stream began, and the credential may have expired.
         if plane.permit(caller, Verb::Dashboard) == Permit::Nothing || plane.ended() {
             return Ok(());
         }
         let made = made(plane, caller, place, path, &[]).await;
         let Ok(Some(Ok(page))) = made else {
-            // The group or the member has gone: the page says so when it is asked for again.
+            // The group or the member is gone: a reload of the page shows that.
             return out.send_data("event: gone\ndata: gone\n\n".into()).await;
         };
         let main = main(&page);
@@ -102,14 +102,14 @@ async fn follow(
     }
 }
 
-/// The main part of a page. What was put into it is escaped, so these are its only marks.
+/// Returns the main part of a page. Inserted text is escaped, so its tags are unique.
 pub(super) fn main(page: &str) -> &str {
     let begin = page.find("<main").unwrap_or(0);
     let end = page.rfind("</main>").map_or(page.len(), |end| end + "</main>".len());
     page.get(begin..end).unwrap_or_default()
 }
 
-/// A line break would end a line of data.
+/// Formats an event. A line break would end a line of data.
 fn message(main: &str) -> String {
     let mut text = String::with_capacity(main.len() + 64);
     text.push_str("event: page\n");

@@ -1,4 +1,4 @@
-//! The event log, and the page of one decision: what it was made on, what there was before and after, how it is now.
+//! The event log, and the page of one decision: its figures, the events around it, and the current state.
 
 use serde::Serialize;
 
@@ -7,9 +7,9 @@ use super::view::{Base, EventView, Eye};
 use super::words::{self, ago};
 use crate::Entry;
 
-/// Events on the page of the log.
+/// The number of events on the page of the log.
 const LOG: usize = 200;
-/// Others on the page of one.
+/// The number of other events on the page of one.
 const AROUND: usize = 10;
 
 /// The event log.
@@ -31,13 +31,13 @@ pub(super) fn events(eye: &Eye<'_>, path: &str) -> Events {
 pub(super) struct Event {
     base: Base,
     event: EventView,
-    /// What the member or group is like now.
+    /// The current state of the member or group.
     now: Option<String>,
-    /// What else happened to the same, around then.
+    /// The other events of the same around that time.
     around: Vec<EventView>,
 }
 
-/// The page of an event; `None` if it is not kept, or not for the caller.
+/// Returns the page of an event; `None` if it is no longer kept, or the caller may not see it.
 pub(super) fn event(eye: &Eye<'_>, seq: u64, path: &str) -> Option<Event> {
     let entries = eye.events();
     let entry = entries.iter().find(|entry| entry.seq == seq)?;

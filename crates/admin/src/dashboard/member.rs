@@ -30,7 +30,7 @@ pub(super) struct Member {
     events: Vec<EventView>,
 }
 
-/// A number that was told of a member.
+/// A reported figure of a member.
 #[derive(Debug, Serialize)]
 pub(super) struct Told {
     name: String,
@@ -46,7 +46,7 @@ pub(super) struct Alert {
     inputs: Vec<Fact>,
 }
 
-/// The page of a member; `None` if there is none that the caller may see.
+/// Returns the page of a member; `None` if there is none that the caller may see.
 pub(super) fn member(eye: &Eye<'_>, group: &str, name: &str, path: &str) -> Option<Member> {
     let status = eye.group(group)?;
     let member = status.members.iter().find(|member| member.name == name)?;
@@ -150,7 +150,7 @@ fn member_facts(member: &MemberStatus, bound: u64, strategy: &str) -> Vec<Fact> 
         facts.extend(line.source.as_ref().map(|source| fact("known from", source)));
     }
     let effective = member.load_effective.map_or_else(|| "none that counts".to_owned(), number);
-    // Who reports to a strategy that does not listen should not wait for an effect.
+    // Operators should know when a strategy ignores reports.
     let heard = match strategy::find(strategy) {
         Some(known) if !known.reads_load => {
             format!(

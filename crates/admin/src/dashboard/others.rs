@@ -1,4 +1,5 @@
-//! The pages of a lottery's daemon (who takes part, with what weight) and of a Supervisor (which processes run, and why others do not).
+//! The pages of a lottery daemon (the members and their weights) and of a Supervisor (the processes and the
+//! reasons of failures).
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::plane::Plane;
 use crate::verb::Verb;
 use crate::{Daemon, DaemonStatus, Household, ProcessStatus, Supervisor};
 
-/// A lottery's daemon.
+/// A lottery daemon.
 #[derive(Serialize)]
 struct Lottery {
     base: Base,
@@ -27,7 +28,7 @@ struct Lottery {
     members: Vec<Mate>,
 }
 
-/// A service, with everybody's part in it.
+/// A service with the share of each member.
 #[derive(Serialize)]
 struct Service {
     name: String,
@@ -41,7 +42,7 @@ struct Part {
     server: String,
     capacity: u16,
     weight: String,
-    /// Length of its bar, of 160.
+    /// The length of its bar, of 160.
     bar: f64,
     share: String,
     load: String,
@@ -59,7 +60,7 @@ struct Mate {
     differs: bool,
 }
 
-/// The page of a daemon; asking it may take its time.
+/// Returns the page of a daemon; the query may be slow.
 pub(super) async fn lottery(
     plane: &Arc<Plane>,
     daemon: &Arc<dyn Daemon>,
@@ -265,13 +266,13 @@ struct Child {
     restarts: u64,
     command: String,
     notes: Vec<String>,
-    /// What it says of itself.
+    /// The process' own status.
     says: Vec<String>,
     last: Option<String>,
     lines: Vec<String>,
 }
 
-/// The page of a Supervisor; its processes are asked, which may take its time.
+/// Returns the page of a Supervisor. It queries the processes, which may be slow.
 pub(super) async fn supervisor(
     plane: &Arc<Plane>,
     supervisor: &Arc<dyn Supervisor>,

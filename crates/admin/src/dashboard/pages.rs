@@ -1,4 +1,4 @@
-//! The first screen, and the page of a group.
+//! The home page, and the page of a group.
 
 use plimsoll_brain::status::{GroupStatus, SourceStatus};
 use plimsoll_brain::strategy;
@@ -10,14 +10,14 @@ use super::words::{ago, count, latency, number, percent, rate};
 use crate::Lessee;
 use crate::verb::Verb;
 
-/// Groups on the first screen.
+/// The maximum number of groups on the home page.
 const GROUPS: usize = 50;
-/// Groups of which the first screen has charts.
+/// The maximum number of groups with charts on the home page.
 const CHARTED: usize = 6;
-/// Events on pages that have other things, too.
+/// The number of events on pages with other contents.
 pub(super) const EVENTS: usize = 20;
 
-/// The first screen.
+/// The home page.
 #[derive(Debug, Serialize)]
 pub(super) struct Home {
     base: Base,
@@ -26,7 +26,7 @@ pub(super) struct Home {
     events: Vec<EventView>,
 }
 
-/// All groups, one below the other.
+/// Returns the page of all groups.
 pub(super) fn home(eye: &Eye<'_>, path: &str) -> Home {
     let mut groups: Vec<GroupView> = Vec::new();
     for (index, group) in eye.status.groups.iter().take(GROUPS).enumerate() {
@@ -44,7 +44,7 @@ pub(super) fn home(eye: &Eye<'_>, path: &str) -> Home {
     }
 }
 
-/// What is predicted.
+/// A prediction.
 #[derive(Debug, Serialize)]
 pub(super) struct Predicted {
     at: String,
@@ -59,7 +59,7 @@ pub(super) struct Group {
     base: Base,
     group: GroupView,
     facts: Vec<Fact>,
-    /// Of the load line.
+    /// The facts about its load line.
     line: Vec<Fact>,
     predicted: Vec<Predicted>,
     knobs: Vec<Fact>,
@@ -67,9 +67,9 @@ pub(super) struct Group {
     sources: Vec<Source>,
     leases: Vec<Leased>,
     actions: Vec<Action>,
-    /// Strategies that can be chosen, if the caller may.
+    /// The strategies to choose from, if the caller may.
     strategies: Vec<&'static str>,
-    /// How to act if that cannot be done here.
+    /// The alternative way to act, if it is not possible here.
     how: Option<String>,
     events: Vec<EventView>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Source {
     bad: bool,
 }
 
-/// Leases.
+/// Leases of one holder.
 #[derive(Debug, Serialize)]
 pub(super) struct Leased {
     member: String,
@@ -93,7 +93,7 @@ pub(super) struct Leased {
     left: String,
 }
 
-/// The page of a group; `None` if there is none that the caller may see.
+/// Returns the page of a group; `None` if there is none that the caller may see.
 pub(super) fn group(eye: &Eye<'_>, name: &str, path: &str) -> Option<Group> {
     let group = eye.group(name)?;
     let explained = if eye.may(Verb::Explain, name) { eye.subject.explain(name) } else { None };

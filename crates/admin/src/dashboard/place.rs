@@ -1,11 +1,11 @@
-//! Where pages are: paths of the dashboard, written and read.
+//! The addresses of pages: formats and parses paths of the dashboard.
 
 use std::fmt::Write as _;
 
-/// Below this is everything.
+/// The root of all pages.
 pub(crate) const ROOT: &str = "/dashboard";
 
-/// A page, or what belongs to pages.
+/// A page, or a resource of pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// All groups.
@@ -23,22 +23,22 @@ pub(super) enum Place {
     Event(u64),
     /// Listeners, certificates, the process.
     Process,
-    /// An action: what will happen, and the form that has it done.
+    /// An action: the description of its effect, and the form that executes it.
     Act,
-    /// Pieces of a page, as they change.
+    /// Parts of a page, as they change.
     Live,
     SignIn,
     SignOut,
     Asset(String),
 }
 
-/// Is it a path of the dashboard?
+/// Returns `true` for a path of the dashboard.
 pub(crate) fn has(path: &str) -> bool {
     path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl Place {
-    /// What is at a path.
+    /// Parses a path.
     pub(super) fn find(path: &str) -> Option<Self> {
         let rest = path.strip_prefix(ROOT)?;
         let words: Vec<&str> = rest.split('/').skip(1).collect();
@@ -62,28 +62,28 @@ impl Place {
         })
     }
 
-    /// Does it change by itself?
+    /// Returns `true` if the page is updated live.
     pub(super) fn lives(&self) -> bool {
         matches!(self, Self::Home | Self::Group(_) | Self::Member { .. } | Self::Events | Self::Process)
     }
 }
 
-/// The page of a group.
+/// Returns the address of a group's page.
 pub(super) fn of_group(group: &str) -> String {
     format!("{ROOT}/groups/{}", encoded(group))
 }
 
-/// The page of a member.
+/// Returns the address of a member's page.
 pub(super) fn of_member(group: &str, member: &str) -> String {
     format!("{}/members/{}", of_group(group), encoded(member))
 }
 
-/// The page of an event.
+/// Returns the address of an event's page.
 pub(super) fn of_event(seq: u64) -> String {
     format!("{ROOT}/events/{seq}")
 }
 
-/// The page that says what an action will do.
+/// Returns the address of the page that describes the effect of an action.
 pub(super) fn of_act(verb: &str, fields: &[(&str, &str)]) -> String {
     let mut path = format!("{ROOT}/act?do={}", encoded(verb));
     for (name, value) in fields {
@@ -92,7 +92,7 @@ pub(super) fn of_act(verb: &str, fields: &[(&str, &str)]) -> String {
     path
 }
 
-/// Text as a part of a path or query.
+/// Escapes a text for a path or query.
 pub(super) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -108,7 +108,7 @@ pub(super) fn encoded(text: &str) -> String {
     out
 }
 
-/// The text that a part of a path or query stands for; `None` if it is none.
+/// Decodes a part of a path or query; `None` if it is invalid.
 fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -125,7 +125,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The fields of a form or a query, as far as they are text.
+/// Parses the valid fields of a form or a query.
 pub(super) fn fields(text: &str) -> Vec<(String, String)> {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -135,7 +135,7 @@ pub(super) fn fields(text: &str) -> Vec<(String, String)> {
     text.split('&').filter(|text| !text.is_empty()).filter_map(pair).collect()
 }
 
-/// One of them; the first of that name.
+/// Returns the first field with that name, unless it is empty.
 pub(super) fn field<'f>(fields: &'f [(String, String)], name: &str) -> Option<&'f str> {
     fields
         .iter()

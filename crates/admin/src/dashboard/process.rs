@@ -1,4 +1,4 @@
-//! The page of what is of no group: the process, the balancers that act together with it, its listeners, its certificates.
+//! The page of objects outside groups: the process, its fleet, its listeners, its certificates.
 
 use plimsoll_brain::status::{BalancerStatus, CertificateStatus, FleetStatus};
 use serde::Serialize;
@@ -9,18 +9,18 @@ use super::words::{Tone, ago, count};
 use crate::Permit;
 use crate::verb::Verb;
 
-/// What is of no group.
+/// The objects outside groups.
 #[derive(Debug, Serialize)]
 pub(super) struct Process {
     base: Base,
     facts: Vec<Fact>,
-    /// This one and the others; empty where it acts alone.
+    /// This balancer and the others; empty without a fleet.
     fleet: Vec<Balancer>,
     listeners: Vec<Listener>,
     certificates: Vec<Certificate>,
 }
 
-/// One of those that act together, as this one hears it.
+/// A balancer of the fleet, as this one sees it.
 #[derive(Debug, Serialize)]
 struct Balancer {
     name: String,
@@ -97,7 +97,7 @@ pub(super) fn process(eye: &Eye<'_>, path: &str) -> Process {
         ));
     }
     let listeners = status.listeners.iter().map(|listener| {
-        // Listeners are of no group: that takes a role with all of them.
+        // Listeners belong to no group: acting on them requires a role with all groups.
         let act = |verb: Verb, name: &'static str, word: &'static str| {
             (eye.plane.permit(eye.caller, verb) == Permit::All && eye.acts(verb, "")).then(|| Action {
                 word,
@@ -150,7 +150,7 @@ fn balancers(fleet: &FleetStatus) -> Vec<Balancer> {
             "silent" => ("?", Tone::Fair),
             _ => ("✘", Tone::Bad),
         };
-        // Two of one address cannot be told apart.
+        // Two balancers with one address cannot be distinguished.
         let same = if one.address == fleet.address { " (as this one)" } else { "" };
         Balancer {
             name: if one.name.is_empty() { "(no name yet)".into() } else { one.name.clone() },

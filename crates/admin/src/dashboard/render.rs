@@ -1,4 +1,5 @@
-//! Templates into pages. Whatever is put into one is escaped: names of members come from discovery, reasons from the network.
+//! Renders templates into pages. All inserted text is escaped: names of members come from discovery, reasons
+//! from the network.
 
 use std::sync::LazyLock;
 
@@ -11,7 +12,7 @@ use serde::Serialize;
 
 use crate::reply::{Body, full};
 
-/// All templates, by name; the ending makes them escape.
+/// All templates, by name; the extension enables escaping.
 const TEMPLATES: &[(&str, &str)] = &[
     ("act.html", include_str!("templates/act.html")),
     ("base.html", include_str!("templates/base.html")),
@@ -40,18 +41,19 @@ static PAGES: LazyLock<Result<Environment<'static>, String>> = LazyLock::new(|| 
     Ok(pages)
 });
 
-/// Nothing but what this door serves, no script and no style but from its files, no frame around it.
+/// The content security policy: only resources of this endpoint, scripts and styles from its files only, and
+/// no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; \
                       frame-ancestors 'none'; base-uri 'none'";
 
-/// A page as text.
+/// Renders a page as text.
 pub(super) fn text(template: &str, view: &impl Serialize) -> Result<String, String> {
     let pages = PAGES.as_ref().map_err(Clone::clone)?;
     let template = pages.get_template(template).map_err(|error| format!("{error:#}"))?;
     template.render(Serde(view)).map_err(|error| format!("{error:#}"))
 }
 
-/// A page as an answer.
+/// Renders a page as a response.
 pub(super) fn page(status: StatusCode, template: &str, view: &impl Serialize) -> Response<Body> {
     let mut answer = finished(text(template, view));
     if answer.status() == StatusCode::OK {
@@ -60,7 +62,7 @@ pub(super) fn page(status: StatusCode, template: &str, view: &impl Serialize) ->
     answer
 }
 
-/// What was rendered, as an answer.
+/// Converts rendered text into a response.
 pub(super) fn finished(text: Result<String, String>) -> Response<Body> {
     guarded(match text {
         Ok(text) => full(StatusCode::OK, "text/html; charset=utf-8", text),
@@ -72,14 +74,14 @@ pub(super) fn finished(text: Result<String, String>) -> Response<Body> {
     })
 }
 
-/// With what browsers are to keep to.
+/// Adds the security headers.
 pub(super) fn guarded(mut answer: Response<Body>) -> Response<Body> {
     let headers = answer.headers_mut();
     for (name, value) in [
         ("content-security-policy", POLICY),
         ("x-frame-options", "DENY"),
         ("x-content-type-options", "nosniff"),
-        // Not `no-referrer`: with that browsers do not say either that a form is from a page of ours.
+        // Not `no-referrer`: with it browsers would also omit the origin of the dashboard's own forms.
         ("referrer-policy", "same-origin"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
@@ -89,7 +91,7 @@ pub(super) fn guarded(mut answer: Response<Body>) -> Response<Body> {
     answer
 }
 
-/// A file that belongs to pages; `None` if there is none of that name.
+/// Returns a resource of pages; `None` if there is none with that name.
 pub(super) fn asset(name: &str) -> Option<Response<Body>> {
     let (kind, text) = match name {
         "style.css" => ("text/css; charset=utf-8", include_str!("assets/style.css")),
@@ -98,7 +100,7 @@ pub(super) fn asset(name: &str) -> Option<Response<Body>> {
         _ => return None,
     };
     let mut answer = guarded(full(StatusCode::OK, kind, text.to_owned()));
-    // Another version of the program has others.
+    // Another version of the program has different files.
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Some(answer)
 }

@@ -1,4 +1,4 @@
-//! A balancer as tests draw it: three members, one of them down, one shedding; ten minutes of traffic.
+//! A balancer for tests of pages: three members, one of them down, one shedding; ten minutes of traffic.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
     Supposed, Supposition, Switch, Unregistered, UpgradeWish, Upgraded, Wish,
 };
 
-/// What somebody may put into a name.
+/// A hostile name.
 pub(super) const XSS: &str = "<script>alert('x')</script>\"onload=\"alert(1)&amp;";
 
 pub(super) fn status() -> Status {
@@ -215,7 +215,7 @@ pub(super) fn entries() -> Vec<Entry> {
     ]
 }
 
-/// A balancer that says all this; with another name for its first member, and for its group.
+/// A balancer with fixed data, and with variable names of its first member and its group.
 pub(super) struct Told {
     pub(super) status: Status,
     pub(super) recent: Recent,
@@ -228,7 +228,7 @@ impl Told {
         Self { status: status(), recent: recent(), entries: entries(), explained: Some(explained()) }
     }
 
-    /// All that somebody else may have written is what nobody wants in a page.
+    /// Returns a balancer whose external texts are all hostile.
     pub(super) fn hostile() -> Self {
         let mut told = Self::new();
         let group = &mut told.status.groups[0];

@@ -1,6 +1,8 @@
-//! What if: a group as a queueing model, with sliders for what comes, how many members there are and how much work a request is.
+//! The what-if page: a group as a queueing model, with sliders for the load, the number of members and the
+//! demand of a request.
 //!
-//! Whoever holds the balancer solves the model ([`Subject::suppose`](crate::Subject::suppose)). Without JavaScript the sliders are a form.
+//! The owner of the balancer solves the model ([`Subject::suppose`](crate::Subject::suppose)). Without
+//! JavaScript the sliders are a form.
 
 use plimsoll_brain::status::GroupStatus;
 use serde::Serialize;
@@ -32,14 +34,14 @@ pub(super) struct Suppose {
     group_href: String,
     action: String,
     sliders: Vec<Slider>,
-    /// What the model says; none if it says nothing.
+    /// The results of the model; `None` if there are none.
     found: Option<Found>,
     wrong: Option<String>,
-    /// Where the numbers at the beginning are from.
+    /// The source of the initial values.
     from: String,
 }
 
-/// What it says.
+/// The results.
 #[derive(Debug, Serialize)]
 struct Found {
     says: String,
@@ -48,21 +50,21 @@ struct Found {
     curve: Option<Curve>,
 }
 
-/// Response time over the rate.
+/// The response time over the rate.
 #[derive(Debug, Serialize)]
 struct Curve {
     says: String,
     line: Drawn,
-    /// Places and words along the rates, and of the times.
+    /// The positions and labels of the rates and of the times.
     across: Vec<(f64, String)>,
     up: Vec<(f64, String)>,
-    /// Where the supposed rate and the saturation stand.
+    /// The positions of the assumed rate and of the saturation.
     here: Option<(f64, f64)>,
     saturation: Option<f64>,
     rows: Vec<(String, String)>,
 }
 
-/// What is supposed before anybody moves a slider.
+/// The initial values of the sliders.
 struct Start {
     rate: f64,
     members: u32,
@@ -75,7 +77,7 @@ fn start(eye: &Eye<'_>, group: &GroupStatus) -> Start {
     let usable = group.members.iter().filter(|member| member.state.eligible()).count().max(1);
     let line = group.load_line.as_ref();
     let rate = line.map_or(0.0, |line| line.requests_per_second);
-    // Of an agent, if it says so: processors of a member.
+    // An agent may report the number of a member's processors.
     let explained =
         eye.may(crate::Verb::Explain, &group.name).then(|| eye.subject.explain(&group.name)).flatten();
     let facts = explained.iter().flat_map(|all| &all.members).flat_map(|member| &member.facts);
@@ -87,7 +89,7 @@ fn start(eye: &Eye<'_>, group: &GroupStatus) -> Start {
         .filter(|own| *own > 0.0)
         .collect();
     capacities.sort_by(f64::total_cmp);
-    // Else as many requests as a member can work on at once, by what it says of itself.
+    // Otherwise the learned or reported concurrency limit of the members.
     let mut knees: Vec<f64> =
         group.members.iter().filter_map(|member| member.knee).filter(|knee| *knee > 0.0).collect();
     knees.sort_by(f64::total_cmp);
@@ -109,10 +111,10 @@ fn start(eye: &Eye<'_>, group: &GroupStatus) -> Start {
     Start { rate, members: u32::try_from(usable).unwrap_or(1).min(256), demand, cores, from }
 }
 
-/// Cores of all members together: anybody may ask, and more take seconds.
+/// The limit on cores of all members together: any caller may ask, and more take seconds.
 const CORES: u32 = 2048;
 
-/// What the sliders say, the rest as it is now.
+/// Returns the values of the sliders, and the current ones for the rest.
 pub(super) fn asked(eye: &Eye<'_>, group: &str, fields: &[(String, String)]) -> Option<(Supposed, Page)> {
     let status = eye.group(group)?;
     let begin = start(eye, status);
@@ -133,7 +135,7 @@ pub(super) fn asked(eye: &Eye<'_>, group: &str, fields: &[(String, String)]) -> 
     Some((ask, page))
 }
 
-/// What is known before the model is solved.
+/// The part of the page that is known before the model is solved.
 pub(super) struct Page {
     sliders: Vec<Slider>,
     from: String,
@@ -195,7 +197,7 @@ fn sliders(begin: &Start, ask: &Supposed) -> Vec<Slider> {
     ]
 }
 
-/// A round step of about that size.
+/// Returns a round step of about that size.
 fn step(size: f64) -> f64 {
     let size = size.clamp(1e-4, 1e5);
     let unit = 10_f64.powf(size.log10().floor());
@@ -203,12 +205,12 @@ fn step(size: f64) -> f64 {
     tidy(found.unwrap_or(10.0) * unit)
 }
 
-/// Without what is left of sums of tenths.
+/// Rounds away the errors of sums of tenths.
 fn tidy(value: f64) -> f64 {
     if value.abs() >= 100.0 { (value * 10.0).round() / 10.0 } else { (value * 1e4).round() / 1e4 }
 }
 
-/// The page, with what the model says.
+/// Returns the page with the results of the model.
 pub(super) fn page(
     eye: &Eye<'_>,
     ask: &Supposed,
@@ -233,7 +235,7 @@ pub(super) fn page(
     }
 }
 
-/// Solves; where that may take its time.
+/// Solves the model, on a thread that may block.
 pub(super) fn solve(subject: &dyn Subject, ask: &Supposed) -> Result<Supposition, String> {
     subject.suppose(ask)
 }
@@ -261,7 +263,7 @@ fn say(ask: &Supposed, found: &Supposition) -> Found {
     Found { says, over, facts, curve: curve(ask, found) }
 }
 
-/// The drawing is 360 wide and 160 high.
+/// The plot area in a drawing of 360 by 160.
 const LEFT: f64 = 50.0;
 const RIGHT: f64 = 350.0;
 const TOP: f64 = 10.0;
@@ -270,7 +272,7 @@ const BOTTOM: f64 = 130.0;
 fn curve(ask: &Supposed, found: &Supposition) -> Option<Curve> {
     let (_, least) = *found.curve.first()?;
     let most = (found.saturation * 1.1).max(ask.rate).min(found.saturation * 2.0);
-    // Near saturation times have no end: ten times the least is as far as it is looked at.
+    // Near the saturation times grow without limit; the curve ends at ten times the minimum.
     let highest = 10.0 * least;
     let x = |rate: f64| super::bar::tenth(LEFT + (rate / most).clamp(0.0, 1.0) * (RIGHT - LEFT));
     let y = |time: f64| super::bar::tenth(BOTTOM - (time / highest).clamp(0.0, 1.0) * (BOTTOM - TOP));

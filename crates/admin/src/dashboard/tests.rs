@@ -1,4 +1,4 @@
-//! Pages as text: each is made, nothing that others wrote gets out of its place, and what is said is what is.
+//! Tests of rendered pages: each page renders, external text stays escaped, and the contents are true.
 
 use plimsoll_brain::status::{BalancerStatus, FleetStatus, LoadExplanation, MemberStatus};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::turn::Turns;
 fn plane(told: Told, powers: Powers) -> (Plane, Arc<Told>) {
     let told = Arc::new(told);
     let turns = Arc::new(Turns::new());
-    // The sender goes, which is an end only for those who wait for it.
+    // Dropping the sender is an end only for those that wait for it.
     let (_, ended) = watch::channel(false);
     (Plane::new(Behind::Balancer(told.clone()), powers, None, turns, 4, ended), told)
 }
@@ -31,7 +31,7 @@ fn text(plane: &Plane, told: &Told, path: &str) -> String {
     page(plane, told, path).unwrap().unwrap_or_else(|| panic!("no {path}")).unwrap()
 }
 
-/// Every page of a balancer, by its path.
+/// Returns the paths of all pages of a balancer.
 fn paths(told: &Told) -> Vec<String> {
     let group = &told.status.groups[0];
     let mut paths =
@@ -89,7 +89,7 @@ fn what_others_wrote_stays_text() {
                 text.contains("&lt;script&gt;alert(&#x27;x&#x27;)&lt;&#x2f;script&gt;"),
                 "{path}\n{text}"
             );
-            // As text it is what it was: `&amp;` is not read twice.
+            // The text is unchanged: `&amp;` is not decoded twice.
             assert!(text.contains("&amp;amp;"), "{path}");
         }
         let suppose = format!("{}/what-if", place::of_group(XSS));
@@ -114,7 +114,7 @@ fn the_table_has_the_columns_that_there_are() {
     assert_eq!(heads, crate::table::COLUMNS);
 }
 
-/// Whoever says with its answers what it can do has reported, too.
+/// A member that reports its capacity in responses has reported, too.
 #[test]
 fn a_report_is_as_old_as_the_last_word_of_any_kind() {
     let mut member = Told::new().status.groups[0].members[0].clone();
@@ -217,14 +217,14 @@ fn an_action_says_first_what_will_happen() {
         "do=drain&group=web&member=nobody:1",
         "do=drain&group=x&member=a",
         "do=enable-listener&listener=x",
-        // What is shown and what is done would be two things.
+        // The described and the executed action would differ.
         "do=drain&group=web&member=10.0.0.1:80&listener=127.0.0.1:8080",
         "do=disable-listener&listener=127.0.0.1:8080&member=old-canary",
         "do=disable-balancing&group=web&value=random",
     ] {
         assert!(page(&plane, &told, &format!("/dashboard/act?{wrong}")).is_err(), "{wrong}");
     }
-    // A member that is down carries nothing that others would have to.
+    // A member that is down has no load for the others to take over.
     let down = text(&plane, &told, &place::of_act("drain", &[("group", "web"), ("member", "10.0.0.3:80")]));
     assert!(down.contains("the others carry no more than they do"), "{down}");
 }
@@ -239,7 +239,7 @@ fn where_nothing_can_be_done_it_is_said_how() {
             assert!(text.contains("This listener only shows. To act:"), "{path}\n{text}");
         }
     }
-    // Nobody has a grant.
+    // There are no grants.
     let (plane, told) = self::plane(Told::new(), Powers::Act);
     let rules = Arc::new(Rules::fixed(Access::default()));
     let plane = plane.guarded(Guard { rules, tokens: None, tickets: None });
@@ -306,7 +306,7 @@ fn the_page_of_the_process_says_who_else_balances() {
 #[test]
 fn pages_look_as_they_did() {
     let (plane, told) = plane(Told::new(), Powers::Act);
-    // Without what depends on the time of day and on the key of the process.
+    // Without the parts that depend on the time of day and on the key of the process.
     let drain = text(&plane, &told, &place::of_act("drain", &[("group", "web"), ("member", "10.0.0.1:80")]));
     let main: Vec<&str> = live::main(&drain)
         .lines()

@@ -1,4 +1,4 @@
-//! What pages have in common: who looks, groups with their members and charts, events.
+//! The common parts of pages: the viewer, groups with their members and charts, events.
 
 use plimsoll_brain::status::{GroupStatus, ListenerStatus, MemberRecent, MemberStatus, Recent, Status};
 use serde::Serialize;
@@ -13,19 +13,19 @@ use crate::table::{self, Figures, Scale};
 use crate::verb::Verb;
 use crate::{Entry, Subject, show};
 
-/// Members of a group on the first screen.
+/// The number of a group's members on the home page.
 pub(super) const FEW: usize = 40;
-/// Members of a group on its own page.
+/// The number of a group's members on its own page.
 pub(super) const MANY: usize = 500;
 
-/// Who looks, and at what.
+/// The viewer of a page and the viewed balancer.
 pub(super) struct Eye<'a> {
     pub(super) plane: &'a Plane,
     pub(super) subject: &'a dyn Subject,
     pub(super) caller: &'a Caller,
-    /// As far as the caller may see it.
+    /// The status, filtered by the caller's permissions.
     pub(super) status: Status,
-    /// Milliseconds since 1970.
+    /// The time, milliseconds since 1970.
     pub(super) now: u64,
 }
 
@@ -39,17 +39,17 @@ impl<'a> Eye<'a> {
         self.status.groups.iter().find(|group| group.name == name)
     }
 
-    /// May the caller do that here?
+    /// Returns `true` if the caller has the permission.
     pub(super) fn may(&self, verb: Verb, group: &str) -> bool {
         self.plane.permit(self.caller, verb).admits(group)
     }
 
-    /// May the caller act by that verb, and does this door act?
+    /// Returns `true` if the caller has the permission and the endpoint takes commands.
     pub(super) fn acts(&self, verb: Verb, group: &str) -> bool {
         self.plane.powers == Powers::Act && self.may(verb, group)
     }
 
-    /// The log, newest first, as far as the caller may see it.
+    /// Returns the log, newest first, filtered by the caller's permissions.
     pub(super) fn events(&self) -> Vec<Entry> {
         let mut entries = self.subject.events(0);
         crate::events::seen(&mut entries, &self.plane.permit(self.caller, Verb::Events));
@@ -61,7 +61,7 @@ impl<'a> Eye<'a> {
         self.status.listeners.iter().filter(move |listener| listener.group == group)
     }
 
-    /// What every page has.
+    /// Returns the common contents of every page.
     pub(super) fn base(&self, title: &str, here: &Place, path: &str) -> Base {
         let mut banners = Vec::new();
         if self.status.stopping {
@@ -87,22 +87,22 @@ impl<'a> Eye<'a> {
     }
 }
 
-/// What every page has.
+/// The common contents of every page.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Base {
     pub(super) title: String,
-    /// Where its changes come from.
+    /// The source of its live updates.
     pub(super) live: Option<String>,
     /// Warnings about the process.
     pub(super) banners: Vec<String>,
     pub(super) version: String,
-    /// Which part of the dashboard this is.
+    /// The part of the dashboard.
     pub(super) here: &'static str,
-    /// `balancer`, `lottery daemon`, `Supervisor`.
+    /// The kind of process: `balancer`, `lottery daemon`, `Supervisor`.
     pub(super) kind: &'static str,
-    /// Who looks.
+    /// The caller.
     pub(super) who: String,
-    /// Can somebody sign in here, or out?
+    /// Whether signing in, or out, is possible here.
     pub(super) sign_in: bool,
     pub(super) sign_out: bool,
 }
@@ -125,19 +125,19 @@ impl Base {
     }
 }
 
-/// A name and what is to be said of it.
+/// A name and a value.
 #[derive(Debug, Serialize)]
 pub(super) struct Fact {
     pub(super) name: String,
     pub(super) value: String,
 }
 
-/// Makes one.
+/// Creates a fact.
 pub(super) fn fact(name: impl Into<String>, value: impl Into<String>) -> Fact {
     Fact { name: name.into(), value: value.into() }
 }
 
-/// Something that can be done.
+/// An available action.
 #[derive(Debug, Serialize)]
 pub(super) struct Action {
     pub(super) word: &'static str,
@@ -153,16 +153,16 @@ pub(super) struct GroupView {
     pub(super) suppose: String,
     pub(super) strategy: String,
     pub(super) verdict: Verdict,
-    /// What else is to be known of it.
+    /// Further notes.
     pub(super) notes: Vec<String>,
     pub(super) rows: Vec<MemberRow>,
-    /// Members that are not shown.
+    /// The number of members that are not shown.
     pub(super) hidden: usize,
-    /// Does any of its columns say something?
+    /// Whether the columns of reports, bindings and sheds have contents.
     pub(super) reports: bool,
     pub(super) bindings: bool,
     pub(super) sheds: bool,
-    /// What bars are of.
+    /// The description of the bars' scale.
     pub(super) scale: &'static str,
     pub(super) marks: bool,
     pub(super) lines: bool,
@@ -192,12 +192,13 @@ pub(super) struct MemberRow {
 }
 
 impl GroupView {
-    /// `place`: a number of its own on the page. `most`: members that are shown.
+    /// Creates the view of a group. `place` is a unique number on the page, and `most` the maximum number of
+    /// shown members.
     pub(super) fn new(eye: &Eye<'_>, group: &GroupStatus, place: usize, most: usize) -> Self {
         let recent = eye.subject.recent(&group.name).unwrap_or_default();
         let scale = Scale::of(group, &recent.members);
         let bound = table::bound(eye.listeners(&group.name));
-        // What the strategy finds by itself is among its figures.
+        // The strategy's learned limits are among its figures.
         let explains = group.members.len() <= MANY && eye.may(Verb::Explain, &group.name);
         let explained = if explains { eye.subject.explain(&group.name) } else { None };
         let row = |member: &MemberStatus| {
@@ -228,7 +229,8 @@ impl GroupView {
     }
 }
 
-/// Those that need somebody first where not all are shown, else all in the order of the configuration.
+/// Returns the shown members: if there are too many, those with problems first; else all in the order of the
+/// configuration.
 fn shown(group: &GroupStatus, most: usize) -> impl Iterator<Item = &MemberStatus> {
     let mut members: Vec<&MemberStatus> = group.members.iter().collect();
     if members.len() > most {
@@ -317,14 +319,14 @@ impl MemberRow {
     }
 }
 
-/// Why a member is in its state, after since when it is slow.
+/// Returns the reason of a member's state, preceded by the duration of its slowness.
 fn why(member: &MemberStatus) -> String {
     let slow = member.slow_seconds.filter(|_| member.is_slow());
     let slow = slow.map(|since| format!("ten times slower than its group for {}; ", ago(since)));
     format!("{}{}", slow.unwrap_or_default(), member.why)
 }
 
-/// The charts of a group.
+/// Returns the charts of a group.
 pub(super) fn charts(group: &GroupStatus, recent: &Recent, place: usize) -> Vec<Chart> {
     let line = |name: &'static str, of: fn(&plimsoll_brain::status::RecentSecond) -> Option<f64>| Line {
         name,
@@ -351,7 +353,8 @@ pub(super) fn charts(group: &GroupStatus, recent: &Recent, place: usize) -> Vec<
     ]
 }
 
-/// Load of each member: as a part of what it can do where that is known of most, else as it reports, else requests under way.
+/// Returns the chart of each member's load: as a part of its capacity if that is known for most, else as
+/// reported, else as requests in flight.
 fn loads(group: &GroupStatus, recent: &Recent, id: String) -> Chart {
     let scale = Scale::of(group, &recent.members);
     let mut members: Vec<(&MemberRecent, f64)> = Vec::new();
@@ -366,7 +369,7 @@ fn loads(group: &GroupStatus, recent: &Recent, id: String) -> Chart {
         members.iter().map(|(member, capacity)| drawn(member, *capacity, scale, recent)).collect();
     let mut lines = lines;
     if lines.len() > super::chart::LINES {
-        // Never a mean over members: the ones with most to do are shown.
+        // The busiest members are shown, never a mean over members.
         let now = |line: &Line<'_>| line.points.last().and_then(|(_, value)| *value).unwrap_or(0.0);
         lines.sort_by(|one, other| now(other).total_cmp(&now(one)));
     }
@@ -379,7 +382,7 @@ fn loads(group: &GroupStatus, recent: &Recent, id: String) -> Chart {
     }
 }
 
-/// The line of one member.
+/// Returns the line of one member.
 pub(super) fn drawn<'a>(member: &'a MemberRecent, capacity: f64, scale: Scale, recent: &Recent) -> Line<'a> {
     let value = |second: &plimsoll_brain::status::MemberSecond| match scale {
         Scale::Capacity => second.requests_per_second.map(|rate| f64::from(rate) / capacity),
@@ -404,7 +407,7 @@ pub(super) struct EventView {
     pub(super) group: String,
     pub(super) group_href: String,
     pub(super) member: Option<String>,
-    /// Empty for one that is no member any more.
+    /// The member's page; empty for a former member.
     pub(super) member_href: String,
     pub(super) why: String,
     pub(super) inputs: Vec<(String, String)>,
@@ -413,7 +416,7 @@ pub(super) struct EventView {
 impl EventView {
     pub(super) fn new(eye: &Eye<'_>, entry: &Entry) -> Self {
         let (glyph, word, tone) = words::happened(entry.kind, &entry.why);
-        // One that has left has no page.
+        // A former member has no page.
         let there = |name: &&str| {
             eye.group(&entry.group)
                 .is_some_and(|group| group.members.iter().any(|member| member.name == *name))

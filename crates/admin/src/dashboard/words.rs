@@ -1,4 +1,4 @@
-//! Numbers and states in words: what pages say, decided here so that templates only place it.
+//! Formats numbers and states as text, so that templates contain only the layout.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 pub(super) use crate::table::Tone;
 
-/// Glyph, word and tone of a state.
+/// Returns the glyph, word and severity of a state.
 pub(super) fn state(state: State) -> (&'static str, &'static str, Tone) {
     let (glyph, word) = state.shown();
     let tone = match state {
@@ -20,7 +20,7 @@ pub(super) fn state(state: State) -> (&'static str, &'static str, Tone) {
     (glyph, word, tone)
 }
 
-/// Glyph, word and tone of a member: that it is slow, if it is, or its state.
+/// Returns the glyph, word and severity of a member: that it is slow, if it is, or its state.
 pub(super) fn member(member: &MemberStatus) -> (&'static str, &'static str, Tone) {
     match member.is_slow() {
         true => (SLOW.0, SLOW.1, Tone::Fair),
@@ -28,7 +28,7 @@ pub(super) fn member(member: &MemberStatus) -> (&'static str, &'static str, Tone
     }
 }
 
-/// Glyph, words and tone of what happened.
+/// Returns the glyph, words and severity of an event.
 pub(super) fn happened(kind: EventKind, why: &str) -> (&'static str, String, Tone) {
     use EventKind as Kind;
     let (glyph, tone) = match kind {
@@ -61,13 +61,13 @@ pub(super) fn happened(kind: EventKind, why: &str) -> (&'static str, String, Ton
     (glyph, kind_name(kind).replace('_', " "), tone)
 }
 
-/// As JSON has it.
+/// Returns the name in JSON.
 pub(super) fn kind_name(kind: EventKind) -> String {
     let name = serde_json::to_value(kind).unwrap_or_default();
     name.as_str().unwrap_or_default().to_owned()
 }
 
-/// Requests a second: three digits, which is more than is known.
+/// Formats requests per second, with three digits, which exceed the precision.
 pub(super) fn rate(rate: f64) -> String {
     match rate {
         ..0.005 => "0".into(),
@@ -80,7 +80,7 @@ pub(super) fn rate(rate: f64) -> String {
     }
 }
 
-/// Seconds as a short length of time.
+/// Formats a duration in seconds.
 pub(super) fn latency(seconds: f64) -> String {
     match seconds {
         ..0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
@@ -91,7 +91,7 @@ pub(super) fn latency(seconds: f64) -> String {
     }
 }
 
-/// Seconds since something.
+/// Formats the time since an event, in seconds.
 pub(super) fn ago(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     match seconds {
@@ -103,12 +103,12 @@ pub(super) fn ago(seconds: f64) -> String {
     }
 }
 
-/// A part of something.
+/// Formats a share as a percentage.
 pub(super) fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
-/// Any number: as many digits as help.
+/// Formats any number with as many digits as are useful.
 pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
@@ -126,7 +126,7 @@ pub(super) fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Bytes.
+/// Formats a number of bytes.
 pub(super) fn bytes(count: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = count as f64;
@@ -138,20 +138,20 @@ pub(super) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// `1 member`, `3 members`.
+/// Formats a count with its noun: `1 member`, `3 members`.
 pub(super) fn count(many: u64, noun: &str) -> String {
     let s = if many == 1 { "" } else { "s" };
     format!("{many} {noun}{s}")
 }
 
-/// The date and time of day, UTC.
+/// Formats the date and time of day, UTC.
 pub(super) fn date(unix_ms: u64) -> String {
     let at = moment(unix_ms);
     let (year, month, day) = at.to_calendar_date();
     format!("{year:04}-{:02}-{day:02} {}", u8::from(month), clock(unix_ms))
 }
 
-/// The time of day, UTC.
+/// Formats the time of day, UTC.
 pub(super) fn clock(unix_ms: u64) -> String {
     let (hour, minute, second) = moment(unix_ms).to_hms();
     format!("{hour:02}:{minute:02}:{second:02}")
@@ -162,28 +162,28 @@ fn moment(unix_ms: u64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
-/// A group in a line.
+/// A one-line summary of a group.
 #[derive(Debug, PartialEq, serde::Serialize)]
 pub(super) struct Verdict {
     pub(super) tone: Tone,
     pub(super) glyph: &'static str,
-    /// How it is, in a word.
+    /// The state in one word.
     pub(super) word: &'static str,
-    /// How many serve, and why others do not.
+    /// The number of serving members, and the reasons why others do not serve.
     pub(super) serve: String,
     /// The 99th percentile of the response times of the last seconds.
     pub(super) p99: Option<String>,
-    /// Where it floats.
+    /// The position relative to the load line.
     pub(super) line: String,
-    /// Is anybody shedding sessions, are requests lost?
+    /// A text about shed sessions and lost requests; `None` if there are none.
     pub(super) shedding: Option<String>,
 }
 
-/// Seconds that a loss of requests is looked for in, and the part of them that is worth a word.
+/// The number of seconds to check for lost requests, and the share from which they are mentioned.
 const LATELY: usize = 5;
 const LOSS: f64 = 0.001;
 
-/// Part of the requests of the last seconds that failed, or that the balancer refused.
+/// Returns the share of the requests of the last seconds that failed, or that the balancer rejected.
 fn lost(seconds: &[RecentSecond]) -> f64 {
     let last = &seconds[seconds.len().saturating_sub(LATELY)..];
     let [failed, offered] =
@@ -191,24 +191,24 @@ fn lost(seconds: &[RecentSecond]) -> f64 {
     if failed > 0.0 { (failed / offered.max(failed)).min(1.0) } else { 0.0 }
 }
 
-/// Part of the requests that a group refuses for want of room, and the reason of most of them; none if it
-/// refuses none.
+/// Returns the share of requests that a group sheds for want of capacity, and the main reason; `None` if it
+/// sheds none.
 fn refused(group: &GroupStatus) -> Option<(Option<String>, String)> {
     group.shedding_seconds?;
     let share = match group.shedding_share {
         Some(share) if share >= 0.01 => Some(percent(share)),
         Some(share) if share > 0.0 => Some("less than 1 %".to_owned()),
-        // By a balancer that this one has just taken over from.
+        // Shed by a predecessor that this balancer has just replaced.
         _ => None,
     };
     let reason = group.shedding_reason.as_ref().map(|reason| format!(" ({reason})"));
     Some((share, reason.unwrap_or_default()))
 }
 
-/// Groups that a warning names.
+/// The maximum number of groups in a warning.
 const NAMED: usize = 8;
 
-/// Returns which groups refuse requests for want of room, and how many; none if none does.
+/// Returns the groups that shed requests for want of capacity, and their number; `None` if there are none.
 pub(super) fn refusing(groups: &[GroupStatus]) -> Option<String> {
     let one = |group: &GroupStatus| {
         let (share, reason) = refused(group)?;
@@ -225,7 +225,7 @@ pub(super) fn refusing(groups: &[GroupStatus]) -> Option<String> {
 }
 
 impl Verdict {
-    /// `seconds`: the last of the group, oldest first.
+    /// Summarizes a group; `seconds` are its last ones, oldest first.
     pub(super) fn of(group: &GroupStatus, seconds: &[RecentSecond]) -> Self {
         let all = group.members.len();
         let serving = group.members.iter().filter(|member| member.state.eligible()).count();
@@ -290,14 +290,14 @@ impl Verdict {
         }
     }
 
-    /// All of it, for a title.
+    /// Returns the whole summary, for a title.
     pub(super) fn sentence(&self) -> String {
         let parts = [Some(&self.serve), self.shedding.as_ref(), self.p99.as_ref(), Some(&self.line)];
         parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Where a group floats.
+/// Describes the position relative to the load line.
 fn floats(line: Option<&LoadLine>) -> String {
     let Some(line) = line else { return "load line not known: it has only just begun".into() };
     if let Some((low, high)) = line.range() {

@@ -1,13 +1,12 @@
-//! The law of tokens, whatever an identity provider publishes and whatever is shown as one: of a JWK set only
-//! keys of the three algorithms are used, and a token counts only as it was signed, byte for byte. The fuzz
-//! target `jwt` tries it on invented bytes, the test below on the committed corpus and on what is nearly in
-//! it.
+//! The law of tokens, for any published JWK set and any token. Only keys of the three algorithms are used,
+//! and a token is valid only as it was signed, byte for byte. The fuzz target `jwt` runs it on generated
+//! bytes; the test below runs it on the committed corpus and on mutations of it.
 //!
 //! The first line is a JWK set, the second a token.
 
 use super::*;
 
-/// Panics if the law does not hold. Returns whether the token counts.
+/// Checks the law; panics if it is broken. Returns `true` if the token is valid.
 pub(crate) fn check(input: &[u8]) -> bool {
     let line = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let (set, token) = (&input[..line], input.get(line + 1..).unwrap_or_default());
@@ -38,7 +37,7 @@ pub(crate) fn check(input: &[u8]) -> bool {
         let changed = String::from_utf8(changed).expect("tokens are ASCII");
         assert!(judge(&keys, &config, &changed).is_err(), "{changed}");
     }
-    // By another issuer, or for somebody else, it does not count.
+    // With another issuer or audience it is invalid.
     for other in [
         Jwt { issuer: "https://evil.example.org".into(), ..config.clone() },
         Jwt { audience: vec!["another".into()], ..config },

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A key of a provider: how it signs, and what it publishes.
+/// A provider's key: its signing half, and its published half.
 struct Signer {
     algorithm: Algorithm,
     key: EncodingKey,
@@ -30,7 +30,7 @@ fn eddsa() -> Signer {
 
 fn rs256() -> Signer {
     let pair = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
-    // The key itself stands behind 26 bytes that say that it is one of RSA.
+    // The key itself follows 26 bytes that identify it as an RSA key.
     let key = EncodingKey::from_rsa_der(&pair.serialized_der()[26..]);
     let mut published =
         serde_json::to_value(Jwk::from_encoding_key(&key, Algorithm::RS256).unwrap()).unwrap();
@@ -141,7 +141,7 @@ fn nobody_else_can_sign() {
             assert!(tokens.checked(&token).is_err(), "{header}");
         }
     }
-    // The public key, which everybody has, taken for a password.
+    // The public key, which is not secret, used as an HMAC secret.
     for secret in [signer.published.to_string(), signer.published["x"].as_str().unwrap().to_owned()] {
         let header = Header { kid: Some("e".into()), ..Header::new(Algorithm::HS256) };
         let token = encode(&header, &claims(), &EncodingKey::from_secret(secret.as_bytes())).unwrap();

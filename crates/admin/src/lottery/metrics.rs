@@ -1,4 +1,4 @@
-//! A lottery's daemon as a Prometheus page.
+//! The status of a lottery daemon as a Prometheus page.
 
 use super::{Counts, DaemonStatus};
 use crate::metrics::{Kind, Page, flag};
@@ -26,7 +26,7 @@ const COUNTS: [Count; 18] = [
     ("plimsoll_lottery_implausible_total", "What is said of lives of long after now.", |it| it.implausible),
 ];
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(status: &DaemonStatus) -> String {
     let mut page = Page::default();
     page.family("plimsoll_build_info", Kind::Gauge, "What runs; always 1.");

@@ -1,4 +1,4 @@
-//! What a lottery's daemon says of itself. Field names are what `-o json` prints, so they are a contract.
+//! The status of a lottery daemon. `-o json` prints the field names, so they are a contract.
 
 use std::net::SocketAddr;
 
@@ -7,64 +7,64 @@ use serde::{Deserialize, Serialize};
 /// A daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DaemonStatus {
-    /// Version of this shape; raised when a field changes its meaning.
+    /// The version of this format; incremented when a field changes its meaning.
     pub schema: u32,
-    /// Of the binary.
+    /// The version of the binary.
     pub version: String,
-    /// Process id.
+    /// The process ID.
     pub pid: u32,
-    /// When it started, milliseconds since 1970.
+    /// The start time, milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// Is it ending?
+    /// Whether it is shutting down.
     pub stopping: bool,
-    /// Why the last reload was refused; none if it was not.
+    /// The reason why the last reload was rejected; `None` if it succeeded.
     pub reload_error: Option<String>,
-    /// Its number.
+    /// The daemon's number.
     pub member: u16,
-    /// Where it listens.
+    /// The address that it listens on.
     pub address: SocketAddr,
     /// `joining`, `up`, `draining` or `leaving`.
     pub state: String,
-    /// What the server beside it does.
+    /// The services of the server beside it.
     pub services: Vec<OwnService>,
     /// The other daemons, by their numbers.
     pub members: Vec<MemberSeen>,
-    /// Requests that wait for another daemon to answer them.
+    /// The requests that wait for another daemon's answer.
     pub pending: u64,
-    /// Messages to be sent, commits to be repeated, ids to be listed.
+    /// The messages to send, commits to repeat, and IDs to report.
     pub queued: u64,
-    /// Number of the key that it sends with.
+    /// The number of the key that it seals with.
     pub sealing_key: u32,
-    /// Numbers of the keys that count, that one first.
+    /// The numbers of the valid keys, the sealing one first.
     pub keys: Vec<u32>,
-    /// Numbers of the keys for clients that count.
+    /// The numbers of the valid keys for clients.
     #[serde(default)]
     pub client_keys: Vec<u32>,
-    /// What it counted since it started.
+    /// The counters since its start.
     pub counts: Counts,
-    /// Of the requests that it answered by lottery, the share that another answered as well.
+    /// The share of the requests answered by lottery that another daemon answered as well.
     pub duplicate_share: f64,
-    /// Share of the members heard of that know something else than it does: whose digest was not its own.
+    /// The share of the reporting members with a different membership table, by its digest.
     pub digest_disagreement: f64,
-    /// 39 of 40 commits came within this time after the request, seconds; none if that is not known.
+    /// The time within which 39 of 40 commits arrived after the request, in seconds; `None` if unknown.
     pub commit_delay_seconds: Option<f64>,
-    /// How long each rank waits for the one before, seconds.
+    /// The time that each rank waits for the previous one, in seconds.
     pub step_seconds: f64,
-    /// How late it was of late, seconds.
+    /// The recent delay of the daemon's own work, in seconds.
     pub lag_seconds: f64,
-    /// Would clients do better to ask one daemon than all, as a rank waits long for the one before?
+    /// Whether clients should ask one daemon instead of all, as a rank waits long for the previous one.
     #[serde(default)]
     pub prefer_referral: bool,
-    /// Requests that it has room to remember: as many as the rate needs, up to a bound.
+    /// The number of requests that it can remember: as many as the rate requires, up to a limit.
     #[serde(default)]
     pub remembers: u64,
-    /// For how long a client may use an answer again, seconds.
+    /// The time that clients may cache an answer, in seconds.
     #[serde(default)]
     pub ttl_seconds: f64,
-    /// How long a server takes to come to its whole share, seconds.
+    /// The time in which a server's share grows to its full value, in seconds.
     #[serde(default)]
     pub slow_start_seconds: f64,
-    /// Requests a second of one source above which they are not heard; 0 for any number.
+    /// The maximum number of requests from one source per second; 0 for no limit.
     #[serde(default)]
     pub rate: u32,
 }
@@ -76,99 +76,100 @@ fn yes() -> bool {
 /// One service of the server beside a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnService {
-    /// As configured.
+    /// The name as configured.
     pub name: String,
-    /// Its number in datagrams.
+    /// The number in datagrams.
     pub id: u32,
-    /// Where clients find the server.
+    /// The server's address for clients.
     pub server: SocketAddr,
-    /// What the server can do beside the others.
+    /// The capacity relative to the other servers.
     pub capacity: u16,
-    /// Does its check pass? Without one it always does.
+    /// Whether the health check passes; always true without a check.
     pub ready: bool,
-    /// May clients be sent to it? Not if it was disabled.
+    /// Whether clients may be sent to it; false if it was disabled.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// A share of what it can do, smoothed; none if nobody tells it.
+    /// The load as a smoothed share of the capacity; `None` if it is not reported.
     pub load: Option<f64>,
-    /// Requests that it works on, if anybody tells.
+    /// The requests in flight, if they are reported.
     pub in_flight: u16,
-    /// What it wants of the work, in the unit of `capacity`; 0 for nothing.
+    /// The weight in the draw, in the unit of `capacity`; 0 for no clients.
     pub weight: f64,
 }
 
 /// Another daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberSeen {
-    /// Its number.
+    /// The daemon's number.
     pub member: u16,
-    /// Where it is.
+    /// The daemon's address.
     pub address: SocketAddr,
-    /// `joining`, `up`, `draining`, `leaving`; `unheard` if it was described and has not reported.
+    /// `joining`, `up`, `draining`, `leaving`; `unheard` if it is in the membership table but has not
+    /// reported.
     pub state: String,
-    /// Did its last reports not come?
+    /// Whether its last reports are missing.
     pub suspect: bool,
-    /// Did its last report say that it knows something else?
+    /// Whether its last report had a different digest of the membership table.
     pub differs: bool,
-    /// What it said of its server.
+    /// The services of its server in its reports.
     pub services: Vec<Part>,
 }
 
-/// What another daemon said of one service.
+/// One service in another daemon's reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Its number.
+    /// The service's number.
     pub service: u32,
-    /// What the server can do.
+    /// The server's capacity.
     pub capacity: u16,
-    /// What it wants of the work, in the same unit; 0 for nothing.
+    /// The weight in the draw, in the same unit; 0 for no clients.
     pub weight: f64,
-    /// A share of what it can do; none if nobody tells it.
+    /// The load as a share of the capacity; `None` if it is not reported.
     pub load: Option<f64>,
-    /// Requests that it works on.
+    /// The requests in flight.
     pub in_flight: u16,
 }
 
-/// What a daemon counted since it started.
+/// The counters of a daemon since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Datagrams that came.
+    /// Datagrams received.
     pub received: u64,
-    /// Datagrams that went.
+    /// Datagrams sent.
     pub sent: u64,
     /// Answers by referral.
     pub referred: u64,
     /// Answers by lottery.
     pub won: u64,
-    /// Those of them that were another's, who did not answer in time.
+    /// Answers by lottery for another daemon that did not answer in time.
     pub stood_in: u64,
-    /// Answers that there is nobody.
+    /// Answers that no server is available.
     pub turned_away: u64,
     /// Answers repeated for a repeated request.
     pub repeated: u64,
-    /// Requests that it answered and another as well.
+    /// Requests that another daemon answered as well.
     pub duplicates: u64,
-    /// Requests of sources that ask too much, and what is said of who is there by those who say too much.
+    /// Requests of sources over the limit, and gossip over the limit.
     pub limited: u64,
-    /// Requests that it had to forget before their time, as there were too many: repeated, they are drawn anew.
+    /// Requests forgotten early because there were too many: a repeated one is drawn again.
     #[serde(default)]
     pub forgotten: u64,
-    /// What did not fit into a queue.
+    /// Items that did not fit into a queue.
     pub dropped: u64,
-    /// What was to be sent and could not be.
+    /// Datagrams that could not be sent.
     pub unsent: u64,
-    /// Datagrams whose tag was not made with their key.
+    /// Datagrams whose tag does not match the key.
     pub forged: u64,
-    /// Datagrams of a key that does not count.
+    /// Datagrams with a key that is not valid.
     pub unknown_key: u64,
-    /// Datagrams that say nothing.
+    /// Malformed datagrams.
     pub malformed: u64,
-    /// What came again.
+    /// Replayed datagrams.
     pub replayed: u64,
-    /// Datagrams sealed with a key for clients, who may not say that.
+    /// Datagrams sealed with a key for clients, which does not permit their kind.
     #[serde(default)]
     pub misused: u64,
-    /// What is said of lives that are to begin long after now.
+    /// Datagrams of incarnations far in the future.
     #[serde(default)]
     pub implausible: u64,
 }

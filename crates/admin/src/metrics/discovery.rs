@@ -1,10 +1,11 @@
-//! Sources of members.
+//! Metrics of the sources of members.
 
 use plimsoll_brain::status::{GroupStatus, SourceStatus};
 
 use super::{Kind, Page};
 
-/// What each source says; nothing where there is none. There is no age where nothing was heard yet: 0 would be news.
+/// Writes the status of each source; nothing without sources. There is no age before the first response: 0
+/// would mean fresh.
 pub(super) fn sources(page: &mut Page, groups: &[GroupStatus]) {
     if groups.iter().all(|group| group.discovery.is_empty()) {
         return;

@@ -1,10 +1,10 @@
-//! Balancers that act together.
+//! Metrics of a fleet of balancers.
 
 use plimsoll_brain::status::{BalancerStatus, FleetStatus, GroupStatus};
 
 use super::{Kind, Page, flag};
 
-/// How the others are heard; nothing for a balancer that acts alone.
+/// Writes the state of the other balancers; nothing for a balancer without a fleet.
 pub(super) fn fleet(page: &mut Page, fleet: Option<&FleetStatus>, groups: &[GroupStatus]) {
     let Some(fleet) = fleet else { return };
     let mut each = |name, kind, help, value: fn(&BalancerStatus) -> f64| {

@@ -1,4 +1,5 @@
-//! What groups can carry. There is no sample where nothing is known: a capacity of 0 would be a group that carries nothing.
+//! Metrics of the groups' capacity. Unknown values have no sample: a capacity of 0 would be a group without
+//! capacity.
 
 use plimsoll_brain::status::{GroupStatus, LoadLine, WhatIf};
 
@@ -66,7 +67,7 @@ pub(super) fn load_lines(page: &mut Page, groups: &[GroupStatus]) {
     for (group, line) in &lines {
         for predicted in &line.predicted {
             let load = predicted.load.to_string();
-            // `quantile` is a label of summaries: tools that check pages refuse it here.
+            // `quantile` is a label of summaries: tools that check pages reject it here.
             for (percentile, value) in [("50", predicted.p50), ("99", predicted.p99)] {
                 if let Some(value) = value {
                     page.sample("", &[("group", group), ("load", &load), ("percentile", percentile)], value);

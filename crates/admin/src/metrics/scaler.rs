@@ -1,11 +1,11 @@
-//! How many members groups are to have.
+//! Metrics of the scalers: the number of members that groups should have.
 
 use plimsoll_brain::scale::Reason;
 use plimsoll_brain::status::{GroupStatus, ScalerStatus};
 
 use super::{Kind, Page};
 
-/// What each scaler says; nothing where there is none.
+/// Writes the status of each scaler; nothing without scalers.
 pub(super) fn scalers(page: &mut Page, groups: &[GroupStatus]) {
     let scalers: Vec<(&str, &ScalerStatus)> =
         groups.iter().filter_map(|group| Some((group.name.as_str(), group.scaler.as_ref()?))).collect();

@@ -1,10 +1,10 @@
-//! The store of what outlives a balancer.
+//! Metrics of the persistent store.
 
 use plimsoll_brain::status::StoreStatus;
 
 use super::{Kind, Page};
 
-/// How it is; nothing where there is none.
+/// Writes the state of the store; nothing without a store.
 pub(super) fn store(page: &mut Page, store: Option<&StoreStatus>) {
     let Some(store) = store else { return };
     let label = format!("{} {}", store.kind, store.place);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::subject::LEASE_SECONDS;
 
-/// What a client gets.
+/// Returns the schema of a lease.
 pub(super) fn given() -> Value {
     let text = || json!({"type": "string"});
     json!({
@@ -17,14 +17,14 @@ pub(super) fn given() -> Value {
     })
 }
 
-/// What it asks for.
+/// Returns the schema of a request for a lease.
 pub(super) fn wish() -> Value {
     let mut wish = renewal();
     wish["properties"]["key"] = json!({"type": ["string", "null"], "maxLength": 256});
     wish
 }
 
-/// What it may say when it comes again.
+/// Returns the schema of a renewal.
 pub(super) fn renewal() -> Value {
     let seconds = json!({
         "type": ["number", "null"], "minimum": LEASE_SECONDS.start(), "maximum": LEASE_SECONDS.end(),
@@ -36,7 +36,7 @@ pub(super) fn renewal() -> Value {
     })
 }
 
-/// Who has leases of a group.
+/// Returns the schema of the holders of a group's leases.
 pub(super) fn list() -> Value {
     let count = || json!({"type": "integer", "minimum": 0});
     let lessee = json!({
@@ -57,7 +57,7 @@ pub(super) fn list() -> Value {
     })
 }
 
-/// Whose are to end.
+/// Returns the schema of the leases to end.
 pub(super) fn lessees() -> Value {
     let from = json!({"anyOf": [
         {"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}, {"type": "null"},
@@ -68,7 +68,7 @@ pub(super) fn lessees() -> Value {
     })
 }
 
-/// How many have ended.
+/// Returns the schema of the number of ended leases.
 pub(super) fn ended() -> Value {
     json!({
         "type": "object",

@@ -1,13 +1,13 @@
-//! What the document says of load lines.
+//! Load lines in the OpenAPI document.
 
 use serde_json::{Value, json};
 
-/// A number, or none where it is not known.
+/// Returns the schema of a number that may be unknown.
 fn known() -> Value {
     json!({"type": ["number", "null"]})
 }
 
-/// Of a group.
+/// Returns the schema of a group's load line.
 pub(super) fn group() -> Value {
     let predicted = json!({
         "type": "object", "required": ["load", "requests_per_second"],
@@ -41,7 +41,7 @@ pub(super) fn group() -> Value {
     })
 }
 
-/// Of a member.
+/// Returns the schema of a member's load line.
 pub(super) fn member() -> Value {
     json!({
         "type": "object",

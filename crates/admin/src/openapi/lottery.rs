@@ -1,4 +1,4 @@
-//! What a lottery's daemon says and takes, in the document.
+//! A lottery daemon's status and requests in the OpenAPI document.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ fn numbers() -> Value {
     json!({"type": "array", "items": {"type": "integer"}})
 }
 
-/// How it does.
+/// Returns the schema of the status.
 pub(super) fn daemon() -> Value {
     let service = json!({
         "name": text(), "id": {"type": "integer"}, "server": text(), "capacity": {"type": "integer"},
@@ -59,19 +59,19 @@ fn id() -> Value {
     json!({"type": "integer", "minimum": 0, "maximum": 4_294_967_295_u32})
 }
 
-/// A key that it is to have.
+/// Returns the schema of a new key.
 pub(super) fn key() -> Value {
     let secret = json!({"type": "string", "pattern": "^[0-9a-fA-F]{64}$", "writeOnly": true});
     let role = json!({"type": "string", "enum": ["daemon", "client"], "default": "daemon"});
     closed(&["id", "secret"], json!({"id": id(), "secret": secret, "role": role}))
 }
 
-/// One that it has.
+/// Returns the schema of a key's number.
 pub(super) fn key_id() -> Value {
     closed(&["id"], json!({"id": id()}))
 }
 
-/// Those that it has.
+/// Returns the schema of the daemon's keys.
 pub(super) fn keys() -> Value {
     object(
         &["member", "sealing", "keys", "others"],
@@ -82,13 +82,13 @@ pub(super) fn keys() -> Value {
     )
 }
 
-/// A setting of it, or of one of its services.
+/// Returns the schema of a setting of the daemon, or of one of its services.
 pub(super) fn setting() -> Value {
     let group = json!({"type": ["string", "null"]});
     closed(&["key", "value"], json!({"group": group, "key": text(), "value": text()}))
 }
 
-/// One of its services, or all.
+/// Returns the schema of one of its services, or all.
 pub(super) fn switch() -> Value {
     let mut schema = closed(&[], json!({"balancing": {"type": ["string", "null"]}}));
     schema["type"] = json!(["object", "null"]);

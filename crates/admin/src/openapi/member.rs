@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::member::REGISTER_SECONDS;
 
-/// What is said of a member.
+/// Returns the schema of a registration.
 pub(super) fn registration() -> Value {
     let seconds = json!({
         "type": ["number", "null"], "minimum": REGISTER_SECONDS.start(), "maximum": REGISTER_SECONDS.end(),
@@ -19,7 +19,7 @@ pub(super) fn registration() -> Value {
     })
 }
 
-/// What whoever registered is told.
+/// Returns the schema of the result of a registration.
 pub(super) fn registered() -> Value {
     let text = || json!({"type": "string"});
     json!({
@@ -32,7 +32,7 @@ pub(super) fn registered() -> Value {
     })
 }
 
-/// What a group and its members did of late.
+/// Returns the schema of the recent history of a group and its members.
 pub(super) fn recent() -> Value {
     let known = || json!({"type": ["number", "null"]});
     let number = || json!({"type": "number", "minimum": 0});
@@ -60,7 +60,7 @@ pub(super) fn recent() -> Value {
     })
 }
 
-/// Which one was taken away.
+/// Returns the schema of a removed member.
 pub(super) fn deregistered() -> Value {
     json!({
         "type": "object",

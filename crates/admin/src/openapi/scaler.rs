@@ -1,8 +1,8 @@
-//! What the document says of scalers.
+//! Scalers in the OpenAPI document.
 
 use serde_json::{Value, json};
 
-/// Of a group.
+/// Returns the schema of a group's scaler.
 pub(super) fn group() -> Value {
     let providers = ["process", "systemd", "exec", "webhook", "docker", "kubernetes", "advice"];
     let count = || json!({"type": "integer", "minimum": 0});

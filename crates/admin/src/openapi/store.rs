@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// How it is; null where there is none.
+/// Returns the schema of the store's status; null without a store.
 pub(super) fn status() -> Value {
     let count = || json!({"type": "integer"});
     json!({

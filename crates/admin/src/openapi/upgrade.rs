@@ -1,10 +1,10 @@
-//! What an upgrade takes and gives, in the document.
+//! Upgrades in the OpenAPI document.
 
 use serde_json::{Value, json};
 
 use crate::UPGRADE_SECONDS;
 
-/// What is wished.
+/// Returns the schema of the request.
 pub(super) fn wish() -> Value {
     let seconds = json!({
         "type": ["number", "null"], "minimum": UPGRADE_SECONDS.start(), "maximum": UPGRADE_SECONDS.end(),
@@ -18,7 +18,7 @@ pub(super) fn wish() -> Value {
     })
 }
 
-/// Who took over.
+/// Returns the schema of the result.
 pub(super) fn done() -> Value {
     json!({
         "type": "object", "required": ["pid", "version", "connections"],

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// Publishes a text, of which one is a number; how often it was asked.
+/// A provider that publishes a text with a number, and counts the requests.
 pub(crate) struct Provider {
     pub(crate) url: Url,
     number: Mutex<String>,
@@ -73,7 +73,7 @@ fn remote(url: &Url, authorities: &str) -> Arc<Remote<u32>> {
     Arc::new(quick)
 }
 
-/// Misses something until it has been fetched.
+/// Requests fetches until one succeeds.
 async fn refreshed(remote: &Remote<u32>) {
     while !remote.refresh().await {
         // sleeps: polls
@@ -101,7 +101,7 @@ async fn what_is_missed_is_fetched_anew_and_what_is_wrong_changes_nothing() {
     provider.publish("3");
     refreshed(&remote).await;
     assert_eq!(remote.now().as_deref(), Some(&3));
-    // Whoever misses what cannot be there does not make it ask without end.
+    // Requests for keys that do not exist cause a limited number of fetches.
     let (begun, before) = (Instant::now(), provider.asked.load(Ordering::Relaxed));
     for _ in 0..500 {
         remote.refresh().await;

@@ -13,7 +13,7 @@ const PHASES: [(Phase, &str); 5] = [
     (Phase::Stopped, "stopped"),
 ];
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn page(household: &Household) -> String {
     let mut page = Page::default();
     page.family("plimsoll_build_info", Kind::Gauge, "What runs; always 1.");

@@ -1,9 +1,9 @@
-//! What goes on beside the requests that are counted: what a daemon of a busy cluster has to do besides.
+//! The background load beside the measured requests, as a daemon of a busy cluster has it.
 //!
-//! * The other members report, four times a second each, as where there is multicast, and answer what is fetched.
-//! * Clients fall back: some ask all at once, and this daemon is one of those (the ladder: it answers first, or waits for another, commits
-//!   and repeats that); other winners commit. Some ask for the same once more.
-//! * As many real daemons, each with a socket of its own, tell one another who is there (gossip), and report.
+//! * The other members report, four times a second each, as with multicast, and respond to fetches.
+//! * Clients fall back: some ask all daemons, and this daemon is one of those. It answers first, or waits for
+//!   another one, commits and repeats that; other winners commit. Some clients repeat their requests.
+//! * As many real daemons, each with a socket of its own, exchange gossip and report.
 
 use std::fmt;
 use std::net::{SocketAddr, UdpSocket};
@@ -22,31 +22,31 @@ use serde_json::{Value, json};
 
 use crate::{SERVICE, request, settings};
 
-/// Requests that are asked of all, a second, and of those so many that another member commits to, of four.
+/// Requests to all daemons per second, and how many of four another member commits to.
 const FALLBACKS: f64 = 1000.0;
 const COMMITTED: u64 = 3;
-/// Requests that are asked once more, a second.
+/// Repeated requests per second.
 const REPEATS: f64 = 1000.0;
-/// Repeated so many requests later: 20 ms.
+/// The distance of a repetition in requests: 20 ms.
 const LATER: u64 = 20;
 
-/// Until it is told to end.
+/// The running background load.
 pub(crate) struct Background {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Beside>,
     daemons: Vec<Lottery>,
 }
 
-/// What was sent beside the requests that are counted.
+/// The datagrams of the background load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Beside {
     reports: u64,
     fallbacks: u64,
     commits: u64,
     repeats: u64,
-    /// What came back for those.
+    /// The answers to those.
     answers: u64,
-    /// Daemons that said who is there.
+    /// The number of daemons that exchange gossip.
     daemons: usize,
     seconds: f64,
 }
@@ -58,7 +58,7 @@ impl Background {
             let (stop, keys) = (Arc::clone(&stop), keys.clone());
             std::thread::spawn(move || others(daemon, members, &keys, &stop))
         };
-        // Each at an address of its own, as they would be: what one may say is bounded by its address.
+        // Each has an address of its own, as in a real cluster: limits apply by address.
         let place = |number: u16| SocketAddr::from(([127, 1, (number >> 8) as u8, number as u8], 0));
         let daemons = (1..members).map(|number| {
             let mut settings = settings(members + number, place(number), keys);
@@ -68,7 +68,7 @@ impl Background {
         Self { stop, thread, daemons: daemons.collect() }
     }
 
-    /// What there was.
+    /// Ends the background load and returns its counts.
     pub(crate) fn end(self) -> Beside {
         self.stop.store(true, Ordering::Relaxed);
         let beside = self.thread.join().unwrap();
@@ -103,7 +103,7 @@ impl fmt::Display for Beside {
     }
 }
 
-/// The others, from one address each for members and for clients.
+/// Simulates the others, from one address for members and one for clients.
 fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> Beside {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -116,7 +116,7 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> B
     let mut send = |socket: &UdpSocket, message: &dyn Fn(&mut Vec<u8>)| {
         out.clear();
         message(&mut out);
-        // What the daemon has no room for is lost, as it would be.
+        // Datagrams that do not fit into the daemon's buffer are lost, as in a real cluster.
         let _ = socket.send_to(&out, daemon);
     };
     while !stop.load(Ordering::Relaxed) {
@@ -164,7 +164,7 @@ fn others(daemon: SocketAddr, members: u16, keys: &Keys, stop: &AtomicBool) -> B
     Beside { seconds: begin.elapsed().as_secs_f64(), ..beside }
 }
 
-/// The next report of one of them.
+/// Returns the next report of one of them.
 fn report(sent: u64, all: u64) -> Report {
     let (member, seq) = (2 + (sent % all) as u16, (sent / all) as u32 + 1);
     // Loads change, and most weights with them.
@@ -174,7 +174,7 @@ fn report(sent: u64, all: u64) -> Report {
     Report { member, incarnation: 1, seq, state, digest: 1, services, ids, heard: vec![] }
 }
 
-/// Who they are, part by part.
+/// Returns the members, part by part.
 fn table(members: u16, address: SocketAddr) -> Vec<Vec<Listed>> {
     let listed = (2..=members).map(|member| {
         let endpoint = SocketAddr::from(([10, 0, (member >> 8) as u8, member as u8], 80));

@@ -1,15 +1,24 @@
-//! How many requests a lottery daemon answers, what an answer costs it, and how long its clients wait: one daemon with its socket
-//! on loopback among `members`. What goes on beside that is in `background.rs`: the others report as real ones do, clients ask again
-//! and all at once, and as many real daemons say who is there.
+//! Measures the answers of a lottery daemon per second, the cost of an answer, and the delay that clients
+//! see: one daemon with its socket on loopback among `members`. `background.rs` produces the load beside
+//! that. The other members report as real ones do, clients repeat requests and ask all daemons, and as many
+//! real daemons exchange gossip.
 //!
-//! `make bench-lottery` runs it. Four phases of `seconds` each: no requests but those beside it (what housekeeping costs), as many as are answered (a
-//! window of 128 without an answer), half of that, sent evenly, and the same at a server that sends everything back, which shows what
-//! the daemon adds. What goes on beside goes on in all four. The daemon's processor time is its thread's own, so that others on the
-//! machine do not count. Nor are they to count in how long clients wait (`place.rs`): the daemon, or that server, has the last core for
-//! itself, everybody else the rest; and an answer has come when the kernel says that it did, not when the client had a core to see
-//! it. The share of a processor that the client takes says whether it was the limit; of what is lost it is said at whose socket.
+//! `make bench-lottery` runs it. There are four phases of `seconds` each, with the background load in all of
+//! them:
 //!
-//! The end says whether the targets are met (`verdict.rs`); the exit code is 1 if one is not. `--out FILE` writes the numbers.
+//! * no measured requests: the cost of housekeeping;
+//! * as many requests as are answered, with a window of 128 outstanding ones;
+//! * half of that rate, evenly spaced;
+//! * the same rate at a server that echoes everything, which shows the delay that the daemon adds.
+//!
+//! The daemon's processor time is that of its thread, so that other processes do not count. Nor should they
+//! affect the delays (`place.rs`). The daemon, or the echo server, has the last core for itself, and all
+//! others share the rest. An answer's time of arrival is the kernel's timestamp, not the time when the client
+//! had a core to read it. The client's share of a processor shows whether it was the limit, and lost
+//! datagrams are counted at each socket.
+//!
+//! The end shows whether the targets are met (`verdict.rs`); the exit code is 1 if one is not. `--out FILE`
+//! writes the figures.
 
 #![expect(clippy::print_stdout, reason = "it prints a table")]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot go on has failed")]
@@ -35,7 +44,7 @@ use rustix::time::{ClockId, clock_gettime};
 use verdict::Found;
 
 const SERVICE: u32 = 80;
-/// Requests without an answer in the phase of as many as are answered.
+/// The outstanding requests in the phase at full load.
 const WINDOW: u64 = 128;
 
 fn main() -> ExitCode {
@@ -61,9 +70,9 @@ fn main() -> ExitCode {
     let background = Background::start(daemon, members, &keys);
     let stop = Arc::new(AtomicBool::new(false));
     let (echo, echoes, server) = echo(&stop);
-    // When all others have been started: threads take this after who starts them.
+    // After the start of all others: new threads inherit the priority.
     place::first();
-    // Until all are known and drawn from.
+    // Until all members are known and take part in the draw.
     std::thread::sleep(Duration::from_secs(3));
 
     println!(
@@ -92,7 +101,7 @@ fn main() -> ExitCode {
     verdict::say(&Found { members, seconds: time.as_secs(), quiet, full, half, echo, beside }, out.as_deref())
 }
 
-/// Of the daemon that is measured, or of one that only says who is there.
+/// Returns the settings of the measured daemon, or of one that only exchanges gossip.
 fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
     Settings {
         member,
@@ -102,7 +111,7 @@ fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
         peers: Vec::new(),
         multicast: None,
         keys: keys.clone(),
-        // Others than the first do nothing that clients could want.
+        // Only the first has a service for clients.
         services: (member == 1)
             .then(|| Service {
                 name: "web".into(),
@@ -120,8 +129,8 @@ fn settings(member: u16, listen: SocketAddr, keys: &Keys) -> Settings {
     }
 }
 
-/// Somebody who asks, from one socket. What is asked is sealed before the time counts, so that what the client does itself is little
-/// beside what the daemon does.
+/// A client with one socket. It seals the requests before the measurement, so that its own work is small
+/// beside the daemon's.
 struct Client {
     socket: Stamped,
     asked: SocketAddr,
@@ -129,13 +138,13 @@ struct Client {
     turn: u64,
 }
 
-/// What came of a phase.
+/// The results of a phase.
 struct Phase {
-    /// Per second.
+    /// Answers per second.
     answers: f64,
-    /// Of the daemon's thread, seconds.
+    /// The processor time of the daemon's thread per answer, in seconds.
     cpu_per_answer: f64,
-    /// How long the client waited, milliseconds.
+    /// The delays at the client, in milliseconds.
     p50: f64,
     p99: f64,
     p999: f64,
@@ -147,12 +156,13 @@ impl Client {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(asked).unwrap();
         socket.set_nonblocking(true).unwrap();
-        // As far as the system allows: what is lost is to be lost by the daemon. Where it was lost is said.
+        // As far as the system allows: datagrams should be lost at the daemon. The output shows where they
+        // were lost.
         socket2::SockRef::from(&socket).set_recv_buffer_size(4 << 20).unwrap();
         Self { socket: Stamped::new(socket), asked, keys, turn: 0 }
     }
 
-    /// So many requests, one after another, all of the same length.
+    /// Seals consecutive requests, all of the same length.
     fn sealed(&mut self, count: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(count * LENGTH);
         for _ in 0..count {
@@ -165,7 +175,8 @@ impl Client {
         out
     }
 
-    /// Asks for so long, at a rate or as fast as answers come; `thread` is whose processor time counts.
+    /// Sends requests for this time, at a rate or as fast as answers arrive; `thread` is the one whose
+    /// processor time counts.
     fn phase(&mut self, name: &str, thread: &str, time: Duration, rate: Option<f64>) -> Phase {
         let first = self.turn;
         let most = rate.unwrap_or(FASTEST) * time.as_secs_f64();
@@ -178,7 +189,7 @@ impl Client {
         while begin.elapsed() < time || (sent_at.len() > waits.len() && quiet.elapsed() < LOST) {
             let may = match rate {
                 Some(rate) => (begin.elapsed().min(time).as_secs_f64() * rate) as u64,
-                // What is lost makes no room, until nothing has come for a while.
+                // Lost datagrams occupy the window until nothing has arrived for a while.
                 None if begin.elapsed() < time && quiet.elapsed() > LOST => sent_at.len() as u64 + WINDOW,
                 None if begin.elapsed() < time => waits.len() as u64 + WINDOW,
                 None => 0,
@@ -192,14 +203,14 @@ impl Client {
                 }
                 idle = false;
                 sent_at.push(sent);
-                // Answers are not to wait for requests.
+                // Answers must not wait for requests.
                 if sent_at.len().is_multiple_of(32) {
                     break;
                 }
             }
             while let Some((len, came)) = self.socket.receive(&mut buffer) {
-                // The client's time is the number of the request, at the same place in both; only now and then is an
-                // answer opened.
+                // The client's time is the number of the request, at a fixed offset in both kinds of
+                // datagrams. Only a sample of the answers is opened.
                 let place = if len == LENGTH && buffer[3] == REQUEST { ECHOED } else { ANSWERED };
                 let number = u32::from_be_bytes(buffer[place..place + 4].try_into().unwrap());
                 if number.is_multiple_of(1024) && place == ANSWERED {
@@ -212,10 +223,10 @@ impl Client {
                 idle = false;
             }
             match rate {
-                // So that its processor time says how much of the machine it needed.
+                // Otherwise its processor time would not show its share of the machine.
                 None if idle => self.socket.wait(Duration::from_millis(1)),
                 None => {}
-                // The others want its core, too.
+                // The others need its core, too.
                 Some(_) => std::thread::sleep(PAUSE),
             }
         }
@@ -251,19 +262,19 @@ impl Client {
     }
 }
 
-/// Bytes of a request, and where its number is in it and in an answer; the type of a request.
+/// The length of a request, the offsets of its number in it and in an answer, and the type of a request.
 const LENGTH: usize = 128;
 const ECHOED: usize = 26;
 const ANSWERED: usize = 45;
 const REQUEST: u8 = 1;
 
-/// Between two looks at how many are due.
+/// The pause between two checks for due requests.
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// More than are answered in a second.
+/// An upper bound on the answers per second.
 const FASTEST: f64 = 250_000.0;
 
-/// Sends everything back, which is the least that a server can do: what a daemon takes beyond that it adds.
+/// Echoes everything, which is the minimum that a server can do: the difference is the daemon's cost.
 fn echo(stop: &Arc<AtomicBool>) -> (SocketAddr, String, std::thread::JoinHandle<()>) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -281,7 +292,7 @@ fn echo(stop: &Arc<AtomicBool>) -> (SocketAddr, String, std::thread::JoinHandle<
     (address, name.clone(), thread)
 }
 
-/// Datagrams that the kernel had no room for at the socket of this address.
+/// Returns the number of datagrams that did not fit into the buffer of the socket with this address.
 fn drops(address: SocketAddr) -> u64 {
     let port = format!(":{:04X}", address.port());
     let text = std::fs::read_to_string("/proc/net/udp").unwrap();
@@ -294,7 +305,7 @@ fn drops_since(address: SocketAddr, before: u64) -> u64 {
     drops(address).saturating_sub(before)
 }
 
-/// What did not come in this time is lost.
+/// The time after which a missing answer counts as lost.
 const LOST: Duration = Duration::from_millis(500);
 
 fn request(id: u64, mode: Mode, attempt: u8, client_time: u32) -> Request {
@@ -316,13 +327,13 @@ fn threads() -> BTreeSet<String> {
     tasks.map(|task| task.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn used_here() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Processor time of a thread.
+/// Returns the processor time of a thread.
 fn used(thread: &str) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap();
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())

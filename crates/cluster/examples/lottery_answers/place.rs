@@ -1,5 +1,5 @@
-//! Who computes where, and when an answer came: the waits that are counted are to be the daemon's, not waits for a core of a machine
-//! that carries a hundred daemons and a client besides.
+//! The assignment of cores, and timestamps of answers. The measured delays should be the daemon's, without
+//! waits for a core of a machine that also runs a hundred daemons and a client.
 
 use std::fmt;
 use std::io::IoSliceMut;
@@ -14,12 +14,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 
-/// The clock by which the kernel stamps datagrams.
+/// Returns the time of the clock that the kernel uses for timestamps.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }
 
-/// The last core for whom is measured, the others for everybody else; nothing to divide where there is one only.
+/// The last core for the measured thread, and the others for the rest; `None` if there is only one core.
 pub(crate) struct Cores(Option<(CpuSet, CpuSet)>);
 
 impl Cores {
@@ -42,7 +42,7 @@ impl Cores {
         self.put(thread, |(alone, _)| alone);
     }
 
-    /// Puts it back among the others.
+    /// Puts a thread back on the other cores.
     pub(crate) fn beside(&self, thread: &str) {
         self.put(thread, |(_, beside)| beside);
     }
@@ -63,12 +63,12 @@ impl fmt::Display for Cores {
     }
 }
 
-/// The calling thread comes before others on its core, if the system allows.
+/// Raises the priority of the calling thread, if the system allows.
 pub(crate) fn first() {
     let _ = setpriority_process(Some(gettid()), -15);
 }
 
-/// A socket whose datagrams have the time at which the kernel had them.
+/// A socket whose datagrams have the kernel's timestamps of arrival.
 pub(crate) struct Stamped {
     socket: UdpSocket,
     room: Vec<u8>,
@@ -84,12 +84,12 @@ impl Stamped {
         self.socket.local_addr().unwrap()
     }
 
-    /// False if there is no room for it.
+    /// Sends a datagram. Returns `false` if the buffer is full.
     pub(crate) fn send(&self, bytes: &[u8]) -> bool {
         self.socket.send(bytes).is_ok()
     }
 
-    /// The next datagram's length and when it came, if one has.
+    /// Returns the next datagram's length and its time of arrival, if one has arrived.
     pub(crate) fn receive(&mut self, buffer: &mut [u8]) -> Option<(usize, Duration)> {
         let mut parts = [IoSliceMut::new(buffer)];
         let fd = self.socket.as_raw_fd();
@@ -105,7 +105,7 @@ impl Stamped {
         Some((message.bytes, came.unwrap()))
     }
 
-    /// Until something comes, or so long.
+    /// Waits until a datagram arrives, for at most this time.
     pub(crate) fn wait(&self, most: Duration) {
         let mut one = [PollFd::new(&self.socket, PollFlags::IN)];
         let wait = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };

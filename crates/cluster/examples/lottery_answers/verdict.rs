@@ -1,4 +1,4 @@
-//! The targets, and whether they are met; the numbers as a file beside those of the other measurements.
+//! The targets and the results; the figures go to a file beside those of the other measurements.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 use crate::Phase;
 use crate::background::Beside;
 
-/// Answers a second of one core, by the processor time of an answer where as many are given as can be.
+/// The minimum number of answers per second and core, by the processor time of an answer at full load.
 const ANSWERS: f64 = 150_000.0;
-/// Milliseconds that the daemon adds to the 99th percentile at half of what it answers.
+/// The maximum increase of the 99th percentile at half load, in milliseconds.
 const ADDED: f64 = 1.0;
 
-/// What was measured.
+/// The results of the measurement.
 pub(crate) struct Found {
     pub(crate) members: u16,
     pub(crate) seconds: u64,
-    /// Share of a core that housekeeping takes.
+    /// The share of a core that housekeeping takes.
     pub(crate) quiet: f64,
     pub(crate) full: Phase,
     pub(crate) half: Phase,
@@ -34,7 +34,7 @@ impl Found {
         (self.half.p99 - self.echo.p99).max(0.0)
     }
 
-    /// Each target, what was found, and whether that meets it.
+    /// Returns each target with its result, and whether it is met.
     fn verdicts(&self) -> [(String, bool); 2] {
         let (answers, added) = (self.per_core(), self.added());
         [
@@ -67,7 +67,7 @@ impl Found {
     }
 }
 
-/// Says it, and writes it down if it is to be.
+/// Prints the results, and writes them to the file if there is one.
 pub(crate) fn say(found: &Found, out: Option<&Path>) -> ExitCode {
     let verdicts = found.verdicts();
     for (says, met) in &verdicts {

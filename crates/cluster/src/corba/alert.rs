@@ -1,9 +1,9 @@
-//! Load alerts that are called when a member is to send its clients away, or need not any more
+//! Load alerts, called when a member should shed its clients and when it need not any more
 //! (`CosLoadBalancing::LoadAlert`), each by a task of its own.
 //!
-//! What is wanted and what was said are kept apart: a call that fails is made again, later each time, until it succeeds
-//! or what is wanted changes. While an alert lasts it is said again every few seconds, so that a member that was started
-//! again meanwhile hears of it.
+//! The wanted state and the last acknowledged one are separate. A failed call is repeated with a growing
+//! pause until it succeeds or the wanted state changes. While an alert lasts it is repeated every few
+//! seconds, so that a restarted member receives it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,23 +18,23 @@ use tokio::time::{sleep, timeout};
 use super::Location;
 use super::invoke::invoke;
 
-/// Between two calls that fail, at first and at most.
+/// The pause after a failed call, at first and at most.
 const WAITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// Between two that say that an alert lasts.
+/// The interval at which a lasting alert is repeated.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// A load alert that is called until this is dropped.
+/// A load alert, called until this is dropped.
 #[derive(Debug)]
 pub(super) struct Alert {
     pub(super) object: Ior,
     wanted: watch::Sender<bool>,
-    /// Did the last call fail?
+    /// Whether the last call failed.
     lost: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
 impl Alert {
-    /// For an object that has not been told anything yet.
+    /// Starts the task for an object that has not been called yet.
     pub(super) fn start(runtime: &Handle, location: Location, object: Ior) -> Self {
         let lost = Arc::new(AtomicBool::new(false));
         let (wanted, changes) = watch::channel(false);
@@ -42,12 +42,12 @@ impl Alert {
         Self { object, wanted, lost, task: task.abort_handle() }
     }
 
-    /// From now on the member is to send its clients away, or not.
+    /// Sets whether the member should shed its clients.
     pub(super) fn want(&self, alerted: bool) {
         self.wanted.send_replace(alerted);
     }
 
-    /// Whether another may take its place: the last call to it failed.
+    /// Returns `true` if another object may replace this one: the last call to it failed.
     pub(super) fn lost(&self) -> bool {
         self.lost.load(Relaxed)
     }
@@ -65,14 +65,14 @@ async fn tell(location: Location, object: Ior, mut wanted: watch::Receiver<bool>
     loop {
         let alerted = *wanted.borrow_and_update();
         if !alerted && !said {
-            // Nothing to say until something changes.
+            // There is nothing to send until the state changes.
             if wanted.changed().await.is_err() {
                 return;
             }
             wait = WAITS.0;
             continue;
         }
-        // A call that failed may have been heard: the opposite has to be said then, too.
+        // A failed call may have been received, so the opposite must be sent then, too.
         let operation = if alerted { "enable_alert" } else { "disable_alert" };
         let outcome = invoke(&object, operation, |_| Ok(())).await;
         let before = lost.swap(outcome.is_err(), Relaxed);

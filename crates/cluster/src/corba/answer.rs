@@ -1,4 +1,4 @@
-//! What comes of an operation of the load manager, as a reply says it.
+//! Encodes the results of the load manager's operations as replies.
 
 use plimsoll_wire::giop::write::{self, Form};
 use plimsoll_wire::giop::{Any, Ior, Status, SystemException, Writer};
@@ -7,7 +7,7 @@ use super::Location;
 use super::call::Loads;
 use super::properties::Property;
 
-/// What comes of an operation.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     Nothing,
@@ -18,11 +18,11 @@ pub(super) enum Answer {
     Locations(Vec<Location>),
     Number(u64),
     Properties(Vec<Property>),
-    /// A new group and what it is deleted by.
+    /// A new group and the handle for its deletion.
     Created(Ior, Any),
 }
 
-/// Why nothing comes of it.
+/// The failure of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fault {
     User(Raised),
@@ -30,7 +30,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The exception, by its name.
+    /// Returns the name of the exception.
     pub(super) fn name(&self) -> String {
         let said = match self {
             Self::User(raised) => format!("{raised:?}"),

@@ -1,16 +1,16 @@
-//! The operations of the load manager: what is asked, read from a request.
+//! Parses requests into the operations of the load manager.
 
 use plimsoll_wire::giop::{Any, BadGiop, Ior, Reader, SystemException};
 
 use super::Location;
 use super::properties::Property;
 
-/// Loads at once.
+/// The maximum number of loads in one call.
 const LOADS: usize = 32;
-/// Longest repository id.
+/// The maximum length of a repository ID.
 const ID: usize = 1024;
 
-/// What is asked.
+/// An operation with its arguments.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Call {
     IsA(Vec<u8>),
@@ -48,7 +48,8 @@ impl Call {
     /// Reads an operation's arguments.
     ///
     /// # Errors
-    /// What the client is told: there is no such operation, it does nothing here, or its arguments are no such.
+    /// The exception for the client: the operation does not exist, is not implemented, or its arguments are
+    /// malformed.
     pub(super) fn read(operation: &[u8], reader: &mut Reader<'_>) -> Result<Self, SystemException<'static>> {
         let mut arguments = Arguments(reader);
         let call = match operation {
@@ -93,10 +94,10 @@ impl Call {
     }
 }
 
-/// Reads `sequence<Load>`.
+/// Reads `sequence<Load>`. Returns `Ok(None)` if it is too long, or a value is not a finite number.
 ///
 /// # Errors
-/// It is not all there. `Ok(None)` if it is too long, or a value is no finite number.
+/// It is incomplete.
 pub(super) fn loads(reader: &mut Reader<'_>) -> Result<Option<Loads>, BadGiop> {
     let count = reader.count(8)?;
     if count > LOADS {
@@ -107,7 +108,8 @@ pub(super) fn loads(reader: &mut Reader<'_>) -> Result<Option<Loads>, BadGiop> {
 }
 
 impl Call {
-    /// The operation and what it is done to, if it changes something. Loads are no change: they are many, and say how things are.
+    /// Returns the operation and its target, if it is a change. Load reports are not: they are frequent, and
+    /// describe the state.
     pub(super) fn changes(&self) -> Option<(&'static str, Option<String>)> {
         let at = |location: &Location| Some(location.text().to_owned());
         let of = |group: &Ior, location: &Location| {
@@ -170,12 +172,12 @@ impl Arguments<'_, '_> {
         Property::read_all(self.0).map_err(unread)?.ok_or(SystemException::BAD_PARAM)
     }
 
-    /// A reference to a group, which may be anything: it is looked for, not called.
+    /// Reads a reference to a group, which may be any reference: it is looked up, not called.
     fn group(&mut self) -> Result<Ior, SystemException<'static>> {
         Ior::read(self.0).map_err(unread)
     }
 
-    /// A reference to an object that can be called.
+    /// Reads a reference to an object that can be called.
     fn object(&mut self) -> Result<Ior, SystemException<'static>> {
         let object = self.group()?;
         if object.iiop().is_some() { Ok(object) } else { Err(SystemException::BAD_PARAM) }

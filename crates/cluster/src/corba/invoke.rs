@@ -1,4 +1,4 @@
-//! Calls of other people's objects: one connection, one request, one reply, within a time.
+//! Calls to external objects: one connection, one request, one reply, with a time limit.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// For a call as a whole.
+/// The time limit of a call as a whole.
 pub(super) const LIMIT: Duration = Duration::from_secs(2);
-/// Longest reply, bytes.
+/// The maximum length of a reply, in bytes.
 const REPLY: usize = 64 << 10;
-/// Times that an object may say that it is elsewhere.
+/// The maximum number of redirections to another reference.
 const FORWARDS: usize = 4;
 
 const ID: u32 = 1;
 
-/// Calls an operation without arguments; `read` is given its result.
+/// Calls an operation without arguments; `read` decodes its result.
 ///
 /// # Errors
-/// Why nothing came of it, for a person.
+/// Returns the reason of the failure, for people.
 pub(super) async fn invoke<T>(
     object: &Ior,
     operation: &str,
@@ -62,7 +62,7 @@ async fn follow<T>(
     Err("it is said to be elsewhere again and again".into())
 }
 
-/// Sends a request and waits for the reply, as a whole message.
+/// Sends a request and waits for the complete reply.
 async fn ask(profile: &IiopProfile, operation: &str) -> Result<Vec<u8>, String> {
     let mut stream = connect(profile).await?;
     let mut out = Vec::new();
@@ -92,14 +92,14 @@ async fn ask(profile: &IiopProfile, operation: &str) -> Result<Vec<u8>, String> 
     }
 }
 
-/// Connects to the first of its addresses that takes it.
+/// Connects to the first reachable address.
 async fn connect(profile: &IiopProfile) -> Result<TcpStream, String> {
     let mut last = "it has no address".to_owned();
     for place in profile.places().take(4) {
         let host = place.host.trim_start_matches('[').trim_end_matches(']');
         match TcpStream::connect((host, place.port)).await {
             Ok(stream) => {
-                // A request that waits to be sent with others is only later.
+                // A delay to combine requests would add only latency.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }

@@ -1,13 +1,13 @@
-//! Locations: where members are, as names of the naming service's kind (sequences of id and kind).
+//! Locations of members, as names of the naming service's kind (sequences of ID and kind).
 
 use std::fmt;
 
 use plimsoll_wire::giop::{BadGiop, Reader, Writer};
 
-/// Longest location, bytes of its text.
+/// The maximum length of a location's text, in bytes.
 const LONGEST: usize = 255;
 
-/// Where a member is. Two are the same if their texts are.
+/// The location of a member. Two are equal if their texts are.
 #[derive(Clone, Debug)]
 pub struct Location {
     parts: Vec<(String, String)>,
@@ -15,18 +15,18 @@ pub struct Location {
 }
 
 impl Location {
-    /// The one that a text stands for: one part, without a kind.
+    /// Creates the location with this text: one part, without a kind.
     pub fn new(text: &str) -> Self {
         Self { parts: vec![(text.to_owned(), String::new())], text: text.to_owned() }
     }
 
-    /// Its parts with `/` between them, each its id, or `id.kind` if it has a kind. What is a separator within a part
-    /// is not marked as such: a location is compared, never taken apart.
+    /// Returns the parts with `/` between them, each its ID, or `id.kind` if it has a kind. Separators within
+    /// a part are not escaped: locations are compared, never parsed.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Reads one; `None` for one that is empty, too long, or no text that can be shown.
+    /// Reads a location; `None` if it is empty, too long, or not printable text.
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, BadGiop> {
         let mut parts = Vec::new();
         for _ in 0..reader.count(8)? {

@@ -1,11 +1,11 @@
-//! Properties of groups: names with values of any type, and what of them means something here.
+//! Properties of groups: names with values of any type, and the ones that this balancer supports.
 
 use plimsoll_wire::giop::{Any, BadGiop, Reader, Writer};
 
 use super::answer::Raised;
 use super::{Location, StrategyInfo};
 
-/// Properties at once.
+/// The maximum number of properties in one call.
 pub(super) const MOST: usize = 64;
 
 const STYLE: &str = "org.omg.PortableGroup.MembershipStyle";
@@ -13,19 +13,19 @@ const INITIAL: &str = "org.omg.PortableGroup.InitialNumberMembers";
 const MINIMUM: &str = "org.omg.PortableGroup.MinimumNumberMembers";
 const FACTORIES: &str = "org.omg.PortableGroup.Factories";
 const STRATEGY: &str = "org.omg.CosLoadBalancing.StrategyInfo";
-/// Some versions of the tools say it without the organisation.
+/// Some versions of the tools omit the organisation.
 const STRATEGY_TOO: &str = "CosLoadBalancing.StrategyInfo";
 
 /// A property.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Property {
-    /// A name of the naming service's kind, as locations are.
+    /// The name, in the naming service's format like locations.
     pub(super) name: Location,
     pub(super) value: Any,
 }
 
 impl Property {
-    /// Reads a sequence of them; `None` if one has no name, or there are too many.
+    /// Reads a sequence of properties; `None` if one has no valid name, or there are too many.
     pub(super) fn read_all(reader: &mut Reader<'_>) -> Result<Option<Vec<Self>>, BadGiop> {
         let mut all = Vec::new();
         for _ in 0..reader.count(8)? {
@@ -52,21 +52,21 @@ impl Property {
     }
 }
 
-/// Those of `defaults` that `own` does not say otherwise, and those of `own`.
+/// Returns the properties of `own`, and those of `defaults` that `own` does not override.
 pub(super) fn merged(defaults: &[Property], own: &[Property]) -> Vec<Property> {
     let other = |property: &&Property| own.iter().all(|one| one.name != property.name);
     defaults.iter().filter(other).chain(own).cloned().collect()
 }
 
-/// The strategy that a group is to have by its properties; `None` if they do not say. Members are added by the
-/// application, whatever the properties say of how many there should be.
+/// Returns the strategy in a group's properties; `None` if there is none. The application adds the members,
+/// so properties about their number have no effect.
 pub(super) fn strategy(properties: &[Property]) -> Result<Option<StrategyInfo>, Raised> {
     let mut strategy = None;
     for property in properties {
         match property.name.text() {
             STYLE => match property.value.whole() {
                 Some(0) => {}
-                // Members that the load manager makes itself by factories: there are none.
+                // The load manager would create such members by factories, which it does not support.
                 Some(1) => return Err(Raised::CannotMeetCriteria(property.clone())),
                 _ => return Err(Raised::InvalidProperty(property.clone())),
             },
@@ -84,7 +84,7 @@ pub(super) fn strategy(properties: &[Property]) -> Result<Option<StrategyInfo>, 
     Ok(strategy)
 }
 
-/// struct StrategyInfo { string name; Properties props; }
+/// Decodes `struct StrategyInfo { string name; Properties props; }`.
 fn info(value: &Any) -> Option<StrategyInfo> {
     let Any::Struct(members) = value else { return None };
     let [Any::Text(name), Any::List(properties)] = members.as_slice() else { return None };

@@ -1,4 +1,5 @@
-//! Load monitors that are asked for their loads (`CosLoadBalancing::LoadMonitor`), each by a task of its own.
+//! Load monitors that are polled for their loads (`CosLoadBalancing::LoadMonitor`), each by a task of its
+//! own.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -15,17 +16,18 @@ use super::call::loads;
 use super::invoke::invoke;
 use super::servant::Servant;
 
-/// A monitor that is asked until this is dropped.
+/// A monitor, polled until this is dropped.
 #[derive(Debug)]
 pub(super) struct Monitor {
     pub(super) object: Ior,
-    /// Did it not answer the last time?
+    /// Whether the last poll failed.
     lost: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
 impl Monitor {
-    /// Asks at once, and then once per interval; each wait is varied by a tenth, so that monitors are not asked in step.
+    /// Polls at once, and then once per interval. Each pause has a jitter of a tenth, so that monitors are
+    /// not polled in step.
     pub(super) fn start(
         runtime: &Handle,
         servant: Weak<Servant>,
@@ -38,7 +40,7 @@ impl Monitor {
         Self { object, lost, task: task.abort_handle() }
     }
 
-    /// Whether another may take its place: it did not answer the last time.
+    /// Returns `true` if another monitor may replace this one: the last poll of it failed.
     pub(super) fn lost(&self) -> bool {
         self.lost.load(Relaxed)
     }

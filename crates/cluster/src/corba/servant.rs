@@ -1,4 +1,4 @@
-//! The load manager itself: loads, monitors and alerts by location, and groups as the desk knows them.
+//! The load manager object: loads, monitors and alerts by location, and the desk's groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,16 +17,16 @@ use super::pull::Monitor;
 use super::{Deed, Desk, Location, ObjectGroup, Refusal};
 use crate::lock;
 
-/// Locations with loads, with monitors and with alerts: each so many.
+/// The maximum number of locations with loads, with monitors, and with alerts.
 const LOCATIONS: usize = 1024;
-/// Groups that clients make: each has a socket for each core.
+/// The maximum number of groups that clients create: each has a socket for each core.
 const GROUPS: usize = 256;
-/// Loads of a location may make room for those of another after so long.
+/// The age at which the loads of a location may be replaced by those of another.
 const STALE: Duration = Duration::from_secs(60);
-/// How often it is looked who is under alert.
+/// The interval of queries for the locations under alert.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Types of the object.
+/// The object's types.
 const TYPES: [&[u8]; 5] = [
     b"IDL:tao.lb/CosLoadBalancing/LoadManager:1.0",
     b"IDL:omg.org/PortableGroup/PropertyManager:1.0",
@@ -40,7 +40,7 @@ const NAMES: [&str; 5] = ["load_average", "disk", "memory", "network", "requests
 
 type Outcome = Result<Answer, Fault>;
 
-/// The object.
+/// The load manager object.
 pub(super) struct Servant {
     desk: Arc<dyn Desk>,
     interval: Duration,
@@ -50,14 +50,14 @@ pub(super) struct Servant {
 
 #[derive(Default)]
 struct State {
-    /// By the text of the location, like all that follows.
+    /// By the text of the location, as in the following maps.
     loads: BTreeMap<String, (Loads, Instant)>,
     monitors: BTreeMap<String, Monitor>,
     alerts: BTreeMap<String, Alert>,
-    /// Locations that the desk said were under alert when it was last asked.
+    /// The locations under alert in the desk's last response.
     alerted: BTreeSet<String>,
     defaults: Vec<Property>,
-    /// What groups that clients made were made with, by their number.
+    /// The properties of the groups that clients created, by their number.
     made: BTreeMap<u64, Vec<Property>>,
 }
 
@@ -66,14 +66,14 @@ impl Servant {
         Arc::new(Self { desk, interval, runtime, state: Mutex::default() })
     }
 
-    /// Does what is asked from there, on a thread that may wait.
+    /// Performs an operation for a client, on a thread that may block.
     pub(super) async fn perform(self: &Arc<Self>, from: SocketAddr, call: Call) -> Outcome {
         let own = Arc::clone(self);
         let done = self.runtime.spawn_blocking(move || own.noted(from, call)).await;
         done.unwrap_or(Err(Fault::System(SystemException::INTERNAL)))
     }
 
-    /// Does it; what changes something is written down before and after.
+    /// Performs an operation; changes are recorded before and after.
     pub(super) fn noted(self: &Arc<Self>, from: SocketAddr, call: Call) -> Outcome {
         let Some((operation, target)) = call.changes() else { return self.answer(call) };
         let deed = Deed { from, operation, target };
@@ -87,14 +87,14 @@ impl Servant {
         outcome
     }
 
-    /// Takes what a monitor said.
+    /// Records the loads from a monitor.
     pub(super) async fn pulled(self: &Arc<Self>, location: Location, loads: Loads) {
         let own = Arc::clone(self);
-        // That there is no room for them has no one to hear it.
+        // Without room for them there is no caller to notify.
         let _ = self.runtime.spawn_blocking(move || own.push(&location, loads)).await;
     }
 
-    /// Passes on, for ever, what changes in who is under alert.
+    /// Forwards changes of the locations under alert, forever.
     pub(super) async fn follow_alerts(self: &Arc<Self>) {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -167,7 +167,7 @@ impl Servant {
         }
     }
 
-    /// Operations that have to do with groups.
+    /// Performs the operations on groups.
     fn of_groups(&self, call: Call) -> Outcome {
         match call {
             Call::Properties(group) => {
@@ -249,7 +249,7 @@ impl Servant {
             _ => {}
         }
         let text = location.text().to_owned();
-        // Is it under alert already? The next look finds out, and tells it.
+        // If the location is already under alert, the next query finds it and calls the alert.
         state.alerted.remove(&text);
         let alert = Alert::start(&self.runtime, location, object);
         state.alerts.insert(text, alert);
@@ -292,7 +292,7 @@ impl Servant {
         Ok(Answer::Created(reference, Any::ULong(number)))
     }
 
-    /// The group that a reference is one to: of those that are known, the one with its key.
+    /// Returns the known group with the key of a reference.
     fn group(&self, reference: &Ior) -> Result<ObjectGroup, Fault> {
         let key = reference.iiop().ok_or(Raised::ObjectGroupNotFound)?.key;
         let same = |group: &ObjectGroup| {
@@ -307,7 +307,7 @@ impl Servant {
     }
 }
 
-/// Loads by name. The first is also `load`: it is the one that TAO's own strategies go by.
+/// Names the loads. The first one is also `load`: TAO's own strategies use it.
 fn named(loads: &Loads) -> Vec<(String, f64)> {
     let name = |id: u32| {
         let known = usize::try_from(id).ok().and_then(|id| NAMES.get(id));
@@ -317,7 +317,8 @@ fn named(loads: &Loads) -> Vec<(String, f64)> {
     first.into_iter().chain(loads.iter().map(|(id, value)| (name(*id), f64::from(*value)))).collect()
 }
 
-/// A refusal as the client hears it. The reason is for whoever runs the balancer: there is no place for it in the reply.
+/// Converts a refusal to the client's exception. The reason is logged for the operator: the reply has no
+/// field for it.
 fn told(operation: &str, why: Refusal) -> Fault {
     let raised = match why {
         Refusal::NoGroup => Raised::ObjectGroupNotFound,

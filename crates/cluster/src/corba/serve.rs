@@ -1,4 +1,4 @@
-//! The load manager's connections: requests are taken one after the other on each, within bounds.
+//! The load manager's connections: each handles one request after the other, within limits.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,18 +20,18 @@ use super::answer::{self, Fault};
 use super::call::Call;
 use super::servant::Servant;
 
-/// Connections at once; more are closed.
+/// The maximum number of connections; further ones are closed.
 const CONNECTIONS: usize = 256;
-/// Longest message, bytes, its fragments together.
+/// The maximum length of a message with all its fragments, in bytes.
 const MESSAGE: usize = 256 << 10;
-/// Messages in fragments at once on a connection.
+/// The maximum number of fragmented messages in progress on a connection.
 const FRAGMENTED: usize = 8;
-/// Between two requests; a client that comes back later connects anew.
+/// The maximum time between two requests; later ones need a new connection.
 const IDLE: Duration = Duration::from_secs(600);
-/// For a message that has begun to arrive, and for a reply to be taken.
+/// The time limit for the rest of a message, and for sending a reply.
 const STALL: Duration = Duration::from_secs(10);
 
-/// Serves for ever.
+/// Serves forever.
 pub(super) async fn serve(listener: &TcpListener, servant: &Arc<Servant>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -41,7 +41,8 @@ pub(super) async fn serve(listener: &TcpListener, servant: &Arc<Servant>) {
                     tokio::spawn(connection(stream, from, Arc::clone(servant), slot));
                 }
             }
-            // Out of files or memory: the connection stays in the queue and would fail again at once.
+            // No file descriptors or memory: the connection stays in the backlog, and a retry would fail at
+            // once.
             Err(error) => {
                 tracing::warn!("load manager: cannot accept a connection: {error}");
                 sleep(Duration::from_millis(200)).await;
@@ -57,7 +58,7 @@ async fn connection(
     _slot: OwnedSemaphorePermit,
 ) {
     let _ = stream.set_nodelay(true);
-    // How it ends is the client's business.
+    // An error concerns the client only.
     let _ = converse(&mut stream, from, &servant).await;
 }
 
@@ -73,7 +74,7 @@ async fn converse(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servan
                     Ok(Ok(0)) => return Ok(()),
                     Ok(Ok(_)) => continue,
                     Ok(Err(error)) => return Err(error),
-                    // Nothing was begun, so that the client may ask again on another connection.
+                    // Nothing was begun, so the client may send its request again on another connection.
                     Err(_) => return send(stream, |out| write::close(out, PLAIN)).await,
                 }
             }
@@ -93,7 +94,7 @@ async fn converse(stream: &mut TcpStream, from: SocketAddr, servant: &Arc<Servan
     }
 }
 
-/// What is said where nothing that was read says how.
+/// The form of messages where no request determines it.
 const PLAIN: Form = Form { version: Version::V1_0, order: Order::NATIVE };
 
 async fn send(stream: &mut TcpStream, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
@@ -102,7 +103,8 @@ async fn send(stream: &mut TcpStream, write: impl FnOnce(&mut Vec<u8>)) -> io::R
     timeout(STALL, stream.write_all(&out)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Takes a whole message; what is to be sent, if anything. `None` if it is none that a client may send.
+/// Handles a complete message. Returns the bytes to send, which may be empty; `None` if a client must not
+/// send it.
 async fn take(servant: &Arc<Servant>, from: SocketAddr, message: Vec<u8>) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let read = Message::parse(&message).ok()?;
@@ -120,14 +122,14 @@ async fn take(servant: &Arc<Servant>, from: SocketAddr, message: Vec<u8>) -> Opt
         Content::LocateRequest(LocateRequest { id, target }) => {
             write::located(&mut out, form, *id, target.key() == Some(KEY));
         }
-        // What is asked is done by then.
+        // The cancelled request has already been completed.
         Content::CancelRequest(_) => {}
         _ => return None,
     }
     Some(out)
 }
 
-/// What a request asks of the object.
+/// Parses a request to the object.
 pub(super) fn asked(request: &Request<'_>, order: Order) -> Result<Call, SystemException<'static>> {
     if request.target.key() != Some(KEY) {
         return Err(SystemException::OBJECT_NOT_EXIST);

@@ -1,4 +1,4 @@
-//! The load manager without sockets: what is read of any bytes, and what comes of calls.
+//! Tests of the load manager without sockets: parsing of any bytes, and the results of calls.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ const OPERATIONS: [&str; 27] = [
     "create_member",
 ];
 
-/// A desk without groups that remembers what was reported.
+/// A desk without groups that records the reports.
 #[derive(Default)]
 struct Reports(Mutex<Vec<Told>>, Mutex<Vec<String>>);
 
@@ -119,7 +119,7 @@ fn object() -> Ior {
     Ior { type_id: Vec::new(), profiles: vec![profile.profile(Order::NATIVE)] }
 }
 
-/// What a request for an operation with these arguments asks.
+/// Parses a request for an operation with these arguments.
 fn read(
     form: Form,
     operation: &str,
@@ -277,7 +277,7 @@ proptest! {
         let _ = Call::read(OPERATIONS[operation].as_bytes(), &mut Reader::new(&body, order));
     }
 
-    /// Arguments that begin well are read further.
+    /// Valid beginnings of arguments reach deeper into the decoder.
     #[test]
     fn what_is_nearly_right_is_read_or_refused(
         operation in 0..OPERATIONS.len(),
@@ -315,7 +315,7 @@ fn what_changes_something_is_written_down() {
     let nobody = Err(Fault::User(Raised::LoadAlertNotFound));
     assert_eq!(servant.noted(from, Call::EnableAlert(here())), nobody);
     assert_eq!(servant.noted(from, Call::SetDefaults(Vec::new())), Ok(Answer::Nothing));
-    // Loads are many, and whoever looks changes nothing.
+    // Load reports are frequent, and queries change nothing.
     assert_eq!(servant.noted(from, Call::PushLoads(here(), vec![(0, 1.0)])), Ok(Answer::Nothing));
     assert!(servant.noted(from, Call::Loads(here())).is_ok());
     assert!(servant.noted(from, Call::Create("IDL:x:1.0".into(), Vec::new())).is_err());
@@ -327,7 +327,7 @@ fn what_changes_something_is_written_down() {
         "10.0.0.9:4711 delete_object 7 Err(\"ObjectNotFound\")",
     ];
     assert_eq!(*desk.1.lock().unwrap(), lines);
-    // What cannot be written down is not done.
+    // A change that cannot be recorded is not made.
     let refused = servant.noted(from, Call::RemoveDefaults(Vec::new()));
     assert_eq!(refused, Err(Fault::System(SystemException::NO_RESOURCES)));
 }

@@ -1,8 +1,8 @@
-//! The addresses of a name (A, AAAA): each is a member, at the port that the configuration names. It is asked again when the answer
-//! is no longer good by its own account, within bounds.
+//! The addresses of a name (A, AAAA): each is a member at the configured port. The name is queried again when
+//! its TTL expires, within bounds.
 //!
-//! Servers turn the order of their answers; members are in the order of their addresses, so that nothing changes by that. Where a
-//! server tells a part of the addresses each time, `hold` is for those that it leaves out.
+//! Name servers rotate their responses; members are sorted by address, so the rotation changes nothing. If a
+//! server returns a subset of the addresses each time, `hold` keeps the others.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use hickory_proto::rr::{Name, RData, RecordType};
 use super::resolver::{Reply, Resolver, ResolverSettings};
 use super::{Answer, Asking, Listed, Source, Told, Way};
 
-/// Which addresses count.
+/// The families of addresses to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// All.
     Any,
-    /// Those of IPv4.
+    /// IPv4 addresses only.
     V4,
-    /// Those of IPv6.
+    /// IPv6 addresses only.
     V6,
 }
 
@@ -29,15 +29,15 @@ pub enum Family {
 pub struct DnsSettings {
     /// The name.
     pub host: String,
-    /// Of each member. Not 0.
+    /// The port of each member; not 0.
     pub port: u16,
-    /// Which addresses count.
+    /// The addresses to use.
     pub family: Family,
-    /// Whom to ask.
+    /// The name servers.
     pub resolver: ResolverSettings,
-    /// An answer is good for at least that.
+    /// The minimum time until the next query.
     pub min: Duration,
-    /// And at most that.
+    /// The maximum time until the next query.
     pub max: Duration,
 }
 
@@ -65,7 +65,7 @@ impl Way for DnsSettings {
 
 struct Named {
     settings: Arc<DnsSettings>,
-    /// What was said last.
+    /// The last known addresses.
     known: Families,
 }
 
@@ -93,34 +93,34 @@ impl Source for Named {
     }
 }
 
-/// The addresses that a name had when each family was last told: IPv4, IPv6.
+/// The last known addresses of a name in each family: IPv4, IPv6.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Families([Vec<IpAddr>; 2]);
 
-/// What addresses a name has.
+/// The result of a query for addresses.
 pub(super) struct Found {
-    /// In order, each once.
+    /// The addresses, sorted and unique.
     pub(super) addresses: Vec<IpAddr>,
-    /// Seconds.
+    /// The TTL in seconds.
     pub(super) ttl: u32,
-    /// Why there is none, if there is none.
+    /// The reason if there are no addresses.
     pub(super) note: &'static str,
-    /// One family could not be told: it is asked for again soon.
+    /// Whether one family could not be queried: the next query follows soon.
     part: bool,
 }
 
 impl Found {
-    /// Returns for how long it is good, within bounds.
+    /// Returns the time until the next query, within bounds.
     pub(super) fn good_for(&self, min: Duration, max: Duration) -> Duration {
         if self.part { back_off(min, max, 4) } else { seconds(self.ttl).clamp(min, max.max(min)) }
     }
 }
 
-/// Asks for both families at once. Where one cannot be told (servers that fail on AAAA: RFC 4074) the other one counts, beside what was
-/// `known` of that one: no member is lost by it, and none is missing for it.
+/// Queries both families at once. If one fails (servers that fail on AAAA: RFC 4074), the other one counts,
+/// beside the failed family's addresses in `known`. No member is lost that way.
 ///
 /// # Errors
-/// Neither can be told, or none but one that has no address.
+/// Both families fail, or one fails and the other has no address.
 pub(super) async fn addresses(
     resolver: &Resolver,
     name: &Name,
@@ -153,7 +153,7 @@ pub(super) fn together(
         }
         addresses.extend(known.iter());
     }
-    // That there is no name is so for both families.
+    // A missing name concerns both families.
     let no_name = replies.iter().any(|reply| reply.no_name);
     match failed {
         Some(why) if !no_name && (replies.is_empty() || addresses.is_empty()) => Err(why),
@@ -168,13 +168,14 @@ fn found(mut addresses: Vec<IpAddr>, replies: &[Reply], part: bool) -> Found {
         true => "there is no such name (NXDOMAIN)",
         false => "the name has no address",
     };
-    // Of what is there: an answer that there is nothing of one family says how long that is true, which may be long.
+    // Only families with addresses count: the negative TTL of an empty one may be long.
     let told = replies.iter().filter(|reply| addresses.is_empty() || !reply.data.is_empty());
     let ttl = told.map(|reply| reply.ttl).min().unwrap_or(0);
     Found { addresses, ttl, note, part }
 }
 
-/// The address in a record, unless it stands for none (as filters of names have it).
+/// Returns the address in a record, unless it is unspecified or multicast (DNS filters return such
+/// addresses).
 pub(super) fn ip(data: &RData) -> Option<IpAddr> {
     let ip: IpAddr = match data {
         RData::A(a) => a.0.into(),
@@ -184,7 +185,7 @@ pub(super) fn ip(data: &RData) -> Option<IpAddr> {
     (!ip.is_unspecified() && !ip.is_multicast()).then_some(ip)
 }
 
-/// A name as it is asked for.
+/// Parses a name as fully qualified.
 pub(super) fn name(text: &str) -> Result<Name, String> {
     let mut name = Name::from_ascii(text).map_err(|error| format!("`{text}` is no name: {error}"))?;
     name.set_fqdn(true);
@@ -195,7 +196,7 @@ pub(super) fn seconds(ttl: u32) -> Duration {
     Duration::from_secs(u64::from(ttl))
 }
 
-/// Twice as long after each failure, but not so long that nobody notices that it is over.
+/// Returns the delay after failures: it doubles with each one, up to 30 s, so that a recovery is noticed.
 pub(super) fn back_off(min: Duration, max: Duration, failures: u32) -> Duration {
     const LONGEST: Duration = Duration::from_secs(30);
     let doubled = min.saturating_mul(1 << failures.saturating_sub(1).min(16));
@@ -219,7 +220,7 @@ mod tests {
         let all = both(reply(four.clone(), 9, false), reply(six, 7, false));
         let shown: Vec<String> = all.addresses.iter().map(ToString::to_string).collect();
         assert_eq!((shown.join(" "), all.ttl), ("10.0.0.1 10.0.0.2 fd00::1".into(), 7));
-        // That there is no AAAA does not say how long the A are good.
+        // The TTL of a missing AAAA does not apply to the A records.
         let some = both(reply(four, 9, false), reply(Vec::new(), 1, false));
         assert_eq!((some.addresses.len(), some.ttl), (2, 9));
         let none = both(reply(Vec::new(), 30, true), reply(Vec::new(), 20, true));
@@ -239,21 +240,21 @@ mod tests {
         let shown =
             |found: &Found| -> Vec<String> { found.addresses.iter().map(ToString::to_string).collect() };
         let (min, max) = (Duration::from_secs(1), Duration::from_secs(300));
-        // From the first answer on, and asked again before the other family's time is over.
+        // The first response counts, and the next query comes before the other family's TTL expires.
         let mut known = Families::default();
         let found = together([Ok(a(1)), fails()], &mut known).unwrap();
         assert_eq!(shown(&found), ["10.0.0.1"]);
         assert!(found.good_for(min, max) < Duration::from_secs(60));
-        // What was known of the family stays.
+        // The failed family's addresses stay.
         together([Ok(a(1)), Ok(aaaa())], &mut known).unwrap();
         let found = together([Ok(a(2)), fails()], &mut known).unwrap();
         assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
         let found = together([fails(), Ok(aaaa())], &mut known).unwrap();
         assert_eq!(shown(&found), ["10.0.0.2", "fd00::1"]);
-        // Nothing is known where both fail, or where one has none and the other fails.
+        // The query fails if both families fail, or if one is empty and the other fails.
         assert!(together([fails(), fails()], &mut known).is_err());
         assert!(together([Ok(reply(Vec::new(), 5, false)), fails()], &mut Families::default()).is_err());
-        // A name that does not exist has no address of the other family either.
+        // A missing name has no address of the other family either.
         assert!(together([Ok(reply(Vec::new(), 5, true)), fails()], &mut Families::default()).is_ok());
     }
 

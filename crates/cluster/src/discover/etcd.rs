@@ -1,7 +1,7 @@
-//! Keys of etcd below a prefix: the value of each says a member. They are read once and watched from then on, so that a change is known
-//! at once and nothing is asked while there is none. A watch that breaks goes on behind the last change that was seen.
+//! Keys of etcd below a prefix: each value describes a member. They are read once and watched from then on,
+//! so that changes arrive at once without polling. A broken watch resumes after the last seen revision.
 //!
-//! A value that cannot be read makes the whole a list that cannot be used, as with any other source: its members stay.
+//! A malformed value invalidates the whole list, as with any other source: the source's members stay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::look_up::look_up;
 use super::{Answer, Asking, MOST, Reader, Source, Stated, Told, Way};
 use crate::etcd::{Client, EtcdSettings, Failed, Watching};
 
-/// A watch that has nothing to tell says that it is there so often.
+/// The interval at which an idle watch reports that it is alive.
 const QUIET: Duration = Duration::from_secs(10);
-/// For names, beside what etcd is waited for.
+/// The time limit of name lookups, besides the time for etcd.
 const NAMES: Duration = Duration::from_secs(10);
-/// Before all is read anew because what was known is not what is there.
+/// The delay before all keys are read again because the known state is outdated.
 const STALE: Duration = Duration::from_millis(250);
-/// Changes of a moment are told as one.
+/// The time in which changes are combined into one update.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// And for how long at the most, however much there is.
+/// The maximum of that time if more changes follow.
 const MOST_MOMENTS: Duration = Duration::from_millis(100);
 
 /// Keys of etcd.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EtcdSource {
-    /// Where.
+    /// The cluster.
     pub etcd: EtcdSettings,
-    /// What the keys begin with.
+    /// The prefix of the keys.
     pub prefix: String,
-    /// What a value says: one member.
+    /// The parser of a value, which yields one member.
     pub read: Reader,
 }
 
@@ -47,7 +47,7 @@ impl Way for EtcdSource {
     }
 
     fn patience(&self) -> Duration {
-        // To connect and to be known (at each endpoint), to read, to be told that a watch begins.
+        // The time to connect and authenticate (at each endpoint), to read, and to begin a watch.
         let each = u32::try_from(self.etcd.endpoints.len()).unwrap_or(u32::MAX);
         self.etcd.timeout.saturating_mul(each.saturating_mul(2).saturating_add(3)) + QUIET + NAMES
     }
@@ -69,12 +69,12 @@ struct Watched {
     watching: Option<Watching>,
 }
 
-/// What is there.
+/// The known state.
 struct Known {
     cluster: u64,
     revision: i64,
     values: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Was it told?
+    /// Whether it has been reported.
     told: bool,
 }
 
@@ -95,7 +95,7 @@ impl Source for Watched {
                 }
                 _ => Told::default(),
             };
-            // Two clusters behind one name would be asked in turn without end.
+            // Otherwise two clusters behind one name would be queried in turn without end.
             let good_for = if self.known.is_none() { STALE } else { Duration::ZERO };
             Ok(Answer { told, good_for })
         })
@@ -103,7 +103,7 @@ impl Source for Watched {
 }
 
 impl Watched {
-    /// Returns when there is something to tell, or there was nothing for a while.
+    /// Returns when there is something to report, or after a quiet time.
     async fn wait(&mut self) -> Result<(), Failed> {
         if self.known.is_none() {
             let (header, kvs) = self.client.read(self.settings.prefix.as_bytes(), MOST).await?;
@@ -121,7 +121,7 @@ impl Watched {
                 let late = |_| Err(Failed::Unsure("a watch that does not begin".into()));
                 let first = timeout(self.client.patience(), begun.next()).await.unwrap_or_else(late)?;
                 let header = first.header.unwrap_or_default();
-                // Another cluster, or one that was set back: what is known is not what is there.
+                // Another cluster, or a restored one: the known state is outdated.
                 if header.cluster_id != known.cluster || header.revision < known.revision {
                     self.known = None;
                     return Ok(());
@@ -150,12 +150,12 @@ impl Watched {
 }
 
 impl Known {
-    /// Returns the first revision of which nothing is known.
+    /// Returns the first unknown revision.
     fn next_revision(&self) -> i64 {
         self.revision.saturating_add(1)
     }
 
-    /// Takes what a watch tells; false if all is to be read anew.
+    /// Applies a response of the watch. Returns `false` if all keys must be read again.
     fn take(&mut self, told: WatchResponse) -> Result<bool, Failed> {
         if told.compact_revision > 0 {
             return Ok(false);
@@ -183,7 +183,7 @@ impl Known {
     }
 }
 
-/// The members that the values say. A member under several keys is there once.
+/// Parses the members in the values. A member under several keys is listed once.
 fn stated(read: Reader, values: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<Stated>, String> {
     let mut all: Vec<Stated> = Vec::new();
     for (key, value) in values {

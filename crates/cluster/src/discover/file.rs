@@ -1,8 +1,9 @@
-//! A file of members. It is looked at every second or so, and read when it is another than before or has changed: by its
-//! number, size and times, which every file system tells, also one over the network that wakes nobody who watches.
+//! A file of members. Its metadata is checked every second or so, and the file is read if its inode, size or
+//! times have changed. This works on every file system, also on network file systems without change
+//! notifications.
 //!
-//! Whoever writes it should write another and rename it. One that is written in place is read when it did not change while it
-//! was read; what is half of a list is no list, and the members stay.
+//! Writers should write another file and rename it. A file that is written in place is read only if it does
+//! not change meanwhile. A partial list is invalid, and the members stay.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -16,32 +17,32 @@ use tokio::task::spawn_blocking;
 use super::look_up::look_up;
 use super::{Answer, Asking, Reader, Source, Told, Way};
 
-/// Larger files are taken for mistakes.
+/// The maximum size; larger files are taken for mistakes.
 const LARGEST: u64 = 4 << 20;
 
-/// For the file system, and for names in the file.
+/// The time limit for the file system, and for lookups of the names in the file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at one that changes while it is read, and the wait between two.
+/// The attempts to read a file that changes meanwhile, and the pause between two.
 const LOOKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A file of members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileSettings {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
-    /// Between two looks.
+    /// The interval of checks.
     pub interval: Duration,
-    /// What it says.
+    /// The parser of the contents.
     pub read: Reader,
 }
 
 impl FileSettings {
-    /// How many members are in it now. Looks no name up.
+    /// Returns the current number of members in the file. It resolves no names.
     ///
     /// # Errors
-    /// It cannot be read, or is wrong: one line.
+    /// The file cannot be read, or is invalid: one line.
     pub fn look(&self) -> Result<usize, String> {
         Ok(look(self, None)?.map_or(0, |(_, stated)| stated.len()))
     }
@@ -71,7 +72,7 @@ impl Way for FileSettings {
 
 struct Watched {
     settings: Arc<FileSettings>,
-    /// The one whose members were told last.
+    /// The state of the file whose members were last reported.
     seen: Option<Stamp>,
 }
 
@@ -94,7 +95,7 @@ impl Source for Watched {
     }
 }
 
-/// What tells one state of a file from another.
+/// The properties that identify a state of the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stamp {
     file: (u64, u64),
@@ -117,7 +118,7 @@ impl Stamp {
 
 type Looked = Option<(Stamp, Vec<super::Stated>)>;
 
-/// What it says, unless it is as it was seen.
+/// Reads the members, unless the file is in the state `seen`.
 fn look(settings: &FileSettings, seen: Option<Stamp>) -> Result<Looked, String> {
     for _ in 0..LOOKS {
         let wrong = |error: io::Error| format!("cannot read it: {error}");

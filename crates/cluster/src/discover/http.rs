@@ -1,6 +1,6 @@
-//! A list of members that a server has. It is asked at an interval, and says with an entity tag (`ETag`, RFC 9110 section 8.8.3)
-//! whether anything is new. One look is one connection, one GET and one answer of at most [`BODY`] bytes, within the timeout as a
-//! whole: a server that answers without end is a source that failed.
+//! A list of members on an HTTP server. It is polled at an interval; an entity tag (`ETag`, RFC 9110 section
+//! 8.8.3) shows whether it has changed. A poll is one connection, one GET and one response of at most
+//! [`BODY`] bytes, within the timeout as a whole. A server that responds without end is a failed source.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use super::look_up::look_up;
 use super::{Answer, Asking, Reader, Source, Told, Way};
 use crate::pull::Ends;
 
-/// Longest answer, bytes.
+/// The maximum length of a response, in bytes.
 const BODY: usize = 4 << 20;
 
-/// A list of members that a server has.
+/// A list of members on an HTTP server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpSettings {
     /// A name, or an address without brackets.
     pub host: String,
-    /// Not 0.
+    /// The port; not 0.
     pub port: u16,
-    /// Begins with `/`.
+    /// The path, which begins with `/`.
     pub path: String,
-    /// Between two looks.
+    /// The interval of polls.
     pub interval: Duration,
-    /// For one look as a whole.
+    /// The time limit of a poll as a whole.
     pub timeout: Duration,
-    /// What the answer says.
+    /// The parser of the response.
     pub read: Reader,
 }
 
@@ -70,7 +70,7 @@ impl HttpSettings {
 
 struct Asked {
     settings: Arc<HttpSettings>,
-    /// Of the answer whose members were told last.
+    /// The tag of the response whose members were last reported.
     tag: Option<HeaderValue>,
 }
 
@@ -92,7 +92,7 @@ impl Source for Asked {
     }
 }
 
-/// The answer and its tag; `None` if it is the one of the tag that is known.
+/// Returns the response and its tag; `None` if it still has the tag `known`.
 async fn get(
     settings: &HttpSettings,
     known: Option<&HeaderValue>,
@@ -104,7 +104,7 @@ async fn get(
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;
-    // Ends with the look, however that ends.
+    // Ends with the poll, on success and on failure.
     let _driver = Ends(tokio::spawn(connection).abort_handle());
     let mut request = Request::get(&settings.path)
         .header(HOST, settings.authority())

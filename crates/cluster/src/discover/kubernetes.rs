@@ -1,11 +1,11 @@
-//! The endpoints of a service of Kubernetes, by its EndpointSlices (`discovery.k8s.io/v1`): those with the label
-//! `kubernetes.io/service-name`. They are listed once and watched from then on, as any controller does
-//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>): a change is known at once, and
-//! a watch that ends goes on behind the last version that was seen, for which bookmarks keep that version fresh. What the server has
-//! forgotten meanwhile (410 Gone) is listed anew.
+//! The endpoints of a Kubernetes service, by its EndpointSlices (`discovery.k8s.io/v1`): those with the label
+//! `kubernetes.io/service-name`. They are listed once and watched from then on, as controllers do
+//! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes>). Changes
+//! arrive at once. A watch that ends resumes after the last seen version, which bookmarks keep fresh. If the
+//! server has discarded that version (410 Gone), the slices are listed again.
 //!
-//! `api` asks, `watched` goes by what is answered, `slices` is what the slices come to, a pure function. The client, and how a kubeconfig
-//! is read, are kube-rs'; all of it is there only with the feature `kubernetes`.
+//! `api` makes the requests, `watched` keeps the state, and `slices` computes the members as a pure function.
+//! kube-rs provides the client and the parser for kubeconfigs. All of it requires the feature `kubernetes`.
 
 #[cfg(feature = "kubernetes")]
 mod api;
@@ -26,60 +26,60 @@ use std::time::Duration;
 use super::{Family, Source, Way};
 use crate::pull::chance;
 
-/// Was it built with the feature `kubernetes`? Without it a source of this kind fails whenever it is asked.
+/// Whether the feature `kubernetes` is enabled. Without it a source of this kind fails at each query.
 pub const KUBERNETES: bool = cfg!(feature = "kubernetes");
 
-/// The server ends a watch that is as old as this, and it is begun again: what is dead is noticed by that.
+/// The maximum age of a watch. The server ends it then and it is renewed, which detects dead connections.
 const WINDOW: Duration = Duration::from_secs(60);
-/// A watch of which nothing was heard for the window and so long is dead.
+/// A watch without any event for the window and this time is dead.
 const SLACK: Duration = Duration::from_secs(15);
-/// The longest wait before it is asked again after failures.
+/// The maximum delay after failures.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// The endpoints of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesSource {
-    /// Its name.
+    /// The service's name.
     pub service: String,
-    /// Where it is; that of the pod or of the context if `None`.
+    /// The namespace; that of the pod or of the context if `None`.
     pub namespace: Option<String>,
-    /// Which port of the endpoints; the only one there is if `None`.
+    /// The port of the endpoints; the only one if `None`.
     pub port: Option<ServicePort>,
-    /// Which addresses count. With [`Family::Any`] a pod that has both counts once, by its IPv4 address.
+    /// The addresses to use. With [`Family::Any`] a pod with both families counts once, by its IPv4 address.
     pub family: Family,
-    /// Whom to ask.
+    /// The API server.
     pub api: KubernetesApi,
-    /// For one answer, and to begin a watch.
+    /// The time limit of a response, and for the beginning of a watch.
     pub timeout: Duration,
 }
 
 /// A port of endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServicePort {
-    /// As it is called in the service.
+    /// The port's name in the service.
     Name(String),
-    /// As it is at the endpoints. Not 0.
+    /// The port's number at the endpoints; not 0.
     Number(u16),
 }
 
-/// The API server, and who asks.
+/// The API server and the credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubernetesApi {
-    /// As the cluster tells it to each pod.
+    /// The service account of the pod.
     Account {
-        /// Host, a name or an address without brackets, and port; what the pod's environment says, or else `kubernetes.default.svc`, if
-        /// `None`.
+        /// The host, a name or an address without brackets, and the port. `None` selects those in the pod's
+        /// environment, or else `kubernetes.default.svc`.
         server: Option<(String, u16)>,
-        /// By TLS? Without it for tests, and for `kubectl proxy`: no token is needed then.
+        /// Whether to use TLS. Plaintext is for tests and for `kubectl proxy`; then no token is sent.
         tls: bool,
-        /// Folder of `token`, `ca.crt` and `namespace`.
+        /// The folder of `token`, `ca.crt` and `namespace`.
         folder: PathBuf,
     },
-    /// As a file for `kubectl` has it.
+    /// A file for `kubectl`.
     Kubeconfig {
-        /// The file.
+        /// The path.
         path: PathBuf,
-        /// Which of its contexts; the current one if `None`.
+        /// The context; the current one if `None`.
         context: Option<String>,
     },
 }
@@ -105,13 +105,14 @@ impl Way for KubernetesSource {
     }
 
     fn patience(&self) -> Duration {
-        // To read a kubeconfig (which may run a program), a page or two, to begin a watch, and to hear of it.
+        // The time to read a kubeconfig (which may run a program), to list a page or two, and to begin and
+        // await a watch.
         self.timeout.saturating_mul(4) + WINDOW + SLACK
     }
 
     fn again(&self, failures: u32) -> Duration {
         let most = (Duration::from_millis(250) * 2_u32.saturating_pow(failures.clamp(1, 8) - 1)).min(LONGEST);
-        // Balancers that all lost the same server do not come back in step.
+        // Balancers that lost the same server must not return in step.
         most.mul_f64(0.5 + 0.5 * chance())
     }
 
@@ -126,7 +127,7 @@ impl Way for KubernetesSource {
     }
 }
 
-/// What is not built in: a checked configuration does not come so far.
+/// The source without the feature; the configuration checks reject it earlier.
 #[cfg(not(feature = "kubernetes"))]
 struct Absent;
 

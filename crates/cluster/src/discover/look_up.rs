@@ -1,6 +1,6 @@
-//! Looks up the hosts of members that were written down, as those in the configuration are: by the system, the first address of
-//! IPv4, or the first of all. One that cannot be looked up makes the whole list one that cannot be used, so that no member is
-//! lost because a resolver was away.
+//! Resolves the hosts of listed members, as those in the configuration: by the system's resolver, the first
+//! IPv4 address, or else the first one. A failed lookup invalidates the whole list, so that no member is lost
+//! while a resolver is down.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 
 use super::{Listed, MOST, Stated};
 
-/// Names that are looked up at once.
+/// The maximum number of concurrent lookups.
 const AT_ONCE: usize = 32;
 
-/// All of them, or why not. To be called in a tokio runtime with time and I/O.
+/// Resolves all members. It requires a tokio runtime with time and I/O.
 ///
 /// # Errors
-/// One line: there are too many, or a name has no address.
+/// One line: there are too many members, or a name has no address.
 pub async fn look_up(stated: Vec<Stated>) -> Result<Vec<Listed>, String> {
     if stated.len() > MOST {
         return Err(too_many(stated.len()));
@@ -67,7 +67,7 @@ fn best(found: impl Iterator<Item = SocketAddr>) -> Option<IpAddr> {
     found.iter().find(|ip| ip.is_ipv4()).or_else(|| found.first()).copied()
 }
 
-/// What is said of a list that is too long.
+/// Returns the message for a list that is too long.
 pub(super) fn too_many(count: usize) -> String {
     format!("it lists {count} members, and {MOST} is the most: split the group")
 }

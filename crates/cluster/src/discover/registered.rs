@@ -1,13 +1,14 @@
-//! Members that agents or operators registered with a balancer. Whoever has the store tells of them: there is nobody to be asked here.
+//! Members that agents or operators registered with a balancer. The owner of the store reports them; this
+//! source only states that they are unchanged.
 
 use std::time::Duration;
 
 use super::{Answer, Asking, Source, Told, Way};
 
-/// Members that were registered.
+/// The settings of registered members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisteredSettings {
-    /// Where they are kept, for people.
+    /// The name of the store, for people.
     pub store: String,
 }
 

@@ -1,10 +1,10 @@
-//! Asks name servers, as a stub resolver does (RFC 1034, section 5.3.1): one question over UDP from a port of its own with a number
-//! of its own, again over TCP if the answer was cut, the next server if one is silent or fails. Aliases (CNAME) are followed. What
-//! comes from anywhere else, or answers another question, is not looked at.
+//! A stub resolver (RFC 1034, section 5.3.1). It sends a query over UDP from a port of its own with a random
+//! ID, again over TCP if the response is truncated. If a server is silent or fails, it asks the next one. It
+//! follows aliases (CNAME). Responses from other addresses, or to other questions, are ignored.
 //!
-//! The system's resolver is not used because it does not tell how long an answer is good for, nor whether there is no such name or
-//! nobody could say. Names are taken as they are: neither `search` nor `/etc/hosts` counts. Signatures (DNSSEC) are the servers' to
-//! check.
+//! The system's resolver is not used: it reports neither the TTL nor the difference between a missing name
+//! and a failure. Names are taken literally: neither `search` nor `/etc/hosts` applies. Validating DNSSEC is
+//! left to the servers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -17,53 +17,54 @@ use tokio::time::timeout;
 
 use crate::lottery::seed;
 
-/// Bytes of an answer over UDP: what passes every network unfragmented (the DNS flag day of 2020).
+/// The maximum length of a UDP response, in bytes: it passes every network unfragmented (the DNS flag day of
+/// 2020).
 const LARGEST: u16 = 1232;
 
-/// Each server is asked so often.
+/// The number of queries to each server.
 const ROUNDS: u32 = 2;
 
-/// Aliases that are followed.
+/// The maximum number of aliases to follow.
 const ALIASES: usize = 8;
 
-/// Servers that are asked, of those in resolv.conf (its own bound).
+/// The maximum number of servers from resolv.conf (its own limit).
 const SERVERS: usize = 3;
 
-/// Where the system says who is to be asked.
+/// The system's list of name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Whom to ask about names.
+/// The settings of the resolver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolverSettings {
-    /// Servers in the order in which they are asked; those of `/etc/resolv.conf` if there is none.
+    /// The servers in the order of queries; those of `/etc/resolv.conf` if empty.
     pub servers: Vec<SocketAddr>,
-    /// For all questions that an answer takes.
+    /// The time limit for all queries of one result.
     pub timeout: Duration,
 }
 
-/// Whom to ask, for how long.
+/// The servers and the time limit.
 #[derive(Clone, Debug)]
 pub(super) struct Resolver {
     servers: Vec<SocketAddr>,
-    /// For one question to one server.
+    /// The time limit of one query to one server.
     patience: Duration,
 }
 
-/// What is known of a name.
+/// The records of a name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reply {
-    /// Of the type that was asked for.
+    /// The records of the requested type.
     pub(super) data: Vec<RData>,
-    /// What the server told besides.
+    /// The additional records of the response.
     pub(super) beside: Vec<Record>,
-    /// For how long that is true, seconds.
+    /// The TTL in seconds.
     pub(super) ttl: u32,
-    /// Is there no such name at all?
+    /// Whether the name does not exist.
     pub(super) no_name: bool,
 }
 
 impl Resolver {
-    /// For an answer that takes so many questions, one after the other.
+    /// Creates a resolver for a result that takes `questions` queries, one after the other.
     pub(super) async fn new(settings: &ResolverSettings, questions: u32) -> Self {
         let servers = match settings.servers.as_slice() {
             [] => {
@@ -73,15 +74,15 @@ impl Resolver {
             servers => servers.to_vec(),
         };
         let tries = ROUNDS * u32::try_from(servers.len()).unwrap_or(u32::MAX).max(1) * questions.max(1);
-        // A little less than what the whole may take, so that it is known who was silent.
+        // A little less than the whole time limit, so that the error names the silent server.
         let patience = settings.timeout.mul_f64(0.9) / tries;
         Self { servers, patience }
     }
 
-    /// Asks for records of a type.
+    /// Queries the records of a type.
     ///
     /// # Errors
-    /// Nobody says: one line, of the server that was asked last.
+    /// All servers fail: one line about the server that was asked last.
     pub(super) async fn ask(&self, name: &Name, kind: RecordType) -> Result<Reply, String> {
         let mut why = "there is no name server to ask".to_owned();
         for _ in 0..ROUNDS {
@@ -95,7 +96,7 @@ impl Resolver {
         Err(why)
     }
 
-    /// Asks one server, and again where it names another name and does not say what is there.
+    /// Queries one server, and again if it returns an alias without the records of its target.
     async fn ask_one(&self, server: SocketAddr, name: &Name, kind: RecordType) -> Result<Reply, String> {
         let (mut name, mut ttl) = (name.clone(), u32::MAX);
         for _ in 0..=ALIASES {
@@ -115,7 +116,7 @@ impl Resolver {
     }
 }
 
-/// The servers in a resolv.conf; the one of this machine if there is none in it (resolv.conf(5)).
+/// Parses the servers in a resolv.conf; that of this machine if there is none (resolv.conf(5)).
 fn listed(text: &str) -> Vec<SocketAddr> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
@@ -126,17 +127,17 @@ fn listed(text: &str) -> Vec<SocketAddr> {
     if servers.is_empty() { vec![(Ipv4Addr::LOCALHOST, 53).into()] } else { servers }
 }
 
-/// One question.
+/// One query.
 struct Question {
     id: u16,
     name: Name,
     kind: RecordType,
 }
 
-/// What an answer says.
+/// The contents of a response.
 enum Read {
     Reply(Reply),
-    /// It is an alias of a name of which nothing is said, for so many seconds.
+    /// An alias of a name without records in the response, with its TTL in seconds.
     Elsewhere(Name, u32),
 }
 
@@ -155,7 +156,7 @@ impl Question {
         message.to_vec().map_err(|error| error.to_string())
     }
 
-    /// Is this an answer to it?
+    /// Returns `true` if the message is a response to this query.
     fn answered(&self, message: &Message) -> bool {
         let [query] = message.queries.as_slice() else { return false };
         message.metadata.id == self.id
@@ -165,7 +166,7 @@ impl Question {
             && query.query_class() == DNSClass::IN
     }
 
-    /// What an answer says.
+    /// Parses a response.
     fn read(&self, message: &Message) -> Result<Read, String> {
         let no_name = match message.metadata.response_code {
             ResponseCode::NoError => false,
@@ -215,7 +216,7 @@ impl Question {
     }
 }
 
-/// Asks over UDP, and over TCP if the answer was cut.
+/// Sends a query over UDP, and over TCP if the response is truncated.
 async fn exchange(server: SocketAddr, question: &Question, bytes: &[u8]) -> Result<Message, String> {
     let wrong = |error: std::io::Error| error.to_string();
     let any: SocketAddr = match server {
@@ -235,7 +236,7 @@ async fn exchange(server: SocketAddr, question: &Question, bytes: &[u8]) -> Resu
                 }
                 return Ok(message);
             }
-            // From somebody else, or late.
+            // From another sender, or late.
             _ => {}
         }
     }

@@ -1,17 +1,17 @@
-//! Who the members of a group are, by what its sources said: a value, without a socket or a clock of its own.
+//! Computes the members of a group from its sources' updates. It does no I/O and reads no clock.
 //!
-//! Members in the configuration come first and are not this one's; then the sources in their order, and a name counts once, as whoever
-//! comes first has it. A source that fails keeps what it said last. One that says that there is nobody is not believed unless it is
-//! told that this may be: more often than a service without servers there is a list that somebody broke. One that leaves somebody out
-//! may be told to keep them for a while (`hold`).
+//! Configured members come first, and are not managed here. The sources follow in their order, and a name
+//! counts once, with the settings of its first source. A failed source keeps its last members. An empty list
+//! is rejected unless the configuration allows it: broken lists are more frequent than services without
+//! servers. `hold` keeps missing members for a while.
 //!
-//! Names are believed less than other sources: an address that a name has instead of another one may be wrong. Where members are checked
-//! ([`Roll::check`]) one whose address a name does not have any more stays until one that came for it has passed its check.
+//! DNS is trusted less than other sources: a new address for a name may be wrong. If members have health
+//! checks ([`Roll::check`]), a replaced address stays until its replacement has passed its check.
 //!
-//! When the configuration changes, sources that stay keep their members. Those of sources that went stay, too, until the new ones have
-//! answered: a name that is corrected empties no group.
+//! When the configuration changes, unchanged sources keep their members. Those of removed sources stay until
+//! the new sources have responded, so that correcting a name does not empty a group.
 //!
-//! What they said last can be told to another process that takes over (`roll/carry.rs`).
+//! The last members can be handed to another process (`roll/carry.rs`).
 
 mod carry;
 
@@ -26,23 +26,23 @@ use super::{Listed, MOST, SourceSettings, Told};
 
 pub use carry::Last;
 
-/// Members of sources that went stay at least so long while a new one has not answered.
+/// The minimum time that members of removed sources stay while a new source has not responded.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Between two looks at whether members that came have passed their checks.
+/// The interval of checks whether new members have passed their health checks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The sources of one group and what they said.
+/// The sources of one group and their members.
 #[derive(Clone, Debug, Default)]
 pub struct Roll {
     entries: Vec<Entry>,
-    /// Members in the configuration.
+    /// The configured members.
     fixed: BTreeSet<Arc<str>>,
-    /// What is in force.
+    /// The members in force.
     accepted: Vec<Listed>,
-    /// Members have to pass checks.
+    /// Whether members have health checks.
     checked: bool,
-    /// When it was looked last whether they have.
+    /// The last check whether new members have passed.
     looked: Option<Instant>,
 }
 
@@ -50,22 +50,22 @@ pub struct Roll {
 struct Entry {
     source: Arc<SourceSettings>,
     members: Vec<Kept>,
-    /// Members that others came for, which have not passed their checks yet.
+    /// Replaced members whose replacements have not passed their checks yet.
     replaced: Vec<Listed>,
-    /// When it said who is there.
+    /// The time of the last accepted list.
     heard: Option<Instant>,
     trouble: Option<Trouble>,
-    /// Why its last answer is not believed, if it is not.
+    /// The reason why the last list was rejected, if it was.
     refused: Option<String>,
     failures: u64,
-    /// It left the configuration then.
+    /// The time at which the source left the configuration.
     former: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
 struct Kept {
     member: Listed,
-    /// It is not listed any more, and goes then.
+    /// The time at which a member goes that is no longer listed.
     until: Option<Instant>,
 }
 
@@ -75,28 +75,29 @@ struct Trouble {
     since: Instant,
 }
 
-/// What is to be told of a source.
+/// An event of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// It failed, after it had not: one sentence for a person, and how many members it keeps.
+    /// The source failed after it had worked: one sentence for people, and the number of members that it
+    /// keeps.
     Failed(String, usize),
-    /// It answers again: one sentence for a person, and how long it did not.
+    /// The source works again: one sentence for people, and the duration of the failure.
     Recovered(String, Duration),
 }
 
-/// Other members than those that are in force.
+/// A change of the members in force.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// All there are, those in the configuration left out.
+    /// All members except the configured ones.
     pub members: Vec<Listed>,
-    /// Names of those who were not there.
+    /// The names of new members.
     pub came: Vec<Arc<str>>,
-    /// Names of those who are not there any more.
+    /// The names of removed members.
     pub went: Vec<Arc<str>>,
 }
 
 impl Change {
-    /// One sentence for a person: who came and who went, a few of them by name.
+    /// Returns one sentence for people: the new and removed members, a few of them by name.
     pub fn said(&self) -> String {
         const NAMED: usize = 8;
         let some = |sign: char, names: &[Arc<str>]| {
@@ -121,7 +122,7 @@ impl Change {
 }
 
 impl Roll {
-    /// What is known when other sources count. `fixed` are the names of members in the configuration.
+    /// Applies other sources. `fixed` are the names of the configured members.
     #[must_use]
     pub fn follow(
         mut self,
@@ -144,19 +145,19 @@ impl Roll {
         Self { entries, fixed, ..self }
     }
 
-    /// Says whether members of the group have to pass checks.
+    /// Sets whether members of the group have health checks.
     #[must_use]
     pub fn check(self, checked: bool) -> Self {
         Self { checked, ..self }
     }
 
-    /// Tells whether members stay that others came for.
+    /// Returns `true` if replaced members are still kept.
     pub fn replacing(&self) -> bool {
         self.entries.iter().any(|entry| !entry.replaced.is_empty())
     }
 
-    /// Lets members go for which others came that have passed their checks, and those that do not pass themselves. `passed` are the names
-    /// of all that do.
+    /// Removes replaced members whose replacements have passed their checks, and those that do not pass
+    /// themselves. `passed` are the names of all members that pass.
     pub fn replace(&mut self, passed: &BTreeSet<String>, now: Instant) {
         self.looked = Some(now);
         for entry in &mut self.entries {
@@ -166,7 +167,7 @@ impl Roll {
         }
     }
 
-    /// Takes what a source said; what there is to be told of that.
+    /// Records an update from a source. Returns an event, if there is one.
     pub fn hear(
         &mut self,
         source: &SourceSettings,
@@ -179,7 +180,7 @@ impl Roll {
         match said {
             Err(why) => entry.fail(why, now),
             Ok(Told { members: None, .. }) => match entry.refused.clone() {
-                // It says once more what was not believed.
+                // The source repeats a rejected list.
                 Some(why) => entry.fail(why, now),
                 None => entry.recover(now),
             },
@@ -197,12 +198,12 @@ impl Roll {
         }
     }
 
-    /// Has each source answered, or failed?
+    /// Returns `true` if each source has responded or failed.
     pub fn all_asked(&self) -> bool {
         self.entries.iter().all(|entry| entry.heard.is_some() || entry.trouble.is_some())
     }
 
-    /// Lets those go whose time is over.
+    /// Removes members whose time is over.
     pub fn prune(&mut self, now: Instant) {
         for entry in &mut self.entries {
             entry.members.retain(|kept| kept.until.is_none_or(|until| until > now));
@@ -210,7 +211,7 @@ impl Roll {
         self.let_go(now);
     }
 
-    /// Who is there now, if that is not what is in force.
+    /// Returns a change if the members differ from those in force.
     pub fn propose(&mut self, now: Instant) -> Option<Change> {
         self.prune(now);
         let members = self.members();
@@ -225,29 +226,29 @@ impl Roll {
         Some(Change { members, came, went })
     }
 
-    /// What was proposed is in force.
+    /// Puts a proposed change in force.
     pub fn accept(&mut self, change: Change) {
         self.accepted = change.members;
     }
 
-    /// What is in force.
+    /// Returns the members in force.
     pub fn accepted(&self) -> &[Listed] {
         &self.accepted
     }
 
-    /// When there may be something to propose without anything being heard.
+    /// Returns the time at which members may change without an update.
     pub fn due(&self) -> Option<Instant> {
-        // Nobody is held by sources that hold nobody: most have many members, and this is asked for often.
+        // Sources without `hold` keep no members: most have many, and this is called often.
         let holding = self.entries.iter().filter(|entry| !entry.source.hold.is_zero());
         let holds = holding.flat_map(|entry| &entry.members).filter_map(|kept| kept.until);
-        // Who is there for want of others is not let go by time.
+        // Members that stay because there are no others have no time limit.
         let graces = self.entries.iter().filter_map(|entry| Some(entry.former? + GRACE));
         let graces = graces.filter(|_| self.others());
         let looks = self.looked.filter(|_| self.replacing()).map(|looked| looked + LOOK);
         holds.chain(graces).chain(looks).min()
     }
 
-    /// What there is to be seen, in the order of the configuration.
+    /// Returns the status of the sources, in the order of the configuration.
     pub fn status(&self, now: Instant) -> Vec<SourceStatus> {
         self.entries.iter().map(|entry| entry.status(now)).collect()
     }
@@ -263,14 +264,14 @@ impl Roll {
         all
     }
 
-    /// Has the group anybody but those of sources that left the configuration?
+    /// Returns `true` if the group has members besides those of removed sources.
     fn others(&self) -> bool {
         let current = |entry: &Entry| entry.former.is_none() && !entry.members.is_empty();
         !self.fixed.is_empty() || self.entries.iter().any(current)
     }
 
-    /// Sources that left the configuration are done with when those that came have answered, or, after a while, when the group has
-    /// somebody else.
+    /// Drops removed sources when the new ones have responded, or after a while if the group has other
+    /// members.
     fn let_go(&mut self, now: Instant) {
         let mut current = self.entries.iter().filter(|entry| entry.former.is_none());
         let answered = current.all(|entry| entry.heard.is_some());
@@ -288,7 +289,7 @@ impl Entry {
         Self { source, members, replaced: Vec::new(), heard, trouble, refused, failures: 0, former: None }
     }
 
-    /// Why an answer is not believed, if it is not.
+    /// Returns the reason to reject a list, if there is one.
     fn doubt(&self, members: &[Listed], note: Option<&str>) -> Option<String> {
         if members.len() > MOST {
             return Some(too_many(members.len()));
@@ -316,11 +317,12 @@ impl Entry {
             self.replaced.truncate(MOST);
         }
         self.members.extend(held);
-        // By name where some are held, or each that is missing for a moment would change the order of the others.
+        // Sorted by name if members are held; otherwise a briefly missing one would change the order of the
+        // others.
         if !hold.is_zero() {
             self.members.sort_by(|one, other| one.member.name.cmp(&other.member.name));
         }
-        // However many come and go, no more are held than may be listed.
+        // Limits the number of held members to that of listed ones.
         self.members.truncate(2 * MOST);
     }
 

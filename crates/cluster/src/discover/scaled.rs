@@ -1,14 +1,14 @@
-//! Members that the group's scaler started. Whoever runs the scaler says who they are; asked as other sources are, it says that it is as
-//! before.
+//! Members that the group's scaler started. The scaler's owner reports them; this source only states that
+//! they are unchanged.
 
 use std::time::Duration;
 
 use super::{Answer, Asking, Source, Told, Way};
 
-/// Members that the group's scaler started.
+/// The settings of the scaler's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScaledSettings {
-    /// Who starts them: `process`, `docker`, …
+    /// The name of the provider: `process`, `docker`, …
     pub provider: &'static str,
 }
 
@@ -42,5 +42,5 @@ impl Source for Pushed {
     }
 }
 
-/// Between two times that it is asked for nothing.
+/// The interval of queries, which change nothing.
 const ASKED: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
-//! The servers of a service (SRV, RFC 2782). Of its records those count that have the lowest priority; each address of a target is a
-//! member at the port of the record, and the weight is its capacity. Where the weights are all 0 nothing was meant by them, and all
-//! have capacity 1; a 0 among others is a server with a very small part.
+//! The servers of a service (SRV, RFC 2782). Only the records with the lowest priority count. Each address of
+//! a target is a member at the port of the record, with the weight as its capacity. If all weights are 0, all
+//! members have capacity 1; a 0 among others is a server with a very small share.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,24 +16,24 @@ use super::look_up::too_many;
 use super::resolver::{Resolver, ResolverSettings};
 use super::{Answer, Asking, Listed, MOST, Source, Told, Way};
 
-/// Targets that are asked about at once.
+/// The maximum number of targets that are queried at once.
 const AT_ONCE: usize = 16;
 
-/// The capacity of a server with weight 0 among others that have one.
+/// The capacity of a server with weight 0 among others with a weight.
 const LITTLE: f64 = 0.01;
 
 /// The servers of a service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SrvSettings {
-    /// Such as `_http._tcp.example.org`.
+    /// The name, such as `_http._tcp.example.org`.
     pub name: String,
-    /// Which addresses of targets count.
+    /// The addresses of targets to use.
     pub family: Family,
-    /// Whom to ask.
+    /// The name servers.
     pub resolver: ResolverSettings,
-    /// An answer is good for at least that.
+    /// The minimum time until the next query.
     pub min: Duration,
-    /// And at most that.
+    /// The maximum time until the next query.
     pub max: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Way for SrvSettings {
 
 struct Service {
     settings: Arc<SrvSettings>,
-    /// What was said last of each target.
+    /// The last known addresses of each target.
     families: BTreeMap<Name, Families>,
 }
 
@@ -95,13 +95,13 @@ impl Source for Service {
                     let (target, families, found) = ended.map_err(|error| error.to_string())?;
                     self.families.insert(target.clone(), families);
                     let found = found?;
-                    // One of which a family could not be told is asked about again soon.
+                    // A target with a failed family is queried again soon.
                     let good_for = found.good_for(settings.min, settings.max).as_secs();
                     ttl = ttl.min(found.ttl).min(u32::try_from(good_for).unwrap_or(u32::MAX));
                     known.insert(target, found.addresses);
                 }
             }
-            // Targets that are not named any more are forgotten.
+            // Targets that are no longer listed are forgotten.
             self.families.retain(|target, _| targets.contains(target));
             let note = match (reply.no_name, servers.is_empty()) {
                 (true, _) => "there is no such name (NXDOMAIN)",
@@ -116,7 +116,8 @@ impl Source for Service {
     }
 }
 
-/// Those of the lowest priority. A target `.` says that there is no such service, and a port 0 that nobody is there.
+/// Returns the servers with the lowest priority. A target `.` means that there is no such service, and a port
+/// 0 that no server runs there.
 pub(super) fn chosen(data: &[RData]) -> Vec<SRV> {
     let servers = data.iter().filter_map(|data| match data {
         RData::SRV(server) if !server.target.is_root() && server.port != 0 => Some(server),
@@ -126,14 +127,14 @@ pub(super) fn chosen(data: &[RData]) -> Vec<SRV> {
     let lowest = servers.iter().map(|server| server.priority).min();
     let mut chosen: Vec<SRV> =
         servers.into_iter().filter(|server| Some(server.priority) == lowest).cloned().collect();
-    // Servers turn the order of their answers, and sums of what is not whole depend on it.
+    // Name servers rotate their responses, and floating-point sums depend on the order.
     chosen.sort_unstable_by(|one, other| {
         (one.port, one.weight, &one.target).cmp(&(other.port, other.weight, &other.target))
     });
     chosen
 }
 
-/// Addresses that came with the answer, by target, and for how long at most they are good.
+/// Returns the addresses in the additional records, by target, and lowers `ttl` to theirs.
 pub(super) fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTreeMap<Name, Vec<IpAddr>> {
     let mut known: BTreeMap<Name, Vec<IpAddr>> = BTreeMap::new();
     for record in records {
@@ -150,10 +151,10 @@ pub(super) fn beside(records: &[Record], family: Family, ttl: &mut u32) -> BTree
     known
 }
 
-/// In the order of their addresses, each place once: two records may lead to the same.
+/// Returns the members sorted by address, each address once: two records may lead to the same one.
 ///
 /// # Errors
-/// There are too many: a few thousand ports of a name with as many addresses would fill the memory.
+/// There are too many: a few thousand ports of a name with as many addresses would exhaust the memory.
 pub(super) fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> Result<Vec<Listed>, String> {
     let meant = servers.iter().any(|server| server.weight > 0);
     let mut places: BTreeMap<SocketAddr, f64> = BTreeMap::new();
@@ -165,7 +166,7 @@ pub(super) fn members(servers: &[SRV], known: &BTreeMap<Name, Vec<IpAddr>>) -> R
             (true, weight) => f64::from(weight),
         };
         for ip in addresses {
-            // The target is chosen by its weight, and one of its addresses then.
+            // The weight selects the target, and each of its addresses gets an equal part.
             *places.entry((*ip, server.port).into()).or_default() += weight / addresses.len() as f64;
         }
         if places.len() > MOST {
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(shown(&alike)[1].1, 0.5);
         let some = [server(1, 0, 80, "a.example"), server(1, 4, 80, "b.example")];
         assert_eq!(shown(&some)[0].1, LITTLE);
-        // The same place twice has both weights.
+        // A repeated address has the sum of the weights.
         let twice = [server(1, 3, 80, "a.example"), server(1, 4, 80, "a.example")];
         assert_eq!(shown(&twice), [("10.0.0.1:80".to_owned(), 7.0)]);
         assert_eq!(shown(&[server(0, 0, 80, ".")]), []);

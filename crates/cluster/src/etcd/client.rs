@@ -1,4 +1,4 @@
-//! Calls to a cluster of etcd, whichever of its members answers.
+//! Calls to any reachable member of an etcd cluster.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tokio::time::timeout;
 use super::line::{Line, Stream};
 use super::{Endpoint, EtcdSettings, Failed};
 
-/// Keys of one answer.
+/// The number of keys in one page.
 const PAGE: i64 = 500;
 
-/// Codes of gRPC.
+/// gRPC status codes.
 const INVALID_ARGUMENT: u32 = 3;
 const UNAUTHENTICATED: u32 = 16;
 
-/// A cluster of etcd. There is one connection, made when it is needed.
+/// A client of an etcd cluster. It has one connection, made on demand.
 pub(crate) struct Client {
     settings: EtcdSettings,
     held: Mutex<Held>,
@@ -29,7 +29,7 @@ pub(crate) struct Client {
 #[derive(Default)]
 struct Held {
     open: Option<Open>,
-    /// The endpoint to be tried first.
+    /// The endpoint to try first.
     next: usize,
 }
 
@@ -40,20 +40,20 @@ struct Open {
 }
 
 impl Client {
-    /// Connects to nobody yet.
+    /// Creates a client without a connection.
     pub(crate) fn new(settings: EtcdSettings) -> Self {
         Self { settings, held: Mutex::default() }
     }
 
-    /// For a connection, and for a call.
+    /// Returns the time limit of a connection attempt, and of a call.
     pub(crate) fn patience(&self) -> Duration {
         self.settings.timeout
     }
 
-    /// All keys with a prefix, as they were at one moment; at most so many.
+    /// Reads a consistent snapshot of all keys with a prefix, at most `most`.
     ///
     /// # Errors
-    /// There are more, or they cannot be had.
+    /// There are more keys, or they cannot be read.
     pub(crate) async fn read(&self, prefix: &[u8], most: usize) -> Result<(Header, Vec<KeyValue>), Failed> {
         let range_end = end_of(prefix);
         let mut all: Vec<KeyValue> = Vec::new();
@@ -82,30 +82,30 @@ impl Client {
         }
     }
 
-    /// Does all of it, or nothing.
+    /// Executes an atomic transaction.
     pub(crate) async fn transact(&self, txn: &Txn) -> Result<Done, Failed> {
         self.ask(path::TXN, txn, false).await
     }
 
-    /// A lease of so many seconds.
+    /// Requests a lease of `ttl` seconds.
     pub(crate) async fn grant(&self, ttl: i64) -> Result<i64, Failed> {
-        // One that is granted twice ends by itself.
+        // A lease that is granted twice expires by itself.
         let granted: Granted = self.ask(path::GRANT, &Grant { ttl, id: 0 }, true).await?;
         if granted.error.is_empty() { Ok(granted.id) } else { Err(Failed::Refused(0, granted.error)) }
     }
 
-    /// Seconds for which a lease lives from now; 0 if it is over.
+    /// Renews a lease. Returns its new time to live in seconds; 0 if it has expired.
     pub(crate) async fn keep_alive(&self, id: i64) -> Result<i64, Failed> {
         let kept: KeptAlive = self.ask(path::KEEP_ALIVE, &KeepAlive { id }, true).await?;
         Ok(kept.ttl)
     }
 
-    /// Ends a lease with its keys.
+    /// Ends a lease and deletes its keys.
     pub(crate) async fn revoke(&self, id: i64) -> Result<(), Failed> {
         self.ask::<Nothing>(path::REVOKE, &Revoke { id }, true).await.map(drop)
     }
 
-    /// Is told of all changes of keys with a prefix from a revision on.
+    /// Watches all changes of keys with a prefix from a revision on.
     pub(crate) async fn watch(&self, prefix: &[u8], from: i64) -> Result<Watching, Failed> {
         let request = WatchRequest::of(prefix, from);
         let mut renewed = false;
@@ -127,7 +127,8 @@ impl Client {
         }
     }
 
-    /// Asks, of one member after the other while nothing was done, or, where it may be done `again`, while nobody answers.
+    /// Makes a call. It tries one member after the other while the call had no effect, or, if it may be
+    /// repeated (`again`), while there is no response.
     async fn ask<A: Message + Default>(
         &self,
         path: &str,
@@ -162,7 +163,7 @@ impl Client {
         Failed::Unsure(format!("no answer within {} s", self.settings.timeout.as_secs_f64()))
     }
 
-    /// The connection, which is made if there is none: to the first endpoint that can be had.
+    /// Returns the connection, or makes one to the first reachable endpoint.
     async fn open(&self) -> Result<Open, Failed> {
         let mut held = self.held.lock().await;
         if let Some(open) = held.open.as_ref().filter(|open| !open.line.ended()) {
@@ -172,7 +173,7 @@ impl Client {
         for _ in &self.settings.endpoints {
             let place = held.next % self.settings.endpoints.len();
             let endpoint = &self.settings.endpoints[place];
-            // Whatever becomes of it, the next time another one is tried first.
+            // The next attempt begins with another endpoint, on success and on failure.
             held.next = place + 1;
             match self.make(endpoint).await {
                 Ok(open) => {
@@ -185,7 +186,8 @@ impl Client {
         Err(Failed::Away(why.join("; ")))
     }
 
-    /// A connection, and the token of the user on it: each may take so long, as etcd takes its time over passwords.
+    /// Makes a connection and authenticates the user on it. Each step has the full time limit, as etcd takes
+    /// long to check passwords.
     async fn make(&self, endpoint: &Endpoint) -> Result<Open, String> {
         let limit = self.settings.timeout;
         let late = |what: &str| format!("no {what} within {} s", limit.as_secs_f64());
@@ -195,7 +197,7 @@ impl Client {
         Ok(Open { line: Arc::new(line), token })
     }
 
-    /// The token of the user, if there is one.
+    /// Returns the user's token, if there is a user.
     async fn prove(&self, line: &Line) -> Result<Option<Arc<str>>, String> {
         let Some((name, file)) = &self.settings.user else { return Ok(None) };
         let wrong = |why: &dyn std::fmt::Display| format!("cannot read {}: {why}", file.display());
@@ -211,7 +213,7 @@ impl Client {
         Ok(Some(proved.token.into()))
     }
 
-    /// That connection is not used any more.
+    /// Drops that connection.
     async fn forget(&self, open: &Open) {
         let mut held = self.held.lock().await;
         if held.open.as_ref().is_some_and(|held| Arc::ptr_eq(&held.line, &open.line)) {
@@ -220,7 +222,7 @@ impl Client {
     }
 }
 
-/// Does etcd not know the token any more?
+/// Returns `true` if etcd no longer accepts the token.
 fn stale(failed: &Failed) -> bool {
     match failed {
         Failed::Refused(UNAUTHENTICATED, _) => true,
@@ -229,18 +231,18 @@ fn stale(failed: &Failed) -> bool {
     }
 }
 
-/// Changes as they come.
+/// A stream of changes.
 pub(crate) struct Watching {
     stream: Stream,
-    /// It lives as long as this does.
+    /// Keeps the connection open.
     _line: Arc<Line>,
 }
 
 impl Watching {
-    /// What is told next. May be given up and asked for again.
+    /// Returns the next response. Callers may drop the future and call again.
     ///
     /// # Errors
-    /// There will be no more.
+    /// The watch has ended.
     pub(crate) async fn next(&mut self) -> Result<WatchResponse, Failed> {
         self.stream.next().await
     }

@@ -1,4 +1,4 @@
-//! One connection to one member of a cluster of etcd, and calls on it.
+//! One connection to one member of an etcd cluster, and calls on it.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use tokio::time::{sleep, timeout};
 
 use super::{Endpoint, Failed, TlsFiles, tls};
 
-/// Between two questions whether the other side is there. etcd takes more than one in 5 s for an attack.
+/// The interval of pings. etcd treats more than one in 5 s as an attack.
 pub(super) const BEAT: Duration = Duration::from_secs(6);
-/// For the answer to it.
+/// The time limit of a ping's response.
 const ECHO: Duration = Duration::from_secs(4);
-/// Longest message, bytes: a page of keys.
+/// The maximum length of a message, in bytes: a page of keys.
 const LONGEST: usize = 64 << 20;
 
-/// A connection. It ends when this is dropped.
+/// A connection, which ends when it is dropped.
 pub(super) struct Line {
     sender: SendRequest<Bytes>,
     driver: AbortHandle,
@@ -37,11 +37,11 @@ impl Drop for Line {
 }
 
 impl Line {
-    /// Takes as long as it takes.
+    /// Connects, without a time limit.
     pub(super) async fn connect(endpoint: &Endpoint, files: &TlsFiles) -> Result<Self, String> {
         let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
         let stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
-        // A call is one small write; without this it is only later.
+        // A call is one small write; a delay would add only latency.
         let _ = stream.set_nodelay(true);
         let origin = endpoint.to_string();
         if endpoint.https {
@@ -67,12 +67,13 @@ impl Line {
         Ok(Self { sender, driver, origin })
     }
 
-    /// Has it ended?
+    /// Returns `true` if the connection has ended.
     pub(super) fn ended(&self) -> bool {
         self.driver.is_finished()
     }
 
-    /// Asks once and has one answer. What streams both ways may be asked so, too: the question is all that is sent.
+    /// Makes a call with one request and one response. It also works for streams in both directions, with a
+    /// single request.
     pub(super) async fn ask<A: Message + Default>(
         &self,
         path: &str,
@@ -91,13 +92,13 @@ impl Line {
             }
         }
         let trailers = body.trailers().await.map_err(unsure)?;
-        // A call that is refused at once has its status in the head.
+        // A call that is rejected at once has its status in the head.
         judge(trailers.as_ref().unwrap_or(&fields))?;
         let found = found.ok_or_else(|| Failed::Unsure("an answer without a message".into()))?;
         A::decode(&found[..]).map_err(unsure)
     }
 
-    /// Begins a stream of messages both ways, with a first one of ours.
+    /// Opens a stream of messages in both directions, with a first request.
     pub(super) async fn stream(
         &self,
         path: &str,
@@ -128,7 +129,7 @@ impl Line {
             request = request.header("token", token);
         }
         if leader {
-            // A stream at a member that has lost the others is ended, rather than silent.
+            // A member without a leader ends the stream, instead of staying silent.
             request = request.header("hasleader", "true");
         }
         let request = request.body(()).map_err(|error| away(&error))?;
@@ -137,19 +138,19 @@ impl Line {
     }
 }
 
-/// Messages that come on a stream. It ends when this is dropped.
+/// A stream of received messages, which ends when it is dropped.
 pub(super) struct Stream {
-    /// For as long as it is there, the stream is.
+    /// Keeps the stream open.
     _out: SendStream<Bytes>,
     body: RecvStream,
     frames: Frames,
 }
 
 impl Stream {
-    /// The next message. May be given up and asked for again.
+    /// Returns the next message. Callers may drop the future and call again.
     ///
     /// # Errors
-    /// There is no other.
+    /// The stream has ended.
     pub(super) async fn next<A: Message + Default>(&mut self) -> Result<A, Failed> {
         loop {
             if let Some(message) = self.frames.next_message().map_err(unsure)? {
@@ -167,7 +168,7 @@ impl Stream {
     }
 }
 
-/// Carries the connection until it ends, or until the other side says nothing.
+/// Drives the connection until it ends or stops responding to pings.
 async fn drive<S: AsyncRead + AsyncWrite + Unpin>(mut connection: Connection<S, Bytes>) {
     let mut ping = connection.ping_pong();
     let silent = async {
@@ -180,13 +181,13 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin>(mut connection: Connection<S, 
         }
     };
     tokio::select! {
-        // Why it ended shows at the calls.
+        // The calls report the reason of the end.
         _ = connection => {}
         () = silent => {}
     }
 }
 
-/// The next piece of an answer. The window is opened again for it: it is read at once.
+/// Returns the next bytes of a response, and reopens the flow-control window for as many.
 async fn piece(body: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
     let piece = body.data().await?;
     Some(piece.and_then(|piece| body.flow_control().release_capacity(piece.len()).map(|()| piece)))
@@ -201,7 +202,7 @@ fn answered(answer: Response<RecvStream>) -> Result<(HeaderMap, RecvStream), Fai
     Ok((head.headers, body))
 }
 
-/// What fields say of how a call ended.
+/// Checks the status of a call in the given fields.
 fn judge(fields: &HeaderMap) -> Result<(), Failed> {
     let text = |name| fields.get(name).and_then(|value| value.to_str().ok());
     let Some(code) = text("grpc-status") else {
@@ -211,14 +212,14 @@ fn judge(fields: &HeaderMap) -> Result<(), Failed> {
         plain(text("grpc-message").unwrap_or("it does not say why")).chars().take(300).collect();
     match code.parse::<u32>() {
         Ok(0) => Ok(()),
-        // Not there for now: no leader, an election, too slow.
+        // Temporarily unavailable: no leader, an election, overload.
         Ok(1 | 2 | 4 | 14) => Err(Failed::Unsure(why)),
         Ok(code) => Err(Failed::Refused(code, why)),
         Err(_) => Err(Failed::Unsure(format!("grpc-status {code:?}"))),
     }
 }
 
-/// Without the escapes of gRPC's messages: `%` and two digits of base 16.
+/// Decodes the escapes of gRPC's messages: `%` and two hexadecimal digits.
 fn plain(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -238,7 +239,7 @@ fn plain(text: &str) -> String {
     String::from_utf8_lossy(&bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// What ended a call: if it was not begun, nothing was done.
+/// Converts the error of a call: a refused stream means that the call had no effect.
 fn broken(error: h2::Error) -> Failed {
     match error.reason() {
         Some(Reason::REFUSED_STREAM) => Failed::Away("it takes no more calls".into()),

@@ -1,4 +1,5 @@
-//! TLS towards etcd: whom we believe and what we show, from files that are read at each new connection.
+//! TLS towards etcd: trusted authorities and the client certificate, from files that are read for each new
+//! connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use tokio_rustls::client::TlsStream;
 
 use super::TlsFiles;
 
-/// The authorities that Debian and its kin trust.
+/// The system's authorities on Debian and its derivatives.
 const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Reads the files and shakes hands.
+/// Reads the files and performs the handshake.
 pub(super) async fn wrap(
     files: &TlsFiles,
     host: &str,
@@ -30,7 +31,7 @@ pub(super) async fn wrap(
     stream.map_err(|error| format!("TLS: {error}"))
 }
 
-/// What the files come to.
+/// Builds the TLS configuration from the files.
 ///
 /// # Errors
 /// One line that names the file.
@@ -38,7 +39,8 @@ pub(super) fn config(files: &TlsFiles) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     let ca = files.ca.as_deref().unwrap_or_else(|| Path::new(SYSTEM));
     for authority in certificates(ca)? {
-        // The system's list may have some that this library does not take; those that are named here are meant.
+        // The system's list may contain authorities that the library rejects; the configured file must be
+        // valid.
         let added = roots.add(authority).map_err(|why| format!("{}: {why}", ca.display()));
         if files.ca.is_some() {
             added?;

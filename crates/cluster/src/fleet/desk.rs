@@ -1,5 +1,5 @@
-//! A balancer's part with its keys and its counts: what came is opened, and dropped if it is forged or was sent before; what is to go is
-//! sealed. Time is an argument, so that it is tested in virtual time.
+//! A balancer's fleet membership with its keys and counters. It opens received datagrams and drops forged and
+//! replayed ones; it seals the datagrams to send. Time is an argument, so that tests run in virtual time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,35 +23,35 @@ pub(super) struct Desk {
     gossip: Gossip,
     pub(super) fleet: Fleet,
     interval: Duration,
-    /// When others are told again, and when what grows old is looked after.
+    /// The times of the next report round and of the next maintenance.
     round: Time,
     tend: Time,
-    /// Reports so far, and farewells.
+    /// The sequence number of reports and farewells.
     seq: u32,
-    /// The others, by address.
+    /// The other balancers, by address.
     known: BTreeMap<SocketAddr, Known>,
     changes: Vec<Change>,
     pub(super) counts: Counts,
 }
 
-/// Another balancer, beyond what it sees of members.
+/// The state of another balancer, apart from its observations of members.
 struct Known {
     life: u32,
-    /// Empty until it has said so.
+    /// The name; empty until the balancer has sent it.
     name: String,
-    /// Was it told of that it came?
+    /// Whether its joining was reported.
     told: bool,
     silent: bool,
-    /// Since when it is gone and did not say so.
+    /// The time since which it is gone without a farewell.
     lost: Option<Time>,
-    /// It was there when another process was this balancer, and has to be seen by then.
+    /// The deadline to see a balancer that was present before a handoff.
     expected: Option<Time>,
-    /// Its reports that came and that did not as of some time ago: loss is of what came since.
+    /// Its received and missed reports at two earlier times: the loss rate counts from the older one.
     before: [(u64, u64); 2],
     marked: Time,
 }
 
-/// Datagrams.
+/// Counters of datagrams.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) sent: u64,
@@ -90,7 +90,7 @@ impl Desk {
         }
     }
 
-    /// What another process has to know to go on as this balancer.
+    /// Returns the handoff state for the next process.
     pub(super) fn past(&self, now: Time) -> Past {
         let there = self.known.iter().filter(|(_, known)| known.lost.is_none() && known.told);
         Past {
@@ -101,7 +101,7 @@ impl Desk {
         }
     }
 
-    /// Those that keep their parts of limits though they are gone.
+    /// Returns the lost balancers that keep their share of limits.
     fn lost(&self, now: Time) -> Vec<Lost> {
         let known: BTreeMap<u64, (&SocketAddr, &Known)> =
             self.known.iter().map(|one| (number(*one.0), one)).collect();
@@ -113,7 +113,7 @@ impl Desk {
         lost.collect()
     }
 
-    /// Goes on as the balancer that another process was: nobody has to be told that anybody came.
+    /// Continues as the balancer of a previous process: known balancers are not reported as joining.
     pub(super) fn recall(&mut self, past: Past, now: Time) {
         self.seq = past.seqs.0;
         self.gossip.count_from(past.seqs.1);
@@ -130,17 +130,17 @@ impl Desk {
         }
     }
 
-    /// Where the others reach it.
+    /// Returns the address that the others use.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes other groups.
+    /// Applies other groups.
     pub(super) fn list(&mut self, groups: Vec<Listed>, now: Time) {
         self.fleet.list(groups, now);
     }
 
-    /// A datagram came.
+    /// Processes a received datagram.
     pub(super) fn take(&mut self, now: Time, bytes: &[u8]) {
         self.counts.received += 1;
         self.counts.received_bytes += bytes.len() as u64;
@@ -161,7 +161,8 @@ impl Desk {
         match says {
             Says::Membership(said) => self.gossip.take(now, &said),
             Says::Report { name, report } => {
-                // Who is there is for the membership to say: whoever is not there yet is heard a moment later.
+                // Membership decides which balancers exist: reports of an unknown one are dropped until it
+                // appears there.
                 let Some(known) = self.known.get_mut(&from) else { return };
                 if known.life != life || known.lost.is_some() {
                     return;
@@ -184,7 +185,7 @@ impl Desk {
         }
     }
 
-    /// The data plane did something.
+    /// Records an action of the data plane.
     pub(super) fn notice(&mut self, notice: &Notice, now: Time) {
         let (group, member) = (&notice.group, &notice.member);
         match notice.what {
@@ -194,17 +195,17 @@ impl Desk {
         }
     }
 
-    /// Does what is due: membership, with `seeds` as addresses at which there should be others, and reports. True if it was time to
-    /// look after what grows old, too.
+    /// Performs all work that is due: membership, with `seeds` as possible addresses of others, and reports.
+    /// Returns `true` if periodic maintenance was due, too.
     pub(super) fn wake(&mut self, now: Time, seeds: &[SocketAddr], out: &mut Outbox) -> bool {
         if self.seq.max(self.gossip.seq()) >= LAST {
-            // To the others it is lost and there again at once.
+            // To the others the balancer is lost and returns at once.
             self.gossip.renew(now, self.gossip.life());
             self.seq = 0;
             self.gossip.count_from(0);
         }
         if self.gossip.next() <= now {
-            // Those that were lost may be there again.
+            // Lost balancers may have returned.
             let known = seeds.iter().copied().chain(self.known.keys().copied());
             self.gossip.wake(now, known.collect::<Vec<_>>().into_iter());
         }
@@ -218,7 +219,7 @@ impl Desk {
             self.listen(now);
         }
         if now >= self.round {
-            // Alone there is nobody to tell, but the means have to be right when somebody comes.
+            // Without others there are no reports to send, but the averages must be right when one joins.
             let others = self.known.values().any(|known| known.lost.is_none());
             self.round = now + if others { self.interval } else { self.interval.max(TEND) };
             self.tell(now, out);
@@ -230,15 +231,16 @@ impl Desk {
         tends
     }
 
-    /// When something is due next.
+    /// Returns the time at which work is next due.
     pub(super) fn due(&self) -> Time {
         self.gossip.next().min(self.round).min(self.tend)
     }
 
-    /// Says farewell.
+    /// Sends a farewell.
     pub(super) fn leave(&mut self, now: Time, out: &mut Outbox) {
         let life = self.gossip.life();
-        // One may be lost; three hardly ever are. Before the membership says that it is gone: then it would be lost.
+        // A datagram may be lost, three hardly ever are. They precede the membership's notice, after which
+        // the balancer would be lost.
         for _ in 0..3 {
             self.seq = self.seq.wrapping_add(1);
             let to = self.there();
@@ -251,7 +253,7 @@ impl Desk {
         self.fleet.leave();
     }
 
-    /// What is new of members, with what the one is called who said it.
+    /// Returns the next news about members, with the name of the balancer that reported it.
     pub(super) fn poll_news(&mut self) -> Option<(News, String)> {
         let news = self.fleet.poll_news()?;
         let by = match news.what {
@@ -261,12 +263,12 @@ impl Desk {
         Some((news, by))
     }
 
-    /// Who came and went.
+    /// Returns the changes of other balancers' states.
     pub(super) fn changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// What there is to be seen.
+    /// Returns the status of the fleet.
     pub(super) fn status(&self, now: Time) -> FleetStatus {
         let heard: BTreeMap<u64, fleet::Acquaintance> =
             self.fleet.others(now).map(|one| (one.id, one)).collect();
@@ -326,12 +328,12 @@ impl Desk {
                     self.fleet.down(number(node.address), false, now);
                 }
             }
-            // All that it says is said in its new life from now on.
+            // All its datagrams carry the new incarnation from now on.
             Member::Renewed(_) => {}
         }
     }
 
-    /// Who is not heard of, and who is gone for good.
+    /// Detects balancers that are silent, and those that are gone for good.
     fn listen(&mut self, now: Time) {
         let missing = |(_, known): &(&SocketAddr, &mut Known)| known.expected.is_some_and(|by| by <= now);
         let missing: Vec<SocketAddr> = self
@@ -366,7 +368,7 @@ impl Desk {
         for (address, what) in changed {
             self.change(address, what);
         }
-        // Of one that is lost nothing is kept any more: nor is its address asked again.
+        // The state of a lost balancer is dropped, and its address is no longer tried.
         self.known.retain(|address, known| {
             known.lost.is_none() || heard.iter().any(|(of, _)| *of == number(*address))
         });
@@ -433,22 +435,22 @@ impl Known {
     }
 }
 
-/// The number of a balancer: the same at all of them.
+/// Returns the number of a balancer, the same for all observers.
 pub(super) fn number(address: SocketAddr) -> u64 {
     hash(address.to_string().as_bytes())
 }
 
-/// Lives whose datagrams are told apart.
+/// The maximum number of incarnations tracked for replays.
 const LIVES: usize = 4096;
 
-/// How often what grows old is looked after.
+/// The interval of maintenance.
 const TEND: Duration = Duration::from_millis(50);
 
-/// Who was there when another process was this balancer is seen by then, or is lost.
+/// The time within which a balancer from before a handoff must be seen; else it is lost.
 const EXPECTED: Duration = Duration::from_secs(5);
 
-/// Who is not heard of for so long though it is there is worth telling.
+/// The time without reports after which a live balancer counts as silent.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// Loss is of the last ten to twenty seconds.
+/// The loss rate covers the last ten to twenty seconds.
 const MARK: Duration = Duration::from_secs(10);

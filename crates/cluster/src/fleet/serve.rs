@@ -1,4 +1,4 @@
-//! The thread of a fleet: takes what has come, does what is due, sends, waits.
+//! The thread of a fleet: processes received datagrams, does the work that is due, sends, waits.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +12,7 @@ use super::{Local, Notice, Word, seeds};
 use crate::lock;
 use crate::lottery::socket::{BATCH, Inbox, Outbox};
 
-/// Serves until it is to stop.
+/// Serves until it receives the command to stop.
 pub(super) async fn serve(
     mut desk: Desk,
     seeds: Vec<(String, u16)>,
@@ -33,7 +33,7 @@ pub(super) async fn serve(
             desk.notice(&notice, now);
         }
         if version != Some(local.version()) {
-            // The version first: what changes meanwhile is seen the next time.
+            // The version is read first: a concurrent change is seen the next time.
             version = Some(local.version());
             desk.list(local.groups(), now);
         }
@@ -50,7 +50,7 @@ pub(super) async fn serve(
         }
         let changes = desk.changes();
         if !changes.is_empty() {
-            // Whoever hears of it sees it, too.
+            // The status is up to date before the change is reported.
             *lock(&view) = desk.status(now);
         }
         changes.iter().for_each(|change| local.change(change));
@@ -62,7 +62,7 @@ pub(super) async fn serve(
             biased;
             word = words.recv() => match word {
                 Some(Word::Pause(reply)) => {
-                    // Whoever asked may not wait any more.
+                    // The receiver may have timed out.
                     let _ = reply.send(desk.past(local.now()));
                     match words.recv().await {
                         None => break,

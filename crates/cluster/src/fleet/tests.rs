@@ -1,4 +1,4 @@
-//! Fleets in virtual time: a network that loses, balancers that die, leave and come back.
+//! Fleets in virtual time: a lossy network, and balancers that die, leave and return.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ struct World {
     nodes: Vec<Option<Node>>,
     changes: Vec<(usize, Became, String)>,
     news: Vec<(usize, What, String)>,
-    /// Of each hundred datagrams so many are lost.
+    /// The percentage of lost datagrams.
     loss: u64,
     dice: u64,
     flying: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
@@ -89,7 +89,7 @@ impl World {
             for who in 0..self.nodes.len() {
                 let Some(node) = &mut self.nodes[who] else { continue };
                 let mut out = Outbox::default();
-                // As the thread does, which answers what came before it rests.
+                // The thread also replies to received datagrams before it waits.
                 node.desk.wake(Time(self.now), &[address(0), address(1)], &mut out);
                 self.gather(who, out);
             }
@@ -144,7 +144,7 @@ fn up(names: &[&str]) -> Vec<(String, String)> {
 
 #[test]
 fn all_find_one_another_and_act_on_one_view() {
-    // Where more is lost the membership takes some for dead now and then.
+    // With more loss the membership sometimes takes live balancers for dead.
     for loss in [0, 4] {
         let mut world = World::new(3, loss);
         world.run(3_000);
@@ -178,7 +178,7 @@ fn one_that_dies_takes_what_it_had_with_it_and_one_that_comes_back_is_heard() {
     assert_eq!(world.states(0)[0], ("lb2".to_owned(), "lost".to_owned()));
     let lost = |(_, what, name): &&(usize, Became, String)| *what == Became::Lost && name == "lb2";
     assert_eq!(world.changes.iter().filter(lost).count(), 2, "{:?}", world.changes);
-    // Its part is kept for it: it may be there.
+    // Its share stays reserved: it may be alive.
     let parts: u32 = [0, 2].iter().filter_map(|who| world.vitals(*who).part()).sum();
     assert!(parts <= 20, "{parts}");
     world.start(1, 2);
@@ -255,7 +255,8 @@ fn whatever_one_who_has_the_key_says_nothing_breaks() {
     world.run(2_000);
     assert_eq!(world.states(0), up(&["lb2"]), "the other is known, and what it says is heard");
     let world = std::cell::RefCell::new(world);
-    // Of the other balancer, as it is or in another life, or of one that nobody knows; of any kind, and then anything.
+    // Datagrams from the other balancer in any incarnation, or from an unknown one, of any kind, with random
+    // contents.
     let said = (0_u8..3, 1_u32..4, 0_u8..5, vec(any::<u8>(), 0..300), vec(any::<u8>(), 0..40));
     let mut runner = TestRunner::new(Config::with_cases(2_000));
     let done = runner.run(&said, |(who, life, kind, body, more)| {
@@ -268,7 +269,7 @@ fn whatever_one_who_has_the_key_says_nothing_breaks() {
         bytes.extend_from_slice(&count.to_be_bytes());
         bytes.extend_from_slice(&[4, 0x1f, 0x0a, 10, 0, 0, who + 1]);
         if kind == 2 {
-            // A name, and a section of a group that is there: words are what goes deepest.
+            // A name, and a section of an existing group: its entries reach deepest into the decoder.
             bytes.extend_from_slice(&[1, b'x']);
             bytes.extend_from_slice(&more);
         }
@@ -294,7 +295,7 @@ fn another_process_goes_on_as_the_same_balancer() {
     let changes = world.changes.len();
     let past = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
     assert_eq!(past.others.len(), 2);
-    // What comes meanwhile waits in the socket; here it is lost.
+    // Datagrams that arrive meanwhile wait in the socket; here they are lost.
     world.nodes[1] = None;
     world.run(100);
     world.start(1, past.life);
@@ -310,7 +311,7 @@ fn another_process_goes_on_as_the_same_balancer() {
         let refused = world.nodes[who].as_ref().expect("it runs").desk.status(Time(world.now)).refused;
         assert_eq!(refused, 0, "{who}");
     }
-    // One that died while the processes changed was there for nobody but the one before: it is lost.
+    // A balancer that died during the handoff was known only to the previous process: it is lost.
     let past = world.nodes[1].as_ref().expect("it runs").desk.past(Time(world.now));
     world.nodes[1] = None;
     world.nodes[2] = None;
@@ -360,7 +361,7 @@ fn one_that_was_lost_keeps_its_part_beyond_another_process() {
         world.nodes[1].as_mut().expect("it runs").desk.recall(past, Time(world.now));
     };
     let before = world.changes.len();
-    // Twice: what one took over the next one is given, too.
+    // Two handoffs: the next process also receives inherited state.
     upgrade(&mut world);
     world.run(10_000);
     upgrade(&mut world);

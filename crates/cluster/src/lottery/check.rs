@@ -1,5 +1,5 @@
-//! Is the server there? Checked as a balancer checks its members, some times in a row before it counts (`plimsoll_brain::Health`). A
-//! server that was not checked yet gets nothing.
+//! Health checks of the server, as a balancer checks its members: a state changes after several equal results
+//! in a row (`plimsoll_brain::Health`). An unchecked server gets no clients.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,12 +11,13 @@ use tokio::time::{Instant, sleep_until};
 use super::{Order, Service};
 use crate::pull::chance;
 
-/// What checks have found so far, by service: it outlasts other settings, but for those that are of the check.
+/// The results of the checks, by service. They survive changes of the settings, except those of the check
+/// itself.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found(Arc<Mutex<HashMap<u32, Health>>>);
 
 impl Found {
-    /// Of a service, if it was checked.
+    /// Returns the state of a service.
     fn of(&self, service: u32) -> Health {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         found.get(&service).cloned().unwrap_or_else(Health::unchecked)
@@ -26,7 +27,7 @@ impl Found {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(service, health.clone());
     }
 
-    /// The services are these from now on, and were those.
+    /// Drops the results of changed checks; `services` are the new settings, `before` the previous ones.
     pub(super) fn turn(&self, services: &[Service], before: &[Service]) {
         let same = |id: u32| {
             let find = |all: &[Service]| all.iter().find(|service| service.id == id).map(checked);
@@ -36,12 +37,12 @@ impl Found {
     }
 }
 
-/// What of a service its check is about.
+/// Returns the settings of a service that its check depends on.
 fn checked(service: &Service) -> String {
     format!("{} {:?}", service.server, service.check)
 }
 
-/// Checks a server for as long as there is a daemon to tell.
+/// Checks a server while its daemon runs.
 pub(super) async fn watch(service: Service, found: Found, orders: Option<mpsc::Sender<Order>>) {
     let (Some(check), Some(orders)) = (&service.check, orders) else { return };
     let mut health = found.of(service.id);
@@ -55,7 +56,7 @@ pub(super) async fn watch(service: Service, found: Found, orders: Option<mpsc::S
             let state = if ready { "up" } else { "down" };
             tracing::info!("service {}: server {} is {state}: {}", service.name, service.server, health.why);
         }
-        // Also when nothing changed: it costs nothing.
+        // Sent even if nothing changed: it costs nothing.
         if orders.send(Order::Ready { service: service.id, ready }).await.is_err() {
             return;
         }
@@ -109,7 +110,7 @@ mod tests {
             let watching = tokio::spawn(watch(service, found.clone(), Some(orders)));
             let Some(Order::Ready { ready, .. }) = inbox.recv().await else { panic!() };
             watching.abort();
-            // What it found last is kept.
+            // The last result is kept.
             drop(watching.await);
             ready
         };

@@ -1,4 +1,5 @@
-//! A daemon with its keys: what came is opened, and dropped if it is forged or was sent before; what is to go is sealed.
+//! A daemon with its keys. It opens received datagrams and drops forged and replayed ones; it seals the
+//! datagrams to send.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,63 +18,65 @@ use super::socket::{BATCH, Outbox};
 use super::twin::Twin;
 use super::{Order, Service, Settings, Statistics, draw_key, incarnation};
 
-/// How long a member that is not heard of any more stays in the table that clients are told of.
+/// The time that a silent member stays in the table for clients.
 const FORGET: Duration = Duration::from_secs(10);
 
-/// Requests at once that every source may ask, whatever the rate: a part of the table counts as ten, and daemons that could
-/// not pay for it would never hear of one another.
+/// The minimum burst of requests of a source, at any rate. A part of the table counts as ten requests; with
+/// less, daemons could never read each other's tables.
 const LEAST_BURST: u32 = 40;
 
-/// Between two looks at who is there and was not heard of.
+/// The interval of checks for daemons that are alive but silent.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Lives whose gossip is told apart.
+/// The maximum number of incarnations tracked for replays of gossip.
 const LIVES: usize = 4096;
 
-/// Datagrams a second of one source, of those in which daemons tell one another who is there: four times as many as a daemon gets of
-/// all others together, however many they are. Each may be answered by one ten times as long.
+/// The limit on gossip datagrams per second from one source: four times as many as a daemon receives from all
+/// others, at any cluster size. The response to each may be ten times as long.
 const GOSSIP: u32 = 300;
 
-/// Those of them that ask to be taken in, of one source or to be answered at one address: each is answered by all that is known.
+/// The limit on join requests among them, from one source or to one address of the response. Each response
+/// contains all known members.
 const JOINS: u32 = 50;
 
-/// A life may begin so many seconds later than now: clocks differ. Without a bound whoever once said that a member is in the last life
-/// that there is would have shut it out for ever.
+/// The maximum number of seconds that an incarnation may be in the future, as clocks differ. Without a limit,
+/// a single datagram with a member's highest possible incarnation would exclude that member forever.
 pub(super) const AHEAD: u32 = 24 * 3600;
 
-/// Between two complaints about lives that cannot be.
+/// The minimum interval between two log lines about implausible incarnations.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
 pub(super) struct Desk {
     member: u16,
     address: SocketAddr,
     keys: Keys,
-    /// Each of those for clients, to answer what is sealed with it.
+    /// Each key for clients, to seal the responses to requests under it.
     askers: Vec<Keys>,
     gossips: Sources,
     joins: Sources,
-    /// When it was said last that a life cannot be.
+    /// The time of the last log line about an implausible incarnation.
     complained: Option<std::time::Instant>,
     replay: Replay,
     recent: Recent,
     daemon: Daemon,
     gossip: Gossip,
     looked: Time,
-    /// Where the latest report of each member came from.
+    /// The source address of each member's latest report.
     homes: HashMap<u16, SocketAddr>,
     twin: Twin,
     services: Vec<Service>,
-    /// Told where they are by the configuration.
+    /// The configured addresses of peers.
     peers: Vec<SocketAddr>,
     group: Option<SocketAddr>,
     outbox: Outbox,
     statistics: Statistics,
-    /// Gossip of sources that say too much.
+    /// The number of gossip datagrams over the limit.
     limited: u64,
 }
 
 impl Desk {
-    /// A daemon that joins at the beginning of its time, and tells the others that it is at `address`. Nobody else knows `secret`.
+    /// Creates a daemon that joins at time 0, and announces that it is at `address`. No other process knows
+    /// `secret`.
     pub(super) fn new(settings: &Settings, address: SocketAddr, secret: Key) -> Self {
         let offers = offers(&settings.services);
         let (member, incarnation) = (settings.member, settings.incarnation);
@@ -86,7 +89,7 @@ impl Desk {
         (config.rate, config.burst) = (settings.rate, burst(settings.rate));
         let mut daemon = Daemon::new(config, Time(0));
         for service in settings.services.iter().filter(|service| service.check.is_some()) {
-            // Not yet checked means not used.
+            // Services are not ready before their first check.
             daemon.set_ready(Time(0), service.id, false);
         }
         let peers = settings.peers.iter().copied().filter(|peer| *peer != address).collect();
@@ -99,7 +102,7 @@ impl Desk {
             gossips: Sources::new(secret, GOSSIP, 2 * GOSSIP),
             joins: Sources::new(secret, JOINS, 2 * JOINS),
             complained: None,
-            // There are no more numbers than that.
+            // There are no more member numbers.
             replay: Replay::new(usize::from(u16::MAX) + 1),
             recent: Recent::new(LIVES),
             daemon,
@@ -116,12 +119,12 @@ impl Desk {
         }
     }
 
-    /// What comes next has waited for so long since it arrived.
+    /// Notes the time that the next datagram has waited since its arrival.
     pub(super) fn late(&mut self, now: Time, waited: Duration) {
         self.daemon.note_lag(now, waited);
     }
 
-    /// A datagram came.
+    /// Processes a received datagram.
     pub(super) fn take(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) {
         self.statistics.received += 1;
         if let Err(refused) = self.keys.open(bytes).and_then(|opened| self.hear(now, from, opened)) {
@@ -158,13 +161,13 @@ impl Desk {
         Ok(())
     }
 
-    /// Another daemon says who is there.
+    /// Processes gossip of another daemon.
     fn told(&mut self, now: Time, from: SocketAddr, told: &Told) -> Result<(), Refused> {
         let about = gossip::about(&told.said).ok_or(Refused::Malformed("gossip that says nothing"))?;
         if !self.plausible(told.member, about.latest) {
             return Ok(());
         }
-        // What a daemon of its own number says is news of that daemon.
+        // A daemon with this daemon's number is detected by its gossip.
         match self.recent.see(gossip::life(&told.said), told.seq) {
             Seen::Fresh if self.bears(now, from, about.joins) => self.gossip.take(now, &told.said),
             Seen::Fresh => self.limited += 1,
@@ -173,8 +176,9 @@ impl Desk {
         Ok(())
     }
 
-    /// May a source say something more of who is there? One that wants to be taken in is answered where it says that it is, which for
-    /// one of several addresses is not where it sends from: that one counts, too.
+    /// Returns `true` if a source is within the limits on gossip. The response to a join request goes to the
+    /// address in the request, which may differ from the source if a host has several. Then that address
+    /// counts, too.
     fn bears(&mut self, now: Time, from: SocketAddr, joins: Option<SocketAddr>) -> bool {
         let joins = joins.is_none_or(|told| {
             let there = told.ip() == from.ip() || self.joins.admit(now, told.ip(), 1);
@@ -183,7 +187,7 @@ impl Desk {
         joins && self.gossips.admit(now, from.ip(), 1)
     }
 
-    /// Can a member be in this life, as far as the clocks agree?
+    /// Returns `true` if an incarnation is plausible within the tolerance for clocks.
     fn plausible(&mut self, member: u16, life: u32) -> bool {
         let latest = incarnation().saturating_add(AHEAD);
         if life <= latest {
@@ -201,9 +205,9 @@ impl Desk {
         false
     }
 
-    /// Is it a report that was not sent before, of another daemon?
+    /// Returns `true` for a new report of another daemon.
     fn fresh(&mut self, from: SocketAddr, report: &Report) -> bool {
-        // Its own come back by way of the group, or come late from a life before.
+        // The daemon's own reports return through the multicast group, or late from an earlier incarnation.
         if report.member == self.member {
             return false;
         }
@@ -219,14 +223,16 @@ impl Desk {
         false
     }
 
-    /// Does what is due. What is late says how far this daemon may trust itself with what it reads next.
+    /// Performs the work that is due. Its delay shows how much this daemon may trust its view of the next
+    /// datagrams.
     pub(super) fn wake(&mut self, now: Time) {
         if self.daemon.poll_timeout().is_some_and(|due| due <= now) {
             self.daemon.handle_timeout(now);
         }
     }
 
-    /// Looks after who is there. To be called when what has come was read: it may be the answer that is waited for.
+    /// Maintains the membership. Callers read the received datagrams first, as they may contain the awaited
+    /// responses.
     pub(super) fn tend(&mut self, now: Time) {
         if self.gossip.next() <= now {
             let known = self.peers.iter().copied().chain(self.daemon.daemons());
@@ -253,13 +259,13 @@ impl Desk {
         }
     }
 
-    /// When something is due next.
+    /// Returns the time at which work is next due.
     pub(super) fn due(&self) -> Option<Time> {
         let due = self.gossip.next().min(self.looked + LOOK);
         Some(self.daemon.poll_timeout().map_or(due, |other| other.min(due)))
     }
 
-    /// Its host tells it something.
+    /// Executes a command.
     pub(super) fn obey(&mut self, now: Time, order: Order) {
         match order {
             Order::Load { service, load, in_flight } => self.daemon.set_load(now, service, load, in_flight),
@@ -271,7 +277,7 @@ impl Desk {
                 self.daemon.leave(now);
                 self.gossip.leave(now);
             }
-            // Whoever asked may have gone.
+            // The receiver may be gone.
             Order::Tell(tell) => drop(tell.send(self.statistics(now))),
             Order::Show(show) => drop(show.send((self.statistics(now), self.daemon.view(now)))),
         }
@@ -284,7 +290,7 @@ impl Desk {
         Statistics { lots, draining, alive, ..self.statistics }
     }
 
-    /// Takes other settings.
+    /// Applies other settings.
     fn change(&mut self, now: Time, settings: Settings) {
         let change = Change {
             offers: offers(&settings.services),
@@ -294,7 +300,8 @@ impl Desk {
             rate: settings.rate,
             burst: burst(settings.rate),
         };
-        // Others believe an offer only of a later life, and its place among those who are there is of the same.
+        // Others accept a changed offer only from a later incarnation, and the membership must have the same
+        // one.
         let life = self.gossip.life();
         if !self.daemon.change(now, change.clone(), life) {
             self.gossip.renew(now, life);
@@ -314,7 +321,7 @@ impl Desk {
         (self.keys, self.services) = (settings.keys, settings.services);
     }
 
-    /// Sends what is to be sent.
+    /// Sends the pending datagrams.
     pub(super) fn flush(&mut self, socket: &UdpSocket) {
         while self.write() {
             if self.outbox.len() >= BATCH {
@@ -324,7 +331,7 @@ impl Desk {
         self.send(socket);
     }
 
-    /// Instead of sending it, for tests without sockets.
+    /// Returns the pending datagrams instead of sending them, for tests without sockets.
     #[cfg(test)]
     pub(super) fn letters(&mut self) -> Vec<(SocketAddr, Vec<u8>)> {
         while self.write() {}
@@ -333,7 +340,7 @@ impl Desk {
         letters
     }
 
-    /// Seals the next that is to be sent, if there is one.
+    /// Seals the next pending datagram. Returns `false` if there is none.
     fn write(&mut self) -> bool {
         let start = self.outbox.bytes().len();
         if let Some((to, message)) = self.daemon.poll_transmit() {
@@ -341,7 +348,7 @@ impl Desk {
                 To::Asker(_, key) => self.askers.iter().find(|keys| keys.ids().next() == Some(key)),
                 To::Address(_) | To::Everyone => Some(&self.keys),
             };
-            // One whose key counts no more is not answered.
+            // A request under a removed key is not answered.
             let written = keys.is_some_and(|keys| message.encode(keys, self.outbox.bytes()).is_ok());
             match to {
                 _ if !written => self.statistics.unsent += 1,
@@ -358,7 +365,8 @@ impl Desk {
         true
     }
 
-    /// To the group if there is one, to those of the configuration, and without a group to all others that are known.
+    /// Sends to the multicast group if there is one, to the configured peers, and without a group to all
+    /// other known daemons.
     fn everyone(&mut self, start: usize) {
         if let Some(group) = self.group {
             self.outbox.post(start, group);

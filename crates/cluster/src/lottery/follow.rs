@@ -1,12 +1,15 @@
-//! A balancer follows the lottery: it asks one daemon four times a second who is drawn for a service and how often (LOOK and DRUM of
-//! `docs/rfs2.md`), and then sends its clients there itself. No request waits for the lottery, no daemon knows of the balancer,
-//! and any number of balancers share nothing but what the daemons say.
+//! A balancer that follows the lottery. Four times a second it asks one daemon for the candidates of a
+//! service and their weights (LOOK and DRUM of `docs/rfs2.md`), and then sends its clients there itself. No
+//! request waits for the lottery, no daemon knows the balancer, and balancers share no state but the daemons'
+//! responses.
 //!
-//! It stays with one daemon for as long as that answers, so that it does not see two views in turn; when it does not, another is
-//! asked at once. Where none answers what was known last stays true, as servers may well go on without their daemons.
+//! It stays with one daemon while that responds, so that it does not alternate between two views; otherwise
+//! it asks another one at once. If none responds, the last candidates stay in force, as servers may well
+//! continue without their daemons.
 //!
-//! One that knows nobody, or less than half of those that were known before, may be cut off, or have started alone: it is not
-//! believed before another was asked, and of the two the one that knows more is.
+//! A daemon without members, or with less than half of the previous number, may be isolated or may have
+//! started alone. Its response is accepted only after another daemon was asked, and the larger of the two
+//! responses counts.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,49 +23,49 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout_at};
 
 use super::seed;
 
-/// Which service of which cluster.
+/// The service and the cluster to follow.
 #[derive(Clone, Debug)]
 pub struct FollowSettings {
-    /// Its number.
+    /// The number of the service.
     pub service: u32,
-    /// Daemons to begin with; those of its members are asked, too, once they are known.
+    /// The initial daemons; those of the members are asked, too, once they are known.
     pub daemons: Vec<SocketAddr>,
-    /// Of the cluster, as they are at any time.
+    /// The current keys of the cluster.
     pub keys: watch::Receiver<Keys>,
 }
 
-/// A member that is drawn.
+/// A candidate of the service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Followed {
-    /// Its number.
+    /// The member's number.
     pub member: u16,
-    /// Where it serves.
+    /// The address of its server.
     pub endpoint: SocketAddr,
-    /// What it can do beside the others.
+    /// The capacity relative to the others.
     pub capacity: u16,
-    /// How often it is to be drawn, in the same unit; 0 for never.
+    /// The weight in the draw, in the same unit; 0 for never.
     pub weight: f64,
 }
 
-/// Between two looks.
+/// The interval of queries.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// For an answer.
+/// The time limit of a response.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// Daemons that are asked in one look.
+/// The maximum number of daemons to ask in one interval.
 const TRIES: usize = 4;
 
-/// Parts of a drum: more members than a cluster has.
+/// The maximum number of parts of a drum: more members than a cluster has.
 const PARTS: u16 = 64;
 
-/// Looks without an answer until that is said.
+/// The number of failed intervals until the failure is logged.
 const SILENT: u32 = 8;
 
-/// Follows for ever. `name` is what the log calls the group.
+/// Follows forever. `name` is the group's name in the log.
 ///
 /// # Errors
-/// The system gives no socket.
+/// The system provides no socket.
 pub async fn follow(
     name: &str,
     settings: FollowSettings,
@@ -81,7 +84,7 @@ pub async fn follow(
     let mut silent = 0;
     loop {
         tick.tick().await;
-        // Whoever changes them may have gone: then they stay.
+        // If the sender is gone the keys stay.
         if ring.has_changed().is_ok_and(|changed| changed) {
             eye.keys = ring.borrow_and_update().clone();
         }
@@ -119,16 +122,17 @@ struct Eye {
     keys: Keys,
     four: Option<UdpSocket>,
     six: Option<UdpSocket>,
-    /// The one that is asked comes first.
+    /// The current daemon comes first.
     daemons: Vec<SocketAddr>,
-    /// Members that it saw last.
+    /// The number of members in the last response.
     known: usize,
-    /// For an answer.
+    /// The time limit of a response.
     patience: Duration,
 }
 
 impl Eye {
-    /// Who is drawn, from the first daemon that says so; from the better of two where the first knows suspiciously few.
+    /// Returns the candidates from the first daemon that responds; the larger response of two if the first is
+    /// suspiciously small.
     async fn look(&mut self) -> Option<Vec<Place>> {
         let mut best: Option<(SocketAddr, Vec<Place>)> = None;
         for _ in 0..TRIES.min(self.daemons.len()) {
@@ -146,7 +150,7 @@ impl Eye {
             self.daemons.rotate_left(1);
         }
         let (daemon, places) = best?;
-        // The next look begins with it.
+        // The next query begins with this daemon.
         if let Some(at) = self.daemons.iter().position(|other| *other == daemon) {
             self.daemons.rotate_left(at);
         }
@@ -154,7 +158,7 @@ impl Eye {
         Some(places)
     }
 
-    /// All parts of one daemon's drum.
+    /// Reads all parts of one daemon's drum.
     async fn ask(&self, daemon: SocketAddr) -> Option<Vec<Place>> {
         let (mut places, mut part, mut parts) = (Vec::new(), 0, 1);
         while part < parts {
@@ -162,7 +166,8 @@ impl Eye {
             places.extend(drum.places);
             (part, parts) = (part + 1, drum.parts.min(PARTS));
         }
-        // Where the drum changed between two parts somebody may be in it twice; of whoever is missing the next look knows.
+        // If the drum changed between two parts, a member may be listed twice; a missing one appears in the
+        // next query.
         places.sort_by_key(|place| place.member);
         places.dedup_by_key(|place| place.member);
         Some(places)
@@ -187,7 +192,7 @@ impl Eye {
         }
     }
 
-    /// Whom to ask: the one that answers, those it was told of, those of the members.
+    /// Updates the list of daemons: the one that responds, the configured ones, those of the members.
     fn learn(&mut self, told: &[SocketAddr], places: &[Place]) {
         let first = self.daemons.first().copied();
         let others = told.iter().copied().chain(places.iter().map(|place| place.address));
@@ -218,7 +223,7 @@ mod tests {
         Keys::new(Key::new(1, &[7; 32]))
     }
 
-    /// A daemon that has these members in its drum.
+    /// Starts a daemon with these members in its drum.
     async fn daemon(members: &'static [u16]) -> SocketAddr {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = socket.local_addr().unwrap();

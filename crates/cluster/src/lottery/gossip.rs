@@ -1,17 +1,19 @@
-//! Who is there: SWIM with suspicion (Das, Gupta, Motivala, 2002), by the library foca, as a value. Time and chance are
-//! arguments, what is to be sent and what is new are asked for, and nothing is slept on; so it is tested in virtual time.
+//! Membership: SWIM with suspicion (Das, Gupta, Motivala, 2002), by the library foca, without I/O. Time and
+//! randomness are arguments, callers poll for datagrams and news, and nothing sleeps; tests therefore run in
+//! virtual time.
 //!
-//! Each daemon probes another five times a second. Who does not answer within 60 ms is probed by three others; who answers none
-//! of them is a suspect, and down if it does not object within 400 ms. All of it travels with the probes, and with gossip to three
-//! others twenty times a second while there is something new. A crash is known to all in about a second, whether they are five
-//! or a hundred.
+//! Each daemon probes another one five times a second. A daemon that does not respond within 60 ms is probed
+//! by three others. If it responds to none, it is suspected, and declared down unless it refutes this within
+//! 400 ms. All of this travels with the probes, and with gossip to three others twenty times a second while
+//! there is news. All daemons, whether five or a hundred, know of a crash in about a second.
 //!
-//! Three things foca leaves to us. A datagram that asks to join may be lost, and a daemon whose peers were all down stays alone
-//! for ever: so it asks them again for as long as it does not see them. A daemon that stood still would take those whose answers
-//! it has not read yet for dead: it lets its own clock stand still for as long. And its identity is the daemon's address with the
-//! life of its member, so that who starts anew replaces who was there before, and two daemons of one number are seen to be two.
+//! foca leaves three things to this module. A join request may be lost, and a daemon whose peers were all
+//! down would stay alone forever; so it repeats the request while it does not see them. A daemon that was
+//! suspended would declare others dead whose responses it has not read yet; so its own clock stops for the
+//! same time. A daemon's identity is its address with the incarnation of its member. A restarted daemon thus
+//! replaces its predecessor, and two daemons with one number are detected.
 
-// Where it is whoever includes this file, as the fuzz target does.
+// The path is relative to the including file, as the fuzz target includes this one.
 #[path = "gossip/codec.rs"]
 mod codec;
 
@@ -29,11 +31,11 @@ use rand::rngs::SmallRng;
 pub(crate) use codec::About;
 use codec::Codec;
 
-/// A daemon, as the others know it.
+/// The identity of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) member: u16,
-    /// Its incarnation: greater with each life.
+    /// The incarnation, which grows with each restart.
     pub(crate) life: u32,
     pub(crate) address: SocketAddr,
 }
@@ -41,7 +43,7 @@ pub(crate) struct Node {
 impl Identity for Node {
     type Addr = SocketAddr;
 
-    /// Others thought it dead: a new life.
+    /// Returns the identity after others declared this daemon dead: a new incarnation.
     fn renew(&self) -> Option<Self> {
         Some(Self { life: self.life.checked_add(1)?, ..*self })
     }
@@ -55,79 +57,80 @@ impl Identity for Node {
     }
 }
 
-/// A number for the life of the daemon that says something: of its member, its incarnation and its address, so that two daemons
-/// of one number that began in the same second are told apart.
+/// Returns a number for the incarnation of the sender. It depends on member, incarnation and address, so two
+/// daemons with one number that began in the same second have different ones.
 pub(crate) fn life(said: &[u8]) -> u64 {
     plimsoll_brain::hash(codec::speaker(said))
 }
 
-/// What something that is said is about; none if it cannot be understood.
+/// Returns the subject of a gossip datagram; `None` if it is malformed.
 pub(crate) fn about(said: &[u8]) -> Option<About> {
     codec::about(said)
 }
 
-/// What became known.
+/// A membership event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     Up(Node),
     Down(Node),
-    /// The others thought that this daemon was down: this is its life now.
+    /// The others declared this daemon dead: its new incarnation.
     Renewed(u32),
 }
 
-/// A daemon's part in it.
+/// A daemon's membership.
 pub(crate) struct Gossip {
     foca: Foca<Node, Codec, SmallRng, NoCustomBroadcast>,
     outside: Outside,
-    /// When those who are not there are asked again.
+    /// The time of the next join requests.
     ask: Time,
-    /// Whose turn it is then.
+    /// The index of the next daemon to ask.
     turn: usize,
     left: bool,
 }
 
-/// Between two attempts to join those that are not seen; and how many at once.
+/// The interval of join requests to unseen daemons, and the number at once.
 const ASK: Duration = Duration::from_millis(500);
 const ASKED: usize = 16;
 
-/// After so many datagrams another life begins: numbers end, and what comes with one from before is taken for old. Not at the very end, so
-/// that whoever compares them round finds those of the next life newer.
+/// The sequence number at which a new incarnation begins: numbers are finite, and lower ones count as
+/// replays. It is below the maximum, so that serial comparison finds the numbers of the next incarnation
+/// newer.
 pub(crate) const LAST: u32 = 0xf000_0000;
 
-/// Datagrams that wait to be sent.
+/// The maximum number of pending datagrams.
 const LETTERS: usize = 1024;
 
-/// What comes later than this finds a daemon that stood still.
+/// The delay of a timer from which the daemon counts as having been suspended.
 const LATE: Duration = Duration::from_millis(100);
 
 impl Gossip {
-    /// Of a daemon that is alone so far.
+    /// Creates the membership of a daemon that is still alone.
     pub(crate) fn new(own: Node, seed: u64, now: Time) -> Self {
         let foca = Foca::new(own, settings(), SmallRng::seed_from_u64(seed), Codec);
         let outside = Outside { now, ..Outside::default() };
         Self { foca, outside, ask: now, turn: 0, left: false }
     }
 
-    /// The number of the last datagram.
+    /// Returns the last sequence number.
     pub(crate) fn seq(&self) -> u32 {
         self.outside.seq
     }
 
-    /// Goes on counting datagrams where a process before this one stopped.
+    /// Continues the sequence numbers of a previous process.
     pub(crate) fn count_from(&mut self, seq: u32) {
         self.outside.seq = seq;
     }
 
-    /// What another said. What is not understood is left out.
+    /// Processes gossip of another daemon; malformed gossip is ignored.
     pub(crate) fn take(&mut self, now: Time, said: &[u8]) {
         self.outside.now = now;
         if !self.left {
-            // It says nothing that is of use to us, or comes from somebody with our own address.
+            // The gossip is useless, or comes from a daemon with this daemon's address.
             let _ = self.foca.handle_data(said, &mut self.outside);
         }
     }
 
-    /// Does what is due; `known` are addresses at which there should be daemons.
+    /// Performs the work that is due; `known` are possible addresses of daemons.
     pub(crate) fn wake(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
         self.outside.stand_still(now);
         if self.outside.seq >= LAST {
@@ -135,7 +138,7 @@ impl Gossip {
             self.outside.seq = 0;
         }
         while let Some(event) = self.outside.due(now) {
-            // It goes on after an error, and there is nothing else to do about one.
+            // foca continues after an error, and no other reaction is possible.
             let _ = self.foca.handle_timer(event, &mut self.outside);
         }
         if now >= self.ask && !self.left {
@@ -144,13 +147,13 @@ impl Gossip {
         }
     }
 
-    /// When something is due.
+    /// Returns the time at which work is next due.
     pub(crate) fn next(&self) -> Time {
         let timer = self.outside.timers.first_key_value().map(|((at, _), _)| *at);
         timer.map_or(self.ask, |timer| timer.min(self.ask))
     }
 
-    /// The next datagram, and where it goes.
+    /// Returns the next datagram and its destination.
     pub(crate) fn poll_transmit(&mut self) -> Option<(SocketAddr, Datagram)> {
         let (to, said) = self.outside.letters.pop_front()?;
         let Node { member, life, .. } = *self.foca.identity();
@@ -158,22 +161,22 @@ impl Gossip {
         Some((to, Datagram { member, incarnation: life, seq: self.outside.seq, said }))
     }
 
-    /// What has become known since it was asked last.
+    /// Returns the next membership event.
     pub(crate) fn poll_news(&mut self) -> Option<News> {
         self.outside.news.pop_front()
     }
 
-    /// The others that are there, as far as it knows.
+    /// Returns the other daemons that are alive.
     pub(crate) fn others(&self) -> impl Iterator<Item = Node> {
         self.foca.iter_members().map(|member| *member.id())
     }
 
-    /// Its own life.
+    /// Returns this daemon's incarnation.
     pub(crate) fn life(&self) -> u32 {
         self.foca.identity().life
     }
 
-    /// Begins a later life than `life`, if it is in none.
+    /// Begins an incarnation later than `life`, unless this one already is.
     pub(crate) fn renew(&mut self, now: Time, life: u32) {
         self.outside.now = now;
         let own = *self.foca.identity();
@@ -186,16 +189,17 @@ impl Gossip {
         }
     }
 
-    /// Tells some of the others that it goes, who tell the rest. It takes no part from now on.
+    /// Announces to some of the others that this daemon leaves; they inform the rest. It takes no part from
+    /// now on.
     pub(crate) fn leave(&mut self, now: Time) {
         self.outside.now = now;
         self.left = true;
-        // There may be nobody to tell.
+        // There may be no others.
         let _ = self.foca.leave_cluster(&mut self.outside);
         self.outside.timers.clear();
     }
 
-    /// Asks those that it does not see to take it in, and all while nobody has.
+    /// Sends join requests to unseen daemons, or to all of them before any has accepted one.
     fn join(&mut self, known: impl Iterator<Item = SocketAddr>) {
         let own = self.foca.identity().address;
         let seen: Vec<SocketAddr> = self.others().map(|node| node.address).collect();
@@ -211,13 +215,14 @@ impl Gossip {
         missing.rotate_left(turn);
         self.turn = self.turn.wrapping_add(ASKED);
         for address in missing.into_iter().take(ASKED) {
-            // Whoever is there: only the address counts.
+            // The identity is unknown: only the address counts.
             let _ = self.foca.announce(Node { member: 0, life: 0, address }, &mut self.outside);
         }
     }
 }
 
-/// What the study measured: a crash is known to 5, 30 and 100 daemons in 0.8 to 1.2 s, and nobody is taken for dead at 5 % loss.
+/// Returns the parameters. With these, 5, 30 and 100 daemons detect a crash in 0.8 to 1.2 s, and at 5 % loss
+/// no live daemon is declared dead.
 fn settings() -> Config {
     let each = |frequency: u64, members: usize| {
         let num_members = NonZeroUsize::new(members).unwrap_or(NonZeroUsize::MIN);
@@ -230,17 +235,17 @@ fn settings() -> Config {
     config.max_transmissions = NonZeroU8::new(10).unwrap_or(NonZeroU8::MIN);
     config.max_packet_size = NonZeroUsize::new(Datagram::MOST).unwrap_or(NonZeroUsize::MIN);
     config.notify_down_members = true;
-    // Rumours of a life that is over have ended by then.
+    // Rumours of an ended incarnation have faded by then.
     config.remove_down_after = Some(Duration::from_secs(60));
     config.periodic_gossip = each(50, 3);
-    // Whom a rumour did not reach.
+    // Reaches daemons that a rumour missed.
     config.periodic_announce = each(5_000, 1);
-    // Halves of a network that was cut in two find one another.
+    // Reunites the halves of a partitioned network.
     config.periodic_announce_to_down_members = each(2_000, 2);
     config
 }
 
-/// What foca asks of the world.
+/// The environment that foca requires.
 #[derive(Debug, Default)]
 struct Outside {
     now: Time,
@@ -249,23 +254,23 @@ struct Outside {
     letters: VecDeque<(SocketAddr, Vec<u8>)>,
     news: VecDeque<News>,
     seq: u32,
-    /// Another has taken it in, in its present life.
+    /// Whether another daemon has accepted the current incarnation.
     joined: bool,
 }
 
 impl Outside {
-    /// The next event whose time has come.
+    /// Returns the next timer that is due.
     fn due(&mut self, now: Time) -> Option<Timer<Node>> {
         let first = self.timers.first_entry()?;
         if first.key().0 > now {
             return None;
         }
-        // As if it were in time, so that what follows from it is.
+        // Set as if the timer were in time, so that those that follow from it are.
         self.now = first.key().0;
         Some(first.remove())
     }
 
-    /// Puts off all that is due by the time for which nothing was done.
+    /// Postpones all timers by the time for which nothing was done.
     fn stand_still(&mut self, now: Time) {
         let late = self.timers.first_key_value().map(|((due, _), _)| now.since(*due)).unwrap_or_default();
         if late > LATE {
@@ -294,7 +299,7 @@ impl foca::Runtime<Node> for Outside {
     }
 
     fn send_to(&mut self, to: Node, data: &[u8]) {
-        // They are sent after each call, and no call makes nearly so many.
+        // They are sent after each call, and no call creates nearly as many.
         if self.letters.len() < LETTERS {
             self.letters.push_back((to.address, data.to_vec()));
         }

@@ -1,7 +1,7 @@
-//! A daemon's thread: takes what has come, does what is due, sends, waits.
+//! A daemon's thread: processes received datagrams, does the work that is due, sends, waits.
 //!
-//! What has come is taken in batches until nothing is left; between two batches what is due is done and what is to be answered is
-//! answered, so that neither waits for more than a batch of the other.
+//! Received datagrams are processed in batches until none are left. Between two batches due work is done and
+//! responses are sent, so that neither waits for more than one batch of the other.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::Order;
 use super::desk::Desk;
 use super::socket::{BATCH, Inbox, Sockets};
 
-/// Serves until nobody is left to give orders.
+/// Serves until all senders of commands are gone.
 pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Receiver<Order>) {
     let begin = Instant::now();
     let now = || Time(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX));
@@ -38,7 +38,7 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
             match orders.try_recv() {
                 Ok(order) => desk.obey(at, order),
                 Err(TryRecvError::Empty) => break,
-                // Also while more comes than can be answered.
+                // Checked even while requests arrive faster than they are answered.
                 Err(TryRecvError::Disconnected) => return,
             }
         }
@@ -60,7 +60,7 @@ pub(super) async fn serve(mut desk: Desk, sockets: Sockets, mut orders: mpsc::Re
     }
 }
 
-/// Something came for the group.
+/// Waits for a datagram to the multicast group.
 async fn heard(group: Option<&UdpSocket>) {
     match group {
         Some(group) => drop(group.readable().await),

@@ -1,12 +1,15 @@
 //! Datagrams, many with one system call: `recvmmsg` and `sendmmsg`.
 //!
-//! Not cut out of a larger one by the kernel (`UDP_SEGMENT`, GSO): that takes datagrams of one length to one receiver, one after the
-//! other, and answers go to whoever asked, of lengths that follow the member and its further ones; a run of two to one client is
-//! chance. What goes to one receiver in a row are parts of a table, a dozen when a daemon comes, and a report goes to many receivers once.
-//! A batch of 64 is one system call as it is, so GSO would save no call but a part of the kernel's way for what hardly ever occurs.
+//! The kernel's segmentation offload (`UDP_SEGMENT`, GSO) is not used. It requires consecutive datagrams of
+//! one length to one receiver, but answers go to different clients, with lengths that depend on the members
+//! in them. Consecutive datagrams to one receiver are the parts of a table, a dozen when a daemon joins; a
+//! report goes to each receiver once. A batch of 64 already takes one system call, so GSO would only shorten
+//! the kernel's path in rare cases.
 //!
-//! A daemon has one socket that it sends from and is reached at, and where there is multicast a second one that hears the group.
-//! The kernel notes when each datagram came (`SO_TIMESTAMPNS`), so that who reads it late knows how late. Both are of the same family: a socket of IPv6 takes no IPv4, or members would be known by addresses that others cannot use.
+//! A daemon sends and receives on one socket, and where multicast is available a second one receives the
+//! group's datagrams. The kernel timestamps each datagram's arrival (`SO_TIMESTAMPNS`), so that late reads
+//! are detected. Both sockets have the same family. An IPv6 socket accepts no IPv4, or members would be known
+//! by addresses that others cannot use.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -26,16 +29,17 @@ use socket2::{Domain, Protocol, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Most datagrams of one system call.
+/// The maximum number of datagrams per system call.
 pub(crate) const BATCH: usize = 64;
 
-/// One byte more than the longest, by which a longer one shows.
+/// One byte more than the maximum length, so that longer datagrams are detected.
 const SPACE: usize = LONGEST_REPORT + 1;
 
-/// What the kernel may keep for a daemon that does something else, bytes; it may allow less.
+/// The requested size of the receive buffer, in bytes, for while the daemon is busy; the kernel may grant
+/// less.
 const KEPT: usize = 4 << 20;
 
-/// A daemon's sockets, bound.
+/// A daemon's bound sockets.
 #[derive(Debug)]
 pub(crate) struct Socket {
     one: std::net::UdpSocket,
@@ -43,7 +47,7 @@ pub(crate) struct Socket {
     address: SocketAddr,
 }
 
-/// The same in a runtime.
+/// A daemon's sockets in a runtime.
 #[derive(Debug)]
 pub(crate) struct Sockets {
     pub(crate) one: UdpSocket,
@@ -51,11 +55,11 @@ pub(crate) struct Sockets {
 }
 
 impl Socket {
-    /// Binds them. Datagrams to the group go out by the interface that has the address of `listen`, and no further than the
-    /// local network.
+    /// Binds the sockets. Multicast datagrams leave through the interface with the address of `listen`, and
+    /// stay in the local network.
     ///
     /// # Errors
-    /// The address is taken or not of this machine, or there is no such group here.
+    /// The address is taken or not local, or the multicast group is not available.
     pub(crate) fn bind(listen: SocketAddr, group: Option<SocketAddr>) -> io::Result<Self> {
         let one = open(listen)?;
         one.bind(&listen.into())?;
@@ -72,10 +76,10 @@ impl Socket {
         Ok(Self { one, group: group.map(Into::into), address })
     }
 
-    /// One that somebody else bound, for a daemon without a group.
+    /// Takes a socket that another process bound, for a daemon without a multicast group.
     ///
     /// # Errors
-    /// It is no socket for datagrams.
+    /// The socket is not a datagram socket.
     pub(crate) fn given(one: OwnedFd) -> io::Result<Self> {
         let one = std::net::UdpSocket::from(one);
         one.set_nonblocking(true)?;
@@ -83,50 +87,51 @@ impl Socket {
         Ok(Self { one, group: None, address })
     }
 
-    /// Has the kernel note when datagrams come. One that does not is one that nobody knows to be late.
+    /// Requests timestamps of arrival from the kernel. Without them no datagram counts as late.
     pub(crate) fn stamp(&self) {
         for socket in [Some(&self.one), self.group.as_ref()].into_iter().flatten() {
             let _ = setsockopt(socket, sockopt::ReceiveTimestampns, &true);
         }
     }
 
-    /// A copy of the one that it is reached at, for another process.
+    /// Returns a copy of the main socket, for another process.
     ///
     /// # Errors
-    /// There are no more files.
+    /// The system provides no more file descriptors.
     pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
         Ok(self.one.try_clone()?.into())
     }
 
-    /// Where it is bound.
+    /// Returns the bound address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Hands them to the runtime that is entered.
+    /// Registers the sockets with the current runtime.
     ///
     /// # Errors
-    /// The system gives no event queue.
+    /// The system provides no event queue.
     pub(crate) fn register(self) -> io::Result<Sockets> {
         let group = self.group.map(UdpSocket::from_std).transpose()?;
         Ok(Sockets { one: UdpSocket::from_std(self.one)?, group })
     }
 }
 
-/// A socket for `address` that waits for nothing.
+/// Opens a non-blocking socket for `address`.
 fn open(address: SocketAddr) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
-    // Less than wished for is no reason not to start.
+    // A smaller buffer does not prevent the start.
     let _ = socket.set_recv_buffer_size(KEPT);
     Ok(socket)
 }
 
-/// The number of the interface of a group of IPv6: as the address or the group says it, else of the interface that has the address, 0
-/// for the one that the system takes. Groups of a link (`ff02::`) are none without one.
+/// Returns the interface number for an IPv6 multicast group: the scope of the address or of the group, or
+/// else the interface with the address. 0 lets the system choose. Link-local groups (`ff02::`) require an
+/// interface.
 fn interface(by: SocketAddr, group: SocketAddr) -> u32 {
     let scope = |address: SocketAddr| match address {
         SocketAddr::V6(address) => address.scope_id(),
@@ -142,7 +147,8 @@ fn interface(by: SocketAddr, group: SocketAddr) -> u32 {
     }
 }
 
-/// Which interface has an address, in the kernel's table: address, number of the interface, and more, in hexadecimal.
+/// Finds the interface with an address in the kernel's table: address, number of the interface, and more, in
+/// hexadecimal.
 fn having(table: &str, address: u128) -> Option<u32> {
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace();
@@ -151,7 +157,7 @@ fn having(table: &str, address: u128) -> Option<u32> {
     })
 }
 
-/// Has what is sent to groups go out by the interface of an address.
+/// Sends multicast datagrams through the interface of an address.
 fn send_by(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Result<()> {
     match by {
         SocketAddr::V4(by) => {
@@ -165,7 +171,7 @@ fn send_by(socket: &socket2::Socket, by: SocketAddr, interface: u32) -> io::Resu
     }
 }
 
-/// A socket that hears a group. Several daemons of a host may hear the same.
+/// Opens a socket that receives a group's datagrams. Several daemons of a host may join the same group.
 fn join(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<socket2::Socket> {
     let socket = open(group)?;
     socket.set_reuse_address(true)?;
@@ -181,7 +187,7 @@ fn join(mut group: SocketAddr, by: SocketAddr, interface: u32) -> io::Result<soc
     Ok(socket)
 }
 
-/// Room for what comes with one system call. Stays with its thread.
+/// The buffers for one system call, which stay with their thread.
 pub(crate) struct Inbox {
     headers: MultiHeaders<SockaddrStorage>,
     buffers: Vec<[u8; SPACE]>,
@@ -192,15 +198,15 @@ impl Inbox {
         Self { headers: MultiHeaders::preallocate(BATCH, None), buffers: vec![[0; SPACE]; BATCH] }
     }
 
-    /// For sockets whose datagrams are [stamped](Socket::stamp).
+    /// Creates the buffers for [timestamped](Socket::stamp) sockets.
     pub(crate) fn stamped() -> Self {
         let space = cmsg_space!(TimeSpec);
         Self { headers: MultiHeaders::preallocate(BATCH, Some(space)), ..Self::new() }
     }
 
-    /// Takes what is there, up to [`BATCH`] datagrams; how many. If that are fewer there was nothing left, and the socket is
-    /// readable again when more comes. Of one that is too long the beginning comes, and is too long still. Of each it says how long
-    /// it has waited since it came, where it was stamped.
+    /// Receives up to [`BATCH`] datagrams and returns their number. If there are fewer, none is left, and the
+    /// socket becomes readable when more arrive. A datagram that is too long is truncated, and still too
+    /// long. `each` also receives the time since the datagram's arrival, if it has a timestamp.
     pub(crate) fn receive(
         &mut self,
         socket: &UdpSocket,
@@ -210,7 +216,7 @@ impl Inbox {
         let mut parts: Vec<[IoSliceMut<'_>; 1]> =
             buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect();
         let (fd, slices, mut count) = (socket.as_raw_fd(), parts.iter_mut(), 0);
-        // The same for all of a batch.
+        // The same for the whole batch.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let all = socket.try_io(Interest::READABLE, || {
             for message in recvmmsg(fd, headers, slices, MsgFlags::MSG_DONTWAIT, None)? {
@@ -220,21 +226,21 @@ impl Inbox {
                     let four = from.as_sockaddr_in().map(|from| SocketAddrV4::from(*from).into());
                     four.or_else(|| from.as_sockaddr_in6().map(|from| SocketAddrV6::from(*from).into()))
                 });
-                // Nobody sends from no address, and an empty datagram has no part.
+                // Every sender has an address, and an empty datagram has no part.
                 if let Some(from) = from {
                     each(from, waited, message.iovs().next().unwrap_or_default());
                 }
             }
-            // To ask once more only to hear that there is nothing would cost as much as an answer.
+            // One more system call that finds nothing would cost as much as an answer.
             if count < BATCH { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
-        // What else it may be concerns one datagram, and there is a next one.
+        // Other errors concern a single datagram, and another call follows.
         drop(all);
         count
     }
 }
 
-/// How long ago a datagram came, by the clock of this host, which may have been set meanwhile.
+/// Returns the time since a datagram's arrival, by this host's clock, which may have been set meanwhile.
 fn waited(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<Duration> {
     let stamp = message.cmsgs().ok()?.find_map(|control| match control {
         ControlMessageOwned::ScmTimestampns(stamp) => Some(Duration::from(stamp)),
@@ -243,7 +249,7 @@ fn waited(message: &RecvMsg<'_, '_, SockaddrStorage>, now: Duration) -> Option<D
     Some(now.saturating_sub(stamp))
 }
 
-/// What is to be sent, until it is.
+/// The pending datagrams.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
@@ -251,22 +257,22 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Where the next datagram is written.
+    /// Returns the buffer to write the next datagram to.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// What was written from `start` on goes to an address.
+    /// Queues the bytes from `start` on for an address.
     pub(crate) fn post(&mut self, start: usize, to: SocketAddr) {
         self.letters.push((start..self.bytes.len(), to));
     }
 
-    /// Datagrams that wait.
+    /// Returns the number of pending datagrams.
     pub(crate) fn len(&self) -> usize {
         self.letters.len()
     }
 
-    /// Instead of being sent, for tests without sockets.
+    /// Removes the datagrams instead of sending them, for tests without sockets.
     #[cfg(test)]
     pub(crate) fn empty(&mut self, mut each: impl FnMut(SocketAddr, &[u8])) {
         for (at, to) in std::mem::take(&mut self.letters) {
@@ -275,7 +281,8 @@ impl Outbox {
         self.bytes.clear();
     }
 
-    /// Sends all of it and is empty. What the kernel does not take is lost, as it may be on its way: how many it took.
+    /// Sends all datagrams and returns the number that the kernel accepted. The others are lost, as they may
+    /// be on the network.
     pub(crate) fn send(&mut self, socket: &UdpSocket) -> usize {
         let mut sent = 0;
         for letters in self.letters.chunks(BATCH) {
@@ -292,9 +299,9 @@ impl Outbox {
                 match sendmmsg(socket, &mut headers[at..], SendFlags::DONTWAIT) {
                     Ok(count) => (at, sent) = (at + count.max(1), sent + count),
                     Err(Errno::INTR) => {}
-                    // The queue is full: the rest will not fit either.
+                    // The queue is full, so the rest will not fit either.
                     Err(Errno::AGAIN) => break,
-                    // It concerns the first only: an address that cannot be reached.
+                    // The error concerns the first datagram only: an unreachable address.
                     Err(_) => at += 1,
                 }
             }
@@ -343,7 +350,7 @@ mod tests {
                 outbox.bytes().extend(std::iter::repeat_n(number, usize::from(number)));
                 outbox.post(start, address);
             }
-            // One that cannot be sent takes none of the others with it.
+            // A datagram that cannot be sent does not affect the others.
             let other = if host == "::1" { "127.0.0.1:9" } else { "[::1]:9" };
             outbox.post(0, other.parse().unwrap());
             outbox.post(0, address);
@@ -372,8 +379,8 @@ mod tests {
         socket.stamp();
         let (to, from) = (socket.register().unwrap(), std::net::UdpSocket::bind(listen).unwrap());
         let (address, mut inbox) = (to.one.local_addr().unwrap(), Inbox::stamped());
-        // The kernel begins to stamp a moment after it was told to; until then a datagram counts as one that came when it was read.
-        // The same room twice: the kernel writes into it how much of it was used.
+        // The kernel begins to set timestamps a moment after the request; until then datagrams count as
+        // arrived when read. The same buffer is used twice: the kernel writes the used length into it.
         let (mut rounds, mut seen) = (0, 0);
         while seen < 2 {
             rounds += 1;

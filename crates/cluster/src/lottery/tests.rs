@@ -1,4 +1,4 @@
-//! Daemons and clients in one process, on loopback.
+//! Tests of daemons and clients in one process, on loopback.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::*;
 
 const SERVICE: u32 = 80;
 
-/// Nothing that is waited for takes longer on the slowest machine.
+/// A time limit that no test reaches on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn keys() -> Keys {
@@ -21,7 +21,7 @@ fn daemon(member: u16, peers: Vec<SocketAddr>) -> Lottery {
     rated(member, peers, 0)
 }
 
-/// One that answers a source so many requests a second.
+/// Starts a daemon with a limit on requests per second from one source.
 fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
     let service = Service {
         name: "web".into(),
@@ -47,7 +47,7 @@ fn rated(member: u16, peers: Vec<SocketAddr>, rate: u32) -> Lottery {
     Lottery::start(settings).unwrap()
 }
 
-/// A client that does not give up, however busy the machine is.
+/// Creates a client that does not give up on a busy machine.
 fn client(daemons: Vec<SocketAddr>) -> Client {
     asking(daemons, u8::MAX)
 }
@@ -64,7 +64,7 @@ async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
     let both = async {
         let mut seen = BTreeSet::new();
         while seen.len() < 2 {
-            // Each new one has its first answer drawn.
+            // Each new client's first answer is drawn.
             seen.extend(client(vec![two.address()]).pick(SERVICE, b"").await.map(|pick| pick.member));
         }
     };
@@ -74,7 +74,7 @@ async fn a_client_keeps_a_member_until_it_fails_and_then_has_another() {
     assert_eq!(first.address, SocketAddr::from(([127, 0, 0, 1], first.member)));
     assert_eq!(first.info, format!("member {}", first.member).as_bytes());
     for _ in 0..50 {
-        // By chance alone it would be once in 2^50.
+        // The probability of this by chance is 2^-50.
         assert_eq!(client.pick(SERVICE, b"").await.as_ref(), Ok(&first));
     }
     client.failed(first.member);
@@ -97,7 +97,7 @@ async fn many_picks_at_once_have_an_answer_each() {
         let client = Arc::clone(&client);
         picks.spawn(async move { client.pick(SERVICE, b"").await.map(|pick| pick.member) });
     }
-    // Nobody else is there: who failed is better than nobody.
+    // There are no other members, so the failed one is used.
     assert_eq!(picks.join_all().await, vec![Ok(1); 200]);
 }
 
@@ -135,7 +135,8 @@ fn who_reads_late_lets_others_answer_first() {
         desk.letters();
         trust::statistics(desk).lots
     };
-    // Two are alike: of fifty about half are its own, and fewer than eight with a probability of 1e-7.
+    // Two members are equal: about half of fifty requests are its own, fewer than eight with a probability of
+    // 1e-7.
     let lots = ask(&mut desk, 0..50);
     assert!(lots.won >= 8 && lots.doubted == 0, "{lots:?}");
     // The others wait for the second.
@@ -152,7 +153,7 @@ async fn daemons_that_answer_little_know_one_another_still() {
     let both = async {
         let mut seen = BTreeSet::new();
         while seen.len() < 2 {
-            // It is asked for little: a client that is turned away asks again.
+            // The client asks rarely; after a rejection it asks again.
             seen.extend(client(vec![two.address()]).pick(SERVICE, b"").await.map(|pick| pick.member));
         }
     };
@@ -180,7 +181,7 @@ fn the_longest_infos_fit_into_what_carries_them() {
         room,
     };
     assert_eq!(answer.encode(&keys(), &mut Vec::new()), Ok(()));
-    // As many as are said to fit do, and one byte more does not.
+    // The stated number fits, and one more byte does not.
     let other = SocketAddr::from(([2; 8], 1));
     let offer = |info: Arc<[u8]>| Offer { service: SERVICE, capacity: 1, endpoint: other, info };
     let listed = |offers| Listed { member: 1, incarnation: 1, address: six, offers };

@@ -1,4 +1,5 @@
-//! What can be done to a daemon by those who have a key, of one kind or the other. In virtual time, without sockets.
+//! Tests of the actions that holders of each kind of key can perform on a daemon, in virtual time without
+//! sockets.
 
 use std::net::SocketAddr;
 
@@ -56,7 +57,7 @@ fn settings() -> Settings {
     }
 }
 
-/// Member 1, which is up since 700 ms and knows member 2, which has reported.
+/// Creates member 1, which has been up since 700 ms and knows member 2, which has reported.
 pub(super) fn desk() -> Desk {
     let mut desk = Desk::new(&settings(), address(1), Secret::new([3; 16]));
     desk.take(millis(1), address(2), &sealed(&report(2, incarnation() - 9, 1), &daemons()));
@@ -72,7 +73,7 @@ pub(super) fn desk() -> Desk {
     desk
 }
 
-/// The empty table that answers what it asked last.
+/// Returns the empty table that answers its last request.
 fn asked(desk: &mut Desk) -> Option<Table> {
     let fetch = desk.letters().into_iter().find_map(|(_, bytes)| match message(&bytes, &daemons()) {
         Some(Message::Fetch(Fetch { id, part, .. })) => Some((id, part)),
@@ -114,7 +115,7 @@ fn report(member: u16, incarnation: u32, seq: u32) -> Message {
     Message::Report(Report { member, incarnation, seq, state, digest: 0, services, ids, heard: vec![] })
 }
 
-/// What node `own` says to be taken in by member 1.
+/// Returns the join request of node `own` to member 1.
 fn join(own: Node, keys: &Keys) -> Vec<u8> {
     let mut gossip = Gossip::new(own, 5, Time(0));
     gossip.wake(Time(0), [address(1)].into_iter());
@@ -123,7 +124,7 @@ fn join(own: Node, keys: &Keys) -> Vec<u8> {
     sealed(&told, keys)
 }
 
-/// One of each kind, all of which would do something if they were believed.
+/// Returns one datagram of each kind. Each would have an effect if it were accepted.
 fn all(keys: &Keys) -> Vec<(Kind, Vec<u8>)> {
     let (id, service, room) = (77, SERVICE, 200);
     let request = Request {
@@ -156,7 +157,7 @@ fn all(keys: &Keys) -> Vec<(Kind, Vec<u8>)> {
         Message::Answer(answer),
         Message::Commit(Commit { member: 2, incarnation: incarnation(), ids: vec![id] }),
         report(2, incarnation() - 9, 3),
-        // Of one that nobody knows: it would be asked who it is.
+        // From an unknown member, which would be asked for its offers.
         report(3, incarnation(), 1),
         Message::Fetch(Fetch { id, generation: 0, part: 0 }),
         Message::Table(Table { id, generation: 1, part: 0, parts: 1, members: vec![listed(4, 1)] }),
@@ -183,7 +184,7 @@ fn each_kind_of_datagram_with_each_kind_of_key() {
             let dropped = u64::from(theirs && !asks(kind));
             assert_eq!(after.0.misused, dropped, "{kind}");
             if dropped == 1 {
-                // Nothing but these two counts has changed.
+                // Only these two counters have changed.
                 let counted = Statistics { received: before.0.received + 1, misused: 1, ..before.0 };
                 assert_eq!((after, letters), ((counted, before.1), vec![]), "{kind}");
                 continue;
@@ -192,7 +193,7 @@ fn each_kind_of_datagram_with_each_kind_of_key() {
                 let [(to, answer)] = &letters[..] else { panic!("{kind}: {} answers", letters.len()) };
                 assert_eq!(*to, address(200), "{kind}");
                 assert!(answer.len() <= datagram.len() && message(answer, &keys).is_some(), "{kind}");
-                // Who may only ask can read what is answered to them, and nothing else.
+                // A holder of a client key can read the answers to its requests, and nothing else.
                 assert_eq!(message(answer, &clients()).is_some(), theirs, "{kind}");
                 assert_eq!(message(answer, &daemons()).is_some(), !theirs, "{kind}");
             }
@@ -203,7 +204,7 @@ fn each_kind_of_datagram_with_each_kind_of_key() {
 
 #[test]
 fn what_a_daemon_says_is_heard() {
-    // The other side of the above: the same things with a key for daemons do something.
+    // The counterpart of the above: the same datagrams under a daemon key have an effect.
     let mut desk = desk();
     for (kind, datagram) in all(&daemons()) {
         desk.take(millis(702), address(2), &datagram);
@@ -237,12 +238,12 @@ fn who_says_that_a_life_is_of_long_after_now_shuts_nobody_out() {
         desk.take(millis(800), address(2), &sealed(&report(2, incarnation() - 9, 50), &daemons()));
         statistics(desk).lots.heard
     };
-    // Of a member itself, which would be in no later life ever.
+    // About the member itself, which could never have a later incarnation.
     let mut one = desk();
     one.take(millis(702), address(66), &sealed(&report(2, last, 1), &daemons()));
     one.take(millis(702), address(66), &sealed(&report(2, incarnation() + AHEAD + 60, 1), &daemons()));
     assert_eq!((statistics(&mut one).implausible, heard(&mut one)), (2, 2));
-    // In a table that was asked for.
+    // In a requested table.
     let mut one = desk();
     one.take(millis(702), address(66), &sealed(&report(66, incarnation(), 1), &daemons()));
     let table = asked(&mut one).expect("it asks who that is");
@@ -251,12 +252,12 @@ fn who_says_that_a_life_is_of_long_after_now_shuts_nobody_out() {
     one.take(millis(703), address(66), &sealed(&table, &daemons()));
     assert_eq!((statistics(&mut one).implausible, heard(&mut one)), (1, 2));
     assert_eq!(statistics(&mut one).lots.members, 2, "the other one is known");
-    // As gossip, of its own and of another.
+    // As gossip, about itself and about another.
     let mut one = desk();
     let datagram = join(Node { member: 2, life: last, address: address(2) }, &daemons());
     one.take(millis(702), address(66), &datagram);
     assert_eq!((statistics(&mut one).implausible, statistics(&mut one).alive, heard(&mut one)), (1, 0, 2));
-    // A life of a clock that is ahead by less is believed: what the member offers in it is asked for.
+    // An incarnation less far in the future is accepted: the daemon requests its offers.
     let mut one = desk();
     one.take(millis(702), address(2), &sealed(&report(2, incarnation() + AHEAD / 2, 1), &daemons()));
     assert!(statistics(&mut one).implausible == 0 && asked(&mut one).is_some());
@@ -276,7 +277,7 @@ fn a_flood_of_those_who_want_to_be_taken_in_is_not_answered() {
     let fed = |letters: &[(SocketAddr, Vec<u8>)], whom: SocketAddr| {
         letters.iter().filter(|(to, _)| to.ip() == whom.ip()).count()
     };
-    // From one source, whatever it says of where it is.
+    // From one source, with any address in the request.
     let mut one = desk();
     let mut letters = Vec::new();
     for number in 0..1000 {
@@ -289,10 +290,10 @@ fn a_flood_of_those_who_want_to_be_taken_in_is_not_answered() {
     let bytes: usize = letters.iter().map(|(_, bytes)| bytes.len()).sum();
     assert!(bytes < 400 * 1200, "{bytes}");
     assert!(statistics(&mut one).lots.limited > 800);
-    // Another is taken in meanwhile.
+    // Meanwhile another daemon is accepted.
     one.take(millis(1702), address(201), &join(node(900, address(201)), &daemons()));
     assert!(fed(&one.letters(), address(201)) > 0);
-    // From many, so that one is answered who has not asked.
+    // From many sources, with responses to a host that has not asked.
     let (mut one, whom, mut sent) = (desk(), address(300), 0);
     for number in 0..1000 {
         let told = SocketAddr::new(whom.ip(), 10_000 + number);

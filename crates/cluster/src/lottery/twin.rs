@@ -1,9 +1,10 @@
-//! Two daemons of one number: the others take what they say for the words of one, and believe the one that started later.
+//! Two daemons with one number: the others take them for one, and accept the reports of the later
+//! incarnation.
 //!
-//! The two themselves see it by the membership protocol, which knows daemons by their addresses. It takes a moment until a daemon
-//! that died and was started again somewhere else is known to be dead, so they wait for [`PATIENCE`]. Then the later one is to
-//! end, and the earlier one begins a new life, or the others would not hear it any more. The rest see reports of one number from
-//! two addresses, and say so.
+//! The two detect each other by the membership protocol, which identifies daemons by their addresses. A
+//! daemon that died and was restarted at another address is not known to be dead at once, so they wait for
+//! [`PATIENCE`]. Then the later one must end, and the earlier one begins a new incarnation, or the others
+//! would not accept its reports. Other daemons see reports with one number from two addresses, and log this.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,36 +14,36 @@ use plimsoll_brain::Time;
 
 use super::gossip::Node;
 
-/// For so long two of one number may be one that moved.
+/// The time for which two daemons with one number may be a single one that moved.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two complaints about one member.
+/// The minimum interval between two log lines about one member.
 const COMPLAINT: Duration = Duration::from_secs(60);
 
-/// Reports that say something about a member before it is said: a few may be late from a life before.
+/// The number of conflicting reports before a log line: a few may be late from an earlier incarnation.
 const STRAYS: u32 = 8;
 
-/// What is known of others with a daemon's own number.
+/// The state of a conflict with another daemon that has this daemon's number.
 #[derive(Debug, Default)]
 pub(super) struct Twin {
-    /// It, and since when.
+    /// The other daemon, and since when it is known.
     other: Option<(Node, Time)>,
     said: bool,
-    /// Reports of other members from two addresses, and when that was said last.
+    /// The number of reports of other members from two addresses, and the time of the last log line.
     strays: HashMap<u16, (u32, Option<std::time::Instant>)>,
 }
 
-/// What follows for a daemon.
+/// The consequences for a daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// It has to end, as this one was there before.
+    /// The daemon must end, as the one at this address was first.
     pub(super) by: Option<SocketAddr>,
-    /// The other is gone: begin a life after this one.
+    /// The other is gone: begin an incarnation after this one.
     pub(super) renew: Option<u32>,
 }
 
 impl Twin {
-    /// Looks at who is there.
+    /// Checks the current membership.
     pub(super) fn look(&mut self, now: Time, own: Node, others: impl Iterator<Item = Node>) -> Verdict {
         let mut same = others.filter(|node| node.member == own.member && node.address != own.address);
         let Some(node) = same.next() else {
@@ -68,7 +69,7 @@ impl Twin {
         Verdict { by: later.then_some(node.address), renew: None }
     }
 
-    /// An old report of another member came from an address that is not that of its newest.
+    /// Notes an outdated report of another member from an address other than that of its newest one.
     pub(super) fn stray(&mut self, member: u16, home: SocketAddr, from: SocketAddr) {
         let (count, said) = self.strays.entry(member).or_default();
         *count = count.saturating_add(1);
@@ -113,7 +114,7 @@ mod tests {
         }
         assert_eq!(twin.look(second(9), early, [other].into_iter()).renew, Some(9));
         assert_eq!(twin.look(second(10), early, [other].into_iter()), Verdict::default(), "once");
-        // Of two that started in the same second one is later.
+        // The order is defined even for two that started in the same second.
         let (one, two) = (node(7, 1), node(7, 2));
         let by = |own, other: Node| {
             let mut twin = Twin::default();

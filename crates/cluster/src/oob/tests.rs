@@ -1,4 +1,4 @@
-//! What members say on a stream, against a server of HTTP/2 that says just that.
+//! Tests of report streams from a scripted HTTP/2 server.
 
 use std::future::Future;
 
@@ -13,7 +13,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
-/// How to listen to a member at `port`, ten times a second.
+/// Returns the target for a member at `port`, ten times a second.
 fn aim(port: u16) -> Aim {
     let monitor = MonitorSettings {
         source: Source::OrcaOob,
@@ -32,7 +32,8 @@ fn aim(port: u16) -> Aim {
     crate::pull::aims(&group).remove(0).1
 }
 
-/// Listens to a member that answers the call in this way: what came of it, and why it was over.
+/// Receives the reports of a member that responds with `answer`. Returns the results, and the end of the
+/// call.
 fn heard<F: Future<Output = ()> + Send + 'static>(
     answer: impl FnOnce(SendResponse<Bytes>) -> F + Send + 'static,
 ) -> (Vec<Answer>, Over) {
@@ -64,7 +65,7 @@ fn trailers(status: &'static str, message: &'static str) -> HeaderMap {
     fields.into_iter().collect()
 }
 
-/// A report of these processors, and of a metric that no figure is named after, framed.
+/// Returns a framed report with this CPU utilization, and with a metric whose name is invalid for a figure.
 fn framed(cpu: f64) -> Vec<u8> {
     let mut message = vec![9];
     message.extend_from_slice(&cpu.to_le_bytes());
@@ -81,7 +82,7 @@ fn reports_are_taken_as_they_come_however_they_are_cut() {
         let bytes = framed(0.5);
         out.send_data(Bytes::copy_from_slice(&bytes[..7]), false).unwrap();
         out.send_data(Bytes::copy_from_slice(&bytes[7..]), false).unwrap();
-        // Of those that come at once only the last is news.
+        // Of simultaneous reports only the last one counts.
         out.send_data([framed(0.6), framed(0.7)].concat().into(), false).unwrap();
         out.send_data(Bytes::from_static(b"\0\0\0\0\x01\x09"), false).unwrap();
         out.send_trailers(trailers("14", "gone")).unwrap();

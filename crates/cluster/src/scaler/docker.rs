@@ -1,7 +1,8 @@
-//! Members that are containers of one image, by the API of Docker's Engine over its unix socket: created, started, stopped and removed
-//! (`POST /containers/create`, `/containers/ID/start`, `/containers/ID/stop`, `DELETE /containers/ID`; version 1.41, which is that of
-//! Docker 20.10 and of Podman's service). The port of the container is published at a free one of this machine. Labels say whose a
-//! container is, so a balancer that is started again finds them.
+//! Members that are containers of one image, by the API of Docker's Engine over its unix socket. The provider
+//! creates, starts, stops and removes them (`POST /containers/create`, `/containers/ID/start`,
+//! `/containers/ID/stop`, `DELETE /containers/ID`). The API version is 1.41, that of Docker 20.10 and of
+//! Podman's service. The container's port is published at a free port of this machine. Labels identify the
+//! owner of a container, so that a restarted balancer finds its containers.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,23 +20,23 @@ use super::{Doing, Instance, Provider, Stop, Wish};
 pub struct DockerSettings {
     /// The Engine's socket.
     pub socket: PathBuf,
-    /// Which image; it is there already, nothing is pulled.
+    /// The image, which must be present: it is not pulled.
     pub image: String,
-    /// In place of the image's own, with `{index}` and `{group}`; the image's own if empty.
+    /// The command, with `{index}` and `{group}`; the image's own if empty.
     pub command: Vec<String>,
-    /// `NAME=value`, with the same.
+    /// The environment as `NAME=value`, with the same placeholders.
     pub environment: Vec<String>,
-    /// Where the server in the container listens.
+    /// The server's port in the container.
     pub port: u16,
-    /// Where it is published.
+    /// The published addresses.
     pub place: Place,
-    /// How long it may take to end by itself.
+    /// The time limit of a graceful shutdown.
     pub patience: Duration,
-    /// For one request as a whole, beside that.
+    /// The additional time limit of one request as a whole.
     pub timeout: Duration,
 }
 
-/// Those of one group.
+/// The containers of one group.
 pub(super) struct Containers {
     settings: DockerSettings,
     group: String,
@@ -58,14 +59,14 @@ impl Containers {
         let body = body.map(|body| ("application/json", body));
         let patience = self.settings.timeout + self.settings.patience;
         let (status, body) = door.ask(Ask { method, path: &path, body, fields: &[] }, patience).await?;
-        // 304: it is so already.
+        // 304: the container is already in that state.
         if status.is_success() || status == StatusCode::NOT_MODIFIED {
             return Ok((status, serde_json::from_slice(&body).unwrap_or(Value::Null)));
         }
         Err(refusal(status, &body))
     }
 
-    /// What is asked for.
+    /// Builds the request to create a container.
     fn container(&self, wish: &Wish, address: SocketAddr) -> Value {
         let DockerSettings { image, command, environment, port, .. } = &self.settings;
         let fill = |words: &[String]| -> Vec<String> {
@@ -98,7 +99,7 @@ impl Containers {
             .filter(|id| is_id(id))
             .ok_or("it says no `Id` of the container that it made")?;
         if let Err(why) = self.ask(Method::POST, &format!("/containers/{id}/start"), None).await {
-            // It is in nobody's way, if that can be helped.
+            // The failed container is removed if possible.
             let _ = self.remove(id).await;
             return Err(why);
         }
@@ -132,7 +133,7 @@ impl Provider for Containers {
 
     fn present(&self) -> Doing<'_, Option<Vec<Instance>>> {
         Box::pin(async move {
-            // Those that ended by themselves are removed: nobody else would.
+            // Containers that have ended by themselves are removed here, as no other process does so.
             let statuses = ["running", "exited", "dead"];
             let filter = json!({"label": [format!("plimsoll.group={}", self.group)], "status": statuses});
             let path = format!("/containers/json?filters={}", escaped(&filter.to_string()));
@@ -143,7 +144,7 @@ impl Provider for Containers {
                 if let Some(id) = one["Id"].as_str().filter(|id| is_id(id))
                     && let Err(why) = self.remove(id).await
                 {
-                    // It is tried again with the next look; one that is being stopped may be gone.
+                    // The next poll tries again; a container that is being stopped may be gone.
                     tracing::debug!("container {id}: {why}");
                 }
             }
@@ -168,13 +169,13 @@ impl Provider for Containers {
     }
 }
 
-/// It stands in paths.
+/// Returns `true` if the ID is valid in a path.
 fn is_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
         && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
 }
 
-/// For a query (RFC 3986, section 2.1).
+/// Escapes a text for a query (RFC 3986, section 2.1).
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes()

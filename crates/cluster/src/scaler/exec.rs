@@ -1,11 +1,13 @@
-//! A program that starts and stops members: run once for each, with what is wanted as JSON on its standard input.
+//! A program that starts and stops members: it runs once per operation, with the operation as JSON on its
+//! standard input.
 //!
 //! ```json
 //! {"action": "start", "group": "web", "index": 3, "why": "…"}
 //! {"action": "stop", "group": "web", "index": 3, "id": "i-07", "address": "10.0.0.3:80", "why": "…"}
 //! ```
 //!
-//! It ends with exit code 0 if it was done, after it has written `{"address": "10.0.0.3:80", "id": "i-07"}` for a start.
+//! It ends with exit code 0 on success. For a start it first writes `{"address": "10.0.0.3:80", "id":
+//! "i-07"}`.
 
 use std::io::{Read, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -20,9 +22,9 @@ use super::{Doing, Instance, LONGEST_ANSWER, Provider, Stop, Wish, read_started,
 /// A program that starts and stops members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecSettings {
-    /// Program and arguments; not empty.
+    /// The program and its arguments; not empty.
     pub command: Vec<String>,
-    /// For one run as a whole.
+    /// The time limit of one run as a whole.
     pub timeout: Duration,
 }
 
@@ -45,10 +47,10 @@ impl Provider for ExecSettings {
     }
 }
 
-/// Runs a program to its end, with a text on its standard input: what it wrote on its standard output.
+/// Runs a program to its end, with a text on its standard input. Returns its standard output.
 pub(super) async fn run(command: &[String], input: String, timeout: Duration) -> Result<Vec<u8>, String> {
     let command = command.to_vec();
-    // One thread for as long as it runs; how many run at once is bounded by whoever asks.
+    // One thread per run; the caller limits the concurrent runs.
     let done = tokio::task::spawn_blocking(move || run_here(&command, &input, timeout)).await;
     done.map_err(|error| error.to_string())?
 }
@@ -57,7 +59,7 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
     let (program, arguments) = command.split_first().ok_or("there is no command")?;
     let mut new = Command::new(program);
     new.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // So that what it started ends with it, where it does not end by itself.
+    // Its children end with it, even if they do not end by themselves.
     new.process_group(0);
     for name in NOT_THEIRS {
         new.env_remove(name);
@@ -68,7 +70,7 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             if let Some(from) = from {
-                // As much as counts; whoever writes more is told by a closed pipe.
+                // The relevant part; a program that writes more receives a closed pipe.
                 let _ = from.take(LONGEST_ANSWER as u64 + 1).read_to_end(&mut bytes);
             }
             let _ = to.send(bytes);
@@ -78,7 +80,7 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
     let out = reader(child.stdout.take().map(|out| Box::new(out) as _));
     let said = reader(child.stderr.take().map(|said| Box::new(said) as _));
     if let Some(mut stdin) = child.stdin.take() {
-        // One that does not read it may know without.
+        // A program that does not read its input may not need it.
         let _ = stdin.write_all(input.as_bytes());
     }
     let deadline = Instant::now() + timeout;
@@ -113,16 +115,16 @@ fn run_here(command: &[String], input: &str, timeout: Duration) -> Result<Vec<u8
     Ok(answer)
 }
 
-/// A line from outside as it may stand in a message.
+/// Shortens an external line for a message and replaces its control characters.
 pub(super) fn short(line: &str) -> String {
     let plain = line.trim().chars().map(|char| if char.is_control() { '\u{fffd}' } else { char });
     plain.take(200).collect()
 }
 
-/// Its pipes may be held by what it started: nobody waits for that longer.
+/// The program's children may hold its pipes; this limits the wait for them.
 const LEFT_OPEN: Duration = Duration::from_secs(1);
 
-/// What is meant for this process alone.
+/// The environment variables for this process alone.
 pub(super) const NOT_THEIRS: [&str; 7] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
@@ -133,5 +135,5 @@ pub(super) const NOT_THEIRS: [&str; 7] = [
     "PLIMSOLL_SUPERVISE_SOCKETS",
 ];
 
-/// Between two looks whether it has ended.
+/// The interval of checks whether the program has ended.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,4 +1,5 @@
-//! One request of HTTP/1.1 and its answer: over TCP, TLS or a unix socket, on a connection of its own, within a time as a whole.
+//! One HTTP/1.1 request and its response: over TCP, TLS or a unix socket, on a connection of its own, with a
+//! time limit.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,19 +21,19 @@ use tokio_rustls::TlsConnector;
 use super::LONGEST_ANSWER;
 use crate::pull::Ends;
 
-/// Where a server is.
+/// The address of a server.
 pub(super) enum Door {
     Unix(PathBuf),
     Tcp { host: String, port: u16 },
     Tls { host: String, port: u16, config: Arc<ClientConfig> },
 }
 
-/// What it is asked.
+/// A request.
 pub(super) struct Ask<'a> {
     pub(super) method: Method,
-    /// With its query.
+    /// The path with the query.
     pub(super) path: &'a str,
-    /// Nothing, if there is none.
+    /// The content type and the JSON body; `None` for no body.
     pub(super) body: Option<(&'a str, Value)>,
     pub(super) fields: &'a [(HeaderName, String)],
 }
@@ -48,7 +49,7 @@ impl Door {
         }
     }
 
-    /// The status and the body of the answer.
+    /// Sends a request. Returns the status and the body of the response.
     pub(super) async fn ask(&self, ask: Ask<'_>, patience: Duration) -> Result<(StatusCode, Bytes), String> {
         let answered = timeout(patience, self.exchange(ask)).await;
         answered.unwrap_or_else(|_| Err(format!("no answer within {} s", patience.as_secs_f64())))
@@ -87,7 +88,7 @@ impl Door {
             .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
-        // Ends with the request, however that ends.
+        // Ends with the request, on success and on failure.
         let _driver = Ends(tokio::spawn(connection).abort_handle());
         let mut request = Request::builder()
             .method(ask.method)
@@ -119,7 +120,7 @@ impl Door {
     }
 }
 
-/// What a refusal says: its status, and the sentence of its body if there is one.
+/// Formats an error response: its status, and the message in its body if there is one.
 pub(crate) fn refusal(status: StatusCode, body: &[u8]) -> String {
     let message = serde_json::from_slice::<Value>(body).ok();
     let message = message.as_ref().and_then(|body| body["message"].as_str());

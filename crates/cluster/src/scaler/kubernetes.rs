@@ -1,8 +1,9 @@
-//! Members that are the pods of a deployment (or of something else that has replicas): how many there are is set by its `scale`
-//! subresource, with a merge patch (RFC 7396) of `spec.replicas`, which is read there, too. Which pod goes is the cluster's choice, and so is how it ends its
-//! work; who is there a source of members says (a headless service by `dns`).
+//! Members that are the pods of a deployment, or of another resource with replicas. The `scale` subresource
+//! sets their number, with a merge patch (RFC 7396) of `spec.replicas`, and returns it. The cluster chooses
+//! which pod ends, and how it finishes its work. A source of members lists the pods (a headless service by
+//! `dns`).
 //!
-//! The token of the service account is read anew each time, as the cluster renews it.
+//! The token of the service account is read for each request, as the cluster renews it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,24 +18,24 @@ use serde_json::{Value, json};
 use super::http::{Ask, Door, refusal};
 use crate::account::Account;
 
-/// Something that has replicas.
+/// A resource with replicas.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KubernetesSettings {
-    /// Host of the API server.
+    /// The host of the API server.
     pub host: String,
-    /// Its port.
+    /// The port of the API server.
     pub port: u16,
-    /// By TLS? Without it for tests, and for `kubectl proxy`.
+    /// Whether to use TLS. Plaintext is for tests and for `kubectl proxy`.
     pub tls: bool,
     /// `deployments`, `statefulsets` or `replicasets`.
     pub resource: String,
-    /// Its name.
+    /// The resource's name.
     pub name: String,
-    /// Where it is; what is in the file `namespace` beside the token if `None`.
+    /// The namespace; that in the file `namespace` beside the token if `None`.
     pub namespace: Option<String>,
-    /// Folder of `token`, `ca.crt` and `namespace`, as the cluster puts it into each pod.
+    /// The folder of `token`, `ca.crt` and `namespace`, as the cluster mounts it into each pod.
     pub account: PathBuf,
-    /// For one request as a whole.
+    /// The time limit of one request as a whole.
     pub timeout: Duration,
 }
 
@@ -45,19 +46,19 @@ impl fmt::Debug for KubernetesSettings {
 }
 
 impl KubernetesSettings {
-    /// Sets how many there are to be; how many the server says were asked for.
+    /// Sets the number of replicas. Returns the number that the server confirms.
     ///
     /// # Errors
-    /// One line: the server cannot be reached, or does not want it.
+    /// One line: the server cannot be reached, or rejects the request.
     pub async fn scale(&self, replicas: u32) -> Result<u32, String> {
         let patch = json!({"spec": {"replicas": replicas}});
         self.ask(Method::PATCH, Some(("application/merge-patch+json", patch))).await
     }
 
-    /// How many there are to be, whoever said so.
+    /// Returns the requested number of replicas.
     ///
     /// # Errors
-    /// The same.
+    /// The same as those of [`scale`](Self::scale).
     pub async fn replicas(&self) -> Result<u32, String> {
         self.ask(Method::GET, None).await
     }
@@ -82,13 +83,13 @@ impl KubernetesSettings {
         }
         let scale: Value =
             serde_json::from_slice(&body).map_err(|error| format!("its answer is no JSON: {error}"))?;
-        // A number that is 0 may be left out; what has no `spec` is no scale.
+        // A 0 may be omitted; a response without `spec` is not a scale.
         let spec = scale["spec"].as_object().ok_or("its answer has no `spec`")?;
         let asked = spec.get("replicas").and_then(Value::as_u64).unwrap_or(0);
         Ok(u32::try_from(asked).unwrap_or(u32::MAX))
     }
 
-    /// The authority of the cluster, and no other.
+    /// Builds a TLS configuration that trusts the cluster's authority only.
     fn trust(&self) -> Result<Arc<ClientConfig>, String> {
         let mut roots = RootCertStore::empty();
         for authority in Account(&self.account).authorities()? {

@@ -1,25 +1,25 @@
-//! Where members on this machine serve, and what stands for that in a command.
+//! The addresses of members on this machine, and the placeholders in commands.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Mutex, PoisonError};
 
-/// Addresses of members on this machine.
+/// The addresses for members on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where they listen.
+    /// The IP address to listen on.
     pub ip: IpAddr,
-    /// First and last of the ports that are theirs; any that the kernel has free where there are none.
+    /// The first and the last port to use; any free port if `None`.
     pub ports: Option<(u16, u16)>,
 }
 
 impl Place {
-    /// A free port, which none of `taken` has. Between this and a server that listens there it may be somebody else's: then that server
-    /// ends, and another is started.
+    /// Returns a free address that is not in `taken`. Another process may bind it before the server does;
+    /// then the server ends, and another one is started.
     pub(super) fn free(&self, taken: &BTreeSet<SocketAddr>) -> Result<SocketAddr, String> {
         let listens = |port: u16| TcpListener::bind((self.ip, port)).and_then(|socket| socket.local_addr());
         let Some((first, last)) = self.ports else {
-            // The kernel gives no port twice in a row.
+            // The kernel does not return one port twice in a row.
             let found = (0..TRIES).filter_map(|_| listens(0).ok()).find(|found| !taken.contains(found));
             return found.ok_or_else(|| format!("no port of {} is free", self.ip));
         };
@@ -30,12 +30,12 @@ impl Place {
     }
 }
 
-/// Addresses that were given away.
+/// The addresses in use.
 #[derive(Debug, Default)]
 pub(super) struct Taken(Mutex<BTreeSet<SocketAddr>>);
 
 impl Taken {
-    /// One that is free, and nobody else's from now on.
+    /// Reserves a free address.
     pub(super) fn take(&self, place: &Place) -> Result<SocketAddr, String> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = place.free(&taken)?;
@@ -52,7 +52,7 @@ impl Taken {
     }
 }
 
-/// A word of a command with `{port}`, `{host}`, `{address}`, `{index}` and `{group}` replaced.
+/// Replaces `{port}`, `{host}`, `{address}`, `{index}` and `{group}` in an argument of a command.
 pub(super) fn filled(word: &str, address: SocketAddr, index: u32, group: &str) -> String {
     word.replace("{port}", &address.port().to_string())
         .replace("{host}", &address.ip().to_string())

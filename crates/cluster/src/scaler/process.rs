@@ -1,8 +1,9 @@
-//! Members that are processes of this machine, made of a template.
+//! Members that are processes of this machine, from a template.
 //!
-//! A process is told from all others by its number and when it was started. It is in a process group of its own, so that what it
-//! starts can be ended with it, and a Ctrl-C in the balancer's terminal is none of its business. Which ones there are stands in a file,
-//! if one is named: a balancer that was killed finds them again.
+//! A process is identified by its PID and its start time. It has a process group of its own, so that its
+//! children can be ended with it, and a Ctrl-C in the balancer's terminal does not reach it. The running
+//! processes are listed in a file, if one is configured: a balancer that was killed finds them again after
+//! its restart.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -25,29 +26,30 @@ use super::{Doing, Instance, Provider, Stop, Wish};
 /// Processes of this machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessSettings {
-    /// Program and arguments, with `{port}`, `{host}`, `{address}`, `{index}` and `{group}`; not empty.
+    /// The program and its arguments, with `{port}`, `{host}`, `{address}`, `{index}` and `{group}`; not
+    /// empty.
     pub command: Vec<String>,
-    /// Beside what is inherited: names, and values with the same.
+    /// The names and values of additional environment variables, with the same placeholders.
     pub environment: Vec<(String, String)>,
-    /// Where it runs; where the balancer does if `None`.
+    /// The working directory; the balancer's own if `None`.
     pub folder: Option<PathBuf>,
-    /// What it says goes to the end of that file, whose name may have the same; nowhere if `None`.
+    /// The file to which the output is appended, whose name may contain the placeholders; none if `None`.
     pub log: Option<PathBuf>,
-    /// Where it listens.
+    /// The addresses to listen on.
     pub place: Place,
-    /// How long it may take to end by itself after SIGTERM.
+    /// The time limit of a graceful shutdown after SIGTERM.
     pub patience: Duration,
-    /// Which ones there are, for the next balancer.
+    /// The file that lists the processes, for the next balancer.
     pub state: Option<PathBuf>,
 }
 
-/// Those that were started.
+/// The started processes.
 pub(super) struct Processes {
     settings: ProcessSettings,
     group: String,
-    /// By what they are known by.
+    /// The processes, by identifier.
     held: Mutex<BTreeMap<String, Held>>,
-    /// Why those ended that are not there any more; few.
+    /// The reasons why recent processes ended; few.
     words: Mutex<BTreeMap<String, String>>,
     taken: Taken,
 }
@@ -55,23 +57,24 @@ pub(super) struct Processes {
 struct Held {
     instance: Instance,
     identity: Identity,
-    /// Not of one that was found.
+    /// The child; `None` for a process found in the file.
     child: Option<Child>,
 }
 
-/// What tells a process from all others since the machine was started.
+/// The identity of a process, unique since the machine was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     pid: i32,
-    /// When it was started: clock ticks since the machine was.
+    /// The start time in clock ticks since boot.
     start: u64,
 }
 
 impl Identity {
-    /// Of the process that has a number now; `None` if none has, or it has ended and nobody has asked how.
+    /// Returns the identity of the process with a PID; `None` if there is none, or it is a zombie.
     fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name may have anything in it, so count from its end: the state, and 19 fields further on when it was started.
+        // The name may contain any character, so fields are counted from its end: the state, and 19 fields
+        // later the start time.
         let (_, fields) = stat.rsplit_once(')')?;
         let mut fields = fields.split_whitespace();
         let alive = fields.next().is_some_and(|state| state != "Z" && state != "X");
@@ -79,7 +82,7 @@ impl Identity {
         alive.then_some(Self { pid, start })
     }
 
-    /// Is there no process of this number that has not ended?
+    /// Returns `true` if no running process has this PID.
     fn nobody(pid: i32) -> bool {
         Self::of(pid).is_none()
     }
@@ -92,7 +95,7 @@ impl Identity {
         format!("{}-{}", self.pid, self.start)
     }
 
-    /// What [`id`](Self::id) says.
+    /// Parses the result of [`id`](Self::id).
     fn read(id: &str) -> Option<Self> {
         let (pid, start) = id.split_once('-')?;
         Some(Self { pid: pid.parse().ok().filter(|pid| *pid > 0)?, start: start.parse().ok()? })
@@ -100,13 +103,14 @@ impl Identity {
 }
 
 impl Held {
-    /// Has it ended? Why, then.
+    /// Returns the reason of the end, if the process has ended.
     fn ended(&mut self) -> Option<String> {
         if Identity::of(self.identity.pid).is_some_and(|now| self.child.is_some() || now == self.identity) {
             return None;
         }
         let Some(child) = &mut self.child else {
-            // As long as somebody of its group is left its number is nobody else's; if it is, nobody is left.
+            // While its process group has members, its PID is not reused; if the PID is in use again, the
+            // group is empty.
             if Identity::nobody(self.identity.pid)
                 && let Some(pid) = Pid::from_raw(self.identity.pid)
             {
@@ -114,7 +118,8 @@ impl Held {
             }
             return Some("it ended".into());
         };
-        // Until it was asked how it ended its number is nobody else's: whoever is left of its group goes with it.
+        // The PID is not reused before the child is waited for, so the rest of its process group can be
+        // killed.
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
         match child.try_wait() {
             Ok(None) => None,
@@ -128,11 +133,11 @@ impl Held {
     }
 
     fn signal(&self, signal: Signal) {
-        // Of a child that was not waited for the number is its own; of another one it may be somebody else's by now.
+        // The PID of a child that was not waited for is its own; another one may have been reused.
         if (self.child.is_some() || self.identity.lives())
             && let Some(pid) = Pid::from_raw(self.identity.pid)
         {
-            // Whoever is gone already needs none.
+            // A process that is already gone needs no signal.
             let _ = match signal {
                 Signal::KILL => kill_process_group(pid, signal),
                 signal => kill_process(pid, signal),
@@ -179,13 +184,13 @@ impl Processes {
         };
         let child = new.spawn().map_err(|error| format!("cannot start `{program}`: {error}"))?;
         let pid = Pid::from_child(&child).as_raw_nonzero().get();
-        // One that has ended already is told of at the next look.
+        // The next poll reports a process that has already ended.
         let identity = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
         let instance = Instance { index: wish.index, id: identity.id(), address };
         Ok(Held { instance, identity, child: Some(child) })
     }
 
-    /// Writes down who is there.
+    /// Writes the list of processes to the file.
     fn note(&self, held: &BTreeMap<String, Held>) {
         let Some(path) = &self.settings.state else { return };
         let one = |held: &Held| {
@@ -205,7 +210,7 @@ impl Processes {
         }
     }
 
-    /// Finds those that a balancer before this one started.
+    /// Finds the processes that a previous balancer started.
     fn recall(&self) {
         let Some(path) = &self.settings.state else { return };
         let text = match fs::read(path) {
@@ -234,7 +239,7 @@ impl Processes {
         }
     }
 
-    /// Takes those out that have ended.
+    /// Removes the processes that have ended.
     fn sweep(&self) {
         let mut held = lock(&self.held);
         let mut ended: Vec<(String, String)> = Vec::new();
@@ -261,7 +266,7 @@ impl Processes {
 }
 
 impl Drop for Processes {
-    /// Whoever is not to be found again is not left behind.
+    /// Processes that could not be found again are killed.
     fn drop(&mut self) {
         if self.settings.state.is_none() {
             lock(&self.held).values().for_each(|one| one.signal(Signal::KILL));
@@ -331,12 +336,12 @@ impl Provider for Processes {
     }
 
     fn let_go(&self) {
-        // What stands in the file is the other process's business from now on.
+        // The next process owns the file from now on.
         lock(&self.held).clear();
     }
 
     fn looks_apart(&self) -> Duration {
-        // A look costs a system call for each.
+        // A poll costs one system call per process.
         Duration::from_millis(200)
     }
 
@@ -353,11 +358,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Processes that are read from a file, and endings that are remembered.
+/// The maximum number of processes in the file, and of stored reasons.
 const MOST: usize = 4096;
 
-/// Between two looks at one that was told to end.
+/// The interval of checks whether a signalled process has ended.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// One that was killed is gone by then.
+/// The time within which a killed process is gone.
 const KILLED: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Members that are units of systemd, made of a template (`web@.service`): number 3 is `web@3.service`, at the third port after the
-//! first. `systemctl` is asked, so it takes whatever rights that takes.
+//! Members that are systemd units of a template (`web@.service`): number 3 is `web@3.service`, at the third
+//! port after the first. The provider runs `systemctl`, and needs the rights for that.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use super::{Doing, Instance, Provider, Stop, Wish};
 /// Units of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemdSettings {
-    /// The program that is asked: `systemctl`, or another one for tests.
+    /// The program to run: `systemctl`, or another one for tests.
     pub systemctl: String,
-    /// Name of the template before the `@`.
+    /// The template's name before the `@`.
     pub template: String,
-    /// Of the user's manager (`--user`) rather than the machine's?
+    /// Whether to use the user's manager (`--user`) rather than the machine's.
     pub user: bool,
-    /// Where they listen.
+    /// The IP address to listen on.
     pub ip: IpAddr,
-    /// Number 0 listens there, number 1 at the next.
+    /// The port of number 0; number 1 has the next one.
     pub first_port: u16,
-    /// For one call of `systemctl` as a whole.
+    /// The time limit of one call of `systemctl` as a whole.
     pub timeout: Duration,
 }
 
@@ -40,7 +40,7 @@ impl SystemdSettings {
         run(&command.map(str::to_owned).collect::<Vec<_>>(), String::new(), self.timeout).await
     }
 
-    /// The number in the name of a unit.
+    /// Parses the number in a unit's name.
     fn index(&self, unit: &str) -> Option<u32> {
         unit.strip_prefix(self.template.as_str())?.strip_prefix('@')?.strip_suffix(".service")?.parse().ok()
     }

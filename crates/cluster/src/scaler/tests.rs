@@ -1,4 +1,5 @@
-//! Providers against programs and servers that write down what they are asked: method, path, fields and body.
+//! Tests of the providers with programs and servers that record their requests: method, path, fields and
+//! body.
 
 mod server;
 
@@ -13,7 +14,7 @@ use server::{Server, Way};
 
 use super::*;
 
-/// A folder of its own, which goes with its test.
+/// A temporary folder, removed after its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -31,12 +32,12 @@ impl Folder {
         path
     }
 
-    /// A program.
+    /// Creates an executable script.
     fn script(&self, name: &str, text: &str) -> String {
         let source = self.write(&format!("{name}.source"), &format!("#!/bin/sh\n{text}\n"));
         let path = self.0.join(name);
-        // Another process writes it: the kernel runs no file that is open for writing, and children that other tests start
-        // meanwhile would inherit ours.
+        // Another process writes it: the kernel runs no file that is open for writing, and concurrent tests'
+        // children would inherit this process's descriptor.
         let made = std::process::Command::new("install").args(["-m", "755"]).args([&source, &path]).status();
         assert!(made.unwrap().success(), "install {}", path.display());
         path.display().to_string()
@@ -66,10 +67,10 @@ fn place() -> Place {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Bound of every wait: longer than anything takes on a machine with other work.
+/// The limit of every wait: longer than any operation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Looks until something is so.
+/// Polls until a condition holds.
 async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while !so().await {
@@ -118,7 +119,7 @@ async fn a_process_is_started_with_its_port_and_stopped() {
     assert_eq!(there(&*provider).await.len(), 2);
     provider.stop(stop(one.clone())).await.unwrap();
     assert_eq!(there(&*provider).await, std::slice::from_ref(&other));
-    // Once more does no harm.
+    // A repeated stop does no harm.
     provider.stop(stop(one)).await.unwrap();
     provider.stop(stop(other)).await.unwrap();
     assert!(there(&*provider).await.is_empty());
@@ -152,7 +153,7 @@ async fn one_that_does_not_listen_to_sigterm_is_killed_with_what_it_started() {
     ends(&told).await;
 }
 
-/// The process whose number is in this file ends.
+/// Waits until the process with the PID in this file has ended.
 async fn ends(told: &Path) {
     let child = std::fs::read_to_string(told).unwrap();
     let stat = PathBuf::from(format!("/proc/{}/stat", child.trim()));
@@ -203,7 +204,7 @@ async fn processes_are_found_again_by_their_file() {
     let one = first.start(wish(0)).await.unwrap();
     let gone = first.start(wish(1)).await.unwrap();
     first.stop(stop(gone)).await.unwrap();
-    // Somebody else has the number now, as far as the file says.
+    // The file contains a PID that another process has now.
     let text = std::fs::read_to_string(&state).unwrap();
     let mut known: Value = serde_json::from_str(&text).unwrap();
     let other = json!({"index": 5, "address": "127.0.0.1:5", "pid": std::process::id(), "start": 1});
@@ -211,7 +212,7 @@ async fn processes_are_found_again_by_their_file() {
     std::fs::write(&state, known.to_string()).unwrap();
     let second = each(Kind::Process(settings));
     assert_eq!(there(&*second).await, std::slice::from_ref(&one));
-    // The first has the child: it has to see to it that its end is seen.
+    // The first provider has the child, and must wait for it.
     let (stopped, _) = tokio::join!(second.stop(stop(one)), async {
         until("it is gone", async || there(&*first).await.is_empty()).await;
     });
@@ -219,7 +220,7 @@ async fn processes_are_found_again_by_their_file() {
     assert!(there(&*second).await.is_empty());
 }
 
-/// A port of 127.0.0.1 that nobody listens at, and nobody else is given as long as the socket is kept.
+/// Reserves a port of 127.0.0.1 without a listener while the socket exists.
 fn nobody() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -350,7 +351,7 @@ async fn a_server_is_told_by_post() {
     assert_eq!(asked[0].field("host"), Some(at.to_string().as_str()));
     assert_eq!(asked[0].body, json!({"action": "start", "group": "web", "index": 0, "why": "2 more"}));
     assert_eq!(asked[1].body["action"], "stop");
-    // Nobody is there.
+    // No server is there.
     let (_held, port) = nobody();
     let gone = WebhookSettings { port, ..webhook };
     assert!(gone.start(wish(0)).await.unwrap_err().starts_with("cannot connect"));
@@ -437,7 +438,7 @@ async fn a_container_that_cannot_be_started_is_removed() {
     let provider = each(Kind::Docker(docker(&socket)));
     assert_eq!(provider.start(wish(0)).await.unwrap_err(), "it answered 500: port is already allocated");
     assert_eq!(server.asked().last().map(|one| one.method.clone()).as_deref(), Some("DELETE"));
-    // One that is gone was stopped.
+    // A missing container counts as stopped.
     provider.stop(stop(instance(0, "c0ffee", "127.0.0.1:1"))).await.unwrap();
     let nobody = each(Kind::Docker(docker(&folder.0.join("none.sock"))));
     assert!(nobody.start(wish(0)).await.unwrap_err().contains("none.sock"));
@@ -477,11 +478,11 @@ async fn replicas_are_patched_over_tls_with_the_accounts_token() {
     assert_eq!(asked.field("accept"), Some("application/json"));
     assert_eq!(asked.body, json!({"spec": {"replicas": 5}}));
     assert_eq!(settings.replicas().await, Ok(4), "what was asked for, not what there is");
-    // The token is read anew.
+    // The token is read for each request.
     folder.write("token", "other");
     let why = settings.scale(5).await.unwrap_err();
     assert_eq!(why, "it answered 403: deployments.apps \"web\" is forbidden");
-    // Nobody else's certificate will do.
+    // A certificate of another authority is rejected.
     let (stranger, _) = Server::secure(|_| (200, Value::Null));
     let why = KubernetesSettings { port: stranger.address().port(), ..settings.clone() }
         .scale(5)

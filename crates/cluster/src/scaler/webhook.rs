@@ -1,5 +1,5 @@
-//! A server that starts and stops members: it gets what a program of `exec` gets on its standard input as the body of a POST, and
-//! answers as that writes, with 200 for a start and any 2xx for a stop.
+//! A server that starts and stops members. It receives the JSON of an `exec` program as the body of a POST.
+//! It responds with the same JSON, with status 200 for a start and any 2xx for a stop.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::{Doing, Instance, Provider, Stop, Wish, read_started, start_order, st
 pub struct WebhookSettings {
     /// A name, or an address without brackets.
     pub host: String,
-    /// Not 0.
+    /// The port; not 0.
     pub port: u16,
-    /// Begins with `/`.
+    /// The path, which begins with `/`.
     pub path: String,
-    /// For one request as a whole.
+    /// The time limit of one request as a whole.
     pub timeout: Duration,
 }
 

@@ -1,7 +1,9 @@
-//! The file of a store: written beside, made safe, and put in the place of the one before, so that there is always a whole one.
+//! The file of a store. Each version is written to another file, synced, and renamed over the previous one,
+//! so that a complete file always exists.
 //!
-//! It is JSON, with a checksum over what it says: `{"plimsoll_store":1,"sha256":"…","state":{"revision":…,"entries":{…}}}`. One that is
-//! torn, or is something else, is set aside under another name and never used.
+//! It is JSON with a checksum of its contents:
+//! `{"plimsoll_store":1,"sha256":"…","state":{"revision":…,"entries":{…}}}`. A damaged or foreign file is
+//! renamed and never used.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -19,25 +21,25 @@ const BEGIN: &str = "{\"plimsoll_store\":1,\"sha256\":\"";
 const MIDDLE: &str = "\",\"state\":";
 const END: &str = "}\n";
 
-/// Larger files are no stores.
+/// The maximum size; larger files are not stores.
 const LARGEST: u64 = 1 << 30;
 
-/// What tells one file in its place from the next.
+/// The identity of a version of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(u64, u64, i64, i64);
 
-/// What was found in the place of a store.
+/// The contents of the store's path.
 #[derive(Debug, PartialEq)]
 pub(super) enum Found {
-    /// No file.
+    /// There is no file.
     Nothing,
-    /// A store.
+    /// There is a valid store.
     Whole(Stamp, View),
-    /// Something else, and what.
+    /// There is something else, for this reason.
     Bad(String),
 }
 
-/// Which file is there now; `None` if there is none.
+/// Returns the identity of the current file; `None` if there is none.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     Some(stamp_of(&fs::metadata(path).ok()?))
 }
@@ -46,12 +48,12 @@ fn stamp_of(found: &fs::Metadata) -> Stamp {
     Stamp(found.dev(), found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-/// Reads what is there.
+/// Reads the file.
 ///
 /// # Errors
-/// The system does not let it be read.
+/// The system denies reading it.
 pub(super) fn read(path: &Path) -> io::Result<Found> {
-    // What is no file could keep it waiting for ever.
+    // Opening something other than a file could block forever.
     let wait_not = OFlags::NONBLOCK.bits() as i32;
     let file = match OpenOptions::new().read(true).custom_flags(wait_not).open(path) {
         Ok(file) => file,
@@ -71,7 +73,7 @@ pub(super) fn read(path: &Path) -> io::Result<Found> {
     })
 }
 
-/// Puts a bad file out of the way; where it is now.
+/// Renames an invalid file. Returns its new path.
 pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let aside = path.with_added_extension(format!("bad-{unix}"));
@@ -79,23 +81,23 @@ pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Why a file is not what it should be.
+/// The error of saving a file.
 #[derive(Debug)]
 pub(super) struct Unsaved {
-    /// Is it in its place all the same, and only not known to be safe?
+    /// Whether the file is in place nevertheless, but may not be durable.
     pub(super) there: bool,
     pub(super) why: io::Error,
 }
 
-/// Writes a file beside, makes it safe, and puts it in the place of the one before.
+/// Writes another file, syncs it, and renames it over the previous one.
 pub(super) fn save(path: &Path, view: &View) -> Result<Stamp, Unsaved> {
     let beside = path.with_added_extension("new");
     let stamp = put(&beside, path, &text(view)).map_err(|why| {
-        // A part of it takes room that there may be none of.
+        // A partial file takes space that may be scarce.
         let _ = fs::remove_file(&beside);
         Unsaved { there: false, why }
     })?;
-    // Without this the name may be that of the file before, after a loss of power.
+    // Otherwise the name may refer to the previous file after a power failure.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let safe = File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
     safe.map_err(|why| Unsaved { there: true, why })?;
@@ -105,7 +107,7 @@ pub(super) fn save(path: &Path, view: &View) -> Result<Stamp, Unsaved> {
 /// Writes a file and renames it to `path`.
 fn put(beside: &Path, path: &Path, text: &[u8]) -> io::Result<Stamp> {
     let mut options = OpenOptions::new();
-    // What is in it may say where everything is.
+    // Its contents may reveal the addresses of all servers.
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(beside)?;
     file.write_all(text)?;
@@ -115,7 +117,7 @@ fn put(beside: &Path, path: &Path, text: &[u8]) -> io::Result<Stamp> {
     Ok(stamp)
 }
 
-/// Keeps other processes from changing the store as long as it is held.
+/// Prevents other processes from changing the store while the lock is held.
 pub(super) fn lock(path: &Path) -> io::Result<File> {
     let lock = path.with_added_extension("lock");
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(lock)?;

@@ -1,12 +1,15 @@
 //! A store on this machine: in a file, or in memory only.
 //!
-//! Each change is written as a whole new file before it counts: what was acknowledged is there after a kill or a loss of power. Processes of
-//! one machine may have the same file, as they do for a moment when one takes over from another: each change is made under a lock on what
-//! is in the file then, and what others wrote is seen within [`LOOK`].
+//! Each change is written as a complete new file before it is acknowledged, so that it survives a kill or a
+//! power failure. Processes of one machine may share the file, as they briefly do during a handoff. Each
+//! change is made under a lock, based on the file's current contents, and changes by others are seen within
+//! [`LOOK`].
 //!
-//! Leases live in memory. After a start, and when another process wrote an entry, it has its whole time: nobody could have renewed it.
+//! Leases live in memory. After a start, and when another process has written an entry, its lease has its
+//! full time: no renewals were possible before.
 //!
-//! A disk may hang. Only who changes something waits for it, and the store's own thread: what is held over I/O is held for nothing else.
+//! A disk may hang. Only callers that make changes and the store's own thread wait for it; no lock that
+//! others need is held during I/O.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,7 +27,7 @@ use super::file::{self, Found, Stamp};
 use super::{Change, Entry, Health, MOST_ENTRIES, Refused, Store, View};
 use crate::lock;
 
-/// Between two looks at the file, and at what is over.
+/// The interval of checks for changes of the file, and for expired leases.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// A store on this machine.
@@ -36,9 +39,10 @@ pub struct Local {
 
 struct Inner {
     path: Option<PathBuf>,
-    /// One change at a time. Held while the disk is waited for, and so only by who may wait.
+    /// The state, locked for one change at a time. The lock is held during I/O, and so is taken only by
+    /// threads that may block.
     state: Mutex<State>,
-    /// When entries with a lease go, unless they are renewed. Never held over I/O, nor is `health`.
+    /// The expiry times of entries with a lease. Neither this lock nor that of `health` is held during I/O.
     due: Mutex<BTreeMap<String, Instant>>,
     health: Mutex<Health>,
     closed: AtomicBool,
@@ -47,16 +51,16 @@ struct Inner {
 
 struct State {
     view: Arc<View>,
-    /// Which file the view is of.
+    /// The file that the view was read from.
     stamp: Option<Stamp>,
 }
 
 impl Local {
-    /// Opens the store in a file, or one that forgets. What was in the place of the file and is none is set aside: then there is
-    /// a sentence about that beside the store, which begins with nothing.
+    /// Opens the store in a file, or in memory without one. An invalid file is renamed. Then the store begins
+    /// empty, and the result contains a sentence about that.
     ///
     /// # Errors
-    /// The file cannot be read, or none could be written there: one line.
+    /// The file cannot be read or written: one line.
     pub fn open(path: Option<&Path>) -> Result<(Self, Option<String>), String> {
         let (view, stamp, set_aside) = match path {
             None => (View::default(), None, None),
@@ -84,7 +88,7 @@ impl Local {
     }
 }
 
-/// What is in the place of a file; what is no store is set aside.
+/// Reads the file; an invalid one is renamed.
 fn begin(path: &Path) -> Result<(View, Option<Stamp>, Option<String>), String> {
     let name = path.display();
     let wrong = |why: io::Error| {
@@ -92,7 +96,7 @@ fn begin(path: &Path) -> Result<(View, Option<Stamp>, Option<String>), String> {
             "the store {name} cannot be used: {why}; make its folder, writable for this user, or name another file"
         )
     };
-    // Whoever cannot write there should say so at once, and not when an operator is waiting.
+    // Missing permissions should fail here, not at an operator's first change.
     let _held = file::lock(path).map_err(wrong)?;
     match file::read(path).map_err(wrong)? {
         Found::Nothing => Ok((View::default(), None, None)),
@@ -110,7 +114,7 @@ fn begin(path: &Path) -> Result<(View, Option<Stamp>, Option<String>), String> {
 }
 
 impl Inner {
-    /// Takes what other processes wrote, and takes away what is over.
+    /// Applies the changes of other processes, and removes expired entries.
     fn look(&self, now: Instant) {
         let mut state = lock(&self.state);
         if let Some(path) = &self.path
@@ -123,7 +127,7 @@ impl Inner {
         if self.closed.load(SeqCst) {
             return;
         }
-        // From here on nobody renews them: whoever wants to is told that they are over, though the disk may take its time.
+        // From here on the entries cannot be renewed: a renewal finds them expired, even if the disk is slow.
         let over: Vec<String> = {
             let mut due = lock(&self.due);
             let over = due.iter().filter(|(_, due)| **due <= now).map(|(key, _)| key.clone()).collect();
@@ -135,7 +139,8 @@ impl Inner {
         }
         let change = Change { deletes: over, ..Change::default() }.as_seen(&state.view);
         if self.make(&mut state, &change, now).is_err() {
-            // It is tried again with the next look. What another process wrote meanwhile has its own time.
+            // The next check tries again. Entries that another process has written meanwhile have their own
+            // time.
             let mut due = lock(&self.due);
             for key in change.deletes.into_iter().filter(|key| state.view.entries.contains_key(key)) {
                 due.entry(key).or_insert(now);
@@ -143,14 +148,15 @@ impl Inner {
         }
     }
 
-    /// What is in the file now, which another process may have written.
+    /// Reads the file again, which another process may have written.
     fn read_again(&self, state: &mut State, path: &Path) -> io::Result<()> {
         if file::stamp(path) == state.stamp {
             return Ok(());
         }
         let (stamp, view) = match file::read(path)? {
             Found::Whole(stamp, view) => (Some(stamp), view),
-            // Somebody took it away, or wrote over it: what is known here is whole, and stays; the next change writes it again.
+            // The file was removed or overwritten. The known state is complete, and stays; the next change
+            // writes it again.
             Found::Nothing => return Err(io::Error::other("somebody took the file away")),
             Found::Bad(why) => return Err(io::Error::other(why)),
         };
@@ -160,13 +166,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes a change, on what is in the file.
+    /// Makes a change, based on the file's current contents.
     fn make(&self, state: &mut State, change: &Change, now: Instant) -> Result<(), Refused> {
         let away = |why: io::Error| Refused::Away(why.to_string());
         let _held: Option<File> = match &self.path {
             Some(path) => {
                 let held = file::lock(path).map_err(away)?;
-                // What cannot be read is written over with what is known.
+                // An unreadable file is overwritten with the known state.
                 let _ = self.read_again(state, path);
                 Some(held)
             }
@@ -207,7 +213,7 @@ impl Inner {
         }
     }
 
-    /// From now on that is what there is. What was put, here or by another process, has its whole time.
+    /// Publishes a view. Leases of new and rewritten entries, by any process, have their full time.
     fn show(&self, state: &mut State, view: View, now: Instant) {
         let before = std::mem::replace(&mut state.view, Arc::new(view));
         let mut due = lock(&self.due);
@@ -216,7 +222,7 @@ impl Inner {
         self.follow(&mut due, now);
     }
 
-    /// Entries with a lease have a time at which they go; those that had none yet their whole time from now.
+    /// Updates the expiry times: new leases have their full time from now on.
     fn follow(&self, due: &mut BTreeMap<String, Instant>, now: Instant) {
         let view = Arc::clone(&self.views.borrow());
         due.retain(|key, _| view.entries.get(key).is_some_and(|entry| entry.lease != 0));
@@ -227,7 +233,7 @@ impl Inner {
         }
     }
 
-    /// Remembers whether the store can be used.
+    /// Records whether the store can be used.
     fn judge(&self, outcome: Result<(), String>, now: Instant) {
         let mut health = lock(&self.health);
         match (outcome, &mut health.trouble) {
@@ -276,7 +282,7 @@ impl Store for Local {
     fn renew(&self, key: &str) -> Result<bool, Refused> {
         let mut due = lock(&self.inner.due);
         let span = self.inner.views.borrow().entries.get(key).map(span);
-        // One without a time has no lease, or is being taken away.
+        // An entry without an expiry time has no lease, or is being removed.
         let (Some(due), Some(span)) = (due.get_mut(key), span) else { return Ok(false) };
         *due = Instant::now() + span;
         Ok(true)
@@ -303,7 +309,7 @@ impl Drop for Local {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }

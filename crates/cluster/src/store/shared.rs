@@ -1,13 +1,14 @@
-//! A store in etcd, which any number of balancers have together.
+//! A store in etcd, shared by any number of balancers.
 //!
-//! All keys with the prefix are read once, at one revision, and followed by a watch from the next one on. A connection that breaks is made
-//! again, to whichever endpoint can be had, and the watch goes on behind the last change that was seen; only if etcd has compacted that
-//! away, or is another cluster than before, is all of it read anew. What is known stays meanwhile, and changes are refused: what an
-//! operator is told has been done, all balancers do. Another cluster, or one that was set back, that has nothing does not replace what is
-//! known: see `carried`.
+//! All keys with the prefix are read once, at one revision, and then watched. A broken connection is made
+//! again, to any reachable endpoint, and the watch resumes after the last seen change. All keys are read
+//! again only if etcd has compacted that revision, or is another cluster. Meanwhile the known state stays,
+//! and changes are rejected: an acknowledged change reaches all balancers. Another cluster, or a restored
+//! one, that is empty does not replace the known state: see `carried`.
 //!
-//! A change is one transaction, and has been made when the watch has told of it. If the connection breaks over it, it is sent once more;
-//! if that finds the keys changed, they are compared with what was to be written: so a change that was made is not refused.
+//! A change is one transaction, and is complete once the watch has reported it. If the connection breaks
+//! during it, it is sent once more. If that finds the keys changed, they are compared with the change, so
+//! that a completed one is not rejected.
 
 mod carried;
 mod follow;
@@ -25,21 +26,22 @@ use super::{Change, Entry, Health, Refused, Store, View};
 use crate::etcd::{Client, EtcdSettings};
 use crate::lock;
 
-/// Changes, and renewals of leases, that wait: more are refused.
+/// The maximum number of queued changes and renewals; further ones are rejected.
 const JOBS: usize = 4096;
-/// For so long a store that is lost is tried all the same: it may be back with the next node.
+/// The time for which a lost store is still tried: it may return on the next node.
 const GRACE: Duration = Duration::from_secs(1);
-/// For a first look, before it is gone on without one.
+/// The time limit of the first read, before the start continues without it.
 const FIRST: Duration = Duration::from_secs(5);
 
-/// Where the store is.
+/// The settings of the store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SharedSettings {
     /// The cluster.
     pub etcd: EtcdSettings,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
-    /// A file with what was seen last, for a start while etcd is away; none to start with nothing then.
+    /// A file with a copy of the last state, for a start while etcd is unreachable; `None` to start empty
+    /// then.
     pub copy: Option<PathBuf>,
 }
 
@@ -58,27 +60,28 @@ struct Inner {
     health: Mutex<Health>,
 }
 
-/// Something to be done by the store's thread.
+/// A task of the store's thread.
 enum Job {
     Make(Change, oneshot::Sender<Result<(), Refused>>),
-    /// Renew the lease of this number.
+    /// Renews the lease with this ID.
     Renew(i64),
 }
 
 impl Shared {
-    /// Opens the store. Waits a moment for etcd; if it cannot be had, goes on with the copy, if there is one, and with a sentence
-    /// about that.
+    /// Opens the store. It waits a moment for etcd. If etcd is unreachable, it continues with the copy, if
+    /// there is one, and the result contains a sentence about that.
     ///
     /// # Errors
-    /// The system gives no thread or no event queue.
+    /// The system provides no thread or no event queue.
     pub fn open(settings: SharedSettings) -> Result<(Self, Option<String>), String> {
         Self::open_after(settings, None)
     }
 
-    /// The same, where another process has had it open. What that saw last counts as a copy does, and before it: until etcd can be had.
+    /// Opens the store after another process. Until etcd is reachable, the state of that process replaces the
+    /// copy.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The same as those of [`open`](Self::open).
     pub fn open_after(
         settings: SharedSettings,
         seen: Option<View>,
@@ -105,7 +108,7 @@ impl Shared {
                     _ = stopped => {}
                 }
             });
-            // A look-up of a name must not keep the process from ending.
+            // A DNS lookup must not keep the process from ending.
             runtime.shutdown_background();
         });
         let thread = thread.map_err(wrong)?;
@@ -119,7 +122,7 @@ impl Shared {
 }
 
 impl Inner {
-    /// Is there a point in asking?
+    /// Checks that the store is worth trying.
     fn usable(&self) -> Result<(), Refused> {
         match &lock(&self.health).trouble {
             Some((why, since)) if since.elapsed() > GRACE => Err(Refused::Away(why.clone())),
@@ -127,11 +130,12 @@ impl Inner {
         }
     }
 
-    /// Shows what another process saw, or the copy, if nothing better has come meanwhile; what there is to be said.
+    /// Shows the state of another process, or the copy, unless a better one has arrived meanwhile. Returns a
+    /// message about it.
     fn go_on_without(&self, seen: Option<View>) -> String {
         let why = lock(&self.health).trouble.clone().map(|(why, _)| why).unwrap_or_default();
         let begin = format!("the store in etcd cannot be reached: {why}; going on with");
-        // One that saw nothing itself knows less than the copy.
+        // A process that never reached etcd knows less than the copy.
         if let Some(seen) = seen.filter(|seen| seen.revision > 0) {
             let told = format!("{begin} what the process before saw of it, of revision {}", seen.revision);
             self.show(seen);
@@ -156,7 +160,7 @@ impl Inner {
         }
     }
 
-    /// Shows what was there some time ago, if etcd has not said meanwhile what is there now.
+    /// Shows an earlier state, unless etcd has reported the current one meanwhile.
     fn show(&self, view: View) {
         self.views.send_if_modified(|shown| {
             let nothing = shown.revision == 0;
@@ -200,7 +204,7 @@ impl Store for Shared {
 
     fn renew(&self, key: &str) -> Result<bool, Refused> {
         self.inner.usable()?;
-        // That of a cluster before nobody can renew: whoever holds it is to register anew, with this one.
+        // A lease of a previous cluster cannot be renewed: its owner must register again with this one.
         let here = |entry: &&Entry| entry.revision != 0;
         let lease = self.inner.views.borrow().entries.get(key).filter(here).map_or(0, |entry| entry.lease);
         if lease == 0 {
@@ -215,7 +219,7 @@ impl Store for Shared {
         lock(&self.inner.health).clone()
     }
 
-    /// Time is etcd's.
+    /// etcd controls the expiry.
     fn close(&self) {}
 
     fn reopen(&self) {}
@@ -225,7 +229,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the panic hook; there is nothing to add.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! One group: what a name means for a member, and the loads that are made of it.
+//! One group: resolves names in expressions for a member, and computes loads.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::facts::{Fact, Facts, Grown, LIMIT_AGE, Origin};
 use crate::{Expression, MonitorSettings, Sensed, Source, Usage};
 
 impl Group {
-    /// Takes what was told of a member; was there room for all of it?
+    /// Records reported values of a member. Returns updates, and whether there was room for all values.
     pub(super) fn tell(
         &mut self,
         place: usize,
@@ -53,7 +53,7 @@ impl Group {
         self.members[place].facts.insert(name, told, at, origin, life)
     }
 
-    /// The interval of a metric that needs nothing but the balancer's own figures.
+    /// Returns the interval of a metric that needs the balancer's own figures only.
     pub(super) fn passive(&self) -> Option<Duration> {
         let monitor = self.settings.monitor.as_ref()?;
         let own = |name: &String| is_own(name);
@@ -64,7 +64,7 @@ impl Group {
         passive.then_some(monitor.interval)
     }
 
-    /// A member's load, if all that it needs is known.
+    /// Computes a member's load, if all required figures are known.
     pub(super) fn load(&mut self, place: usize, now: Instant) -> Option<Said> {
         let Measured { value, at, of_host } = self.measure(place, now).ok()?;
         self.members[place].load = Some((value, at));
@@ -77,8 +77,8 @@ impl Group {
         })
     }
 
-    /// What a member does, if it tells its requests a second and how busy they make it: as gRPC's proposal A58 takes it,
-    /// the application's own utilization before that of the processors.
+    /// Returns a member's usage, if it reports its requests per second and its utilization. As in gRPC's
+    /// proposal A58, the application's own utilization takes precedence over that of the processors.
     pub(super) fn usage(&self, place: usize, now: Instant) -> Option<Said> {
         let facts = &self.members[place].facts;
         let fresh = |name: &&str| {
@@ -97,7 +97,8 @@ impl Group {
         })
     }
 
-    /// How busy a member's processors are, if it tells that and how many there are, and is to be believed.
+    /// Returns the utilization of a member's processors, if the member reports it with their number and the
+    /// monitor is not passive.
     pub(super) fn sensed(&self, place: usize, now: Instant) -> Option<Said> {
         if self.settings.monitor.as_ref().is_some_and(|monitor| monitor.source == Source::Passive) {
             return None;
@@ -109,8 +110,8 @@ impl Group {
             (counts && fact.value >= 0.0).then_some(fact)
         };
         let share = PROCESSORS_BUSY.iter().find_map(fresh)?;
-        // An agent's sensors tell of the host and of a control group, and the greater as `cpu`. What a program tells, or a control
-        // group uses, is the server's own.
+        // An agent has sensors for the host and for a control group, and reports the greater value as `cpu`.
+        // A program's own report, or a control group's usage, concerns the server alone.
         let whole = fresh(&HOST_BUSY).is_some_and(|host| host.value == share.value);
         let processors = fresh(&PROCESSORS).filter(|fact| fact.value > 0.0)?.value;
         Some(Said::Sensed {
@@ -121,7 +122,7 @@ impl Group {
         })
     }
 
-    /// What the metric gives now, and how old it is; or why it gives nothing.
+    /// Evaluates the metric. Returns the value with its time of measurement, or the reason why there is none.
     fn measure(&self, place: usize, now: Instant) -> Result<Measured, String> {
         let Some(monitor) = &self.settings.monitor else { return Err("the group has no monitor".into()) };
         let (mut oldest, mut of_host, mut missing) = (now, false, Vec::new());
@@ -144,7 +145,7 @@ impl Group {
         }
     }
 
-    /// The value of a name, and when it was measured; or why there is none.
+    /// Returns the value of a name with its time of measurement, or the reason why there is none.
     pub(super) fn figure(&self, place: usize, name: &str, now: Instant) -> Result<Measured, String> {
         let member = &self.members[place];
         let own = |value| Measured { value, at: now, of_host: false };
@@ -192,7 +193,8 @@ impl Group {
         }
     }
 
-    /// The balancer's own figures of a member, other than its capacity, that the group's expressions read now.
+    /// Returns the balancer's own figures of a member, except its capacity, that the group's expressions
+    /// currently read.
     pub(super) fn own_figures(
         &self,
         place: usize,
@@ -210,7 +212,7 @@ impl Group {
             .filter_map(move |name| Some((name, self.figure(place, name, now).ok()?)))
     }
 
-    /// Why there is no load or weight now.
+    /// Returns the reason why there is no load or weight now.
     pub(super) fn trouble(&self, place: usize, now: Instant) -> Option<String> {
         let mut why: Vec<String> = Vec::new();
         why.extend(self.members[place].trouble.clone().map(|trouble| format!("its monitor: {trouble}")));
@@ -238,17 +240,18 @@ impl Group {
     }
 }
 
-/// A number that was measured of a member.
+/// A measured value of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
     pub(super) value: f64,
     pub(super) at: Instant,
-    /// It is of all that goes on at the member's host.
+    /// Whether it covers the member's whole host.
     pub(super) of_host: bool,
 }
 
-/// Is it of the whole host by what agents call it, whoever it was told of? Of those that are the greater of the host's and a control
-/// group's (`cpu`, `memory`) it is if that is the host's.
+/// Returns `true` if the name stands for the whole host in agents' reports, whichever host or member was
+/// reported. For `cpu` and `memory`, the greater of the host's and a control group's values, this holds if
+/// the value is the host's.
 fn of_host(name: &str, facts: &Facts) -> bool {
     let same = |fact: &Fact| facts.find(&format!("{name}_host")).is_some_and(|host| host.value == fact.value);
     name.starts_with("host_") || name.ends_with("_host") || facts.find(name).is_some_and(same)
@@ -256,30 +259,30 @@ fn of_host(name: &str, facts: &Facts) -> bool {
 
 const CAPACITY: &str = "capacity";
 
-/// The balancer's own figures, which need nobody's word.
+/// The balancer's own figures, which need no reports.
 pub const OWN: [&str; 4] = ["in_flight", "requests_per_second", "latency", CAPACITY];
 
-/// Is this one of them?
+/// Returns `true` if the name is one of [`OWN`].
 pub fn is_own(name: &str) -> bool {
     OWN.contains(&name)
 }
 
-/// What requests a second are called by those who tell them; the first one counts.
+/// The names of requests per second in reports; the first one takes precedence.
 const RATES: [&str; 3] = ["rps_fractional", "rps", "requests_per_second"];
 
-/// Is it requests a second by its name, whoever tells it?
+/// Returns `true` if the name stands for requests per second in reports.
 pub fn is_rate(name: &str) -> bool {
     RATES.contains(&name)
 }
 
-/// How busy a member is; the first one counts.
+/// The names of a member's utilization; the first one takes precedence.
 const BUSY: [&str; 3] = ["application_utilization", "cpu_utilization", "cpu"];
 
-/// What the share of processors that is in use is called, the first one counts; and how many there are.
+/// The names of the processors' utilization (the first takes precedence), and of their number.
 pub(super) const PROCESSORS_BUSY: [&str; 2] = ["cpu", "cpu_utilization"];
 const PROCESSORS: &str = "cpus";
 
-/// What the share is called that is of all that runs at a host.
+/// The name of the processors' utilization over the whole host.
 const HOST_BUSY: &str = "cpu_host";
 
 pub(crate) const PER_SECOND: &str = "_per_second";

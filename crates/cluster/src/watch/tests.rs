@@ -1,4 +1,4 @@
-//! Reports in, loads and weights out, in a time of the test's own.
+//! Tests of reports, loads and weights in virtual time.
 
 use super::*;
 use crate::{MemberSettings, MonitorSettings, Target};
@@ -66,14 +66,14 @@ fn a_report_makes_a_load_at_once() {
         watch.report(&report("app1:80", &[("cpu", 0.4)]), now).unwrap(),
         [load("web", "app1:80", 0.4, 0.0)]
     );
-    // By its address, in a group that is named, some time ago.
+    // By its address, in a named group, some time ago.
     let old = Report {
         group: Some("web".into()),
         age_seconds: Some(3.0),
         ..report("10.0.0.2:80", &[("cpu", 0.7)])
     };
     assert_eq!(watch.report(&old, after(now, 5.0)).unwrap(), [load("web", "app2:80", 0.7, 3.0)]);
-    // What the metric does not read makes none.
+    // A value that the metric does not read yields no load.
     assert_eq!(watch.report(&report("app1:80", &[("disk", 0.4)]), now).unwrap(), []);
     let known = watch.known("web", after(now, 2.0)).unwrap();
     let facts: Vec<_> =
@@ -172,7 +172,7 @@ fn the_balancers_own_figures_need_no_report() {
     assert_eq!(watch.look("web", &counters(6), now), [load("web", "app2:80", 3.0, 0.0)]);
     assert_eq!(watch.look("web", &counters(8), after(now, 0.5)), [], "once per interval");
     assert_eq!(watch.look("web", &counters(8), after(now, 1.0)), [load("web", "app2:80", 4.0, 0.0)]);
-    // Passive takes nobody's word for it.
+    // A passive monitor ignores reports.
     assert_eq!(
         watch.report(&report("app2:80", &[("in_flight", 100.0)]), after(now, 1.1)).unwrap(),
         [load("web", "app2:80", 4.0, 0.0)]
@@ -189,7 +189,7 @@ fn what_a_member_says_of_itself_comes_before_what_we_see() {
         watch.report(&report("app1:80", &[("in_flight", 40.0)]), now).unwrap(),
         [load("web", "app1:80", 40.0, 0.0)]
     );
-    // But not of its capacity, which is the operator's to say.
+    // The capacity is the operator's decision, not the member's.
     let mut watch = self::watch(vec![group("web", Source::Push, "capacity * cpu", None)], now);
     let both = report("app2:80", &[("capacity", 1e9), ("cpu", 1.0)]);
     assert_eq!(watch.report(&both, now).unwrap(), [load("web", "app2:80", 2.0, 0.0)]);
@@ -263,7 +263,7 @@ fn monitors_that_do_not_answer_say_why() {
     let values = vec![Figure::new("cpu".to_owned(), 0.5, Duration::from_secs(2))];
     assert_eq!(watch.pulled("web", "app1:80", Ok(values), now), [load("web", "app1:80", 0.5, 2.0)]);
     assert_eq!(trouble(&watch, now), "");
-    // One that is asked no more, or has left, is ignored.
+    // A member that is no longer polled, or has left, is ignored.
     assert_eq!(watch.pulled("web", "gone:80", Err("x".into()), now), []);
     assert_eq!(watch.pulled("gone", "app1:80", Err("x".into()), now), []);
 }
@@ -279,7 +279,7 @@ fn members_that_stay_keep_what_is_known_of_them() {
     let known = watch.known("web", now).unwrap();
     assert_eq!((known.members.len(), known.members[0].facts.len()), (1, 1));
     assert!(known.members[0].load.is_some());
-    // Of another metric the last load says nothing.
+    // The last load of another metric is meaningless.
     next.monitor = group("web", Source::Push, "memory", None).monitor;
     assert_eq!(watch.update(vec![next], now), [Said::Anew { group: "web".into() }]);
     let known = watch.known("web", now).unwrap();
@@ -301,7 +301,7 @@ fn what_answers_carry_counts_as_far_as_it_can_be_used() {
     assert_eq!((facts.len(), &*facts[0].source), (1, "orca"));
 }
 
-/// As gRPC's proposal A58 has it: requests a second and what they use, whoever tells them.
+/// Usage as in gRPC's proposal A58: requests per second and utilization, from any source.
 #[test]
 fn rates_and_utilization_make_a_usage() {
     let now = Instant::now();
@@ -321,14 +321,15 @@ fn rates_and_utilization_make_a_usage() {
         seen(&[("rps_fractional", 80.0), ("cpu_utilization", 0.5)], 1.0),
         [usage(80.0, 0.5, 0.0, 0.0)]
     );
-    // What the application says of itself counts before its processors, and a load is made of what it is asked for.
+    // The application's own utilization takes precedence over its processors', and a load is computed from
+    // the metric.
     let all = [("application_utilization", 0.9), ("eps", 4.0), ("utilization.queue", 0.25)];
     assert_eq!(seen(&all, 3.0), [load("web", "app1:80", 0.25, 0.0), usage(80.0, 0.9, 4.0, 2.0)]);
     assert_eq!(seen(&[("named_metrics.x", 1.0)], 4.0), []);
     assert_eq!(seen(&[("cpu_utilization", 0.5)], 60.0), [], "the rate is forgotten");
 }
 
-/// What a host works on is told once and counts for every member there, in every group.
+/// A host's load is reported once and counts for every member there, in every group.
 #[test]
 fn a_host_is_all_its_members() {
     let now = Instant::now();
@@ -349,7 +350,7 @@ fn a_host_is_all_its_members() {
     assert_eq!(watch.report(&one, now).unwrap(), [host_load("web", "app1:80", 1.0)]);
 }
 
-/// What is told of a member is its own, unless it is what an agent calls the host's.
+/// A member's values concern the member alone, unless their names stand for the host in agents' reports.
 #[test]
 fn some_figures_are_of_the_host_by_their_names() {
     let now = Instant::now();

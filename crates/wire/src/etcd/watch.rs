@@ -4,41 +4,41 @@ use prost::Message;
 
 use super::{Header, KeyValue};
 
-/// What is asked on the stream (`WatchRequest`).
+/// A request on the stream (`WatchRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct WatchRequest {
-    /// What.
+    /// The kind of request.
     #[prost(oneof = "WatchAsk", tags = "1")]
     pub ask: Option<WatchAsk>,
 }
 
-/// What is asked.
+/// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum WatchAsk {
-    /// To be told of changes.
+    /// Creates a watch.
     #[prost(message, tag = "1")]
     Create(WatchCreate),
 }
 
-/// To be told of changes (`WatchCreateRequest`).
+/// Creates a watch (`WatchCreateRequest`).
 #[derive(Clone, PartialEq, Message)]
 pub struct WatchCreate {
-    /// Of the first key.
+    /// The first key.
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first that does not count any more.
+    /// The end of the range, exclusive.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// From that revision on, itself included.
+    /// The first revision to report.
     #[prost(int64, tag = "3")]
     pub start_revision: i64,
-    /// To be told now and then how far it is, though nothing changes.
+    /// Whether the server reports its revision now and then while nothing changes.
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
 }
 
 impl WatchRequest {
-    /// Asks for all changes of keys with this prefix from a revision on.
+    /// Creates a request for all changes of keys with this prefix, from a revision on.
     pub fn of(prefix: &[u8], start_revision: i64) -> Self {
         let create = WatchCreate {
             key: prefix.to_vec(),
@@ -50,25 +50,26 @@ impl WatchRequest {
     }
 }
 
-/// What is told (`WatchResponse`).
+/// A response on the stream (`WatchResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct WatchResponse {
-    /// Of the answer; without events, all before its revision was told.
+    /// The response header. Without events it reports that all changes before its revision were delivered.
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
-    /// It has begun.
+    /// Whether the watch has been created.
     #[prost(bool, tag = "3")]
     pub created: bool,
-    /// It has ended.
+    /// Whether the watch has been cancelled.
     #[prost(bool, tag = "4")]
     pub canceled: bool,
-    /// It has ended because what it asked for was compacted away, before this revision; 0 if not.
+    /// The oldest available revision, if the watch was cancelled because its start revision was compacted;
+    /// else 0.
     #[prost(int64, tag = "5")]
     pub compact_revision: i64,
-    /// Why it has ended.
+    /// The reason for the cancellation.
     #[prost(string, tag = "6")]
     pub cancel_reason: String,
-    /// In the order in which they happened.
+    /// The changes, in their order.
     #[prost(message, repeated, tag = "11")]
     pub events: Vec<Event>,
 }
@@ -76,10 +77,10 @@ pub struct WatchResponse {
 /// A change (`mvccpb.Event`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    /// Of what kind.
+    /// The kind, an [`EventType`].
     #[prost(enumeration = "EventType", tag = "1")]
     pub kind: i32,
-    /// The key as it is now; without a value if it is not there any more.
+    /// The key after the change; without a value if it was deleted.
     #[prost(message, optional, tag = "2")]
     pub kv: Option<KeyValue>,
 }
@@ -88,9 +89,9 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum EventType {
-    /// It was written.
+    /// The key was written.
     Put = 0,
-    /// It was taken away, or its lease is over.
+    /// The key was deleted, or its lease has expired.
     Delete = 1,
 }
 

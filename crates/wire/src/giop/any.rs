@@ -1,23 +1,23 @@
-//! The type `any`: a value that says its own type first, as a TypeCode (CORBA 3.4 part 2, section 9.3.5).
+//! The type `any`: a value preceded by its type, a TypeCode (CORBA 3.4 part 2, section 9.3.5).
 //!
-//! Values are read as far as their types are told apart by what is done with them: numbers, texts, references, structs
-//! and lists of these. Types that nothing here is made of (unions, fixed, values, wide characters) are refused. A
-//! TypeCode may point back at one that came before it instead of saying it again, so that a few bytes can stand for a
-//! type, and a value, of any size: what is read is counted, and too much is refused.
+//! The reader supports numbers, strings, references, structs and lists of these. Other types (unions, fixed,
+//! values, wide characters) are rejected. A TypeCode may point back at an earlier one instead of repeating
+//! it. A few bytes can therefore describe a type, and a value, of any size, so the reader counts its steps
+//! and rejects more than `STEPS`.
 
 use std::rc::Rc;
 
 use super::{BadGiop, Ior, Reader, Writer};
 
-/// Types within one another, or values.
+/// The maximum nesting of types, and of values.
 const DEPTH: usize = 16;
-/// Types and values of one `any`, those within it included.
+/// The maximum number of types and values in one `any`, with nested ones.
 const STEPS: usize = 4096;
 
 /// A value of some type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Any {
-    /// None: of the types null and void.
+    /// No value: the types null and void.
     Null,
     /// A boolean.
     Bool(bool),
@@ -55,12 +55,12 @@ impl Any {
     /// Reads a TypeCode and the value that follows it.
     ///
     /// # Errors
-    /// It is not all there, malformed, of a type that is not understood here, or larger than is taken.
+    /// It is incomplete, malformed, of an unsupported type, or over a limit.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, BadGiop> {
         Steps(STEPS).any(reader, DEPTH)
     }
 
-    /// Appends it with its type; what is made of others (structs, lists) and references as null.
+    /// Appends the value with its type. Structs, lists and references are written as null.
     pub fn write(&self, writer: &mut Writer<'_>) {
         match self {
             Self::Null | Self::Object(_) | Self::Struct(_) | Self::List(_) => writer.u32(kind::NULL),
@@ -116,7 +116,7 @@ impl Any {
         }
     }
 
-    /// A whole number of any size; booleans are none.
+    /// Returns the value of any integer type; `None` for booleans.
     pub fn whole(&self) -> Option<i128> {
         match *self {
             Self::Octet(value) => Some(value.into()),
@@ -130,7 +130,7 @@ impl Any {
         }
     }
 
-    /// A number, whole or not.
+    /// Returns the value of any numeric type.
     pub fn number(&self) -> Option<f64> {
         match *self {
             Self::Float(value) => Some(value.into()),
@@ -140,7 +140,7 @@ impl Any {
     }
 }
 
-/// The numbers of the kinds of types.
+/// The numbers of the TypeCode kinds.
 mod kind {
     pub(super) const NULL: u32 = 0;
     pub(super) const VOID: u32 = 1;
@@ -164,22 +164,22 @@ mod kind {
     pub(super) const EXCEPTION: u32 = 22;
     pub(super) const LONG_LONG: u32 = 23;
     pub(super) const ULONG_LONG: u32 = 24;
-    /// Not a kind: the type is one that was said before, so many bytes back.
+    /// An indirection, not a kind: the type is an earlier one, at the offset that follows.
     pub(super) const BEFORE: u32 = u32::MAX;
 }
 
 enum Type {
-    /// One whose kind is all there is to it.
+    /// A type that its kind fully describes.
     Plain(u32),
     Struct(Vec<Rc<Self>>),
     Sequence(Rc<Self>),
     Array(Rc<Self>, u32),
 }
 
-/// Types of one TypeCode that are complete, by where they began.
+/// The complete types of one TypeCode, by their offsets.
 type Said = Vec<(usize, Rc<Type>)>;
 
-/// How much may still be read.
+/// The number of types and values that may still be read.
 struct Steps(usize);
 
 impl Steps {
@@ -193,7 +193,7 @@ impl Steps {
         self.value(reader, &of, depth)
     }
 
-    /// Reads a TypeCode; `base` is where the reader's first byte is in the outermost one.
+    /// Reads a TypeCode; `base` is the offset of the reader's first byte in the outermost TypeCode.
     fn type_code(
         &mut self,
         reader: &mut Reader<'_>,
@@ -207,10 +207,10 @@ impl Steps {
         let begin = base + reader.position() - 4;
         if number == kind::BEFORE {
             let back = reader.i32()?;
-            // Counted from the number itself.
+            // The offset counts from its own first byte.
             let at = i64::try_from(begin + 4).ok().and_then(|here| here.checked_add(back.into()));
             let one = said.iter().find(|(begin, _)| i64::try_from(*begin).ok() == at);
-            // One that is not complete is within itself: no value of it is understood here.
+            // A type that is still incomplete contains itself; values of such types are not supported.
             return one
                 .map(|(_, of)| Rc::clone(of))
                 .ok_or(BadGiop::Malformed("a type points at no type before it"));
@@ -242,7 +242,7 @@ impl Steps {
         Ok(of)
     }
 
-    /// Reads what a TypeCode that is made of others says of itself.
+    /// Reads the parameters of a TypeCode that contains other types.
     fn made(
         &mut self,
         number: u32,
@@ -260,7 +260,7 @@ impl Steps {
             }
             _ => {}
         }
-        reader.string()?; // its repository id
+        reader.string()?; // its repository ID
         reader.string()?; // its name
         match number {
             kind::ALIAS => self.type_code(reader, base, said, depth),
@@ -272,7 +272,7 @@ impl Steps {
                 }
                 Ok(Rc::new(Type::Struct(members)))
             }
-            // What the enumerators are called does not matter.
+            // The enumerators' names do not matter.
             _ => Ok(Rc::new(Type::Plain(number))),
         }
     }
@@ -364,7 +364,7 @@ mod tests {
         }
     }
 
-    /// sequence<struct Pair { string a; string b; }>, the type of b pointing at that of a.
+    /// sequence<struct Pair { string a; string b; }>, with an indirection from the type of b to that of a.
     fn pairs() -> Vec<u8> {
         written(Order::Little, |writer| {
             writer.u32(kind::SEQUENCE);

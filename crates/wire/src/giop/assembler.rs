@@ -1,7 +1,8 @@
-//! Messages that came in fragments, put together.
+//! Reassembly of fragmented messages.
 //!
-//! Since 1.2 a fragment names the request it belongs to, so that several messages may be under way at once; before, one
-//! follows the other. What is kept is bounded in messages and in bytes: a peer that begins more is refused.
+//! Since 1.2 a fragment carries the ID of its request, so several messages may be in progress at once; in 1.1
+//! one follows the other. The assembler limits the messages and bytes in progress, and rejects a peer that
+//! begins more.
 
 use std::borrow::Cow;
 
@@ -9,16 +10,16 @@ use super::cdr::Writer;
 use super::message::first_id;
 use super::{BadGiop, HEADER, Header, Kind, Version};
 
-/// How much may be under way on one connection in one direction.
+/// The limits for one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Messages begun and not ended.
+    /// The maximum number of incomplete messages.
     pub messages: usize,
-    /// Bytes of them all.
+    /// The maximum number of their bytes.
     pub bytes: usize,
 }
 
-/// Puts together the fragments that come on one connection in one direction.
+/// Reassembles the fragments of one direction of a connection.
 #[derive(Debug)]
 pub struct Assembler {
     limits: Limits,
@@ -26,27 +27,28 @@ pub struct Assembler {
     bytes: usize,
 }
 
-/// A message that has begun: its bytes so far.
+/// The received bytes of an incomplete message.
 #[derive(Debug)]
 struct Open {
-    /// `None` before 1.2.
+    /// The request's ID; `None` before 1.2.
     id: Option<u32>,
     header: Header,
     bytes: Vec<u8>,
 }
 
 impl Assembler {
-    /// With nothing under way.
+    /// Creates an assembler without incomplete messages.
     pub fn new(limits: Limits) -> Self {
         Self { limits, open: Vec::new(), bytes: 0 }
     }
 
-    /// Takes a whole message as [`super::cut`] found it. Returns it if it is complete by itself; if it ends one that came in
-    /// fragments, that one as if it had come whole; `None` if more must follow.
+    /// Takes a whole message as [`super::cut`] returned it. Returns it if it is complete by itself. If it is
+    /// the last fragment of a message, returns that message as if it had not been fragmented. Returns `None`
+    /// if more must follow.
     ///
     /// # Errors
-    /// A fragment continues nothing, a message begins while another of the same id is under way, or a limit is reached.
-    /// The connection is then of no more use.
+    /// A fragment continues no message, a message begins while another with the same ID is in progress, or a
+    /// limit is reached. The connection cannot be used any further.
     pub fn take<'m>(&mut self, message: &'m [u8]) -> Result<Option<Cow<'m, [u8]>>, BadGiop> {
         let header = Header::parse(message)?.ok_or(BadGiop::Truncated)?;
         if header.kind == Kind::CancelRequest {
@@ -66,24 +68,24 @@ impl Assembler {
         self.begin(header, message).map(|()| None)
     }
 
-    /// Lets go of what has come of a request's message.
+    /// Discards the fragments of a request's message.
     pub fn forget(&mut self, id: u32) {
         if let Some(at) = self.open.iter().position(|open| open.id == Some(id)) {
             self.bytes -= self.open.swap_remove(at).bytes.len();
         }
     }
 
-    /// Bytes of the messages under way.
+    /// Returns the number of bytes of incomplete messages.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Messages under way.
+    /// Returns the number of incomplete messages.
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether no message is under way.
+    /// Returns `true` if no message is in progress.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -139,11 +141,12 @@ impl Assembler {
     }
 }
 
-/// Appends a message in fragments of at most `most` bytes each, as a peer with small buffers sends it; it stays whole if
-/// it fits, or if its version knows no fragments. Each but the last is a multiple of 8 bytes long.
+/// Appends a message in fragments of at most `most` bytes each, as a peer with small buffers sends it. The
+/// message stays whole if it fits, or if its version has no fragments. The length of each fragment but the
+/// last is a multiple of 8.
 ///
 /// # Errors
-/// It is no message.
+/// The input is not a message.
 pub fn split(message: &[u8], most: usize, out: &mut Vec<u8>) -> Result<(), BadGiop> {
     let header = Header::parse(message)?.ok_or(BadGiop::Truncated)?;
     let most = most.max(64) & !7;

@@ -1,11 +1,11 @@
-//! CDR, the encoding of GIOP's values: each in the order of bytes that its sender says, aligned to its own size.
+//! CDR, the encoding of GIOP's values: each in the sender's byte order, aligned to its own size.
 //!
-//! Alignment is counted from the first byte of the message, or of the innermost encapsulation (an octet sequence that
-//! begins with its own byte order). Padding is skipped whatever it holds, and written as zeros.
+//! Alignment counts from the first byte of the message, or of the innermost encapsulation (an octet sequence
+//! that begins with its own byte order). Padding is ignored when read, and written as zeros.
 
 use super::BadGiop;
 
-/// The order of the bytes of a number.
+/// A byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// Most significant first.
@@ -15,21 +15,21 @@ pub enum Order {
 }
 
 impl Order {
-    /// This machine's.
+    /// This machine's byte order.
     pub const NATIVE: Self = if cfg!(target_endian = "little") { Self::Little } else { Self::Big };
 
-    /// The flag that says it: 1 for little.
+    /// Returns the flag that stands for this order: 1 for little.
     pub fn flag(self) -> u8 {
         u8::from(self == Self::Little)
     }
 }
 
-/// Reads values from bytes that it borrows. After an error it is of no more use.
+/// Reads values from borrowed bytes. After an error it cannot be used any further.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'b> {
     bytes: &'b [u8],
     at: usize,
-    /// What is added to `at` before it is aligned.
+    /// The offset that is added to `at` for alignment.
     origin: usize,
     order: Order,
 }
@@ -39,7 +39,7 @@ macro_rules! number {
         $(#[$doc])*
         ///
         /// # Errors
-        /// The bytes end before it does.
+        /// The bytes end before the value does.
         pub fn $name(&mut self) -> Result<$type, BadGiop> {
             const SIZE: usize = size_of::<$type>();
             self.align(SIZE)?;
@@ -53,22 +53,22 @@ macro_rules! number {
 }
 
 impl<'b> Reader<'b> {
-    /// Reads from the first byte, which is aligned.
+    /// Creates a reader whose first byte is aligned.
     pub fn new(bytes: &'b [u8], order: Order) -> Self {
         Self { bytes, at: 0, origin: 0, order }
     }
 
-    /// Reads bytes whose first one has the offset `origin` in what alignment is counted in.
+    /// Creates a reader whose first byte has the offset `origin` for alignment.
     pub fn with_origin(bytes: &'b [u8], order: Order, origin: usize) -> Self {
         Self { bytes, at: 0, origin: origin % 8, order }
     }
 
-    /// Reads a whole message, or its beginning, from byte `at` on.
+    /// Creates a reader of a whole message, or of its beginning, from byte `at` on.
     pub(super) fn message(bytes: &'b [u8], order: Order, at: usize) -> Self {
         Self { bytes, at, origin: 0, order }
     }
 
-    /// Reads what an encapsulation holds: its first byte says the order.
+    /// Creates a reader of an encapsulation, whose first byte gives the byte order.
     ///
     /// # Errors
     /// It is empty, or begins with neither 0 nor 1.
@@ -82,17 +82,17 @@ impl<'b> Reader<'b> {
         Ok(Self { bytes, at: 1, origin: 0, order })
     }
 
-    /// Bytes read so far, padding included.
+    /// Returns the number of bytes read so far, with padding.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// The order it reads in.
+    /// Returns the byte order.
     pub fn order(&self) -> Order {
         self.order
     }
 
-    /// What has not been read yet.
+    /// Returns the unread bytes.
     pub fn rest(&self) -> &'b [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
@@ -100,34 +100,34 @@ impl<'b> Reader<'b> {
     /// Skips to the next multiple of `to`, a power of two up to 8.
     ///
     /// # Errors
-    /// The bytes end before.
+    /// The bytes end earlier.
     pub fn align(&mut self, to: usize) -> Result<(), BadGiop> {
         let padding = padding(self.origin + self.at, to);
         self.take(padding).map(drop)
     }
 
-    /// So many bytes as they are.
+    /// Returns the next `count` bytes.
     ///
     /// # Errors
-    /// There are fewer.
+    /// Fewer bytes are left.
     pub fn take(&mut self, count: usize) -> Result<&'b [u8], BadGiop> {
         let taken = self.rest().get(..count).ok_or(BadGiop::Truncated)?;
         self.at += count;
         Ok(taken)
     }
 
-    /// An octet, a char, or whatever is one byte.
+    /// Reads an octet, a char, or any other type of one byte.
     ///
     /// # Errors
-    /// The bytes end before it does.
+    /// The bytes end before the value does.
     pub fn u8(&mut self) -> Result<u8, BadGiop> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// A boolean.
+    /// Reads a boolean.
     ///
     /// # Errors
-    /// The bytes end before it does, or it is neither 0 nor 1.
+    /// The bytes end before the value does, or it is neither 0 nor 1.
     pub fn bool(&mut self) -> Result<bool, BadGiop> {
         match self.u8()? {
             0 => Ok(false),
@@ -137,34 +137,35 @@ impl<'b> Reader<'b> {
     }
 
     number!(
-        /// An unsigned short.
+        /// Reads an unsigned short.
         u16: u16
     );
     number!(
-        /// An unsigned long.
+        /// Reads an unsigned long.
         u32: u32
     );
     number!(
-        /// A long.
+        /// Reads a long.
         i32: i32
     );
     number!(
-        /// An unsigned long long.
+        /// Reads an unsigned long long.
         u64: u64
     );
     number!(
-        /// A float.
+        /// Reads a float.
         f32: f32
     );
     number!(
-        /// A double.
+        /// Reads a double.
         f64: f64
     );
 
-    /// The length of a sequence whose elements take at least `least` bytes each, so that memory may be set aside for it.
+    /// Reads the length of a sequence whose elements take at least `least` bytes each, so that callers may
+    /// allocate it.
     ///
     /// # Errors
-    /// It says more than could be there.
+    /// The length exceeds the available bytes.
     pub fn count(&mut self, least: usize) -> Result<usize, BadGiop> {
         let count = self.u32()? as usize;
         if count.checked_mul(least).is_none_or(|needed| needed > self.rest().len()) {
@@ -173,19 +174,19 @@ impl<'b> Reader<'b> {
         Ok(count)
     }
 
-    /// A sequence of octets.
+    /// Reads a sequence of octets.
     ///
     /// # Errors
-    /// It says more than is there.
+    /// The length exceeds the available bytes.
     pub fn octets(&mut self) -> Result<&'b [u8], BadGiop> {
         let count = self.count(1)?;
         self.take(count)
     }
 
-    /// A string's bytes without the NUL that ends it. Some old programs send an empty string as no bytes at all.
+    /// Reads a string's bytes without the final NUL. Some old programs send an empty string as no bytes.
     ///
     /// # Errors
-    /// It says more than is there, or does not end in NUL.
+    /// The length exceeds the available bytes, or the string does not end in NUL.
     pub fn string(&mut self) -> Result<&'b [u8], BadGiop> {
         let octets = self.octets()?;
         match octets.split_last() {
@@ -206,29 +207,29 @@ impl<'b> Reader<'b> {
 #[derive(Debug)]
 pub struct Writer<'o> {
     out: &'o mut Vec<u8>,
-    /// The byte of `out` that alignment is counted from.
+    /// The offset in `out` that alignment counts from.
     base: usize,
     order: Order,
 }
 
 impl<'o> Writer<'o> {
-    /// Writes to the end of `out`, which is aligned.
+    /// Creates a writer at the end of `out`, which is aligned.
     pub fn new(out: &'o mut Vec<u8>, order: Order) -> Self {
         let base = out.len();
         Self { out, base, order }
     }
 
-    /// Writes to the end of `out`, whose byte `base` is where alignment is counted from.
+    /// Creates a writer at the end of `out`; alignment counts from byte `base`.
     pub fn with_base(out: &'o mut Vec<u8>, order: Order, base: usize) -> Self {
         Self { out, base, order }
     }
 
-    /// Bytes since the one that alignment is counted from.
+    /// Returns the offset from the byte that alignment counts from.
     pub fn position(&self) -> usize {
         self.out.len() - self.base
     }
 
-    /// The order it writes in.
+    /// Returns the byte order.
     pub fn order(&self) -> Order {
         self.order
     }
@@ -239,73 +240,73 @@ impl<'o> Writer<'o> {
         self.out.extend_from_slice(&[0; 8][..padding]);
     }
 
-    /// Bytes as they are.
+    /// Appends bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// An octet.
+    /// Appends an octet.
     pub fn u8(&mut self, value: u8) {
         self.out.push(value);
     }
 
-    /// A boolean.
+    /// Appends a boolean.
     pub fn bool(&mut self, value: bool) {
         self.u8(u8::from(value));
     }
 
-    /// An unsigned short.
+    /// Appends an unsigned short.
     pub fn u16(&mut self, value: u16) {
         self.number(value.to_be_bytes());
     }
 
-    /// An unsigned long.
+    /// Appends an unsigned long.
     pub fn u32(&mut self, value: u32) {
         self.number(value.to_be_bytes());
     }
 
-    /// A long.
+    /// Appends a long.
     pub fn i32(&mut self, value: i32) {
         self.number(value.to_be_bytes());
     }
 
-    /// An unsigned long long.
+    /// Appends an unsigned long long.
     pub fn u64(&mut self, value: u64) {
         self.number(value.to_be_bytes());
     }
 
-    /// A float.
+    /// Appends a float.
     pub fn f32(&mut self, value: f32) {
         self.number(value.to_be_bytes());
     }
 
-    /// A double.
+    /// Appends a double.
     pub fn f64(&mut self, value: f64) {
         self.number(value.to_be_bytes());
     }
 
-    /// The length of a sequence, or of anything else that is in memory.
+    /// Appends the length of a sequence, or of anything else in memory.
     ///
     /// # Panics
-    /// Never for what came out of a message: those are shorter than 4 GiB.
+    /// Panics if the length is 2^32 or more. Parts of a message are shorter than 4 GiB.
     pub fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).expect("a sequence of under 2^32 elements"));
     }
 
-    /// A sequence of octets.
+    /// Appends a sequence of octets.
     pub fn octets(&mut self, octets: &[u8]) {
         self.count(octets.len());
         self.bytes(octets);
     }
 
-    /// A string, the NUL that ends it added.
+    /// Appends a string with the final NUL.
     pub fn string(&mut self, text: &[u8]) {
         self.count(text.len() + 1);
         self.bytes(text);
         self.u8(0);
     }
 
-    /// A sequence of octets that holds an encapsulation in this writer's order.
+    /// Appends a sequence of octets that holds an encapsulation in this writer's byte order.
     pub fn encapsulation(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
         self.u32(0);
         let length_at = self.out.len() - 4;
@@ -316,7 +317,7 @@ impl<'o> Writer<'o> {
         self.patch_u32(length_at, self.out.len() - base);
     }
 
-    /// The vector it writes to.
+    /// Returns the vector.
     pub(super) fn out(&mut self) -> &mut Vec<u8> {
         self.out
     }
@@ -340,7 +341,7 @@ impl<'o> Writer<'o> {
     }
 }
 
-/// Bytes from an offset to the next multiple of a power of two.
+/// Returns the number of bytes from an offset to the next multiple of `to`, a power of two.
 pub(super) fn padding(offset: usize, to: usize) -> usize {
     offset.wrapping_neg() & (to - 1)
 }

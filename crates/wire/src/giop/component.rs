@@ -1,26 +1,26 @@
-//! Tagged components: what an IIOP profile says beside address and key.
+//! Tagged components: the parts of an IIOP profile besides address and key.
 
 use super::profile::Place;
 use super::{BadGiop, Order, Reader, Version, Writer};
 
-/// The tag of the component that names the program that made the reference.
+/// The tag of the component that names the program that created the reference.
 pub const ORB_TYPE: u32 = 0;
 /// The tag of [`CodeSets`].
 pub const CODE_SETS: u32 = 1;
-/// The tag of the component that says another address of the same object.
+/// The tag of the component with another address of the same object.
 pub const ALTERNATE_ADDRESS: u32 = 3;
 
 /// One component, kept byte for byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Component {
-    /// What it is about.
+    /// The tag.
     pub tag: u32,
-    /// What it says, an encapsulation.
+    /// The contents, an encapsulation.
     pub data: Vec<u8>,
 }
 
 impl Component {
-    /// Says another address of the same object.
+    /// Creates the component with another address of the same object.
     pub fn alternate(host: &str, port: u16, order: Order) -> Self {
         let data = encapsulated(order, |writer| {
             writer.string(host.as_bytes());
@@ -29,7 +29,7 @@ impl Component {
         Self { tag: ALTERNATE_ADDRESS, data }
     }
 
-    /// The address it says, if that is what it is about.
+    /// Returns the address, if the component holds one.
     pub fn address(&self) -> Option<Place> {
         if self.tag != ALTERNATE_ADDRESS {
             return None;
@@ -39,27 +39,27 @@ impl Component {
         Some(Place { version: Version::V1_2, host, port: reader.u16().ok()? })
     }
 
-    /// The code sets it says, if that is what it is about.
+    /// Returns the code sets, if the component holds them.
     pub fn code_sets(&self) -> Option<CodeSets> {
         if self.tag == CODE_SETS { CodeSets::parse(&self.data).ok() } else { None }
     }
 }
 
-/// The character sets that a server takes strings in; numbers are those of the OSF's registry.
+/// The character sets that a server accepts strings in, by their numbers in the OSF registry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CodeSets {
-    /// Of `char` and `string`.
+    /// The sets for `char` and `string`.
     pub char: CodeSet,
-    /// Of `wchar` and `wstring`.
+    /// The sets for `wchar` and `wstring`.
     pub wchar: CodeSet,
 }
 
 /// The sets for one kind of character.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CodeSet {
-    /// The server's own.
+    /// The server's native set.
     pub native: u32,
-    /// Others that it converts from and to.
+    /// The sets that the server converts from and to.
     pub conversions: Vec<u32>,
 }
 
@@ -71,8 +71,8 @@ impl CodeSets {
     /// UTF-16.
     pub const UTF_16: u32 = 0x0001_0109;
 
-    /// UTF-8 or ISO 8859-1, and UTF-16: what every ORB knows, and what is said for a group of members, whatever their
-    /// own. Without any a client refuses to send a wide string.
+    /// Returns UTF-8 or ISO 8859-1, and UTF-16. Every ORB supports these, so a group's references list them
+    /// instead of the members' own. Without code sets a client refuses to send a wide string.
     pub fn common() -> Self {
         Self {
             char: CodeSet { native: Self::UTF_8, conversions: vec![Self::LATIN_1] },
@@ -80,7 +80,7 @@ impl CodeSets {
         }
     }
 
-    /// The component that says them.
+    /// Returns the component with these code sets.
     pub fn component(&self, order: Order) -> Component {
         let data = encapsulated(order, |writer| {
             for set in [&self.char, &self.wchar] {
@@ -105,7 +105,7 @@ fn set(reader: &mut Reader<'_>) -> Result<CodeSet, BadGiop> {
     Ok(CodeSet { native, conversions })
 }
 
-/// The bytes of an encapsulation.
+/// Returns the bytes of an encapsulation.
 pub(super) fn encapsulated(order: Order, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut data = Vec::new();
     let mut writer = Writer::new(&mut data, order);

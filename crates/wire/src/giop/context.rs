@@ -1,49 +1,49 @@
-//! Service contexts: what travels beside a request or a reply, each an id and bytes.
+//! Service contexts: the metadata of a request or a reply, each an ID and bytes.
 
 use super::{BadGiop, Order, Reader, Writer};
 
-/// The context that says the code sets of a connection's strings; sent once on each.
+/// The context with the code sets of a connection's strings; sent once on each connection.
 pub const CODE_SETS: u32 = 1;
 
 /// One service context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context<'m> {
-    /// Which service's.
+    /// The service's ID.
     pub id: u32,
-    /// An encapsulation, as far as the standard's own are concerned.
+    /// The data; an encapsulation in the standard's own contexts.
     pub data: &'m [u8],
 }
 
-/// The service contexts of a message: known to be well-formed, read when they are asked for.
+/// The service contexts of a message: known to be well-formed, and parsed on demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Contexts<'m> {
     count: usize,
-    /// From the first context's id (which is aligned to 4) to the end of the last.
+    /// The bytes from the first context's ID (which is aligned to 4) to the end of the last.
     bytes: &'m [u8],
     order: Order,
 }
 
 impl<'m> Contexts<'m> {
-    /// None at all.
+    /// An empty list.
     pub const NONE: Contexts<'static> = Contexts { count: 0, bytes: &[], order: Order::Big };
 
-    /// How many.
+    /// Returns the number of contexts.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no contexts.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Each, in order.
+    /// Returns the contexts, in order.
     pub fn iter(&self) -> impl Iterator<Item = Context<'m>> + use<'m> {
         let mut reader = Reader::new(self.bytes, self.order);
         (0..self.count).map_while(move |_| read_one(&mut reader).ok())
     }
 
-    /// The data of the first with an id.
+    /// Returns the data of the first context with an ID.
     pub fn find(&self, id: u32) -> Option<&'m [u8]> {
         self.iter().find(|context| context.id == id).map(|context| context.data)
     }
@@ -57,7 +57,8 @@ impl<'m> Contexts<'m> {
         Ok(Self { count, bytes: &bytes[..reader.position() - start], order: reader.order() })
     }
 
-    /// Appends them with `before` in front. All need no more than an alignment of 4, and end as they did from there.
+    /// Appends the contexts after those of `before`. They need an alignment of 4 at most, so the copied bytes
+    /// stay valid.
     pub(super) fn write(&self, before: &[Context<'_>], writer: &mut Writer<'_>) {
         writer.count(before.len() + self.count);
         for context in before {

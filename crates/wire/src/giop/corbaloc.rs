@@ -1,5 +1,5 @@
-//! Object references that people write: `corbaloc:iiop:1.2@host:port/key`, and `corbaname:`, which adds a name that the
-//! object, a naming service, is to be asked for.
+//! Object references in readable form: `corbaloc:iiop:1.2@host:port/key`, and `corbaname:`, which adds a name
+//! to resolve at that object, a naming service.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -7,23 +7,24 @@ use std::str::FromStr;
 use super::profile::{IiopProfile, Place};
 use super::{BadGiop, Ior, Order, Version};
 
-/// Most addresses, bytes of a key and of a host: each address becomes a profile with a key of its own.
+/// The maximum number of addresses, and the maximum length of a key and of a host. Each address becomes a
+/// profile with a key of its own.
 const MAX_PLACES: usize = 16;
 const MAX_KEY: usize = 4096;
 const MAX_HOST: usize = 255;
-/// The port of a corbaloc that names none.
+/// The default port of a corbaloc.
 const PORT: u16 = 2809;
-/// The key of a corbaname that names none.
+/// The default key of a corbaname.
 const NAME_SERVICE: &[u8] = b"NameService";
-/// Bytes of a key that stand for themselves, beside letters and digits.
+/// The bytes of a key that need no escape, besides letters and digits.
 const PLAIN: &[u8] = b";/:?@&=+$,-_.!~*'()";
 
 /// An object's addresses and key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Corbaloc {
-    /// Where it is; at least one.
+    /// The addresses; at least one.
     pub places: Vec<Place>,
-    /// What it is known by there.
+    /// The object's key at these addresses.
     pub key: Vec<u8>,
 }
 
@@ -37,7 +38,7 @@ pub struct Corbaname {
 }
 
 impl Corbaloc {
-    /// The reference that means the same: a profile for each address, and a type that is not known.
+    /// Returns the equivalent reference: a profile for each address, and an unknown type.
     pub fn ior(&self) -> Ior {
         let profiles = self.places.iter().cloned().map(|Place { version, host, port }| {
             let key = self.key.clone();
@@ -46,8 +47,8 @@ impl Corbaloc {
         Ior { type_id: Vec::new(), profiles: profiles.collect() }
     }
 
-    /// What can be said of a reference this way: its addresses that go with the key of its first. `None` if it has no
-    /// IIOP profile.
+    /// Converts a reference: its first IIOP profile's key and the addresses with that key. Returns `None` if
+    /// it has no IIOP profile.
     pub fn of(ior: &Ior) -> Option<Self> {
         let key = ior.iiop()?.key;
         let same = ior.iiop_profiles().filter(|profile| profile.key == key);
@@ -107,26 +108,26 @@ impl fmt::Display for Corbaloc {
     }
 }
 
-/// A key as text, `%xx` for what does not stand for itself.
+/// Formats a key as text, with `%xx` for bytes that need an escape.
 pub fn escaped(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for &byte in key {
         if byte.is_ascii_alphanumeric() || PLAIN.contains(&byte) {
             text.push(char::from(byte));
         } else {
-            let _ = write!(text, "%{byte:02x}"); // a string takes all there is
+            let _ = write!(text, "%{byte:02x}"); // writing to a string cannot fail
         }
     }
     text
 }
 
-/// What follows a scheme, whose case does not matter.
+/// Returns the text after a scheme, whose case does not matter.
 fn scheme<'t>(text: &'t str, scheme: &str) -> Option<&'t str> {
     let (begin, rest) = text.trim().split_at_checked(scheme.len())?;
     begin.eq_ignore_ascii_case(scheme).then_some(rest)
 }
 
-/// `[iiop]:[1.N@]HOST[:PORT]`
+/// Parses `[iiop]:[1.N@]HOST[:PORT]`.
 fn place(text: &str) -> Result<Place, BadGiop> {
     if text == "rir:" {
         return Err(BadGiop::Malformed(
@@ -172,7 +173,7 @@ fn place(text: &str) -> Result<Place, BadGiop> {
     Ok(Place { version, host: host.to_string(), port })
 }
 
-/// `%xx` undone.
+/// Decodes `%xx`.
 fn unescape(text: &str) -> Result<Vec<u8>, BadGiop> {
     let mut bytes = text.bytes();
     let mut out = Vec::with_capacity(text.len());

@@ -1,32 +1,32 @@
-//! Messages in a stream of bytes: where the first one ends, and how much of it is still to come.
+//! Messages in a stream of bytes: the end of the first one, and the number of bytes that are still missing.
 
 use super::{BadGiop, HEADER, Header};
 
 /// The beginning of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The first message is not all there. Its header may be: then what it is and how long is known, and its body can
-    /// be passed on as it comes.
+    /// The first message is incomplete. If its header is complete, kind and length are known, and the body
+    /// can be forwarded while it arrives.
     Partial {
-        /// The message's header, if that is all there.
+        /// The message's header, if it is complete.
         header: Option<Header>,
-        /// Bytes that are missing, at least: of the message, or of its header. Never 0.
+        /// The minimum number of missing bytes, of the message or of its header. Never 0.
         missing: usize,
     },
-    /// The first message is all there.
+    /// The first message is complete.
     Whole {
         /// The message's header.
         header: Header,
-        /// Bytes it takes, header included; what follows is the next one.
+        /// The message's length with its header; the next one follows.
         len: usize,
     },
 }
 
-/// Finds the first message of `input`. A message of more than `limit` bytes, its header included, is refused as soon as
-/// its header says so.
+/// Finds the first message of `input`. A message longer than `limit` bytes with its header is rejected as
+/// soon as its header is complete.
 ///
 /// # Errors
-/// The input begins with what is no message, or with one that is too long.
+/// The input does not begin with a message, or the message is too long.
 pub fn cut(input: &[u8], limit: usize) -> Result<Cut, BadGiop> {
     let Some(header) = Header::parse(input)? else {
         return Ok(Cut::Partial { header: None, missing: HEADER - input.len() });

@@ -1,8 +1,9 @@
-//! The twelve bytes that every message begins with: `GIOP`, version, flags, kind, and how many bytes follow.
+//! The twelve bytes at the beginning of every message: `GIOP`, version, flags, kind, and the length of the
+//! rest.
 
 use super::{BadGiop, Order};
 
-/// Bytes of a message's header.
+/// The length of a message's header, in bytes.
 pub const HEADER: usize = 12;
 
 const MAGIC: &[u8; 4] = b"GIOP";
@@ -11,30 +12,30 @@ const MORE: u8 = 2;
 /// A version of the protocol. A reply has that of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// 1.0 of 1996: no fragments.
+    /// 1.0: no fragments.
     V1_0,
     /// 1.1: fragments, one message at a time.
     V1_1,
-    /// 1.2: fragments that name their request, bodies aligned to 8.
+    /// 1.2: fragments with the ID of their request, bodies aligned to 8.
     V1_2,
 }
 
 impl Version {
-    /// All of them, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [Self; 3] = [Self::V1_0, Self::V1_1, Self::V1_2];
 
-    /// What follows "1.".
+    /// Returns the minor version.
     pub fn minor(self) -> u8 {
         self as u8
     }
 
-    /// The newest that is not newer than 1.`minor`.
+    /// Returns the newest supported version that is not newer than 1.`minor`.
     pub fn up_to(minor: u8) -> Self {
         Self::ALL[usize::from(minor).min(2)]
     }
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are the standard's")]
 pub enum Kind {
@@ -60,7 +61,7 @@ impl Kind {
         Self::Fragment,
     ];
 
-    /// Whether more fragments of such a message may follow.
+    /// Returns `true` if messages of this kind may have more fragments.
     fn comes_in_pieces(self, version: Version) -> bool {
         match self {
             Self::Request | Self::Reply | Self::Fragment => version >= Version::V1_1,
@@ -73,24 +74,25 @@ impl Kind {
 /// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The version it is written in.
+    /// The version of the message.
     pub version: Version,
-    /// The order of the bytes of the numbers that follow.
+    /// The byte order of the numbers that follow.
     pub order: Order,
     /// Whether fragments of the same message follow.
     pub more: bool,
-    /// What it is.
+    /// The message's kind.
     pub kind: Kind,
-    /// Bytes that follow the header.
+    /// The number of bytes after the header.
     pub size: u32,
 }
 
 impl Header {
-    /// Reads a header from the beginning of `input`; `None` if it is not all there yet. What cannot become one is
-    /// refused at its first byte that differs.
+    /// Parses a header at the beginning of `input`; `None` if it is incomplete. Other input is rejected at
+    /// its first byte that differs.
     ///
     /// # Errors
-    /// It is not GIOP, not of version 1.0 to 1.2, of no known kind, or in pieces though its kind never is.
+    /// It is not GIOP, not of version 1.0 to 1.2, of an unknown kind, or a fragment of a kind that is never
+    /// fragmented.
     pub fn parse(input: &[u8]) -> Result<Option<Self>, BadGiop> {
         if input.iter().zip(MAGIC).any(|(byte, wanted)| byte != wanted) {
             return Err(BadGiop::Malformed("the connection does not carry GIOP"));
@@ -103,7 +105,7 @@ impl Header {
         let Some(header) = input.first_chunk::<HEADER>() else { return Ok(None) };
         let (flags, kind) = (header[6], usize::from(header[7]));
         let order = if flags & 1 == 0 { Order::Big } else { Order::Little };
-        // 1.0 has a boolean where later versions have flags.
+        // 1.0 has a boolean in the place of the later versions' flags.
         if version == Version::V1_0 && flags > 1 {
             return Err(BadGiop::Malformed("the byte order of a GIOP 1.0 message is neither 0 nor 1"));
         }
@@ -120,7 +122,7 @@ impl Header {
         Ok(Some(Self { version, order, more, kind, size }))
     }
 
-    /// Appends it.
+    /// Appends the header.
     pub fn write(&self, out: &mut Vec<u8>) {
         let flags = self.order.flag() | if self.more { MORE } else { 0 };
         out.extend_from_slice(MAGIC);
@@ -131,7 +133,7 @@ impl Header {
         });
     }
 
-    /// Bytes of the whole message, the header's included.
+    /// Returns the length of the whole message with its header, in bytes.
     pub fn total(&self) -> usize {
         HEADER + self.size as usize
     }

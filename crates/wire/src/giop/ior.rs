@@ -1,7 +1,7 @@
-//! Interoperable object references: the type of an object and the ways to reach it, each a profile. As text, `IOR:` and
-//! an encapsulation in hexadecimal digits.
+//! Interoperable object references: the type of an object and the ways to reach it, each a profile. The text
+//! form is `IOR:` and an encapsulation in hexadecimal digits.
 //!
-//! Profiles are kept as the bytes they came in: they are encapsulations, which mean the same wherever they are put.
+//! Profiles are kept as received: they are encapsulations, which mean the same at every offset.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,8 @@ use std::str::FromStr;
 use super::profile::IiopProfile;
 use super::{BadGiop, Order, Reader, Writer};
 
-/// Longest text of a reference that is read, in bytes: real ones take some hundred, with many addresses a few thousand.
+/// The maximum length of a reference's text, in bytes. Typical ones have some hundred, those with many
+/// addresses a few thousand.
 pub const MAX_TEXT: usize = 256 * 1024;
 
 const PREFIX: &str = "IOR:";
@@ -17,42 +18,42 @@ const PREFIX: &str = "IOR:";
 /// A reference to an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ior {
-    /// The object's type, as `IDL:Test/Latency:1.0`. Empty if it is not known.
+    /// The object's type, as `IDL:Test/Latency:1.0`; empty if it is unknown.
     pub type_id: Vec<u8>,
-    /// The ways to reach it. Empty for the nil reference.
+    /// The ways to reach the object; empty for the nil reference.
     pub profiles: Vec<Profile>,
 }
 
 /// One way to reach an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Profile {
-    /// Whose protocol; [`super::IIOP`] is the one that is understood.
+    /// The protocol; [`super::IIOP`] is the supported one.
     pub tag: u32,
-    /// What it says, an encapsulation.
+    /// The contents, an encapsulation.
     pub data: Vec<u8>,
 }
 
 impl Ior {
-    /// Whether it refers to no object.
+    /// Returns `true` if the reference is nil.
     pub fn is_nil(&self) -> bool {
         self.profiles.is_empty()
     }
 
-    /// Its first IIOP profile that can be read.
+    /// Returns the first valid IIOP profile.
     pub fn iiop(&self) -> Option<IiopProfile> {
         self.iiop_profiles().next()
     }
 
-    /// Its IIOP profiles, in order; one that cannot be read does not hide another.
+    /// Returns the valid IIOP profiles, in order; invalid ones are skipped.
     pub fn iiop_profiles(&self) -> impl Iterator<Item = IiopProfile> {
         let iiop = self.profiles.iter().filter(|profile| profile.tag == super::IIOP);
         iiop.filter_map(|profile| IiopProfile::parse(&profile.data).ok())
     }
 
-    /// Reads one from a message or an encapsulation.
+    /// Reads a reference from a message or an encapsulation.
     ///
     /// # Errors
-    /// It is not all there, or its type is no string.
+    /// It is incomplete, or its type is not a string.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, BadGiop> {
         let type_id = reader.string()?.to_vec();
         let count = reader.count(8)?;
@@ -63,12 +64,12 @@ impl Ior {
         Ok(Self { type_id, profiles })
     }
 
-    /// Appends it, in the writer's order: type and profiles stay byte for byte what they were.
+    /// Appends the reference in the writer's byte order; type and profiles stay unchanged.
     pub fn write(&self, writer: &mut Writer<'_>) {
         self.write_as(&self.type_id, writer);
     }
 
-    /// Appends it with another type.
+    /// Appends the reference with another type.
     pub fn write_as(&self, type_id: &[u8], writer: &mut Writer<'_>) {
         writer.string(type_id);
         writer.count(self.profiles.len());
@@ -78,7 +79,8 @@ impl Ior {
         }
     }
 
-    /// Its encapsulation, in an order: what the text says in hexadecimal digits.
+    /// Returns the encapsulation of the reference in a byte order. The text form contains it as hexadecimal
+    /// digits.
     pub fn encapsulated(&self, order: Order) -> Vec<u8> {
         let mut out = Vec::with_capacity(
             64 + self.profiles.iter().map(|profile| profile.data.len() + 8).sum::<usize>(),
@@ -89,7 +91,7 @@ impl Ior {
         out
     }
 
-    /// Its text, in an order of bytes. [`fmt::Display`] writes it in this machine's.
+    /// Returns the text form in a byte order. [`fmt::Display`] writes it in this machine's.
     pub fn text(&self, order: Order) -> String {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let bytes = self.encapsulated(order);
@@ -107,7 +109,7 @@ impl fmt::Display for Ior {
 impl FromStr for Ior {
     type Err = BadGiop;
 
-    /// Reads the text of a reference, space around it left aside.
+    /// Parses the text form; surrounding white space is ignored.
     fn from_str(text: &str) -> Result<Self, BadGiop> {
         let text = text.trim();
         if text.len() > MAX_TEXT {
@@ -132,23 +134,23 @@ impl FromStr for Ior {
 /// A reference within a message: known to be well-formed, not copied.
 #[derive(Clone, Copy, Debug)]
 pub struct IorBytes<'m> {
-    /// From the length of its type (which is aligned to 4) to its end.
+    /// The bytes from the length of its type (which is aligned to 4) to its end.
     bytes: &'m [u8],
     order: Order,
 }
 
 impl<'m> IorBytes<'m> {
-    /// A copy of its own.
+    /// Returns an owned copy.
     pub fn to_ior(&self) -> Ior {
-        Ior::read(&mut self.reader()).unwrap_or_default() // it was read before
+        Ior::read(&mut self.reader()).unwrap_or_default() // it was validated by `read`
     }
 
-    /// Its type.
+    /// Returns the object's type.
     pub fn type_id(&self) -> &'m [u8] {
         self.reader().string().unwrap_or_default()
     }
 
-    /// Each profile: its tag and what it says.
+    /// Returns the tag and contents of each profile.
     pub fn profiles(&self) -> impl Iterator<Item = (u32, &'m [u8])> + use<'m> {
         let mut reader = self.reader();
         let count = reader.string().and_then(|_| reader.count(8)).unwrap_or(0);
@@ -166,7 +168,7 @@ impl<'m> IorBytes<'m> {
         Ok(Self { bytes: &bytes[..reader.position() - start], order: reader.order() })
     }
 
-    /// Appends it as it is, or value by value if the order differs.
+    /// Appends the reference: its bytes if the byte order is the same, else value by value.
     pub(super) fn write(&self, writer: &mut Writer<'_>) {
         if self.order != writer.order() {
             return self.to_ior().write(writer);

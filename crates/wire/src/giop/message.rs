@@ -1,7 +1,7 @@
-//! The eight messages, read from bytes that they borrow.
+//! The eight kinds of messages, parsed from borrowed bytes.
 //!
-//! Only what a message begins with needs to be there: of one that comes in fragments, or whose body is still arriving,
-//! the body is as much as has come.
+//! Only the head of a message must be complete. If it is fragmented, or still arriving, its body holds the
+//! bytes received so far.
 
 mod locate;
 mod reply;
@@ -17,48 +17,49 @@ use super::{BadGiop, HEADER, Header, Kind, Reader, Version};
 /// A message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message<'m> {
-    /// What it begins with.
+    /// The header.
     pub header: Header,
-    /// What it says.
+    /// The contents.
     pub content: Content<'m>,
 }
 
-/// What a message says, by its kind.
+/// The contents of a message, by its kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content<'m> {
-    /// An operation is to be performed.
+    /// Calls an operation.
     Request(Request<'m>),
-    /// It was, or could not be.
+    /// Reports the result of a request.
     Reply(Reply<'m>),
-    /// The request of this id is of no more interest.
+    /// Cancels the request with this ID.
     CancelRequest(u32),
-    /// Where is an object?
+    /// Asks for the location of an object.
     LocateRequest(LocateRequest<'m>),
-    /// It is here, elsewhere or nowhere.
+    /// Reports the location of an object.
     LocateReply(LocateReply<'m>),
-    /// The sender closes the connection: requests without a reply were not performed.
+    /// Closes the connection: requests without a reply were not performed.
     CloseConnection,
-    /// The sender did not understand.
+    /// Reports that the sender could not parse a message.
     MessageError,
-    /// More of a message.
+    /// Continues a message.
     Fragment(Fragment<'m>),
 }
 
-/// More of a message that came in pieces.
+/// The continuation of a fragmented message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'m> {
-    /// Of the request whose message this continues; `None` before 1.2: it continues the last one begun.
+    /// The ID of the request whose message this continues. `None` before 1.2: it continues the last one
+    /// begun.
     pub id: Option<u32>,
-    /// What follows the bytes that came before.
+    /// The bytes after those of the previous fragments.
     pub data: &'m [u8],
 }
 
 impl<'m> Message<'m> {
-    /// Reads the message at the beginning of `input`; what follows it is left aside.
+    /// Reads the message at the beginning of `input` and ignores the bytes after it.
     ///
     /// # Errors
-    /// It is no message, or its lengths say more than it has. [`BadGiop::Truncated`] if `input` or the first fragment
-    /// ends before the body begins.
+    /// The input is not a message, or a length exceeds the message. Returns [`BadGiop::Truncated`] if `input`
+    /// or the first fragment ends before the body begins.
     pub fn parse(input: &'m [u8]) -> Result<Self, BadGiop> {
         let header = Header::parse(input)?.ok_or(BadGiop::Truncated)?;
         let there = within(&header, input);
@@ -79,7 +80,7 @@ impl<'m> Message<'m> {
         Ok(Self { header, content })
     }
 
-    /// The id of the request that it belongs to.
+    /// Returns the ID of the message's request.
     pub fn id(&self) -> Option<u32> {
         match &self.content {
             Content::Request(request) => Some(request.id),
@@ -93,14 +94,14 @@ impl<'m> Message<'m> {
     }
 }
 
-/// The id that all but requests and replies before 1.2 begin with.
+/// Reads the ID at the beginning of all messages except requests and replies before 1.2.
 pub(super) fn first_id(header: &Header, there: &[u8]) -> Result<u32, BadGiop> {
     Reader::message(there, header.order, HEADER).u32()
 }
 
-/// Where the body of a request or a reply begins, its head ending where `reader` stands: at the next multiple of 8
-/// since 1.2, unless there is none. Fragments that follow go on where this one ends, so that one in which the padding
-/// is not complete cannot be taken apart by itself.
+/// Returns the offset of the body of a request or a reply whose head ends at `reader`. Since 1.2 it is the
+/// next multiple of 8, unless there is no body. Fragments continue where this one ends, so a fragment with
+/// incomplete padding cannot be parsed by itself.
 fn body_at(header: &Header, reader: &Reader<'_>) -> Result<usize, BadGiop> {
     let end = reader.position();
     if header.version < Version::V1_2 {
@@ -113,12 +114,12 @@ fn body_at(header: &Header, reader: &Reader<'_>) -> Result<usize, BadGiop> {
     if header.more { Err(BadGiop::Truncated) } else { Ok(header.total()) }
 }
 
-/// What has come of a message, nothing after it.
+/// Returns the received bytes of a message, without those after it.
 fn within<'m>(header: &Header, input: &'m [u8]) -> &'m [u8] {
     &input[..header.total().min(input.len())]
 }
 
-/// What has come of a body that begins at an offset.
+/// Returns the received bytes of a body that begins at an offset.
 fn body(there: &[u8], at: usize) -> &[u8] {
     there.get(at..).unwrap_or_default()
 }

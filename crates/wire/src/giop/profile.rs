@@ -8,34 +8,34 @@ use super::{BadGiop, Component, Order, Profile, Reader, Version};
 /// The tag of an IIOP profile.
 pub const IIOP: u32 = 0;
 
-/// What an IIOP profile says.
+/// The contents of an IIOP profile.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IiopProfile {
-    /// The newest version of GIOP that the server speaks, of those that are known here.
+    /// The newest version of GIOP that both the server and this crate support.
     pub version: Version,
-    /// A name or an address; one of IPv6 with or without brackets, as it was said.
+    /// A name or an address; an IPv6 address with or without brackets, as received.
     pub host: String,
-    /// TCP port; 0 if it is not to be reached by plain TCP.
+    /// The TCP port; 0 if plain TCP is not available.
     pub port: u16,
-    /// What the server knows the object by.
+    /// The object's key on the server.
     pub key: Vec<u8>,
-    /// What else is said; never anything in version 1.0.
+    /// The other components; always empty in version 1.0.
     pub components: Vec<Component>,
 }
 
-/// Where to connect.
+/// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The newest version of GIOP to speak there.
+    /// The newest version of GIOP to use there.
     pub version: Version,
-    /// A name or an address; one of IPv6 with or without brackets.
+    /// A name or an address; an IPv6 address with or without brackets.
     pub host: String,
-    /// TCP port.
+    /// The TCP port.
     pub port: u16,
 }
 
 impl IiopProfile {
-    /// Reads what a profile of the tag [`IIOP`] holds.
+    /// Reads the contents of a profile with the tag [`IIOP`].
     ///
     /// # Errors
     /// It is malformed, of a version that is not 1.x, or its host is not text.
@@ -54,14 +54,14 @@ impl IiopProfile {
         Ok(Self { version, host: host.to_string(), port, key, components })
     }
 
-    /// The key within the bytes of a profile, nothing else being looked at closely.
+    /// Returns the key within the bytes of a profile without validating the rest.
     pub(super) fn key_of(data: &[u8]) -> Result<&[u8], BadGiop> {
         let mut reader = Reader::encapsulation(data)?;
         address(&mut reader)?;
         reader.octets()
     }
 
-    /// The profile that says this.
+    /// Encodes the profile.
     pub fn profile(&self, order: Order) -> Profile {
         let data = encapsulated(order, |writer| {
             writer.u8(1);
@@ -80,7 +80,7 @@ impl IiopProfile {
         Profile { tag: IIOP, data }
     }
 
-    /// Its address, then the others that its components say, in order.
+    /// Returns the profile's address, then the others from its components, in order.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         let own = Place { version: self.version, host: self.host.clone(), port: self.port };
         let others = self.components.iter().filter_map(Component::address);
@@ -89,7 +89,7 @@ impl IiopProfile {
 }
 
 impl fmt::Display for Place {
-    /// `HOST:PORT`, an IPv6 address in brackets.
+    /// Formats `HOST:PORT`, with an IPv6 address in brackets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (host, port) = (&self.host, self.port);
         if host.contains(':') && !host.starts_with('[') {

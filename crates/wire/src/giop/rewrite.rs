@@ -1,30 +1,30 @@
-//! A message given another id, and a request another object: what a relay does to what passes through it.
+//! Rewrites a message with another ID, and a request with another object, as a relay needs it.
 //!
-//! Only the head of a request changes, and only up to where its body begins; the body, and the fragments that follow,
-//! are passed on as they are. That needs the body to keep its alignment. Since 1.2 it begins at a multiple of 8, whatever
-//! precedes it. Before, it begins where the head ends: there a service context of four bytes that mean nothing is put in
-//! front if the head would otherwise end 4 bytes off (all of a head is aligned to 4, so that no other case can be).
+//! Only the head of a request changes. The body, and the fragments that follow, are forwarded unchanged, so
+//! the body must keep its alignment. Since 1.2 it begins at a multiple of 8, whatever precedes it. Before 1.2
+//! it begins where the head ends. There a meaningless service context of four bytes is inserted if the head
+//! would otherwise end 4 bytes off. All parts of a head are aligned to 4, so no other offset can occur.
 
 use super::{BadGiop, Context, HEADER, Header, Kind, Reader, Request, Target, Version, Writer};
 
-/// The id of the context that only takes up room; what a receiver does not know it must leave aside.
+/// The context that only takes up space; receivers must ignore unknown contexts.
 const ROOM: Context<'static> = Context { id: 0x504c_4d00, data: &[0; 4] };
 
-/// What a request is given.
+/// The changes to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'c> {
-    /// Its new id.
+    /// The new ID.
     pub id: u32,
-    /// The key of the object that it goes to instead.
+    /// The key of the new object.
     pub key: &'c [u8],
-    /// What is put in front of its contexts, unless it has one of that id itself.
+    /// The context to insert first, unless the request already has one with this ID.
     pub context: Option<Context<'c>>,
 }
 
-/// Appends a request with another id and another object, and as much of its body as `there` has.
+/// Appends a request with another ID and another object, and as much of its body as `there` holds.
 ///
-/// `there` is the message or its beginning, the one that `header` and `request` were read from. What follows it (of the
-/// body, and fragments) is to be passed on as it is, but for the id of the fragments: see [`set_id`].
+/// `there` is the message or its beginning, from which `header` and `request` were read. The rest of the body
+/// is to be forwarded unchanged. So are fragments, except for their ID: see [`set_id`].
 ///
 /// # Errors
 /// The message would be longer than 4 GiB.
@@ -60,10 +60,11 @@ pub fn request(
     Ok(())
 }
 
-/// Gives a message another id, in place: a reply on its way back, a fragment or a cancellation on its way on.
+/// Replaces the ID of a message in place: of a reply for the client, or of a fragment or a cancellation for
+/// the server.
 ///
 /// # Errors
-/// It is malformed, or of a kind that has no id (before 1.2 a fragment has none, and needs none).
+/// The message is malformed, or of a kind without an ID. Before 1.2 a fragment has none, and needs none.
 pub fn set_id(message: &mut [u8], id: u32) -> Result<(), BadGiop> {
     let header = Header::parse(message)?.ok_or(BadGiop::Truncated)?;
     let at = match header.kind {
@@ -87,7 +88,7 @@ pub fn set_id(message: &mut [u8], id: u32) -> Result<(), BadGiop> {
     Ok(())
 }
 
-/// 1.0 and 1.1: contexts, id, whether a reply is wanted, key, operation, principal.
+/// Writes a head of 1.0 or 1.1: contexts, ID, whether a reply is expected, key, operation, principal.
 fn old_head(
     header: &Header,
     there: &[u8],
@@ -110,7 +111,8 @@ fn old_head(
     writer.bytes(&there[spans.operation_at..spans.operation_end]);
 }
 
-/// 1.2: id, what is wanted, target, operation, contexts, and the padding of the body.
+/// Writes a head of 1.2: ID, the expected response, target, operation, contexts, and the padding before the
+/// body.
 fn new_head(
     header: &Header,
     there: &[u8],

@@ -32,7 +32,7 @@ fn ior() -> impl Strategy<Value = Ior> {
     (bytes(24), profiles).prop_map(|(type_id, profiles)| Ior { type_id, profiles })
 }
 
-/// The message, which is the whole of `out`, and which no part of can be taken for another.
+/// Reads the message, which takes up all of `out`, and checks that each prefix of it is incomplete.
 fn read(out: &[u8]) -> Message<'_> {
     let message = Message::parse(out).unwrap();
     assert_eq!(cut(out, MOST), Ok(Cut::Whole { header: message.header, len: out.len() }));
@@ -47,7 +47,7 @@ fn read(out: &[u8]) -> Message<'_> {
     message
 }
 
-/// However a message is broken, nothing worse comes of it than an error.
+/// Checks that a corrupted message causes no worse than an error.
 fn break_everywhere(out: &[u8]) {
     for at in HEADER..out.len() {
         let mut broken = out.to_vec();
@@ -63,7 +63,7 @@ fn break_everywhere(out: &[u8]) {
         }
         broken.copy_from_slice(out);
         broken.truncate(at);
-        // What ends early though its header says that this is all of it.
+        // The message ends early, though its header claims that this is all of it.
         let header = Header { size: (at - HEADER) as u32, ..Header::parse(out).unwrap().unwrap() };
         let mut whole = Vec::new();
         header.write(&mut whole);
@@ -126,7 +126,7 @@ proptest! {
         break_everywhere(&out);
     }
 
-    /// A reference is the same in whichever order of bytes, at whichever offset, it is passed on.
+    /// A reference stays the same in every byte order and at every offset.
     #[test]
     fn forwards_survive(form in form(), id: u32, ior in ior()) {
         let mut out = b"another message".to_vec();
@@ -142,7 +142,7 @@ proptest! {
         prop_assert_eq!(ior.text(form.order).parse::<Ior>(), Ok(ior));
     }
 
-    /// Arguments of every alignment are read as they were sent, after the key has become longer or shorter.
+    /// Arguments of every alignment survive a longer or shorter key.
     #[test]
     fn arguments_keep_their_alignment(
         form in form(), key in bytes(24), other in bytes(24), operation in bytes(12), contexts in contexts(), with: bool,
@@ -178,7 +178,7 @@ proptest! {
         prop_assert!(arguments.rest().is_empty());
     }
 
-    /// Of a body that is still on its way only the head is needed; what follows is passed on as it comes.
+    /// A head can be rewritten while its body is still arriving; the rest is forwarded as it arrives.
     #[test]
     fn a_head_is_rewritten_before_its_body_has_come(form in form(), key in bytes(30), body in bytes(64), came in 0..64_usize) {
         let head = Head {
@@ -249,7 +249,7 @@ fn the_rest_of_the_messages() {
     }
 }
 
-/// The body of a locate reply follows its status at once, in 1.2, too: at 20, which is no multiple of 8.
+/// The body of a locate reply follows its status immediately, in 1.2, too: at 20, which is no multiple of 8.
 #[test]
 fn a_locate_forward_is_not_aligned_to_eight() {
     let form = Form { version: Version::V1_2, order: Order::Big };

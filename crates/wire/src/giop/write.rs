@@ -1,42 +1,43 @@
-//! Messages made from nothing. Each is appended to a vector, in the version and byte order of what it answers.
+//! Creates messages. Each is appended to a vector, in the version and byte order of the message that it
+//! responds to.
 
 use super::{
     Context, Contexts, HEADER, Header, Ior, Kind, LocateStatus, Order, Status, SystemException, Target,
     Version, Wanted, Writer,
 };
 
-/// What is said at the head of a request.
+/// The head of a new request.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'h> {
-    /// The sender's number for it, unique on its connection.
+    /// The sender's ID for the request, unique on its connection.
     pub id: u32,
-    /// What is to be answered. Before 1.2 anything but [`Wanted::Nothing`] asks for the result.
+    /// The expected response. Before 1.2 anything but [`Wanted::Nothing`] requests the result.
     pub wanted: Wanted,
     /// The object.
     pub target: Target<'h>,
     /// The operation's name, without a NUL.
     pub operation: &'h [u8],
-    /// What travels beside it.
+    /// The service contexts.
     pub contexts: &'h [Context<'h>],
 }
 
-/// A version and an order of bytes: those of a request are those of its reply.
+/// A version and a byte order: a reply has those of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     /// The version.
     pub version: Version,
-    /// The order of bytes.
+    /// The byte order.
     pub order: Order,
 }
 
 impl Header {
-    /// What an answer to this is to be written in.
+    /// Returns the form of a response to this message.
     pub fn form(&self) -> Form {
         Form { version: self.version, order: self.order }
     }
 }
 
-/// A request, its arguments written by `body`.
+/// Appends a request; `body` writes its arguments.
 pub fn request(out: &mut Vec<u8>, form: Form, head: &Head<'_>, body: impl FnOnce(&mut Writer<'_>)) {
     message(out, form, Kind::Request, |writer| {
         let wanted: u8 = match head.wanted {
@@ -65,7 +66,7 @@ pub fn request(out: &mut Vec<u8>, form: Form, head: &Head<'_>, body: impl FnOnce
     });
 }
 
-/// A reply, its result written by `body`.
+/// Appends a reply; `body` writes its result.
 pub fn reply(
     out: &mut Vec<u8>,
     form: Form,
@@ -88,19 +89,20 @@ pub fn reply(
     });
 }
 
-/// The reply that a request failed, and why.
+/// Appends the reply that a request failed, with the reason.
 pub fn exception(out: &mut Vec<u8>, form: Form, id: u32, why: &SystemException<'_>) {
     reply(out, form, id, Status::SystemException, &[], |writer| why.write(writer));
 }
 
-/// The reply that the object is elsewhere, for now: the client sends its request there, and comes back if that fails.
+/// Appends the reply that the object is temporarily elsewhere. The client sends its request there, and
+/// returns if that fails.
 ///
-/// The reference should say the object's type: some clients take one without for no reference at all.
+/// The reference should contain the object's type: some clients treat a reference without one as nil.
 pub fn forward(out: &mut Vec<u8>, form: Form, id: u32, to: &Ior) {
     reply(out, form, id, Status::Forward, &[], |writer| to.write(writer));
 }
 
-/// Where is an object?
+/// Appends a request for an object's location.
 pub fn locate_request(out: &mut Vec<u8>, form: Form, id: u32, target: &Target<'_>) {
     message(out, form, Kind::LocateRequest, |writer| {
         writer.u32(id);
@@ -108,19 +110,20 @@ pub fn locate_request(out: &mut Vec<u8>, form: Form, id: u32, target: &Target<'_
     });
 }
 
-/// It is here, or it is nowhere: an answer that needs no more words.
+/// Appends the reply that the object is here, or unknown.
 pub fn located(out: &mut Vec<u8>, form: Form, id: u32, here: bool) {
     let status = if here { LocateStatus::Here } else { LocateStatus::Unknown };
     locate_reply(out, form, id, status, |_| ());
 }
 
-/// It is elsewhere, for now.
+/// Appends the reply that the object is temporarily elsewhere.
 pub fn locate_forward(out: &mut Vec<u8>, form: Form, id: u32, to: &Ior) {
     locate_reply(out, form, id, LocateStatus::Forward, |writer| to.write(writer));
 }
 
-/// That could not be found out. Before 1.2 there is no saying so; then the object is said to be here, so that the client
-/// sends its request and is told why in the reply.
+/// Appends the reply that the location could not be determined. Before 1.2 no such reply exists. Then the
+/// reply is that the object is here, so that the client sends its request and receives the exception in the
+/// reply.
 pub fn locate_exception(out: &mut Vec<u8>, form: Form, id: u32, why: &SystemException<'_>) {
     if form.version < Version::V1_2 {
         return located(out, form, id, true);
@@ -128,22 +131,22 @@ pub fn locate_exception(out: &mut Vec<u8>, form: Form, id: u32, why: &SystemExce
     locate_reply(out, form, id, LocateStatus::SystemException, |writer| why.write(writer));
 }
 
-/// A request is of no more interest.
+/// Appends the cancellation of a request.
 pub fn cancel(out: &mut Vec<u8>, form: Form, id: u32) {
     message(out, form, Kind::CancelRequest, |writer| writer.u32(id));
 }
 
-/// The connection is closed: requests that have no reply were not performed.
+/// Appends the message that closes the connection: requests without a reply were not performed.
 pub fn close(out: &mut Vec<u8>, form: Form) {
     message(out, form, Kind::CloseConnection, |_| ());
 }
 
-/// What was read was not understood.
+/// Appends the message that the received bytes could not be parsed.
 pub fn error(out: &mut Vec<u8>, form: Form) {
     message(out, form, Kind::MessageError, |_| ());
 }
 
-/// A locate reply, what its status needs written by `body`, which is not aligned to 8 in any version.
+/// Appends a locate reply; `body` writes the rest after the status, which is not aligned to 8 in any version.
 pub fn locate_reply(
     out: &mut Vec<u8>,
     form: Form,
@@ -159,7 +162,7 @@ pub fn locate_reply(
 }
 
 impl SystemException<'_> {
-    /// Appends it.
+    /// Appends the exception.
     pub fn write(&self, writer: &mut Writer<'_>) {
         writer.string(self.type_id);
         writer.u32(self.minor);
@@ -176,7 +179,7 @@ fn message(out: &mut Vec<u8>, form: Form, kind: Kind, content: impl FnOnce(&mut 
     writer.patch_u32(base + 8, size);
 }
 
-/// A body at the next multiple of 8 since 1.2, unless there is none.
+/// Appends a body, since 1.2 at the next multiple of 8 unless it is empty.
 fn aligned(version: Version, writer: &mut Writer<'_>, body: impl FnOnce(&mut Writer<'_>)) {
     if version < Version::V1_2 {
         return body(writer);

@@ -1,34 +1,34 @@
-//! Where a message body ends (RFC 9112 section 6 and 7).
+//! The end of a message body (RFC 9112 sections 6 and 7).
 //!
-//! A body is followed, not stored: [`Body::feed`] says how many of the bytes at hand belong to it. Each line
-//! of the framing of a chunked body is checked, so that no other reader can find another end.
-//! [`Trailers`](super::Trailers) passes such a body on.
+//! Bodies are tracked, not stored: [`Body::feed`] returns how many of the available bytes belong to the body.
+//! Every line of chunked framing is validated, so that no other parser can find another end.
+//! [`Trailers`](super::Trailers) forwards such a body.
 
-/// Most bytes of chunk extensions in one body: they carry nothing anybody uses.
+/// The maximum number of bytes of chunk extensions in one body. Extensions have no known use.
 pub const MAX_EXTENSION: usize = 16 * 1024;
-/// Most bytes of trailers in one body.
+/// The maximum number of bytes of trailers in one body.
 pub const MAX_TRAILER: usize = 16 * 1024;
 
-/// A chunked body that is malformed or past a limit.
+/// The error of a chunked body that is malformed or over a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad chunked body: {0}")]
 pub struct BadBody(pub &'static str);
 
-/// What is left to come of a body.
+/// The rest of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Nothing.
     Done,
-    /// So many bytes.
+    /// A number of bytes.
     Length(u64),
     /// Chunks.
     Chunked(Chunked),
-    /// All until the sender closes (answers only).
+    /// All bytes until the sender closes the connection (responses only).
     UntilClose,
 }
 
 impl Body {
-    /// How many bytes at the beginning of `input` belong to the body.
+    /// Returns the number of bytes at the beginning of `input` that belong to the body.
     ///
     /// # Errors
     /// The chunked framing is malformed.
@@ -55,7 +55,7 @@ impl Body {
         }
     }
 
-    /// Has all of it come?
+    /// Returns `true` if the body is complete.
     pub fn done(&self) -> bool {
         matches!(self, Self::Done)
     }
@@ -64,18 +64,18 @@ impl Body {
 /// A run of bytes of a chunked body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// So many bytes of framing.
+    /// Bytes of framing.
     Framing(usize),
-    /// So many bytes of white space in the framing, which mean nothing.
+    /// Meaningless white space in the framing.
     Padding(usize),
-    /// So many bytes of a trailer section that has fields, its empty line included.
+    /// Bytes of a trailer section with fields, including its empty line.
     Trailer(usize),
-    /// So many bytes of content.
+    /// Bytes of content.
     Content(usize),
 }
 
 impl Piece {
-    /// Bytes in it; at least 1.
+    /// Returns the length in bytes; at least 1.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(self) -> usize {
         match self {
@@ -84,14 +84,14 @@ impl Piece {
     }
 }
 
-/// The chunked transfer coding, byte by byte where it is framing and at a stride where it is content.
+/// The state of the chunked transfer coding: framing is parsed byte by byte, content is skipped in runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunked {
     state: State,
-    /// Of the chunk size while it is read, then of the chunk's content.
+    /// The chunk size while it is read, then the rest of the chunk's content.
     left: u64,
     digits: u8,
-    /// Whether white space is taken where a sender must not put any.
+    /// Whether white space is accepted where senders must not put any.
     lenient: bool,
     extension: u16,
     trailer: u16,
@@ -107,7 +107,7 @@ enum State {
     Content,
     ContentCr,
     ContentLf,
-    /// At the first byte of a trailer line, or of the empty line that ends the body.
+    /// The first byte of a trailer line, or of the empty line that ends the body.
     Trailer,
     TrailerName,
     /// White space after a name.
@@ -118,7 +118,7 @@ enum State {
     Done,
 }
 
-/// Kinds of framing.
+/// The kinds of framing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Framing,
@@ -133,23 +133,23 @@ impl Default for Chunked {
 }
 
 impl Chunked {
-    /// A request's body, at the first byte of the first chunk's size.
+    /// Creates the state for a request's body, at the first byte of the first chunk's size.
     pub fn new() -> Self {
         Self { state: State::Size, left: 0, digits: 0, lenient: false, extension: 0, trailer: 0 }
     }
 
-    /// An answer's body. Some servers pad sizes with spaces and will not be changed: white space is taken
-    /// there, and before the colon of a trailer (RFC 9112 section 5.1).
+    /// Creates the state for a response's body. Some servers pad sizes with spaces. White space is therefore
+    /// accepted there, and before the colon of a trailer (RFC 9112 section 5.1).
     pub fn of_answer() -> Self {
         Self { lenient: true, ..Self::new() }
     }
 
-    /// Has the whole body come?
+    /// Returns `true` if the body is complete.
     pub fn done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// How many bytes at the beginning of `input` belong to the body.
+    /// Returns the number of bytes at the beginning of `input` that belong to the body.
     #[inline(never)]
     fn feed(&mut self, input: &[u8]) -> Result<usize, BadBody> {
         let mut taken = 0;
@@ -159,10 +159,11 @@ impl Chunked {
         Ok(taken)
     }
 
-    /// Takes the next run of bytes off `input`, which must not be empty; not to be called when done.
+    /// Consumes the next run of bytes of `input`, which must not be empty. Callers must not call it on a
+    /// complete body.
     ///
     /// # Errors
-    /// The framing is malformed or past a limit.
+    /// The framing is malformed or over a limit.
     pub fn step(&mut self, input: &[u8]) -> Result<Piece, BadBody> {
         if self.state == State::Content {
             let taken = self.left.min(input.len() as u64);
@@ -191,7 +192,7 @@ impl Chunked {
         })
     }
 
-    /// Returns what the next byte of framing is.
+    /// Returns the kind of the next byte of framing.
     fn kind(&self, byte: u8) -> Kind {
         match self.state {
             State::Size | State::Padding if white(byte) => Kind::Padding,
@@ -208,7 +209,7 @@ impl Chunked {
         self.state = match (self.state, byte) {
             (State::Size, b'\r') if self.digits > 0 => State::SizeLf,
             (State::Size, b';') if self.digits > 0 => State::Extension,
-            // White space before an extension is to be taken (RFC 9112 section 7.1.1).
+            // White space before an extension is to be accepted (RFC 9112 section 7.1.1).
             (State::Size, byte) if white(byte) && self.digits > 0 => self.extension_byte(State::Padding)?,
             (State::Padding, b';') => State::Extension,
             (State::Padding, b'\r') if self.lenient => State::SizeLf,
@@ -281,7 +282,7 @@ fn white(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// A character of a field name (RFC 9110 section 5.6.2).
+/// Returns `true` for the characters of a field name (RFC 9110 section 5.6.2).
 fn token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -292,7 +293,8 @@ mod tests {
 
     use super::*;
 
-    /// Feeds `input` in pieces that end at each of `cuts`; the bytes taken, and whether the body ended.
+    /// Feeds `input` in pieces that end at each of `cuts`. Returns the consumed bytes, and whether the body
+    /// ended.
     fn feed(mut body: Body, input: &[u8], cuts: &[usize]) -> Result<(usize, bool), BadBody> {
         let mut taken = 0;
         for end in cuts.iter().copied().chain([input.len()]) {

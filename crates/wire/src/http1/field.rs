@@ -1,27 +1,27 @@
-//! Header fields: which concern only one hop, and copying the others.
+//! Header fields: classifies those of a single hop and copies the others.
 
 use super::scan::{Line, is, lines};
 
-/// Most fields in one head.
+/// The maximum number of fields in one head.
 pub const MAX_FIELDS: usize = 128;
-/// Most fields in one head that may have to stay behind.
+/// The maximum number of fields in one head that may have to be dropped.
 const MAX_MARKS: usize = 24;
-/// Most names in the `Connection` fields of one head. Each is looked for among all fields: without a bound one
-/// head of tens of kilobytes costs as much as ten thousand ordinary ones.
+/// The maximum number of names in the `Connection` fields of one head. Each is searched among all fields.
+/// Without a limit one head of tens of kilobytes costs as much as ten thousand ordinary ones.
 const MAX_NAMED: usize = 32;
 
-/// Why a line may have to stay behind.
+/// The reason why a line may have to be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It concerns only this hop.
+    /// The field concerns only this hop.
     Hop,
-    /// It says who the client is, or claims to.
+    /// The field identifies the client, or claims to.
     Forwarding,
-    /// It says how the body is coded.
+    /// The field describes the coding of the body.
     Coding,
-    /// It is replaced by the authority of the target.
+    /// The authority of the target replaces the field.
     Host,
-    /// It says how loaded the member is.
+    /// The field holds the member's load report.
     Report,
 }
 
@@ -32,8 +32,8 @@ struct Mark {
     why: Why,
 }
 
-/// Lines of one head that may have to stay behind, in their order. Kept by the caller, because heads are
-/// passed around and this is larger than all the rest of them.
+/// The lines of one head that may have to be dropped, in their order. The caller keeps them: heads are passed
+/// around, and the marks are larger than the rest of a head.
 #[derive(Clone, Debug)]
 pub struct Marks {
     lines: [Mark; MAX_MARKS],
@@ -47,7 +47,7 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self { lines: [Mark { start: 0, end: 0, why: Why::Hop }; MAX_MARKS], len: 0 }
     }
@@ -56,7 +56,7 @@ impl Marks {
         self.len = 0;
     }
 
-    /// Marks a line; false if there are too many.
+    /// Marks a line. Returns `false` if there are too many marks.
     #[inline(always)]
     #[must_use]
     pub(super) fn add(&mut self, line: &Line<'_>, why: Why) -> bool {
@@ -71,7 +71,7 @@ impl Marks {
         true
     }
 
-    /// The mark of a line, if it has one.
+    /// Returns the mark of a line, if it has one.
     fn of(&mut self, line: &Line<'_>) -> Option<&mut Mark> {
         let len = self.len;
         self.lines[..len].iter_mut().find(|mark| mark.start == line.start)
@@ -87,19 +87,19 @@ impl Marks {
     }
 }
 
-/// What the `Connection` fields of a head say.
+/// The options of the `Connection` fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Connection {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
-    /// It names other fields that concern only this hop.
+    /// Whether the options name other fields of this hop.
     pub(super) names_others: bool,
 }
 
 impl Connection {
     pub(super) fn read(&mut self, value: &[u8]) {
-        // What nearly every peer says, if it says anything.
+        // The most common value.
         if is(value, b"keep-alive") {
             self.keep_alive = true;
             return;
@@ -112,16 +112,16 @@ impl Connection {
             } else if token.eq_ignore_ascii_case(b"upgrade") {
                 self.upgrade = true;
             } else if !token.is_empty() {
-                // Elements that are empty count for nothing (RFC 9110, 5.6.1).
+                // Empty elements are ignored (RFC 9110, 5.6.1).
                 self.names_others = true;
             }
         }
     }
 }
 
-/// Marks the fields that a `Connection` field names, except those without which the message would mean
-/// something else at the next hop; false if there are too many of them, or of their names. `at` is where the
-/// fields begin.
+/// Marks the fields that a `Connection` field names, except those that the message needs for its meaning at
+/// the next hop. Returns `false` if there are too many of them, or of their names. `at` is the offset of the
+/// fields.
 #[must_use]
 pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     let vital = [&b"host"[..], b"content-length", b"transfer-encoding", b"trailer", b"connection"];
@@ -133,7 +133,7 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
             continue;
         }
         for line in lines(head, at).filter(|line| line.name().eq_ignore_ascii_case(token)) {
-            // Who the client is stays to be judged by that, whoever names it here.
+            // Fields that identify the client keep their own mark, even if `Connection` names them.
             if marks.of(&line).is_none() && !marks.add(&line, Why::Hop) {
                 return false;
             }
@@ -143,8 +143,9 @@ pub(super) fn mark_named(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     true
 }
 
-/// Marks what says how long the body is, of an answer that cannot have one (RFC 9110 section 8.6, RFC 9112
-/// section 6.1); false if there are too many marks. `at` is where the fields begin.
+/// Marks the fields that describe the length of the body, in a response that cannot have one (RFC 9110
+/// section 8.6, RFC 9112 section 6.1). Returns `false` if there are too many marks. `at` is the offset of the
+/// fields.
 #[cold]
 #[must_use]
 pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
@@ -160,18 +161,18 @@ pub(super) fn mark_length(head: &[u8], at: usize, marks: &mut Marks) -> bool {
     true
 }
 
-/// The names that the `Connection` fields of a head list. `at` is where its fields begin.
+/// Returns the names in the `Connection` fields of a head. `at` is the offset of its fields.
 pub(super) fn named_by_connection(head: &[u8], at: usize) -> impl Iterator<Item = &[u8]> {
     let lists = lines(head, at).filter(|line| line.named(b"connection"));
     lists.flat_map(|line| tokens(line.value())).filter(|token| !token.is_empty())
 }
 
-/// The elements of a comma-separated list, trimmed.
+/// Returns the elements of a comma-separated list, trimmed.
 pub(super) fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// A Content-Length: digits only, within 63 bits.
+/// Parses a Content-Length: digits only, at most 18.
 pub(super) fn length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 18 {
         return None;
@@ -182,8 +183,8 @@ pub(super) fn length(value: &[u8]) -> Option<u64> {
     })
 }
 
-/// Appends `head` from `from` on, which is where a line begins, without the marked lines that `drop` wants to
-/// stay behind and without the empty line.
+/// Appends `head` from offset `from`, the beginning of a line, without the empty line and the marked lines
+/// for which `drop` returns `true`.
 #[inline]
 pub(super) fn copy_lines(
     head: &[u8],
@@ -194,7 +195,7 @@ pub(super) fn copy_lines(
 ) {
     let mut keep_from = from;
     for mark in marks.get().iter().filter(|mark| drop(mark.why)) {
-        // Runs of lines to keep are copied whole.
+        // Runs of kept lines are copied at once.
         if mark.start > keep_from {
             out.extend_from_slice(&head[keep_from..mark.start]);
         }

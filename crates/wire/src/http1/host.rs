@@ -1,15 +1,15 @@
-//! Hosts with or without a port, as Host fields, `:authority` and targets in absolute form name them.
+//! Validation of hosts with or without a port, as in Host fields, `:authority` and targets in absolute form.
 
 use core::net::Ipv6Addr;
 
 use super::scan;
 
-/// Neither in a host nor in a port.
+/// The class of bytes that are invalid in hosts and ports.
 const NEVER: u8 = 1;
-/// Allowed in some places.
+/// The class of bytes that are valid in some positions.
 const SOMEWHERE: u8 = 2;
 
-/// What a byte is in a host: 0 for those that may stand anywhere in a name.
+/// The class of each byte in a host: 0 for those that are valid anywhere in a name.
 const KINDS: [u8; 256] = kinds();
 
 const fn kinds() -> [u8; 256] {
@@ -32,12 +32,12 @@ const fn kinds() -> [u8; 256] {
     kinds
 }
 
-/// Returns whether this is a host and perhaps a port, as RFC 3986 section 3.2 has them. The host may not be
-/// empty where a port follows, nor in a URI of HTTP (RFC 9110 section 4.2.1); that nothing at all may be
-/// named is for the caller to know.
+/// Returns `true` for a host with an optional port, as RFC 3986 section 3.2 defines them. The host may not be
+/// empty where a port follows, nor in an HTTP URI (RFC 9110 section 4.2.1). Callers decide whether an empty
+/// text is valid.
 #[inline]
 pub fn is_host(text: &[u8]) -> bool {
-    // Most have no more than a name and a port, both short.
+    // Most consist of a short name and a short port.
     let digits = text.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let name = match text[..text.len() - digits] {
         [ref name @ .., b':'] => name,
@@ -54,7 +54,7 @@ pub fn is_host(text: &[u8]) -> bool {
     }
 }
 
-/// The same where there are colons, brackets or percent signs.
+/// Validates a text with colons, brackets or percent signs.
 fn parts(text: &[u8]) -> bool {
     let port = match text {
         [b'[', literal @ ..] => {
@@ -79,7 +79,7 @@ fn parts(text: &[u8]) -> bool {
     }
 }
 
-/// Returns whether this is an address of IPv6, or of a version to come.
+/// Returns `true` for an address of IPv6, or of a future version.
 fn is_literal(text: &[u8]) -> bool {
     match text {
         [b'v' | b'V', future @ ..] => {
@@ -93,7 +93,7 @@ fn is_literal(text: &[u8]) -> bool {
     }
 }
 
-/// Returns whether this is a name or an address of IPv4.
+/// Returns `true` for a name or an IPv4 address.
 fn is_name(mut text: &[u8]) -> bool {
     if text.is_empty() {
         return false;

@@ -1,38 +1,38 @@
-//! Passing a chunked body on: as it came, but for white space in its framing and for trailers.
+//! Forwards a chunked body: unchanged, except for white space in its framing and for trailers.
 
 use super::{BadBody, Body, Piece, may_trail};
 
-/// The trailers of one body that is passed on. A body without any costs nothing.
+/// The trailers of one forwarded body. A body without trailers costs nothing.
 #[derive(Debug, Default)]
 pub struct Trailers(Option<Box<Held>>);
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The trailer section, as far as it has come; the limits of [`Body`] bound it.
+    /// The received part of the trailer section; the limits of [`Body`] bound it.
     section: Vec<u8>,
-    /// Names that the head's `Connection` lists: they concern only this hop (RFC 9110 section 7.6.1).
+    /// The names in the head's `Connection` field: they concern only this hop (RFC 9110 section 7.6.1).
     named: Vec<Box<[u8]>>,
 }
 
-/// Bytes of a body that were passed on.
+/// The result of forwarding bytes of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// How many bytes of the input belong to the body.
+    /// The number of bytes of the input that belong to the body.
     pub taken: usize,
-    /// Whether they go on as they are. Otherwise what goes on was appended to the output.
+    /// Whether to forward these bytes unchanged. If not, the bytes to forward were appended to the output.
     pub as_is: bool,
 }
 
 impl Trailers {
-    /// Creates those of a body whose head lists `named` in `Connection`: none of these passes.
+    /// Creates the trailers of a body whose head lists `named` in `Connection`: these are never forwarded.
     pub fn after<'b>(named: impl Iterator<Item = &'b [u8]>) -> Self {
         let named: Vec<Box<[u8]>> = named.map(Into::into).collect();
         Self((!named.is_empty()).then(|| Box::new(Held { section: Vec::new(), named })))
     }
 
-    /// Takes the body's next bytes off the beginning of `input`. What goes on is either these bytes as they
-    /// are, or is appended to `out`: white space around a chunk's size stays behind, and so do trailers that
-    /// [`may_trail`] or `keep`, which is told name and value, refuse.
+    /// Consumes the body's next bytes at the beginning of `input`. They are either forwarded unchanged, or
+    /// appended to `out`. White space around a chunk's size is dropped. So are trailers that [`may_trail`]
+    /// rejects, or for which `keep` returns `false`; it receives name and value.
     ///
     /// # Errors
     /// The chunked framing is malformed.
@@ -86,7 +86,7 @@ impl Trailers {
 }
 
 impl Held {
-    /// Appends the trailer section as it goes on.
+    /// Appends the trailer section to forward.
     fn write(&self, out: &mut Vec<u8>, mut keep: impl FnMut(&[u8], &[u8]) -> bool) {
         for (name, value) in trailer_fields(&self.section) {
             let named = self.named.iter().any(|other| name.eq_ignore_ascii_case(other));
@@ -100,8 +100,8 @@ impl Held {
     }
 }
 
-/// The fields of a trailer section that [`Chunked`](super::Chunked) accepted: names and values, without white
-/// space around them.
+/// Returns the fields of a trailer section that [`Chunked`](super::Chunked) accepted: trimmed names and
+/// values.
 pub fn trailer_fields(section: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     section.split(|byte| *byte == b'\n').filter_map(|line| {
         let colon = line.iter().position(|byte| *byte == b':')?;
@@ -114,7 +114,8 @@ mod tests {
     use super::super::Chunked;
     use super::*;
 
-    /// What goes on of a body that comes in pieces of this length; whether all of it went as it was.
+    /// Returns the forwarded text of a body that arrives in pieces of `size` bytes, and whether all of it was
+    /// unchanged.
     fn passed(text: &str, size: usize, named: &[&str]) -> (String, bool) {
         let mut trailers = Trailers::after(named.iter().map(|name| name.as_bytes()));
         let (mut body, mut out, mut whole) = (Body::Chunked(Chunked::of_answer()), Vec::new(), true);

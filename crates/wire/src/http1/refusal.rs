@@ -1,30 +1,30 @@
-//! Why a head is not passed on.
+//! The reasons for rejecting a head.
 
-/// The reason for which no head was read.
+/// The reason why no head was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread<E> {
-    /// The bytes at hand end before the head does.
+    /// The input ends before the head does.
     Partial,
-    /// It is malformed, or may not be passed on.
+    /// The head is malformed, or must not be forwarded.
     Bad(E),
 }
 
-/// A request that must not be passed on, with the status that says so.
+/// A rejected request, with the status of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// 400: it is malformed, or could be read in two ways.
+    /// 400: the request is malformed, or ambiguous.
     #[error("{0}")]
     Malformed(&'static str),
-    /// 414: the request line is longer than a head may be.
+    /// 414: the request line exceeds the maximum length of a head.
     #[error("the request target is too long")]
     TargetTooLong,
-    /// 417: it expects something other than `100-continue`.
+    /// 417: the request expects something other than `100-continue`.
     #[error("Expect is not 100-continue")]
     Expectation,
-    /// 431: the head is longer than allowed or has too many fields.
+    /// 431: the head exceeds its maximum length or number of fields.
     #[error("the request head is too large")]
     HeadTooLarge,
-    /// 501: a method or transfer coding that is not relayed.
+    /// 501: a method or transfer coding that the relay does not support.
     #[error("{0}")]
     NotImplemented(&'static str),
     /// 505: a major version other than 1.
@@ -33,7 +33,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status to answer with.
+    /// Returns the status of the response.
     pub fn status(self) -> u16 {
         match self {
             Self::Malformed(_) => 400,

@@ -1,4 +1,4 @@
-//! Request heads: read and judged. [`write`] rewrites them for the next hop.
+//! Request heads: parsing and validation. [`write`] rewrites them for the next hop.
 
 use super::field::{Connection, MAX_FIELDS, Marks, Why, length, mark_named, named_by_connection, tokens};
 use super::host::is_host;
@@ -9,66 +9,66 @@ mod write;
 
 pub use write::{Forwarded, Forwarding, x_forwarded};
 
-/// What of a method matters to a relay.
+/// The properties of a method that matter to a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// GET: idempotent.
     Get,
-    /// HEAD: idempotent, and its answer has no body.
+    /// HEAD: idempotent, and its response has no body.
     Head,
     /// PUT, DELETE, OPTIONS, TRACE: idempotent.
     Idempotent,
-    /// Everything else: doing it twice may do harm.
+    /// All other methods: a repeated request may do harm.
     Other,
 }
 
 impl Method {
-    /// May it be sent again when nobody knows whether it was carried out (RFC 9110 section 9.2.2)?
+    /// Returns `true` if a request may be sent again when its outcome is unknown (RFC 9110 section 9.2.2).
     pub fn idempotent(self) -> bool {
         self != Self::Other
     }
 }
 
-/// A request head that may be passed on.
+/// A request head that may be forwarded.
 #[derive(Debug)]
 pub struct Request<'m, 'b> {
-    /// As sent.
+    /// The method as received.
     pub method_name: &'b [u8],
-    /// What of it matters.
+    /// The method's properties.
     pub method: Method,
     /// The target in origin form (or `*`); the authority of an absolute form is in `host`.
     pub target: &'b [u8],
-    /// The host asked for; empty only from HTTP/1.0 clients.
+    /// The requested host; empty only from HTTP/1.0 clients.
     pub host: &'b [u8],
-    /// Does the client speak HTTP/1.0?
+    /// Whether the client uses HTTP/1.0.
     pub http10: bool,
-    /// Does the client want to go on with this connection?
+    /// Whether the client wants to reuse this connection.
     pub keep_alive: bool,
-    /// Does the client wait for `100 Continue` before it sends the body?
+    /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
-    /// Does the client ask for another protocol (WebSocket)?
+    /// Whether the client requests another protocol (WebSocket).
     pub upgrade: bool,
-    /// What follows the head.
+    /// The body after the head.
     pub body: Body,
-    /// Bytes of the head, the empty line included.
+    /// The length of the head in bytes, with the empty line.
     pub len: usize,
     head: &'b [u8],
-    /// Where the request line begins in `head`: empty lines may stand before it.
+    /// The offset of the request line in `head`, after any empty lines.
     start: usize,
-    /// Where the fields begin in `head`.
+    /// The offset of the fields in `head`.
     fields: usize,
     absolute: bool,
-    /// Whether the request line is written anew.
+    /// Whether the request line is rewritten.
     line_anew: bool,
     /// Whether `Connection` names other fields.
     names_others: bool,
     marks: &'m Marks,
 }
 
-/// Reads a request head from the beginning of `input`.
+/// Parses a request head at the beginning of `input`.
 ///
 /// # Errors
-/// It is not all there yet, or the request must be refused.
+/// The head is incomplete, or the request must be rejected.
 #[inline(always)]
 pub fn request<'m, 'b>(
     input: &'b [u8],
@@ -76,7 +76,7 @@ pub fn request<'m, 'b>(
     marks: &'m mut Marks,
 ) -> Result<Request<'m, 'b>, Unread<Refusal>> {
     let mut read = read(&input[..input.len().min(max_head)], marks);
-    // Changed where it is: a request is large.
+    // Modified in place: a request is large.
     if let Err(unread @ Unread::Partial) = &mut read
         && input.len() >= max_head
     {
@@ -94,7 +94,7 @@ impl From<Stop> for Unread<Refusal> {
     }
 }
 
-/// The refusal of what is malformed.
+/// Returns the refusal of a malformed request.
 #[cold]
 fn malformed(what: &'static str) -> Unread<Refusal> {
     Unread::Bad(Refusal::Malformed(what))
@@ -103,15 +103,16 @@ fn malformed(what: &'static str) -> Unread<Refusal> {
 const LINE: &str = "the request line is malformed";
 const NO_VERSION: &str = "the request line has no version";
 
-/// The reason to refuse a head that is longer than it may be.
+/// Returns the refusal of a head that exceeds its maximum length.
 #[cold]
 fn too_large(head: &[u8]) -> Refusal {
     let line = head.trim_ascii_start();
     if line.contains(&b'\n') { Refusal::HeadTooLarge } else { Refusal::TargetTooLong }
 }
 
-/// Does it begin with a request line of another protocol: three words, the last of them not HTTP with a version? Clients of
-/// such a one (RTSP, SIP; an HTTP/2 preface that is none) make nothing of an answer in HTTP.
+/// Returns `true` if the input begins with a request line of another protocol: three parts, the last of them
+/// not HTTP with a version. Clients of such a protocol (RTSP, SIP, an invalid HTTP/2 preface) cannot parse an
+/// HTTP response.
 pub fn foreign(input: &[u8]) -> bool {
     let Some(line) = input.split(|byte| *byte == b'\n').next().and_then(|line| line.strip_suffix(b"\r"))
     else {
@@ -136,7 +137,7 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>
         start += 2;
     }
     let (method_len, known) = match &input[start..] {
-        // Most are that.
+        // The most common method.
         [b'G', b'E', b'T', b' ', ..] => (3, true),
         line => (line.iter().position(|byte| !TOKEN[usize::from(*byte)]).ok_or(Stop::Partial)?, false),
     };
@@ -154,15 +155,15 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>
         return Err(malformed(LINE));
     }
     let Some(version) = input[target_end + 1..].first_chunk::<8>() else {
-        // A line that has ended gets no version any more: who sent it waits for an answer.
+        // A complete line without a version stays without one: its sender waits for a response.
         let ended = input[target_end + 1..].iter().any(|byte| matches!(byte, b'\r' | b'\n'));
         return Err(if ended { malformed(NO_VERSION) } else { Unread::Partial });
     };
     let (http10, later) = match version {
-        // Compared at once, and not byte by byte.
+        // Compared as one value, not byte by byte.
         _ if version == b"HTTP/1.1" => (false, false),
         b"HTTP/1.0" => (true, false),
-        // As the highest version that is spoken here (RFC 9110 section 2.5).
+        // Treated as the highest supported version (RFC 9110 section 2.5).
         [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => (false, true),
         [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
             return Err(Unread::Bad(Refusal::Version));
@@ -184,17 +185,17 @@ fn read<'m, 'b>(input: &'b [u8], marks: &'m mut Marks) -> Result<Request<'m, 'b>
     judge(input, &line, marks)
 }
 
-/// Returns whether a field frames a message, or says who the client is, in a spelling that differs from the
-/// usual one by `_` for `-`. Servers that hand fields on as variables (CGI, WSGI) make the same of both, so
-/// that a client could say what only its balancer is to say, or where a body ends. `name` is in any case.
+/// Returns `true` if a field frames a message, or identifies the client, in a spelling that has `_` in place
+/// of `-`. Servers that turn fields into variables (CGI, WSGI) do not distinguish the two. A client could
+/// then forge the fields of its balancer, or the end of a body. `name` is in any case.
 pub fn disguised(name: &[u8]) -> bool {
     disguise(name).is_some()
 }
 
-/// The reason for which a disguised field may have to stay behind.
+/// Returns the reason why a disguised field may have to be dropped.
 #[inline(always)]
 fn disguise(name: &[u8]) -> Option<Why> {
-    // All of them begin with one of these.
+    // All of them begin with one of these letters.
     if matches!(name, [b'c' | b'C' | b't' | b'T' | b'x' | b'X', ..]) { undisguise(name) } else { None }
 }
 
@@ -216,18 +217,18 @@ fn undisguise(name: &[u8]) -> Option<Why> {
 
 struct RequestLine<'b> {
     start: usize,
-    /// Of the method.
+    /// The name of the method.
     name: &'b [u8],
     method: Method,
     target: &'b [u8],
     http10: bool,
-    /// Whether it is a version above 1.1.
+    /// Whether the version is above 1.1.
     later: bool,
-    /// Where the fields begin.
+    /// The offset of the fields.
     end: usize,
 }
 
-/// Reads the fields and decides what the request is.
+/// Parses the fields and validates the request.
 fn judge<'m, 'b>(
     input: &'b [u8],
     line: &RequestLine<'b>,
@@ -245,7 +246,7 @@ fn judge<'m, 'b>(
     let (start, method, target, later) = (line.start, line.method, line.target, line.later);
     let mut fits = true;
     let len = loop {
-        // Most requests end here, where too few bytes are left for the scan of a name to be quick.
+        // Most requests end here, where too few bytes are left for the fast scan of a name.
         if let [b'\r', b'\n', ..] = input[at..] {
             break at + 2;
         }
@@ -288,7 +289,7 @@ fn judge<'m, 'b>(
             }
             7 if line.named(b"upgrade") => {
                 fits &= marks.add(&line, Why::Hop);
-                // An h2c connection would carry requests past this relay's eyes.
+                // An h2c connection would carry requests that this relay cannot see.
                 let h2c = tokens(line.value()).any(|token| token.eq_ignore_ascii_case(b"h2c"));
                 upgrade_fields += if h2c { 2 } else { 1 };
             }
@@ -374,7 +375,7 @@ fn method(name: &[u8]) -> Method {
     }
 }
 
-/// Is `chunked` the only coding? Anything else is refused.
+/// Checks that `chunked` is the only coding; all others are rejected.
 fn coding(value: &[u8]) -> Result<(), Refusal> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(());
@@ -387,10 +388,10 @@ fn coding(value: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// What is asked for in origin form, and the authority if the target names it.
+/// Returns the target in origin form, and the authority if the target has one.
 #[inline]
 fn origin_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&'b [u8]>), Refusal> {
-    // To a CONNECT a member might begin a tunnel, whatever its target is.
+    // A member might open a tunnel for a CONNECT with any target.
     if target.starts_with(b"/") && method != b"CONNECT" {
         Ok((target, None))
     } else {
@@ -420,7 +421,7 @@ fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&
         return Err(Refusal::Malformed("the request target is malformed"));
     }
     let path: &[u8] = match path {
-        // What a server as a whole is asked (RFC 9112 section 3.2.4).
+        // A request to the server as a whole (RFC 9112 section 3.2.4).
         [] if method == b"OPTIONS" => b"*",
         [] => b"/",
         _ => path,
@@ -429,24 +430,24 @@ fn other_form<'b>(method: &[u8], target: &'b [u8]) -> Result<(&'b [u8], Option<&
 }
 
 impl Request<'_, '_> {
-    /// The value of the first field called `name` (lower case or not).
+    /// Returns the value of the first field with this name, in any case.
     pub fn field(&self, name: &str) -> Option<&[u8]> {
         self.values(name).next()
     }
 
-    /// The value of the first cookie called `name`.
+    /// Returns the value of the first cookie with this name.
     pub fn cookie(&self, name: &str) -> Option<&[u8]> {
         let pairs =
             self.values("cookie").flat_map(|value| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
         pairs.into_iter().find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
     }
 
-    /// All fields as they came, with their values.
+    /// Returns all fields as received, with their values.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         lines(self.head, self.fields).map(|line| (line.name(), line.value()))
     }
 
-    /// The trailers of its body, of which none has come yet.
+    /// Creates the trailers of the request's body, before any have been received.
     #[inline]
     pub fn trailers(&self) -> Trailers {
         if self.names_others && matches!(self.body, Body::Chunked(_)) {
@@ -456,8 +457,8 @@ impl Request<'_, '_> {
         }
     }
 
-    /// Returns whether it asks for protocols all of which `allowed` takes. Each is told by its name, without
-    /// a version.
+    /// Returns `true` if the request asks for other protocols and `allowed` accepts all of them. `allowed`
+    /// receives each name without a version.
     pub fn upgrades_to(&self, allowed: impl Fn(&[u8]) -> bool) -> bool {
         let name = |token: &'_ [u8]| token.split(|byte| *byte == b'/').next().is_some_and(&allowed);
         self.upgrade && tokens(self.field("upgrade").unwrap_or_default()).all(name)

@@ -1,29 +1,28 @@
-//! Lines of a head, scanned once and strictly.
+//! A strict scanner for the lines of a head, which visits each line once.
 //!
-//! Our own scanner rather than a general parser's: the relay needs to know where lines begin and end and which
-//! few fields concern it, not a list of all fields; a line that does not end in CRLF, a fold, a space before
-//! the colon or a control character ends the scan with a refusal. Names and values are scanned sixteen bytes at a
-//! time.
+//! The scanner is specific to the relay, which needs the offsets of lines and the few fields that concern it,
+//! not a list of all fields. A line that does not end in CRLF, a fold, a space before the colon or a control
+//! character ends the scan with an error. Names and values are scanned sixteen bytes at a time.
 //!
-//! The list of fields that a general parser builds costs about 1,000 instructions per request more, and bare
-//! line feeds would have to be found in a second pass. httparse is the second opinion in tests.
+//! The list of fields that a general parser builds costs about 1,000 more instructions per request. Such a
+//! parser would also need a second pass to find bare line feeds. Tests compare the results with httparse.
 
 use super::Unread;
 
 mod sixteen;
 
-/// The reason for which a scan stopped: what is wrong, if anything is.
+/// The reason why a scan stopped: incomplete input or an error.
 pub(super) type Stop = Unread<&'static str>;
 
-/// One field: its line is `head[start..end]`, CRLF included. Where its parts are is known, and they are cut out for those who ask: of most
-/// fields nobody wants to know.
+/// One field, whose line is `head[start..end]` with its CRLF. Only offsets are stored; most fields are never
+/// read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line<'b> {
     head: &'b [u8],
     pub(super) start: usize,
     pub(super) end: usize,
     colon: usize,
-    /// Where the value ends, and white space after it.
+    /// The end of the value, with its trailing white space.
     text: usize,
 }
 
@@ -38,29 +37,29 @@ impl<'b> Line<'b> {
         &self.head[self.start..self.colon]
     }
 
-    /// Without white space around it.
+    /// Returns the value without surrounding white space.
     #[inline(always)]
     pub(super) fn value(&self) -> &'b [u8] {
         trim(&self.head[self.colon + 1..self.text])
     }
 
-    /// Has it this name, in any case? `lower` is in lower case.
+    /// Returns `true` if the field has this name, in any case. `lower` is in lower case.
     #[inline(always)]
     pub(super) fn named<const N: usize>(&self, lower: &[u8; N]) -> bool {
         is(self.name(), lower)
     }
 }
 
-/// Returns whether a byte is a letter, a digit, a dot or a hyphen.
+/// Returns `true` for a letter, a digit, a dot or a hyphen.
 #[inline(always)]
 fn is_of_names(byte: u8) -> bool {
-    // A hyphen, a dot, a slash and the digits follow each other.
+    // Hyphen, dot, slash and the digits are consecutive.
     ((byte | 0x20).wrapping_sub(b'a') < 26 || byte.wrapping_sub(b'-') < 13) && byte != b'/'
 }
 
 const CRLF: &str = "a line does not end in CRLF";
 
-/// The line at `at`, or `None` (and the end of the head) if it is the empty one.
+/// Returns the line at `at` and its end; `None` and the end of the head for the empty line.
 #[inline(always)]
 pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize), Stop> {
     match name(input, at)? {
@@ -72,7 +71,7 @@ pub(super) fn line(input: &[u8], at: usize) -> Result<(Option<Line<'_>>, usize),
     }
 }
 
-/// Where the colon stands after the name at `at`, or `None` if an empty line is there.
+/// Returns the offset of the colon after the name at `at`, or `None` for the empty line.
 #[inline(always)]
 pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
     let colon = name_end(input, at);
@@ -85,7 +84,7 @@ pub(super) fn name(input: &[u8], at: usize) -> Result<Option<usize>, Stop> {
     }
 }
 
-/// The line at `at` whose name ends at `colon`.
+/// Returns the line at `at` whose name ends at `colon`.
 #[inline(always)]
 pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, Stop> {
     let text = text_end(input, colon + 1)?;
@@ -93,8 +92,8 @@ pub(super) fn value(input: &[u8], at: usize, colon: usize) -> Result<Line<'_>, S
     Ok(Line { head: input, start: at, end, colon, text })
 }
 
-/// Returns the line at `at` whose name ends at `colon`, and its value, if that is a name or an address of
-/// IPv4 and perhaps a port after one space. Nearly all hosts are; they are looked through once, sixteen bytes
+/// Returns the line at `at` whose name ends at `colon`, and its value, if that follows one space and is a
+/// name or an IPv4 address with an optional port. Nearly all hosts are. They are scanned once, sixteen bytes
 /// at a time.
 #[inline(always)]
 pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(Line<'_>, &[u8])> {
@@ -111,13 +110,14 @@ pub(super) fn plain_host(input: &[u8], at: usize, colon: usize) -> Option<(Line<
     (name > from && input.get(text..text + 2) == Some(b"\r\n")).then(|| (line, &input[from..text]))
 }
 
-/// The same of one whose value was looked through by somebody else: it ends at `text`, before its CRLF.
+/// Returns a line whose value the caller has already scanned: it ends at `text`, before its CRLF.
 #[inline(always)]
 pub(super) fn valued(input: &[u8], at: usize, colon: usize, text: usize) -> Line<'_> {
     Line { head: input, start: at, end: text + 2, colon, text }
 }
 
-/// Why `input` begins with neither a field nor the empty line; `name` bytes of it could be a name.
+/// Returns the reason why `input` begins with neither a field nor the empty line. Its first `name` bytes
+/// could be a name.
 #[cold]
 fn no_field(input: &[u8], name: usize) -> Stop {
     match input {
@@ -128,12 +128,12 @@ fn no_field(input: &[u8], name: usize) -> Stop {
     }
 }
 
-/// Where the characters of a name end.
+/// Returns the end of the characters of a name.
 #[inline(always)]
 pub(super) fn name_end(input: &[u8], from: usize) -> usize {
     let unlike_names = |byte: u8| !((byte | 0x20).wrapping_sub(b'a') < 26 || byte == b'-');
     let mut at = from;
-    // Nearly all names are of letters and hyphens; other characters are seen to one by one.
+    // Nearly all names consist of letters and hyphens; other characters are checked one by one.
     loop {
         at = sixteen::first(input, at, unlike_names);
         match input.get(at) {
@@ -143,7 +143,7 @@ pub(super) fn name_end(input: &[u8], from: usize) -> usize {
     }
 }
 
-/// The lines of a head that was scanned before; `at` is where its fields begin.
+/// Returns the lines of a head that was scanned before; `at` is the offset of its fields.
 pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>> {
     std::iter::from_fn(move || {
         let (line, next) = line(head, at).ok()?;
@@ -152,7 +152,7 @@ pub(super) fn lines(head: &[u8], mut at: usize) -> impl Iterator<Item = Line<'_>
     })
 }
 
-/// Where the text that begins at `from` ends: at the first control character but a tab.
+/// Returns the end of the text that begins at `from`: the first control character except a tab.
 #[inline(always)]
 pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
     let mut at = from;
@@ -166,14 +166,14 @@ pub(super) fn text_end(input: &[u8], from: usize) -> Result<usize, Stop> {
     }
 }
 
-/// Returns where the target of a request that begins at `from` ends: visible characters of ASCII, but no
-/// fragment (RFC 9112 section 3.2).
+/// Returns the end of the request target that begins at `from`: visible ASCII characters, but no fragment
+/// (RFC 9112 section 3.2).
 #[inline(always)]
 pub(super) fn target_end(input: &[u8], from: usize) -> usize {
     sixteen::first(input, from, |byte| !byte.is_ascii_graphic() || byte == b'#')
 }
 
-/// After the CRLF at `at`.
+/// Returns the offset after the CRLF at `at`.
 #[inline(always)]
 pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
     if input.get(at..at + 2) == Some(b"\r\n") {
@@ -186,7 +186,8 @@ pub(super) fn crlf(input: &[u8], at: usize) -> Result<usize, Stop> {
     }
 }
 
-/// Where the first byte below a space, or a DEL, stands at or after `from`; the length if there is none.
+/// Returns the offset of the first byte below a space, or DEL, at or after `from`; the length if there is
+/// none.
 #[inline(always)]
 fn control(input: &[u8], from: usize) -> usize {
     sixteen::first(input, from, |byte| byte < b' ' || byte == 0x7f)
@@ -194,7 +195,8 @@ fn control(input: &[u8], from: usize) -> usize {
 
 #[inline(always)]
 fn trim(text: &[u8]) -> &[u8] {
-    // Nearly every value has one space before it and nothing after it. A byte of it that is not above a space is white.
+    // Nearly every value has one space before it and none after it. All of its bytes up to a space are white
+    // space.
     let value = text.strip_prefix(b" ").unwrap_or(text);
     match value {
         [..=b' ', ..] | [.., ..=b' '] => value.trim_ascii(),
@@ -202,8 +204,8 @@ fn trim(text: &[u8]) -> &[u8] {
     }
 }
 
-/// Is `name` this field name, in any case? `lower` is in lower case. Compares words that may overlap: the
-/// length is known to the compiler, so there is no loop.
+/// Returns `true` if `name` is this field name, in any case. `lower` is in lower case. It compares integers
+/// that may overlap. The compiler knows the length, so there is no loop.
 #[inline(always)]
 pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     if name.len() != N {
@@ -231,10 +233,10 @@ pub(super) fn is<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
     all == 0
 }
 
-/// Characters of a field name or method (RFC 9110 section 5.6.2).
+/// The characters of a field name or method (RFC 9110 section 5.6.2).
 pub(super) const TOKEN: [bool; 256] = letters_digits_and(b"!#$%&'*+-.^_`|~");
 
-/// Which bytes are ASCII letters, digits, or one of `others`.
+/// Returns a table that is `true` for ASCII letters, digits, and the bytes in `others`.
 pub(super) const fn letters_digits_and(others: &[u8]) -> [bool; 256] {
     let mut table = [false; 256];
     let mut byte = 0;

@@ -1,12 +1,12 @@
-//! The fields that may stand in the trailers of a message: one rule for HTTP/1 and HTTP/2, for requests and
-//! answers.
+//! The fields that may be in the trailers of a message: one rule for HTTP/1 and HTTP/2, for requests and
+//! responses.
 
-/// Longest name of [`NEVER`].
+/// The length of the longest name in [`NEVER`].
 const LONGEST: usize = 22;
 
-/// Fields that mean something only in a head (RFC 9110 section 6.5.1), in lower case and in order: framing,
-/// routing, connection options, modifiers of a request, authentication, cookies, content format, control of
-/// an answer, and what tells whom a request is from.
+/// The fields that are valid in a head only (RFC 9110 section 6.5.1), in lower case and sorted. They concern
+/// framing, routing, connection options, request modifiers, authentication, cookies, content format, response
+/// control, and the identity of the client.
 const NEVER: [&str; 42] = [
     "age",
     "authentication-info",
@@ -52,11 +52,11 @@ const NEVER: [&str; 42] = [
     "x-rewrite-url",
 ];
 
-/// Families of such fields.
+/// The prefixes of such fields.
 const FAMILIES: [&[u8]; 3] = [b"if-", b"proxy-", b"x-forwarded-"];
 
-/// Returns whether a field may stand in trailers. `name` is in any case. `_` counts as `-`: servers that pass
-/// fields on as variables (CGI, WSGI) cannot tell the two.
+/// Returns `true` if a field may be in trailers. `name` is in any case. `_` counts as `-`: servers that turn
+/// fields into variables (CGI, WSGI) cannot distinguish the two.
 pub fn may_trail(name: &[u8]) -> bool {
     let mut plain = [0; LONGEST];
     let begin = &name[..name.len().min(LONGEST)];

@@ -1,12 +1,11 @@
 //! The binary form: base64 (RFC 4648) around a protobuf message.
 //!
-//! In the message stand doubles, one integer and maps from strings to doubles, a map's entries being messages with
-//! key 1 and value 2. A value that is not there is 0, and of a field that comes twice the last counts, as protobuf
-//! has it.
+//! The message consists of doubles, one integer, and maps from strings to doubles, whose entries are messages
+//! with key 1 and value 2. As in protobuf, a missing value is 0 and the last of repeated fields counts.
 
 use super::{Bad, Found, Kind, MAX_LEN, Metric, name};
 
-/// The longest message that a header can hold.
+/// The maximum length of a message that fits into a header, in bytes.
 pub(super) const ROOM: usize = MAX_LEN / 4 * 3;
 
 const CUT: Bad = Bad("the message is cut short");
@@ -24,7 +23,7 @@ pub(super) fn decode<'r>(value: &[u8], room: &'r mut [u8; ROOM]) -> Result<&'r [
             bits = bits << 6 | sextet(*byte).ok_or(Bad("it is not base64"))?;
         }
         bits <<= 6 * (4 - four.len());
-        // Two characters hold one byte, three two, four three. Bits that are left over have to be 0.
+        // Two characters encode one byte, three two, four three. Unused bits must be 0.
         let whole = four.len() - 1;
         let bytes = bits.to_be_bytes();
         if whole == 0 || bytes[1 + whole..].iter().any(|byte| *byte != 0) {
@@ -74,7 +73,7 @@ fn put<'a>(found: &mut Found<'a>, kind: Kind, name: &'a str, bits: u64) -> Resul
     found.put(Metric { kind, name, value: f64::from_bits(bits) })
 }
 
-/// An entry of a map.
+/// Reads an entry of a map.
 fn pair<'a>(found: &mut Found<'a>, kind: Kind, entry: &'a [u8]) -> Result<(), Bad> {
     let (mut key, mut bits) = (&entry[..0], 0);
     let mut wire = Wire { rest: entry };
@@ -89,7 +88,7 @@ fn pair<'a>(found: &mut Found<'a>, kind: Kind, entry: &'a [u8]) -> Result<(), Ba
     put(found, kind, name(key)?, bits)
 }
 
-/// What is left of a message.
+/// The unread rest of a message.
 struct Wire<'a> {
     rest: &'a [u8],
 }
@@ -102,7 +101,7 @@ enum Value<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// The next field and its number; `None` at the end.
+    /// Returns the next field and its number; `None` at the end.
     fn field(&mut self) -> Result<Option<(u64, Value<'a>)>, Bad> {
         if self.rest.is_empty() {
             return Ok(None);

@@ -1,19 +1,19 @@
-//! The JSON form, read in one pass.
+//! The JSON form, parsed in one pass.
 //!
-//! Names may be the message's own or in the camel case of protobuf's JSON; a number may stand between quotation
-//! marks, and `null` is as good as not there. Names of metrics with an escape in them are refused: they would need
-//! room of their own, and no character that a name may have needs one.
+//! Names may be those of the message or the camel case of protobuf's JSON. A number may be quoted, and `null`
+//! is the same as a missing field. Names of metrics with an escape are rejected: they would need a buffer,
+//! and no valid name contains a character that requires an escape.
 
 use super::{Bad, FIELDS, Found, Kind, Metric, name, number};
 
-/// Objects and lists in one another that are passed over in fields that are not known.
+/// The maximum nesting of objects and lists in ignored fields.
 const DEPTH: usize = 16;
 
-/// The other name of a field, in the same order as [`FIELDS`].
+/// The camel-case name of each field, in the order of [`FIELDS`].
 const CAMEL: [&str; 6] =
     ["cpuUtilization", "memUtilization", "applicationUtilization", "rpsFractional", "eps", "rps"];
 
-/// Reads what follows `JSON `.
+/// Reads the value after `JSON `.
 pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad> {
     let mut json = Json { rest: value };
     json.object(|json, key| {
@@ -36,7 +36,7 @@ pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad
     if json.rest.is_empty() { Ok(()) } else { Err(Bad("something follows the object")) }
 }
 
-/// What is left to read.
+/// The unread rest of the value.
 struct Json<'a> {
     rest: &'a [u8],
 }
@@ -47,13 +47,13 @@ impl<'a> Json<'a> {
         self.rest = &self.rest[self.rest.iter().take_while(|byte| blank(byte)).count()..];
     }
 
-    /// What comes next, white space left aside.
+    /// Skips white space and returns the next byte without consuming it.
     fn peek(&mut self) -> Option<u8> {
         self.space();
         self.rest.first().copied()
     }
 
-    /// Takes that byte if it comes next.
+    /// Consumes the next byte if it is `byte`.
     fn take(&mut self, byte: u8) -> bool {
         let there = self.peek() == Some(byte);
         if there {
@@ -71,7 +71,7 @@ impl<'a> Json<'a> {
         self.rest.strip_prefix(word).inspect(|rest| self.rest = rest).is_some()
     }
 
-    /// Members of an object, each told with its key when its value comes next.
+    /// Reads an object. Calls `each` with each key when its value comes next.
     fn object(&mut self, mut each: impl FnMut(&mut Self, &'a [u8]) -> Result<(), Bad>) -> Result<(), Bad> {
         self.expect(b'{', "it is no object")?;
         if self.take(b'}') {
@@ -88,7 +88,7 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// What stands between quotation marks, escapes as they are.
+    /// Reads a string and returns the bytes between the quotation marks, with escapes unchanged.
     fn string(&mut self) -> Result<&'a [u8], Bad> {
         self.expect(b'"', "a string is expected")?;
         let mut escaped = false;
@@ -115,7 +115,7 @@ impl<'a> Json<'a> {
         found.add(Metric { kind, name, value: number(digits)? })
     }
 
-    /// As much as can belong to a number.
+    /// Consumes all bytes that can belong to a number.
     fn digits(&mut self) -> &'a [u8] {
         let part = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
         let (digits, rest) = self.rest.split_at(self.rest.iter().take_while(|byte| part(byte)).count());
@@ -123,7 +123,7 @@ impl<'a> Json<'a> {
         digits
     }
 
-    /// Passes over a value, with no more than `depth` objects or lists in one another.
+    /// Skips a value with at most `depth` levels of nesting.
     fn skip(&mut self, depth: usize) -> Result<(), Bad> {
         let Some(deeper) = depth.checked_sub(1) else { return Err(Bad("it is nested too deep")) };
         match self.peek() {

@@ -1,5 +1,6 @@
-//! ORCA out of band: a server that tells its load on a call that stays (`xds.service.orca.v3.OpenRcaService`, gRFC A51), also
-//! while it has nothing to answer. The messages that come are those of [`read_message`](super::read_message).
+//! ORCA out of band: a server reports its load on a long-lived call (`xds.service.orca.v3.OpenRcaService`,
+//! gRFC A51), even while it sends no responses. [`read_message`](super::read_message) reads the messages of
+//! the stream.
 
 use std::time::Duration;
 
@@ -8,17 +9,18 @@ use crate::xds::{Message, Span, frame};
 /// The path of the call.
 pub const STREAM: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
 
-/// What is asked (`OrcaLoadReportRequest`), but for the names of costs of requests, which are not wanted.
+/// The request (`OrcaLoadReportRequest`) without the names of request costs, which are not needed.
 #[derive(Clone, PartialEq, Message)]
 struct Question {
     #[prost(message, optional, tag = "1")]
     report_interval: Option<Span>,
 }
 
-/// What the call begins with, framed as gRPC does: a report is wanted this often. Servers have a least interval of their own.
+/// Returns the first message of the call in gRPC framing. It requests reports at this interval; servers may
+/// enforce a minimum.
 pub fn question(interval: Duration) -> Vec<u8> {
     let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
-    // Below 10^9, as a span has it.
+    // Below 10^9, as `Span` requires.
     let span = Span { seconds, nanos: interval.subsec_nanos() as i32 };
     frame(&Question { report_interval: Some(span) })
 }

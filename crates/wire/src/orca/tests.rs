@@ -16,8 +16,8 @@ fn named(kind: Kind, name: &str, value: f64) -> (Kind, String, f64) {
     (kind, name.to_owned(), value)
 }
 
-/// All fields, put together by protobuf's encoding rules: cpu 0.5, mem 0.25, rps 300, request_cost disk=2,
-/// utilization gpu=0.75, rps_fractional 1000, eps 2, named q=-1, application 1.5.
+/// A message with all fields, encoded by hand after protobuf's rules: cpu 0.5, mem 0.25, rps 300,
+/// request_cost disk=2, utilization gpu=0.75, rps_fractional 1000, eps 2, named q=-1, application 1.5.
 const BIN: &str = "CQAAAAAAAOA/EQAAAAAAANA/GKwCIg8KBGRpc2sRAAAAAAAAAEAqDgoDZ3B1EQAAAAAAAOg/MQAAAAAAQI9AOQAAAAAA\
                    AABAQgwKAXERAAAAAAAA8L9JAAAAAAAA+D8=";
 

@@ -1,13 +1,13 @@
-//! The text form: `name=value` between commas.
+//! The text form: `name=value`, separated by commas.
 
 use std::io::Write as _;
 
 use super::{Bad, FIELDS, Found, Kind, MAX_METRICS, Metric, name, number};
 
-/// Reads what follows `TEXT `.
+/// Reads the value after `TEXT `.
 pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad> {
     for entry in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty()) {
-        // A name may have a colon in it, so that the equals sign goes first.
+        // A name may contain a colon, so the equals sign takes precedence.
         let sign = [b'=', b':'].iter().find_map(|sign| entry.iter().position(|byte| byte == sign));
         let sign = sign.ok_or(Bad("a metric has no value"))?;
         let value = number(entry[sign + 1..].trim_ascii())?;
@@ -27,8 +27,8 @@ pub(super) fn read<'a>(value: &'a [u8], found: &mut Found<'a>) -> Result<(), Bad
     Ok(())
 }
 
-/// Appends the value of a header in text form, its first word included. A metric that no reader would take (not
-/// finite, a name that none may have, a negative share) is left out, and so are those beyond [`MAX_METRICS`].
+/// Appends a header value in text form with its prefix. Metrics that no reader would accept are skipped: not
+/// finite, with an invalid name, or a negative utilization. Metrics beyond [`MAX_METRICS`] are skipped, too.
 pub fn write_text<'a>(out: &mut Vec<u8>, metrics: impl IntoIterator<Item = Metric<'a>>) {
     out.extend_from_slice(b"TEXT ");
     let sayable = |metric: &Metric<'_>| {

@@ -1,8 +1,10 @@
-//! How much a counter has grown that is on a page in many series: as Prometheus' `rate()` has it, series by series.
+//! The increase of a counter that a page exposes in many series, computed series by series as Prometheus'
+//! `rate()` does.
 //!
-//! A series that went back has begun again at 0: what it has now is its growth. One that was not on the page before
-//! counts from now on, whatever it has. Sums would tell neither: of two workers one that starts again takes away what it
-//! had, and the other's whole count would look like growth.
+//! A series whose value decreased has restarted at 0, so that its new value is its increase. A series that
+//! was missing from the previous page counts from this page on. Sums would hide both cases. If one of two
+//! workers restarts, the sum decreases as if both had, and the other worker's whole count would look like an
+//! increase.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,28 +13,28 @@ use plimsoll_brain::hash;
 
 use super::Sample;
 
-/// Most series of one page that should be followed.
+/// The recommended limit on the series of one page.
 pub const SERIES: usize = 10_000;
 
-/// The series of a counter as they were when its page was last seen: 16 bytes for each, whatever its labels are.
+/// The series of a counter as of its previous page: 16 bytes each, whatever the size of their labels.
 #[derive(Debug, Default)]
 pub struct Growth {
-    /// By a hash of the labels as they stand on the page.
+    /// The values, by a hash of the unparsed labels.
     series: HashMap<u64, f64>,
-    /// Was there a page before?
+    /// Whether there was a previous page.
     seen: bool,
 }
 
 impl Growth {
-    /// By how much all series together have grown since the page before, finite and never negative; `None` for the first
-    /// one. Values that are infinite or no numbers are left out, and so are series beyond `most`.
+    /// Returns the increase of all series together since the previous page: finite and never negative; `None`
+    /// for the first page. Infinite values and NaN are skipped, and so are series beyond `most`.
     pub fn take<'a>(&mut self, samples: impl IntoIterator<Item = Sample<'a>>, most: usize) -> Option<f64> {
         let mut next = HashMap::with_capacity(self.series.len());
         let mut grown = 0.0;
         let sound = samples.into_iter().filter(|sample| sample.value.is_finite());
         for Sample { labels, value, .. } in sound.take(most) {
             let key = hash(labels.as_bytes());
-            // A series that stands there twice is one.
+            // A repeated series counts once.
             let Entry::Vacant(free) = next.entry(key) else { continue };
             free.insert(value);
             if let Some(before) = self.series.get(&key) {

@@ -22,7 +22,7 @@ fn v2(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The whole is read whatever follows it, and no part of it is taken for a whole or refused.
+/// Parses the whole header with any bytes after it, and checks that each prefix is incomplete.
 fn read_at_every_cut(bytes: &[u8]) -> Option<Addresses> {
     for cut in 0..bytes.len() {
         assert_eq!(parse(&bytes[..cut]), Ok(None), "the first {cut} bytes of {bytes:?}");
@@ -63,7 +63,7 @@ fn headers_without_addresses() {
         b"PROXY UNKNOWN\r\n".to_vec(),
         b"PROXY UNKNOWN ffff:f...f:ffff whatever else\r\n".to_vec(),
         v2(0x20, 0x00, &[]),
-        // A check of the sender's own: family and addresses mean nothing.
+        // A health check of the sender's own: family and addresses have no meaning.
         v2(0x20, 0x11, &[1; 12]),
         v2(0x20, 0x77, &[1; 3]),
         v2(0x21, 0x00, &[]),
@@ -136,14 +136,14 @@ fn bad_input_is_refused() {
         v2(0x21, 0x11, &[0; MAX_V2 - FIXED + 1]),
     ] {
         assert!(parse(&bytes).is_err(), "{bytes:?}");
-        // As soon as the byte that is wrong has come, not later.
+        // Rejected at the wrong byte, not later.
         assert!(parse(&bytes[..FIXED]).is_err(), "{bytes:?}");
     }
     assert!(parse(&v2(0x22, 0, &[])[..13]).is_err());
     assert!(parse(&v2(0x21, 0x13, &[])[..14]).is_err());
 }
 
-/// An address, and what it is read back as: IPv4 mapped into IPv6 is IPv4.
+/// Generates an address, and its form after a round trip: IPv4 mapped into IPv6 becomes IPv4.
 fn address() -> impl Strategy<Value = SocketAddr> {
     let four = any::<(Ipv4Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.into(), port));
     let six = any::<(Ipv6Addr, u16)>().prop_map(|(ip, port)| SocketAddr::new(ip.into(), port));

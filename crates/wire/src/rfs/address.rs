@@ -1,7 +1,7 @@
-//! Addresses: at a fixed length, which may also say that there is none, or as short as their family is, or shorter still
-//! where the host was named before.
+//! Addresses in three encodings: of fixed length, which can also represent a missing address; of the length
+//! of the family; and shorter still where the host is already known.
 //!
-//! The scope and the flow of an IPv6 address mean something on one host only, and are not sent.
+//! Scope and flow of an IPv6 address are local to a host, and are not sent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +13,7 @@ const V4: u8 = 4;
 const V6: u8 = 6;
 const NO_FAMILY: Refused = Refused::Malformed("an address is of no known family");
 
-/// Family, port, and 16 bytes of which IPv4 uses the first four; the others are zeros.
+/// Writes family, port, and 16 bytes. IPv4 uses the first four; the others are zeros.
 pub(super) fn write_fixed(address: Option<SocketAddr>, out: &mut Vec<u8>) {
     let mut octets = [0; 16];
     let (family, port) = match address {
@@ -46,7 +46,7 @@ pub(super) fn read_fixed(reader: &mut Reader<'_>) -> Result<Option<SocketAddr>, 
     Ok(Some(SocketAddr::new(ip, port)))
 }
 
-/// Family, port, and four or 16 bytes.
+/// Writes family, port, and four or 16 bytes.
 pub(super) fn write(address: SocketAddr, out: &mut Vec<u8>) {
     match address {
         SocketAddr::V4(address) => {
@@ -72,12 +72,12 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<SocketAddr, Refused> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// Bytes that [`write`] takes.
+/// Returns the number of bytes that [`write`] appends.
 pub(super) fn len(address: &SocketAddr) -> usize {
     if address.is_ipv4() { 7 } else { 19 }
 }
 
-/// Family 0 and the port if it is of this host, else as [`write`] has it.
+/// Writes family 0 and the port if the address is on `host`; else the same as [`write`].
 pub(super) fn write_near(address: SocketAddr, host: IpAddr, out: &mut Vec<u8>) {
     if address.ip() == host {
         out.push(NONE);

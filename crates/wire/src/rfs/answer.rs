@@ -1,4 +1,4 @@
-//! ANSWER: who serves the client that asked.
+//! ANSWER: the server for the client's request.
 
 use plimsoll_brain::lottery::{Answer, FURTHER, Further, Status};
 
@@ -6,7 +6,7 @@ use super::bytes::Reader;
 use super::request::{info_len, read_info};
 use super::{HEADER, Kind, LEAST_ROOM, Refused, TRAILER, Unwritable, address, option};
 
-/// Bytes of the fields before the information.
+/// The length of the fields before the information, in bytes.
 const FIXED: usize = 39;
 
 pub(super) fn write(answer: &Answer, out: &mut Vec<u8>) -> Result<(), Unwritable> {
@@ -32,7 +32,7 @@ pub(super) fn write(answer: &Answer, out: &mut Vec<u8>) -> Result<(), Unwritable
     let further = fitting(answer);
     if !further.is_empty() {
         option::write(option::FURTHER, out, |out| {
-            // Four at the most.
+            // At most four.
             out.push(further.len() as u8);
             for Further { member, endpoint } in further {
                 out.extend_from_slice(&member.to_be_bytes());
@@ -43,7 +43,7 @@ pub(super) fn write(answer: &Answer, out: &mut Vec<u8>) -> Result<(), Unwritable
     Ok(())
 }
 
-/// Those of the further members, from the first, that there is room for beside the information.
+/// Returns the first further members that fit beside the information.
 fn fitting(answer: &Answer) -> &[Further] {
     let mut len = HEADER + FIXED + answer.info.len() + option::HEAD + 1 + TRAILER;
     let most = usize::from(answer.room.max(LEAST_ROOM)).min(Kind::Answer.longest());
@@ -84,7 +84,7 @@ pub(super) fn read(id: u64, mut reader: Reader<'_>) -> Result<Answer, Refused> {
         further = read_further(value)?;
         Ok(true)
     })?;
-    // Nobody answers an answer.
+    // An answer is never answered.
     let room = 0;
     Ok(Answer {
         id,

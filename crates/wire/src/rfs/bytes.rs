@@ -1,8 +1,8 @@
-//! Numbers, most significant byte first, out of bytes that end somewhere.
+//! A reader for big-endian numbers that checks bounds.
 
 use super::{Refused, Unwritable};
 
-/// Reads values from bytes that it borrows.
+/// Reads values from borrowed bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'b>(&'b [u8]);
 
@@ -36,8 +36,8 @@ impl<'b> Reader<'b> {
         Ok(taken)
     }
 
-    /// As many values as a count of one byte said. Where nothing is in the list, nothing is allocated; where something
-    /// is, each takes at least a byte that is there.
+    /// Reads `count` values, where `count` came from one byte. An empty list allocates nothing, and each
+    /// entry consumes at least one available byte.
     pub(super) fn list<T>(
         &mut self,
         count: u8,
@@ -53,7 +53,7 @@ impl<'b> Reader<'b> {
 
 const SHORT: Refused = Refused::Malformed("it ends in the middle of a value");
 
-/// The length of a list, in the one byte that it is written in.
+/// Converts the length of a list to the one byte of its encoding.
 pub(super) fn count(what: &'static str, count: usize) -> Result<u8, Unwritable> {
     u8::try_from(count).map_err(|_| Unwritable::TooMany { what, count, most: u8::MAX.into() })
 }

@@ -1,4 +1,4 @@
-//! COMMIT: a daemon has answered these requests, so that the others need not.
+//! COMMIT: a daemon reports requests that it has answered, so that the others do not answer them.
 
 use plimsoll_brain::lottery::Commit;
 

@@ -1,6 +1,7 @@
-//! LOOK and DRUM: who does not take part, such as a balancer, asks a daemon who is drawn for a service, and how often.
+//! LOOK and DRUM: a non-member, such as a balancer, asks a daemon for the candidates of a service and their
+//! shares.
 //!
-//! A LOOK is as long as the longest part of a DRUM, and asks for one.
+//! A LOOK is as long as the longest part of a DRUM, and requests one part.
 
 use plimsoll_brain::lottery::{Drum, Look, Place};
 

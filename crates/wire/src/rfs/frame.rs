@@ -1,16 +1,16 @@
-//! What is common to writing all kinds: the header before, padding and the trailer after, and the limits.
+//! The common part of all kinds' encoders: the header, padding, the trailer, and the limits.
 
 use super::header::LENGTH_AT;
 use super::option::{self, PAD};
 use super::{Keys, Kind, MAGIC, TRAILER, Unwritable, VERSION};
 
-/// A datagram that is to be written.
+/// A datagram to encode.
 pub(super) struct Frame {
     kind: Kind,
     id: u64,
-    /// Padded to so many bytes.
+    /// The minimum length, reached by padding.
     least: usize,
-    /// Not longer than that.
+    /// The maximum length.
     most: usize,
 }
 
@@ -19,17 +19,18 @@ impl Frame {
         Self { kind, id, least: 0, most: kind.longest() }
     }
 
-    /// Padded until it has `least` bytes. A padding has at least four, so it may become up to three longer.
+    /// Pads the datagram to at least `least` bytes. A padding has at least four, so the result may be up to
+    /// three longer.
     pub(super) fn padded(self, least: usize) -> Self {
         Self { least: least.min(self.most), ..self }
     }
 
-    /// Not longer than what it answers.
+    /// Limits the datagram to the length of its request.
     pub(super) fn within(self, room: usize) -> Self {
         Self { most: self.most.min(room), ..self }
     }
 
-    /// Appends the datagram, sealed; after an error nothing was appended.
+    /// Appends the sealed datagram. After an error nothing was appended.
     pub(super) fn write(
         self,
         keys: &Keys,
@@ -48,12 +49,12 @@ impl Frame {
         written
     }
 
-    /// Pads, and writes the length into the header that begins at `start`.
+    /// Adds padding, and writes the length into the header at `start`.
     fn close(&self, start: usize, out: &mut Vec<u8>) -> Result<(), Unwritable> {
         let len = out.len() - start + TRAILER;
         if len < self.least {
             let fill = (self.least - len).saturating_sub(option::HEAD);
-            // A datagram that a padding would make too long is long enough without.
+            // A datagram that padding would make too long is long enough without it.
             if len + option::HEAD + fill <= self.most {
                 option::write(PAD, out, |out| out.resize(out.len() + fill, 0));
             }

@@ -1,5 +1,6 @@
-//! GOSSIP: who is there, as daemons tell one another. What it says is the membership protocol's affair; here it is bytes with
-//! the sender's life and a count, so that what was recorded is not heard a second time ([`Recent`](super::Recent)).
+//! GOSSIP: membership information between daemons. Its contents belong to the membership protocol. This
+//! module adds the sender's incarnation and a sequence number, so that [`Recent`](super::Recent) can reject
+//! replays.
 
 use super::bytes::Reader;
 use super::frame::Frame;
@@ -9,21 +10,21 @@ use super::{Encode, HEADER, Keys, Kind, LONGEST, Opened, Refused, TRAILER, Unwri
 /// One datagram of the membership protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gossip {
-    /// Who sends it.
+    /// The sender.
     pub member: u16,
-    /// Which of its lives it is in.
+    /// The sender's incarnation.
     pub incarnation: u32,
-    /// Grows with each that it sends in a life.
+    /// The sequence number, which grows with each datagram of an incarnation.
     pub seq: u32,
-    /// What is said; at most [`Gossip::MOST`] bytes.
+    /// The contents; at most [`Gossip::MOST`] bytes.
     pub said: Vec<u8>,
 }
 
-/// Bytes of the fields before what is said.
+/// The length of the fields before the contents, in bytes.
 const FIXED: usize = 12;
 
 impl Gossip {
-    /// Bytes that can be said in one.
+    /// The maximum length of the contents, in bytes.
     pub const MOST: usize = LONGEST - HEADER - FIXED - TRAILER;
 }
 
@@ -44,10 +45,10 @@ impl Encode for Gossip {
 }
 
 impl Opened<'_> {
-    /// What daemons say to one another of who is there; `None` if it is of another kind.
+    /// Decodes a datagram of gossip; `None` if it is of another kind.
     ///
     /// # Errors
-    /// As of [`message`](Self::message).
+    /// The same as those of [`message`](Self::message).
     pub fn gossip(&self) -> Result<Option<Gossip>, Refused> {
         let mut reader = Reader::new(self.bytes());
         let Header { kind, .. } = Header::read(&mut reader, self.bytes().len() + TRAILER)?;

@@ -1,4 +1,5 @@
-//! The sixteen bytes that every datagram begins with: magic, version, kind, flags, length, and the id of a request.
+//! The sixteen bytes at the beginning of every datagram: magic, version, kind, flags, length, and the ID of a
+//! request.
 
 use std::fmt;
 
@@ -7,56 +8,56 @@ use plimsoll_brain::lottery::Message;
 use super::Refused;
 use super::bytes::Reader;
 
-/// The number of a service that goes by a name: the first four bytes of the name's SHA-256, most significant byte first.
+/// Returns the number of a named service: the first four bytes of the name's SHA-256, in big-endian order.
 pub fn service_id(name: &str) -> u32 {
     use sha2::Digest as _;
     let [a, b, c, d, ..] = sha2::Sha256::digest(name.as_bytes()).0;
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Begins every datagram: `RF`.
+/// The magic number at the beginning of every datagram: `RF`.
 pub const MAGIC: u16 = 0x5246;
-/// The version of the datagrams that are read and written here.
+/// The supported version of the protocol.
 pub const VERSION: u8 = 1;
-/// Bytes of a header.
+/// The length of a header, in bytes.
 pub const HEADER: usize = 16;
-/// Bytes of a trailer: the key's id and the tag.
+/// The length of a trailer, in bytes: the key's ID and the tag.
 pub const TRAILER: usize = 20;
-/// Bytes of the longest datagram but a REPORT: it passes through tunnels and through the least MTU of IPv6.
+/// The maximum length of a datagram other than a REPORT: it fits through tunnels and the minimum MTU of IPv6.
 pub const LONGEST: usize = 1200;
-/// Bytes of the longest REPORT, which stays in the local network.
+/// The maximum length of a REPORT, which stays in the local network.
 pub const LONGEST_REPORT: usize = 1400;
 
-/// Where the length stands in a header.
+/// The offset of the length in a header.
 pub(super) const LENGTH_AT: usize = 6;
-/// Flags that a receiver must know to understand what follows. No flag has a meaning yet.
+/// The flags that a receiver must know to understand the rest. No flag is defined yet.
 const CRITICAL_FLAGS: u16 = 0xff00;
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A client asks who serves it.
+    /// A client asks for a server.
     Request = 1,
-    /// Who serves it.
+    /// The server for a request.
     Answer = 2,
-    /// A daemon tells the others which requests it has answered.
+    /// A daemon reports the requests that it has answered.
     Commit = 3,
-    /// A daemon tells the others how it is.
+    /// A daemon reports its state.
     Report = 4,
-    /// Asks for a part of the table of members.
+    /// Requests a part of the membership table.
     Fetch = 5,
-    /// A part of the table of members.
+    /// A part of the membership table.
     Table = 6,
-    /// Daemons tell one another who is there.
+    /// Membership information between daemons.
     Gossip = 7,
-    /// Asks for a part of who is drawn for a service.
+    /// Requests a part of the candidates of a service.
     Look = 8,
-    /// A part of who is drawn for a service.
+    /// A part of the candidates of a service.
     Drum = 9,
 }
 
 impl Kind {
-    /// All of them, by number.
+    /// All kinds, by number.
     pub const ALL: [Self; 9] = [
         Self::Request,
         Self::Answer,
@@ -69,7 +70,7 @@ impl Kind {
         Self::Drum,
     ];
 
-    /// Of what a datagram says.
+    /// Returns the kind of a message's datagram.
     pub fn of(message: &Message) -> Self {
         match message {
             Message::Request(_) => Self::Request,
@@ -83,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// Its name, in lower case.
+    /// Returns the kind's name, in lower case.
     pub fn label(self) -> &'static str {
         match self {
             Self::Request => "request",
@@ -98,12 +99,12 @@ impl Kind {
         }
     }
 
-    /// Bytes of the longest datagram of this kind.
+    /// Returns the maximum length of this kind, in bytes.
     pub fn longest(self) -> usize {
         if self == Self::Report { LONGEST_REPORT } else { LONGEST }
     }
 
-    /// Bytes of the shortest: what may be answered has room for its answer.
+    /// Returns the minimum length, in bytes: a request has room for its response.
     pub(super) fn shortest(self) -> usize {
         match self {
             Self::Request => super::LEAST_ROOM.into(),
@@ -119,7 +120,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A header that was read: what is left of it when it is right.
+/// The validated fields of a header.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) kind: Kind,
@@ -151,7 +152,7 @@ impl Header {
             return Err(Refused::Malformed("it leaves too little room for its answer"));
         }
         let id = reader.u64()?;
-        // It would mean nothing, and two datagrams that differ would say the same.
+        // The ID would have no meaning, and two different datagrams would have the same contents.
         if matches!(kind, Kind::Commit | Kind::Report | Kind::Gossip) && id != 0 {
             return Err(Refused::Malformed("it has an id, though its kind has none"));
         }

@@ -1,14 +1,17 @@
-//! The trailer: a key's id and a tag, HMAC-SHA-256 over all before the tag, cut to 128 bits (RFC 2104, FIPS 180-4).
+//! The trailer: a key's ID and a tag, HMAC-SHA-256 over all bytes before the tag, truncated to 128 bits (RFC
+//! 2104, FIPS 180-4).
 //!
-//! Every language has this one, and a daemon's processor has instructions for it. A cut tag is as hard to guess as 128
-//! coins; that it cannot be compared byte by byte from outside is the comparison's business, which takes as long for a
-//! tag that is nearly right as for any other.
+//! Every language implements HMAC-SHA-256, and processors have instructions for it. Guessing a truncated tag
+//! is as hard as guessing 128 random bits. The comparison takes constant time, so that its duration reveals
+//! nothing about the tag.
 //!
-//! A key is for daemons, who may say everything with it, or for clients, who may only ask, and are answered, with theirs: a client that
-//! has no other key cannot pass for a daemon. Who has keys of both kinds seals with one for daemons.
+//! A key is either for daemons, which may send every kind, or for clients, which may only send requests.
+//! Responses to a client's request are sealed with its key. A client without another key therefore cannot
+//! pose as a daemon. Holders of both kinds seal with a key for daemons.
 //!
-//! While a key is rotated up to three of its kind are valid. All hosts first learn the new one beside the old, then seal with it, then
-//! forget the old one: at each step every host opens what every other seals.
+//! Up to three keys of a kind are valid at once, for key rotation. All hosts first add the new key after the
+//! old one, then seal with it, then remove the old one. At each step every host opens the datagrams of every
+//! other.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,22 +23,22 @@ use super::bytes::Reader;
 use super::header::Header;
 use super::{HEADER, Kind, LONGEST_REPORT, Refused, TRAILER};
 
-/// Bytes of a secret.
+/// The length of a secret, in bytes.
 pub const SECRET: usize = 32;
-/// How many keys of a kind may be valid at once: the one that seals, the one before and the one after it.
+/// The maximum number of valid keys of a kind: the one that seals, its predecessor and its successor.
 pub const MOST_KEYS: usize = 3;
 
 const TAG: usize = 16;
-/// Bytes that HMAC makes of a secret: the block of SHA-256.
+/// The length of the key block of HMAC, in bytes: the block size of SHA-256.
 const BLOCK: usize = 64;
 
-/// Whom a key is for.
+/// The holders that a key is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Daemons, and clients that are trusted as these are: whatever is said with it is believed.
+    /// Daemons, and equally trusted clients: the key permits every kind of datagram.
     #[default]
     Daemon,
-    /// Clients only: with it one asks, and is answered.
+    /// Clients only: the key permits requests and opens their responses.
     Client,
 }
 
@@ -44,56 +47,56 @@ pub enum Role {
 pub struct Key {
     id: u32,
     role: Role,
-    /// What HMAC does with the secret before it sees a byte is done once.
+    /// The HMAC state after the key block, computed once.
     keyed: Hmac<Sha256>,
 }
 
 impl Key {
-    /// A secret that was drawn at random, under a number that no other key of the cluster has; for daemons.
+    /// Creates a key for daemons from a random secret, with a number that is unique in the cluster.
     pub fn new(id: u32, secret: &[u8; SECRET]) -> Self {
         Self::of(Role::Daemon, id, secret)
     }
 
-    /// The same for whom it is for.
+    /// Creates a key for `role`.
     pub fn of(role: Role, id: u32, secret: &[u8; SECRET]) -> Self {
-        // As RFC 2104 has it: a key shorter than a block is followed by zeros.
+        // RFC 2104 pads a key that is shorter than a block with zeros.
         let mut block = [0; BLOCK];
         block[..SECRET].copy_from_slice(secret);
         Self { id, role, keyed: Hmac::new(&block.into()) }
     }
 
-    /// Its number.
+    /// Returns the key's number.
     pub fn id(&self) -> u32 {
         self.id
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-/// The keys that are valid: one seals, all of them open.
+/// The valid keys: one seals, all of them open.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// One for daemons if there is any.
+    /// The key that seals: one for daemons if there is any.
     sealing: Key,
-    /// Those for daemons first.
+    /// The other keys, those for daemons first.
     others: Vec<Key>,
 }
 
 impl Keys {
-    /// Only this key.
+    /// Creates a set with this key only.
     pub fn new(sealing: Key) -> Self {
         Self { sealing, others: Vec::new() }
     }
 
-    /// With one more that opens; it seals if it is the first for daemons.
+    /// Adds a key that opens. It seals if it is the first for daemons.
     ///
     /// # Errors
-    /// There is a key of that number, or there are [`MOST_KEYS`] of its kind already. The text says which.
+    /// Another key has this number, or there are already [`MOST_KEYS`] of its kind. The text states which.
     pub fn also(mut self, key: Key) -> Result<Self, &'static str> {
         if self.ids().any(|id| id == key.id) {
             return Err("two keys have the same number");
@@ -118,22 +121,23 @@ impl Keys {
         Ok(self)
     }
 
-    /// The numbers of all, that of the key that seals first.
+    /// Returns the numbers of all keys, that of the sealing key first.
     pub fn ids(&self) -> impl Iterator<Item = u32> {
         self.all().map(Key::id)
     }
 
-    /// The numbers of those for whom they are, in the order of their file.
+    /// Returns the numbers of the keys for `role`, in the order of their file.
     pub fn ids_of(&self, role: Role) -> impl Iterator<Item = u32> {
         self.all().filter(move |key| key.role == role).map(Key::id)
     }
 
-    /// Whom the key that seals is for: with one for clients nobody is a daemon.
+    /// Returns the role of the sealing key: a holder of client keys only is never a daemon.
     pub fn role(&self) -> Role {
         self.sealing.role
     }
 
-    /// The key for clients of this number alone: it seals what answers what was sealed with it.
+    /// Returns the client key with this number alone: it seals the responses to requests that were sealed
+    /// with it.
     pub fn answering(&self, id: u32) -> Option<Self> {
         self.all().find(|key| key.id == id && key.role == Role::Client).cloned().map(Self::new)
     }
@@ -142,16 +146,17 @@ impl Keys {
         [&self.sealing].into_iter().chain(&self.others)
     }
 
-    /// Secret bytes for a purpose, the same for all who have these keys, whichever of them seals: they come from the key with
-    /// the lowest number, of those for daemons if there are any, by HMAC-SHA-256 of `purpose`. That begins otherwise than a datagram.
+    /// Derives secret bytes for a purpose, equal for all holders of these keys, whichever key seals. They are
+    /// the HMAC-SHA-256 of `purpose` under the key with the lowest number, among those for daemons if there
+    /// are any. `purpose` must not begin like a datagram.
     pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET] {
         let own = self.others.iter().filter(|key| key.role == self.sealing.role);
         let lowest = own.fold(&self.sealing, |low, key| if key.id < low.id { key } else { low });
         lowest.keyed.clone().chain_update(purpose).finalize().into_bytes().into()
     }
 
-    /// Appends the trailer of the datagram that begins at `start` of `out`. The messages do this themselves; other
-    /// protocols of the same hosts may use it, whose datagrams [`open`](Self::open) then opens.
+    /// Appends the trailer of the datagram that begins at `start` of `out`. Messages do this themselves.
+    /// Other protocols of the same hosts may use it; [`open`](Self::open) then opens their datagrams.
     pub fn seal(&self, start: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.sealing.id.to_be_bytes());
         let tagged = out.get(start..).unwrap_or_default();
@@ -159,10 +164,10 @@ impl Keys {
         out.extend_from_slice(&tag[..TAG]);
     }
 
-    /// Checks the tag of a datagram. Until that is right only its length and the number of its key were looked at.
+    /// Verifies the tag of a datagram. Before that, only its length and its key number are read.
     ///
     /// # Errors
-    /// It is too short or too long, its key is not valid here, or its tag is wrong.
+    /// The datagram is too short or too long, its key is not valid here, or its tag is wrong.
     pub fn open<'b>(&self, datagram: &'b [u8]) -> Result<Opened<'b>, Refused> {
         let size = Refused::Size(datagram.len());
         if !(HEADER + TRAILER..=LONGEST_REPORT).contains(&datagram.len()) {
@@ -178,11 +183,11 @@ impl Keys {
         }
     }
 
-    /// Opens what may answer something that these sealed: it is sealed with a key of the same kind. Whoever may only ask cannot
-    /// answer one who asks with a key for daemons.
+    /// Opens a response to a datagram that these keys sealed: it must be sealed with a key of the same role.
+    /// Holders of client keys therefore cannot answer a request under a daemon key.
     ///
     /// # Errors
-    /// As of [`open`](Self::open), or it is sealed with a key of the other kind.
+    /// The same as those of [`open`](Self::open), or the datagram is sealed with a key of the other role.
     pub fn open_answer<'b>(&self, datagram: &'b [u8]) -> Result<Opened<'b>, Refused> {
         self.open(datagram).and_then(|opened| {
             if opened.role == self.sealing.role { Ok(opened) } else { Err(Refused::Misused) }
@@ -190,7 +195,7 @@ impl Keys {
     }
 }
 
-/// A datagram that was made by somebody who has a key.
+/// A datagram that a holder of a key created.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened<'b> {
     bytes: &'b [u8],
@@ -199,25 +204,25 @@ pub struct Opened<'b> {
 }
 
 impl<'b> Opened<'b> {
-    /// All of it but the trailer.
+    /// Returns the datagram without the trailer.
     pub fn bytes(&self) -> &'b [u8] {
         self.bytes
     }
 
-    /// The number of the key that it was sealed with.
+    /// Returns the number of the key that sealed the datagram.
     pub fn key(&self) -> u32 {
         self.key
     }
 
-    /// The same, if it is one for clients.
+    /// Returns the number of the key that sealed the datagram, if it is one for clients.
     pub fn client(&self) -> Option<u32> {
         (self.role == Role::Client).then_some(self.key)
     }
 
-    /// May a daemon listen to it? One that is sealed with a key for clients asks, or is not heard.
+    /// Checks that a daemon may process the datagram. Under a key for clients only requests are permitted.
     ///
     /// # Errors
-    /// It is not entitled to what it says, or cannot be understood.
+    /// The key does not permit this kind, or the header is malformed.
     pub fn entitled(&self) -> Result<(), Refused> {
         if self.role == Role::Daemon {
             return Ok(());
@@ -232,18 +237,19 @@ impl<'b> Opened<'b> {
     }
 }
 
-/// What is wrong in a file of keys; it never says what stands there.
+/// The error of a key file; it never contains the file's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct BadKeys {
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The reason.
     pub why: &'static str,
 }
 
-/// A file of keys: a line for each, its number, its secret as 64 hexadecimal digits, and `client` if it is for clients. The first for
-/// daemons seals, or the first if there are none. Empty lines, and what follows `#`, are left out, and so is a mark of the byte order that an editor left at the beginning.
+/// Parses a key file. Each line has a number, a secret of 64 hexadecimal digits, and `client` for a client
+/// key. The first key for daemons seals, or the first key if there are none. Empty lines, comments after `#`
+/// and a byte order mark at the beginning are ignored.
 impl FromStr for Keys {
     type Err = BadKeys;
 
@@ -287,7 +293,7 @@ fn secret_of(text: &str) -> Option<[u8; SECRET]> {
     let mut secret = [0; SECRET];
     for (byte, pair) in secret.iter_mut().zip(digits.as_chunks::<2>().0) {
         let digit = |digit: u8| char::from(digit).to_digit(16);
-        // Two digits of four bits are a byte.
+        // Two digits of four bits form a byte.
         *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
     }
     Some(secret)

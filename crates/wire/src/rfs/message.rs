@@ -1,7 +1,7 @@
-//! What an opened datagram says, and how it is written again: in the words of the brain ([`plimsoll_brain::lottery`]), which
-//! are the only ones there are. One thing they say is not among the bytes: how much room an answer has. It is the length of the
-//! datagram that is answered ([`Request::room`]), so that who forges a sender's address sends its owner no more than they
-//! sent themselves.
+//! Decoding and encoding of opened datagrams, in the brain's types ([`plimsoll_brain::lottery`]).
+//!
+//! The room for an answer is not encoded. It is the length of the request's datagram ([`Request::room`]). A
+//! forged sender address therefore receives no more bytes than the forger sent.
 
 use plimsoll_brain::lottery::{Answer, Commit, Drum, Fetch, Look, Message, Report, Request, Table};
 
@@ -11,16 +11,18 @@ use super::header::Header;
 use super::{Keys, Kind, LONGEST, Opened, Refused, TRAILER, Unwritable};
 use super::{answer, commit, drum, report, request, table};
 
-/// Bytes that every request has room for: a shorter one is refused.
+/// The room that every request has, in bytes: shorter ones are rejected.
 pub const LEAST_ROOM: u16 = 128;
 
-/// What can be written as one datagram.
+/// A message that can be encoded as one datagram.
 pub trait Encode {
-    /// Appends it, sealed. A request is padded to its `room`, 1200 bytes at the most; an answer is not longer than its `room`,
-    /// and names as many further members as fit into that. Rooms below [`LEAST_ROOM`] count as that.
+    /// Appends the sealed datagram. A request is padded to its `room`, at most 1200 bytes. An answer is not
+    /// longer than its `room`, and lists as many further members as fit. Rooms below [`LEAST_ROOM`] count as
+    /// that.
     ///
     /// # Errors
-    /// It is too long, or one of its lists; nothing was appended. Nothing else is cut short to fit.
+    /// The message, or one of its lists, is too long; nothing was appended. No other part is truncated to
+    /// fit.
     fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable>;
 }
 
@@ -76,7 +78,7 @@ impl Encode for Fetch {
 
 impl Encode for Table {
     fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-        // What asks for it has the length of the longest there is.
+        // The request has the maximum length of all responses.
         Frame::new(Kind::Table, self.id).write(keys, out, |out| table::write(self, out))
     }
 }
@@ -92,23 +94,23 @@ impl Encode for Look {
 
 impl Encode for Drum {
     fn encode(&self, keys: &Keys, out: &mut Vec<u8>) -> Result<(), Unwritable> {
-        // As of a TABLE.
+        // The same holds as for a TABLE.
         Frame::new(Kind::Drum, self.id).write(keys, out, |out| drum::write(self, out))
     }
 }
 
 impl Opened<'_> {
-    /// Reads what it says. Options that are unknown and not critical are left out.
+    /// Decodes the message. Unknown options that are not critical are ignored.
     ///
     /// # Errors
-    /// It is [`Refused::Malformed`]: of another version, of no known kind, not as long as it says, or its fields are wrong;
-    /// or it is [gossip](Self::gossip).
+    /// The datagram is [`Refused::Malformed`]: of another version, an unknown kind, the wrong length, or with
+    /// invalid fields; or it is [gossip](Self::gossip).
     pub fn message(&self) -> Result<Message, Refused> {
         let total = self.bytes().len() + TRAILER;
         let mut reader = Reader::new(self.bytes());
         let Header { kind, id } = Header::read(&mut reader, total)?;
         Ok(match kind {
-            // No datagram is longer than a header can say.
+            // No datagram is longer than a header can represent.
             Kind::Request => Message::Request(request::read(id, total as u16, reader)?),
             Kind::Answer => Message::Answer(answer::read(id, reader)?),
             Kind::Commit => Message::Commit(commit::read(reader)?),

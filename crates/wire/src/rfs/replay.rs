@@ -1,10 +1,11 @@
-//! Reports that somebody recorded and sends again: a member's (incarnation, seq) only ever grows.
+//! Protection against replayed reports: a member's (incarnation, seq) only ever grows.
 //!
-//! Who has just started has seen nothing, and takes an old report for a new one until the member's next: a quarter of
-//! a second. Other kinds need no such memory: a request sent again gets the answer it got, answers and tables are
-//! matched by ids that nobody can guess, and what a commit says stays true. Of gossip many go to many, and which overtakes
-//! which is chance: of each life the last 64 are told apart. Where there are too many lives, that one is forgotten which was not heard of for
-//! longest: it is the likeliest to be over.
+//! A daemon that has just started accepts an old report until the member's next one, a quarter of a second
+//! later. Other kinds need no such memory. A repeated request receives its previous answer, answers and
+//! tables are matched by unguessable IDs, and the contents of a commit stay true.
+//!
+//! Gossip arrives out of order, so the last 64 datagrams of each incarnation are tracked. If there are too
+//! many incarnations, the one that has been silent longest is forgotten: it is the likeliest to have ended.
 
 use std::collections::BTreeMap;
 
@@ -17,24 +18,24 @@ pub struct Replay {
     most: usize,
 }
 
-/// What a report is to one who has seen others.
+/// The verdict on a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Newer than all before it.
+    /// The report is newer than all previous ones.
     Fresh,
-    /// Sent again, overtaken by a newer one, or of an earlier life.
+    /// The report is a replay, overtaken by a newer one, or of an earlier incarnation.
     Stale,
-    /// Of a member that there is no place to remember: it cannot be told from one sent again.
+    /// The member cannot be tracked, so the report cannot be distinguished from a replay.
     NoPlace,
 }
 
 impl Replay {
-    /// Remembers at most so many members.
+    /// Creates a tracker for at most `most` members.
     pub fn new(most: usize) -> Self {
         Self { latest: BTreeMap::new(), most }
     }
 
-    /// Whether to believe a report; if so it is the latest from now on.
+    /// Checks a report, and records it as the latest if it is fresh.
     pub fn see(&mut self, report: &Report) -> Seen {
         let now = (report.incarnation, report.seq);
         let room = self.latest.len() < self.most;
@@ -52,50 +53,52 @@ impl Replay {
         }
     }
 
-    /// Forgets members that are gone for good, which makes room for others.
+    /// Forgets members that have left, to make room for others.
     pub fn retain(&mut self, mut stays: impl FnMut(u16) -> bool) {
         self.latest.retain(|member, _| stays(*member));
     }
 
-    /// How many members are remembered.
+    /// Returns the number of tracked members.
     pub fn len(&self) -> usize {
         self.latest.len()
     }
 
-    /// Is none?
+    /// Returns `true` if no members are tracked.
     pub fn is_empty(&self) -> bool {
         self.latest.is_empty()
     }
 }
 
-/// Which of the last datagrams of gossip came already, of each life of each daemon.
+/// The last datagrams of gossip, by the incarnation of each daemon.
 #[derive(Clone, Debug)]
 pub struct Recent {
     lives: BTreeMap<u64, Life>,
-    /// By when they were heard of last.
+    /// The incarnations, by the time of their last datagram.
     heard: BTreeMap<u64, u64>,
-    /// Counts what is heard.
+    /// The logical time: the number of received datagrams.
     clock: u64,
     most: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Life {
-    /// The greatest count.
+    /// The highest sequence number.
     latest: u32,
-    /// Which of the 64 up to it came: that one is the lowest bit.
+    /// A bit for each of the last 64 numbers that arrived; the lowest bit is `latest`.
     came: u64,
-    /// When it was heard of last.
+    /// The logical time of the last datagram.
     heard: u64,
 }
 
 impl Recent {
-    /// Remembers at most so many lives; then that one goes which was not heard of for longest.
+    /// Creates a tracker for at most `most` incarnations; beyond that, it forgets the one that has been
+    /// silent longest.
     pub fn new(most: usize) -> Self {
         Self { lives: BTreeMap::new(), heard: BTreeMap::new(), clock: 0, most: most.max(1) }
     }
 
-    /// Whether to believe a datagram; it has come from now on. `life` is a number that no other life of any daemon has.
+    /// Checks a datagram, and records it if it is fresh. `life` identifies an incarnation of one daemon
+    /// uniquely.
     pub fn see(&mut self, life: u64, seq: u32) -> Seen {
         self.clock += 1;
         let now = self.clock;
@@ -115,7 +118,7 @@ impl Recent {
         } else {
             let bit = 1_u64.checked_shl(known.latest - seq).unwrap_or_default();
             if bit == 0 || known.came & bit != 0 {
-                // What is sent again keeps no life in mind.
+                // Replays do not refresh an incarnation.
                 return Seen::Stale;
             }
             known.came |= bit;

@@ -1,4 +1,4 @@
-//! REPORT: how a daemon is, several times a second.
+//! REPORT: the state of a daemon, several times a second.
 
 use plimsoll_brain::lottery::{Hearsay, Report, Share, Standing};
 
@@ -29,7 +29,7 @@ pub(super) fn write(report: &Report, out: &mut Vec<u8>) -> Result<(), Unwritable
             out.extend_from_slice(&member.to_be_bytes());
             out.extend_from_slice(&incarnation.to_be_bytes());
             out.extend_from_slice(&seq.to_be_bytes());
-            // Not more than a byte says: counted above.
+            // The count fits into a byte: `count` checked it.
             out.extend_from_slice(&[state(*standing), services.len() as u8]);
             write_shares(services, out);
         }

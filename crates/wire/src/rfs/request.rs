@@ -1,11 +1,11 @@
-//! REQUEST: a client asks one daemon, or all of them, who serves it.
+//! REQUEST: a client asks one daemon, or all of them, for a server.
 
 use plimsoll_brain::lottery::{Mode, Request};
 
 use super::bytes::{Reader, count};
 use super::{Refused, Unwritable, option};
 
-/// Bytes of the longest information that goes with a request or an answer.
+/// The maximum length of the information in a request or an answer, in bytes.
 pub const MOST_INFO: usize = 1000;
 
 pub(super) fn write(request: &Request, out: &mut Vec<u8>) -> Result<(), Unwritable> {
@@ -43,7 +43,7 @@ pub(super) fn read(id: u64, room: u16, mut reader: Reader<'_>) -> Result<Request
     Ok(Request { id, service, attempt, mode, generation, client_time, avoid, info, room })
 }
 
-/// The length of an application's information, if it may be so long.
+/// Returns the length of an application's information, if it is within the limit.
 pub(super) fn info_len(info: &[u8]) -> Result<u16, Unwritable> {
     let many = Unwritable::TooMany { what: "bytes of information", count: info.len(), most: MOST_INFO };
     u16::try_from(info.len()).ok().filter(|_| info.len() <= MOST_INFO).ok_or(many)

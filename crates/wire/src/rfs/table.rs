@@ -1,8 +1,8 @@
-//! FETCH and TABLE: who is new asks for the table of members, a part at a time.
+//! FETCH and TABLE: a new daemon requests the membership table, one part at a time.
 //!
-//! A FETCH is as long as the longest part, and asks for one: nobody is sent more than they sent. Who answers cuts the table by
-//! [`Listed::bytes`], so all daemons that know the same table cut it the same way, and the parts may come from several of
-//! them.
+//! A FETCH is as long as the longest part, and requests one part: no response exceeds its request. Responders
+//! split the table by [`Listed::bytes`]. All daemons with the same table split it the same way, so the parts
+//! may come from several of them.
 
 use plimsoll_brain::lottery::{Fetch, Listed, Offer, Table};
 

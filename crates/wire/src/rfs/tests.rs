@@ -9,17 +9,17 @@ mod tables;
 
 use super::*;
 
-/// The key of the examples: number 7, the secret counts from 0 to 31.
+/// Returns the key of the examples: number 7, with the bytes 0 to 31 as its secret.
 fn keys() -> Keys {
     Keys::new(Key::new(7, &std::array::from_fn(|at| at as u8)))
 }
 
-/// What a datagram says under the key of the examples.
+/// Decodes a datagram with the key of the examples.
 fn read(datagram: &[u8]) -> Result<Message, Refused> {
     keys().open(datagram)?.message()
 }
 
-/// What these bytes say when they are sealed, with the length that they have then.
+/// Seals these bytes with their current length, and decodes the result.
 fn resealed(bytes: &[u8]) -> Result<Message, Refused> {
     let mut datagram = bytes.to_vec();
     if let Some(length) = datagram.get_mut(6..8) {
@@ -29,7 +29,7 @@ fn resealed(bytes: &[u8]) -> Result<Message, Refused> {
     read(&datagram)
 }
 
-/// Writes any message; an answer in as much room as there can be.
+/// Encodes any message, an answer with the maximum room.
 fn written(message: &Message) -> Result<Vec<u8>, Unwritable> {
     let (mut message, mut out) = (message.clone(), Vec::new());
     if let Message::Answer(answer) = &mut message {
@@ -39,7 +39,7 @@ fn written(message: &Message) -> Result<Vec<u8>, Unwritable> {
     Ok(out)
 }
 
-/// What it says, whatever room there is.
+/// Clears the room of a message.
 fn roomless(mut message: Message) -> Message {
     match &mut message {
         Message::Request(request) => request.room = 0,

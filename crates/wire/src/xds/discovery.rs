@@ -1,56 +1,57 @@
-//! What clients ask for and are told (`envoy/service/discovery/v3/discovery.proto`).
+//! Discovery requests and responses (`envoy/service/discovery/v3/discovery.proto`).
 
 use prost::Message;
 
 use super::{Any, Node};
 
-/// A client asks for resources of a type, or says what it makes of those that it was told.
+/// A client's subscription to resources of a type. It also accepts (ACK) or rejects (NACK) the previous
+/// response.
 #[derive(Clone, PartialEq, Message)]
 pub struct DiscoveryRequest {
-    /// Of the last answer that it accepted; empty before the first.
+    /// The version of the last accepted response; empty before the first.
     #[prost(string, tag = "1")]
     pub version_info: String,
-    /// Who it is; only the first request of a stream needs to say so.
+    /// The client's identity; only the first request of a stream must contain it.
     #[prost(message, optional, tag = "2")]
     pub node: Option<Node>,
-    /// What it asks for: all that it still wants, each time.
+    /// The names of all resources that the client currently wants.
     #[prost(string, repeated, tag = "3")]
     pub resource_names: Vec<String>,
-    /// Of what type.
+    /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// Of the answer that this is said of; empty in the first request of a type.
+    /// The nonce of the response that this request acknowledges; empty in the first request for a type.
     #[prost(string, tag = "5")]
     pub response_nonce: String,
-    /// Why that answer is refused; accepted without.
+    /// The reason why the client rejects the response; `None` if it accepts it.
     #[prost(message, optional, tag = "6")]
     pub error_detail: Option<Status>,
 }
 
-/// What went wrong (`google.rpc.Status`).
+/// A status (`google.rpc.Status`).
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Status {
-    /// As gRPC numbers them.
+    /// The gRPC status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// For people.
+    /// The message for people.
     #[prost(string, tag = "2")]
     pub message: String,
 }
 
-/// A client is told resources of a type.
+/// Resources of a type for a client.
 #[derive(Clone, PartialEq, Message)]
 pub struct DiscoveryResponse {
-    /// The client repeats it when it has accepted them.
+    /// The version, which the client repeats once it has accepted the resources.
     #[prost(string, tag = "1")]
     pub version_info: String,
     /// The resources.
     #[prost(message, repeated, tag = "2")]
     pub resources: Vec<Any>,
-    /// Of what type they are.
+    /// The type of the resources.
     #[prost(string, tag = "4")]
     pub type_url: String,
-    /// Of this answer.
+    /// The response's nonce.
     #[prost(string, tag = "5")]
     pub nonce: String,
 }

@@ -1,63 +1,64 @@
-//! Messages in the pieces of a stream, as gRPC has them ("gRPC over HTTP2"): a byte that says whether the message is compressed, four
-//! with its length, the message.
+//! The framing of messages in a gRPC stream ("gRPC over HTTP2"): one byte for compression, four bytes for the
+//! length, then the message.
 
 use thiserror::Error;
 
-/// Bytes before a message.
+/// The length of a frame's header, in bytes.
 const HEAD: usize = 5;
 
-/// Why a stream cannot be read on.
+/// The reason why a stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Bad {
-    /// We never said that we understand that.
+    /// The message is compressed, though compression was never negotiated.
     #[error("the message is compressed")]
     Compressed,
-    /// It has more bytes than may be.
+    /// The message exceeds the maximum length.
     #[error("the message is too long")]
     Long,
 }
 
-/// A message in one piece.
+/// Returns a message in a frame.
 pub fn frame(message: &impl prost::Message) -> Vec<u8> {
     let length = message.encoded_len();
     let mut bytes = Vec::with_capacity(HEAD + length);
     bytes.push(0);
-    // One that is longer than that cannot be made of what fits into memory here.
+    // No message that fits into memory here exceeds this length.
     bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     bytes.extend_from_slice(&message.encode_to_vec());
     bytes
 }
 
-/// Finds the messages in what comes.
+/// Extracts messages from the received bytes.
 #[derive(Debug)]
 pub struct Frames {
     bytes: Vec<u8>,
-    /// How much of it was handed over.
+    /// The number of bytes that have been consumed.
     told: usize,
     most: usize,
 }
 
 impl Frames {
-    /// `most` bytes of a message are taken.
+    /// Creates a reader for messages of at most `most` bytes.
     pub fn new(most: usize) -> Self {
         Self { bytes: Vec::new(), told: 0, most }
     }
 
-    /// Takes what has come. No more is kept than came, and [`Frames::next_message`] is to be asked before more does.
+    /// Appends received bytes. The buffer holds received bytes only; callers drain [`Frames::next_message`]
+    /// before they push more.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..std::mem::take(&mut self.told));
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Is nothing left of what has come?
+    /// Returns `true` if all received bytes have been consumed.
     pub fn is_empty(&self) -> bool {
         self.told == self.bytes.len()
     }
 
-    /// The next message that is whole, if there is one.
+    /// Returns the next complete message, if there is one.
     ///
     /// # Errors
-    /// The stream cannot be read on.
+    /// The stream cannot be read any further.
     pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, Bad> {
         let rest = &self.bytes[self.told..];
         let Some(&[compressed, a, b, c, d]) = rest.first_chunk::<HEAD>() else { return Ok(None) };
@@ -115,7 +116,7 @@ mod tests {
             let _ = LoadStatsRequest::decode(&stream[..]);
         }
 
-        /// What is nearly right goes deeper than what is made of chance.
+        /// Input that is almost valid reaches deeper into the decoder than random bytes.
         #[test]
         fn no_change_of_a_report_is_either(at in 0_usize..200, byte in any::<u8>(), cut in 0_usize..200) {
             let mut report = report();

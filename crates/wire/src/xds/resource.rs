@@ -1,35 +1,35 @@
-//! The resources that a client of gRPC needs to find a service (gRFC A27, A28): its listener, with the routes and the router in it,
-//! its cluster, its endpoints.
+//! The resources that a gRPC client needs to find a service (gRFC A27, A28): its listener, with the routes
+//! and the router filter in it, its cluster and its endpoints.
 
 use prost::Message;
 
 use super::{Any, Locality, UInt32};
 
-/// Name of the message [`Listener`].
+/// The name of the message [`Listener`].
 pub const LISTENER: &str = "envoy.config.listener.v3.Listener";
-/// Name of the message [`RouteConfiguration`].
+/// The name of the message [`RouteConfiguration`].
 pub const ROUTES: &str = "envoy.config.route.v3.RouteConfiguration";
-/// Name of the message [`Cluster`].
+/// The name of the message [`Cluster`].
 pub const CLUSTER: &str = "envoy.config.cluster.v3.Cluster";
-/// Name of the message [`ClusterLoadAssignment`].
+/// The name of the message [`ClusterLoadAssignment`].
 pub const ENDPOINTS: &str = "envoy.config.endpoint.v3.ClusterLoadAssignment";
-/// Name of the message [`HttpConnectionManager`].
+/// The name of the message [`HttpConnectionManager`].
 pub const CONNECTION_MANAGER: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
-/// Name of the message [`Empty`] where it is the router, which must be the last filter (gRFC A39).
+/// The name of the message [`Empty`] as the router, which must be the last filter (gRFC A39).
 pub const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
 
-/// A message of which nothing is said but that it is there.
+/// A message without fields, whose presence alone matters.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Empty {}
 
-/// What a client asks for by the name in its target.
+/// The resource for the name in a client's target.
 #[derive(Clone, PartialEq, Message)]
 pub struct Listener {
-    /// That name.
+    /// The name in the target.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// For clients that are no proxies.
+    /// The configuration for clients that are not proxies.
     #[prost(message, optional, tag = "19")]
     pub api_listener: Option<ApiListener>,
 }
@@ -42,146 +42,146 @@ pub struct ApiListener {
     pub api_listener: Option<Any>,
 }
 
-/// What becomes of a request.
+/// The processing of requests.
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpConnectionManager {
-    /// Where requests go.
+    /// The routes.
     #[prost(message, optional, tag = "4")]
     pub route_config: Option<RouteConfiguration>,
-    /// What they go through; the router is the last.
+    /// The filters, in their order; the router is the last.
     #[prost(message, repeated, tag = "5")]
     pub http_filters: Vec<HttpFilter>,
 }
 
-/// What a request goes through.
+/// A filter.
 #[derive(Clone, PartialEq, Message)]
 pub struct HttpFilter {
-    /// Any.
+    /// The filter's name, any text.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// What it is, by its type.
+    /// The filter's configuration, whose type determines the filter.
     #[prost(message, optional, tag = "4")]
     pub typed_config: Option<Any>,
 }
 
-/// Where requests go.
+/// The routes of requests.
 #[derive(Clone, PartialEq, Message)]
 pub struct RouteConfiguration {
-    /// Its name.
+    /// The configuration's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// By domain.
+    /// The routes, by domain.
     #[prost(message, repeated, tag = "2")]
     pub virtual_hosts: Vec<VirtualHost>,
 }
 
-/// Where requests for some domains go.
+/// The routes for some domains.
 #[derive(Clone, PartialEq, Message)]
 pub struct VirtualHost {
-    /// Its name.
+    /// The virtual host's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// `*` for all.
+    /// The domains; `*` for all.
     #[prost(string, repeated, tag = "2")]
     pub domains: Vec<String>,
-    /// The first that fits counts.
+    /// The routes; the first match applies.
     #[prost(message, repeated, tag = "3")]
     pub routes: Vec<Route>,
 }
 
-/// Where some requests go.
+/// A route.
 #[derive(Clone, PartialEq, Message)]
 pub struct Route {
-    /// Which ones.
+    /// The requests that it matches.
     #[prost(message, optional, tag = "1")]
     pub r#match: Option<RouteMatch>,
-    /// Where.
+    /// The destination.
     #[prost(message, optional, tag = "2")]
     pub route: Option<RouteAction>,
 }
 
-/// Which requests.
+/// A condition on requests.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct RouteMatch {
-    /// Those whose path begins so. It is said even where it is empty, which fits all.
+    /// The prefix of the path. It is encoded even if it is empty, which matches all.
     #[prost(string, optional, tag = "1")]
     pub prefix: Option<String>,
 }
 
-/// Where requests go.
+/// A destination.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct RouteAction {
-    /// To this cluster.
+    /// The cluster's name.
     #[prost(string, tag = "1")]
     pub cluster: String,
 }
 
-/// How endpoints are found and chosen, and where load is reported.
+/// The discovery and selection of endpoints, and the destination of load reports.
 #[derive(Clone, PartialEq, Message)]
 pub struct Cluster {
-    /// Its name.
+    /// The cluster's name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// How they are found: [`EDS`].
+    /// The kind of endpoint discovery: [`EDS`].
     #[prost(int32, tag = "2")]
     pub r#type: i32,
-    /// Where they are asked for.
+    /// The source of the endpoints.
     #[prost(message, optional, tag = "3")]
     pub eds_cluster_config: Option<EdsClusterConfig>,
-    /// How they are chosen; 0 is round robin within a locality, and localities by their weights.
+    /// The load balancing policy; 0 is round robin within a locality, with weighted localities.
     #[prost(int32, tag = "6")]
     pub lb_policy: i32,
-    /// How many requests a client may have at once; without it a client of gRPC takes 1024 (gRFC A32).
+    /// The maximum number of a client's requests in flight; a gRPC client defaults to 1024 (gRFC A32).
     #[prost(message, optional, tag = "10")]
     pub circuit_breakers: Option<CircuitBreakers>,
-    /// Where load is reported; nowhere without.
+    /// The destination of load reports; `None` disables them.
     #[prost(message, optional, tag = "42")]
     pub lrs_server: Option<ConfigSource>,
-    /// What of a server's own reports is passed on with it (gRFC A85).
+    /// The names of the servers' own metrics to include in load reports (gRFC A85).
     #[prost(string, repeated, tag = "57")]
     pub lrs_report_endpoint_metrics: Vec<String>,
 }
 
-/// `Cluster::type`: endpoints are a resource of their own.
+/// The value of `Cluster::type` for endpoints that are resources of their own.
 pub const EDS: i32 = 3;
 
-/// Where endpoints are asked for.
+/// The source of a cluster's endpoints.
 #[derive(Clone, PartialEq, Message)]
 pub struct EdsClusterConfig {
-    /// Whom.
+    /// The server to ask.
     #[prost(message, optional, tag = "1")]
     pub eds_config: Option<ConfigSource>,
-    /// By what name.
+    /// The name of the endpoint resource.
     #[prost(string, tag = "2")]
     pub service_name: String,
 }
 
-/// Who says something; one of these.
+/// A source of configuration; exactly one of the first two fields is set.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct ConfigSource {
-    /// The stream by which everything is asked for.
+    /// The aggregated discovery stream.
     #[prost(message, optional, tag = "3")]
     pub ads: Option<Empty>,
-    /// The server that said this.
+    /// The server that sent this message.
     #[prost(message, optional, tag = "5")]
     pub this: Option<Empty>,
-    /// 2 for version 3 of xDS.
+    /// The version of xDS; 2 for version 3.
     #[prost(int32, tag = "6")]
     pub resource_api_version: i32,
 }
 
-/// Most of something.
+/// Limits of a cluster.
 #[derive(Clone, PartialEq, Message)]
 pub struct CircuitBreakers {
-    /// By priority.
+    /// The limits, by priority.
     #[prost(message, repeated, tag = "1")]
     pub thresholds: Vec<Thresholds>,
 }
 
-/// Most of something, of the default priority.
+/// The limits for the default priority.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Thresholds {
-    /// Requests of a client at once.
+    /// The maximum number of a client's requests in flight.
     #[prost(message, optional, tag = "4")]
     pub max_requests: Option<UInt32>,
 }
@@ -192,43 +192,44 @@ pub struct ClusterLoadAssignment {
     /// The cluster's name.
     #[prost(string, tag = "1")]
     pub cluster_name: String,
-    /// By locality.
+    /// The endpoints, by locality.
     #[prost(message, repeated, tag = "2")]
     pub endpoints: Vec<LocalityEndpoints>,
 }
 
-/// Endpoints at one place (`LocalityLbEndpoints`).
+/// The endpoints of one locality (`LocalityLbEndpoints`).
 #[derive(Clone, PartialEq, Message)]
 pub struct LocalityEndpoints {
-    /// Which one.
+    /// The locality.
     #[prost(message, optional, tag = "1")]
     pub locality: Option<Locality>,
     /// The endpoints.
     #[prost(message, repeated, tag = "2")]
     pub lb_endpoints: Vec<LbEndpoint>,
-    /// How often it is chosen, relative to the others; nothing is sent there without. All together must fit into 32 bits.
+    /// The locality's relative weight; a locality without one receives no requests. The sum must fit into 32
+    /// bits.
     #[prost(message, optional, tag = "3")]
     pub load_balancing_weight: Option<UInt32>,
 }
 
-/// An endpoint and how it is.
+/// An endpoint and its health.
 #[derive(Clone, PartialEq, Message)]
 pub struct LbEndpoint {
-    /// Where it is.
+    /// The endpoint.
     #[prost(message, optional, tag = "1")]
     pub endpoint: Option<Endpoint>,
-    /// [`HEALTHY`], or 0 where that is not known.
+    /// [`HEALTHY`], or 0 if the health is unknown.
     #[prost(int32, tag = "2")]
     pub health_status: i32,
 }
 
-/// [`LbEndpoint::health_status`]: it may be used.
+/// The value of [`LbEndpoint::health_status`] for a usable endpoint.
 pub const HEALTHY: i32 = 1;
 
-/// Where an endpoint is.
+/// An endpoint.
 #[derive(Clone, PartialEq, Message)]
 pub struct Endpoint {
-    /// Its address.
+    /// The endpoint's address.
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
 }
@@ -236,18 +237,18 @@ pub struct Endpoint {
 /// An address.
 #[derive(Clone, PartialEq, Message)]
 pub struct Address {
-    /// Of a socket.
+    /// The socket's address.
     #[prost(message, optional, tag = "1")]
     pub socket_address: Option<SocketAddress>,
 }
 
-/// Of a TCP socket.
+/// The address of a TCP socket.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct SocketAddress {
-    /// An IP address.
+    /// The IP address.
     #[prost(string, tag = "2")]
     pub address: String,
-    /// 1 to 65535.
+    /// The port, 1 to 65535.
     #[prost(uint32, tag = "3")]
     pub port_value: u32,
 }

@@ -1,4 +1,4 @@
-//! Values of cookies as clients send them: what is accepted was signed with the key, byte for byte.
+//! Cookie values as clients send them: an accepted value was signed with the key, byte for byte.
 
 use std::sync::LazyLock;
 
@@ -10,10 +10,10 @@ use super::fields::show;
 static SIGNER: LazyLock<Signer> = LazyLock::new(|| Signer::new(b"key of the corpus"));
 static OTHER: LazyLock<Signer> = LazyLock::new(|| Signer::new(b"another key"));
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let signer = &*SIGNER;
-    // In a head it is found as it is, where nothing in it ends it.
+    // A head that contains the value unchanged returns it, unless the value contains a terminator.
     if !input.iter().any(|byte| b";\r\n".contains(byte)) && input.trim_ascii() == input {
         let head = [b"GET / HTTP/1.1\r\nCookie: a=b; sid=", input, b"; c=d\r\n\r\n"].concat();
         assert_eq!(cookies_of_head(&head, "sid").next(), Some(input), "{}", show(input));

@@ -1,26 +1,26 @@
-//! A chunked body, of a request and of an answer: it ends where a plain recursive reader says it ends, with
-//! the same content, however it is cut. What is passed on of it is the body of a request, with the same
-//! content and no trailer that means something only in a head.
+//! A chunked body of a request and of a response. It ends where a plain recursive parser ends it, with the
+//! same content, in whatever pieces it arrives. The forwarded bytes are the body of a request. They have the
+//! same content and no trailer that is valid in a head only.
 
 use plimsoll_wire::http1::{Body, Chunked, Piece, Trailers, may_trail};
 
 use super::fields::show;
 use super::{Verdict, cuts};
 
-/// Below the limits on extensions and trailers, which have tests of their own.
+/// The maximum length, below the limits on extensions and trailers, which have tests of their own.
 const LONGEST: usize = 8192;
 
-/// What came of a body.
+/// The result of parsing a body.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
-    /// So many bytes belong to it.
+    /// The body is complete, with this length.
     Whole(usize),
-    /// More has to come.
+    /// The body is incomplete.
     Partial,
     Bad,
 }
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(LONGEST)];
     obeys(input, Chunked::of_answer());
@@ -31,7 +31,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// The same of a body that is read by `chunked`.
+/// Checks the law for a body with the parser `chunked`.
 fn obeys(input: &[u8], chunked: Chunked) -> End {
     let shown = || show(input);
     let (plain, content) = read(input, chunked == Chunked::of_answer());
@@ -60,7 +60,7 @@ fn obeys(input: &[u8], chunked: Chunked) -> End {
     whole.0
 }
 
-/// [`Trailers::pass`], at most `stride` bytes at a time: all that goes on.
+/// Returns all bytes that [`Trailers::pass`] forwards, for input of at most `stride` bytes at a time.
 fn pass(chunked: Chunked, input: &[u8], stride: usize) -> Vec<u8> {
     let (mut trailers, mut body, mut out) = (Trailers::default(), Body::Chunked(chunked), Vec::new());
     for piece in input.chunks(stride) {
@@ -73,7 +73,7 @@ fn pass(chunked: Chunked, input: &[u8], stride: usize) -> Vec<u8> {
     out
 }
 
-/// The names of the trailers of a body that is good.
+/// Returns the names of the trailers of a valid body.
 fn trailers(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut chunked = Chunked::new();
     let mut section: &[u8] = b"";
@@ -88,7 +88,7 @@ fn trailers(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.filter_map(|line| Some(&line[..line.iter().position(|byte| *byte == b':')?]))
 }
 
-/// [`Body::feed`], in pieces that end at `ends`.
+/// Calls [`Body::feed`] with pieces that end at `ends`.
 fn feed(chunked: Chunked, input: &[u8], ends: &[usize]) -> End {
     let mut body = Body::Chunked(chunked);
     let mut taken = 0;
@@ -108,7 +108,7 @@ fn feed(chunked: Chunked, input: &[u8], ends: &[usize]) -> End {
     End::Partial
 }
 
-/// [`Chunked::step`], at most `stride` bytes at a time: how it ended, and the content so far.
+/// Calls [`Chunked::step`] with at most `stride` bytes at a time. Returns the result and the content so far.
 fn step(mut chunked: Chunked, input: &[u8], stride: usize) -> (End, Vec<u8>) {
     let (mut taken, mut content) = (0, Vec::new());
     while taken < input.len() {
@@ -130,9 +130,9 @@ fn step(mut chunked: Chunked, input: &[u8], stride: usize) -> (End, Vec<u8>) {
     (End::Partial, content)
 }
 
-/// The grammar of RFC 9112 section 7.1 as it stands there: how it ends, and the content up to there. White
-/// space stands before an extension, and if `lenient` after every size and before the colons of trailers;
-/// nowhere else.
+/// Implements the grammar of RFC 9112 section 7.1 literally. Returns the result, and the content up to there.
+/// White space is valid before an extension and, if `lenient`, after every size and before the colons of
+/// trailers; nowhere else.
 fn read(input: &[u8], lenient: bool) -> (End, Vec<u8>) {
     let mut rest = Rest(input);
     let mut content = Vec::new();
@@ -146,7 +146,7 @@ fn read(input: &[u8], lenient: bool) -> (End, Vec<u8>) {
 fn body(rest: &mut Rest<'_>, lenient: bool, content: &mut Vec<u8>) -> Result<(), End> {
     loop {
         let digits = rest.run(|byte| byte.is_ascii_hexdigit());
-        // Fifteen digits are four thousand times the disks of this world.
+        // Fifteen digits exceed any storage.
         if digits.len() > 15 {
             return Err(End::Bad);
         }
@@ -196,7 +196,7 @@ fn is_white(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// What is still to be read.
+/// The unread rest.
 struct Rest<'b>(&'b [u8]);
 
 impl<'b> Rest<'b> {
@@ -204,7 +204,7 @@ impl<'b> Rest<'b> {
         self.0.first().copied().ok_or(End::Partial)
     }
 
-    /// Takes all bytes that `are`.
+    /// Consumes all leading bytes for which `are` returns `true`.
     fn run(&mut self, are: impl Fn(u8) -> bool) -> &'b [u8] {
         let len = self.0.iter().position(|byte| !are(*byte)).unwrap_or(self.0.len());
         let (run, rest) = self.0.split_at(len);

@@ -1,6 +1,6 @@
-//! Answers of etcd: a message that can be read means the same after it is written and read again, and takes
-//! no more than a small multiple of the bytes that were sent. Two answers, one behind the other, are their
-//! lists joined, as protobuf has it.
+//! Responses of etcd. A message that can be decoded stays the same after encoding and decoding, and its size
+//! is a small multiple of the received bytes. Two concatenated responses decode to their joined lists, as in
+//! protobuf.
 
 use plimsoll_wire::etcd::{
     Authenticated, Done, Granted, KeptAlive, Message, Nothing, Ranged, WatchResponse, end_of,
@@ -9,7 +9,7 @@ use plimsoll_wire::etcd::{
 use super::Verdict;
 use super::fields::show;
 
-/// Panics if the law does not hold. Accepts what answers a read of keys or tells of changes.
+/// Checks the law; panics if it is broken. Accepts responses to reads of keys, and reports of changes.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let (ranged, told) = (again::<Ranged>(input), again::<WatchResponse>(input));
     again::<Done>(input);
@@ -42,11 +42,11 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// Reads a message, writes it, and reads it again.
+/// Decodes a message, encodes it, and decodes it again.
 fn again<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
     let written = message.encode_to_vec();
-    // A negative number of 32 bits may come in 5 bytes and goes in 10.
+    // A negative 32-bit number may arrive in 5 bytes and is encoded in 10.
     assert!(written.len() <= 2 * bytes.len(), "{} bytes for {}", written.len(), show(bytes));
     let read = M::decode(&written[..]).unwrap_or_else(|error| panic!("{error}: {}", show(bytes)));
     assert_eq!(read, message, "{}", show(bytes));

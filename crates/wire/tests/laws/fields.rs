@@ -1,11 +1,11 @@
-//! Fields of a head as a second, independent reader sees them, and what a relay owes them.
+//! The fields of a head as a second, independent parser reads them, and the rules for a relay.
 
 use httparse::{EMPTY_HEADER, Header, Status};
 
-/// Enough for [`plimsoll_wire::http1::MAX_FIELDS`] and what a relay adds.
+/// The maximum number of fields: [`plimsoll_wire::http1::MAX_FIELDS`] and those that a relay adds.
 const MOST: usize = 160;
 
-/// Name in lower case, and value.
+/// A name in lower case, and a value.
 pub(super) type Field = (String, Vec<u8>);
 
 /// A head as `httparse` reads it.
@@ -13,13 +13,13 @@ pub(super) type Field = (String, Vec<u8>);
 pub(super) struct Read {
     /// Method and target, or status.
     pub(super) start: (String, String),
-    /// Minor version.
+    /// The minor version.
     pub(super) minor: u8,
     pub(super) len: usize,
     pub(super) fields: Vec<Field>,
 }
 
-/// Reads a request head that this crate accepted.
+/// Parses a request head that this crate accepted.
 pub(super) fn of_request(head: &[u8]) -> Read {
     let mut headers = [EMPTY_HEADER; MOST];
     let mut request = httparse::Request::new(&mut headers);
@@ -28,7 +28,7 @@ pub(super) fn of_request(head: &[u8]) -> Read {
     Read { start, minor: request.version.unwrap_or(9), len, fields: owned(request.headers) }
 }
 
-/// Reads an answer head that this crate accepted.
+/// Parses a response head that this crate accepted.
 pub(super) fn of_response(head: &[u8]) -> Read {
     let mut headers = [EMPTY_HEADER; MOST];
     let mut response = httparse::Response::new(&mut headers);
@@ -47,21 +47,21 @@ fn whole(status: httparse::Result<usize>, head: &[u8]) -> usize {
 }
 
 fn owned(headers: &[Header<'_>]) -> Vec<Field> {
-    // `close` is an option of `Connection` and never a field: whether one of that name is passed on is all the same.
+    // `close` is an option of `Connection` and never a field. A field with this name may be forwarded or not.
     let fields = headers.iter().map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec()));
     fields.filter(|(name, _)| name != "close").collect()
 }
 
 impl Read {
-    /// All values of a field.
+    /// Returns all values of a field.
     pub(super) fn values(&self, name: &str) -> Vec<&[u8]> {
         self.fields.iter().filter(|(found, _)| found == name).map(|(_, value)| &value[..]).collect()
     }
 
-    /// Fields that must not go further than this hop: the known ones, and those that `Connection` names.
+    /// Returns the fields that must not pass this hop: the known ones, and those that `Connection` names.
     pub(super) fn hop_by_hop(&self, known: &[&str]) -> Vec<String> {
-        // Without these the message would mean something else at the next hop, or come from somebody else: whatever
-        // `Connection` says, they stay.
+        // Without these the message would change its meaning at the next hop, or its origin. They stay even
+        // if `Connection` names them.
         const VITAL: [&str; 8] = [
             "host",
             "content-length",
@@ -80,13 +80,13 @@ impl Read {
             .collect()
     }
 
-    /// The fields that are not called any of `names`.
+    /// Returns the fields whose names are not in `names`.
     pub(super) fn without(&self, names: &[String]) -> Vec<Field> {
         self.fields.iter().filter(|(name, _)| !names.contains(name)).cloned().collect()
     }
 }
 
-/// Bytes for a person.
+/// Formats bytes for people.
 pub(super) fn show(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }

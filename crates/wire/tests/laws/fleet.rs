@@ -1,5 +1,5 @@
-//! What balancers that act together tell one another, behind a tag that is right: it is read without panic, says one thing only, and
-//! is bounded.
+//! Datagrams between the balancers of a fleet, with a valid tag: decoding does not panic, has a single
+//! result, and is bounded.
 
 use plimsoll_brain::fleet::{MOST, WORDS};
 use plimsoll_wire::fleet::{Datagram, LONGEST_NAME, MOST_SAID, Says};
@@ -9,7 +9,7 @@ use super::Verdict;
 use super::fields::show;
 use super::rfs::keys;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let mut sealed = input.to_vec();
     keys().seal(0, &mut sealed);
@@ -24,7 +24,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     };
     let mut again = b"before".to_vec();
     let written = datagram.encode(&keys(), &mut again);
-    // What is longer than we would write it can be read all the same.
+    // Reports that are longer than the encoder permits can still be decoded.
     let writable = match &datagram.says {
         Says::Membership(said) => said.len() <= MOST_SAID,
         Says::Report { name, report } => {

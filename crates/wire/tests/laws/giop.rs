@@ -1,5 +1,5 @@
-//! A stream of GIOP messages: cut the same however it comes, and a request keeps what it says, and how its body is
-//! aligned, when it is given another id and another object.
+//! A stream of GIOP messages. It is split the same way in whatever pieces it arrives. A request with another
+//! ID and another object keeps its contents and the alignment of its body.
 
 use plimsoll_wire::giop::{
     Assembler, BadGiop, CODE_SETS, Content, Context, Cut, Header, Kind, Limits, Message, Request, Target,
@@ -9,10 +9,10 @@ use plimsoll_wire::giop::{
 use super::fields::show;
 use super::{Verdict, cuts};
 
-/// Longest message.
+/// The maximum length of a message.
 const MOST: usize = 64 * 1024;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let whole = cut(input, MOST);
     for at in cuts(input) {
@@ -25,7 +25,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             }
             early => assert_eq!(early, whole, "said after {at} bytes of {}", show(input)),
         }
-        // The beginning of a message says nothing else than the whole of it.
+        // The beginning of a message has no other contents than the whole.
         match (Message::parse(&input[..at]), Message::parse(input)) {
             (Ok(early), Ok(late)) => assert_eq!(early.id(), late.id(), "{} at {at}", show(input)),
             (Err(BadGiop::Truncated), _) => {}
@@ -104,7 +104,7 @@ fn rewritten(message: &[u8], header: &Header, request: &Request<'_>, key: &[u8])
     }
 }
 
-/// Split and put together, it is what it was.
+/// Fragmented and reassembled, a message is unchanged.
 fn in_pieces(message: &[u8], parsed: &Message<'_>) {
     let mut pieces = Vec::new();
     split(message, 64, &mut pieces).expect("it was read");

@@ -1,12 +1,12 @@
-//! References to objects, as text or as the bytes of an encapsulation: what is understood is written so that it is
-//! understood again, byte for byte the same where bytes are what it is made of.
+//! References to objects, as text or as the bytes of an encapsulation. A valid reference survives writing and
+//! parsing; one that consists of bytes stays the same byte for byte.
 
 use plimsoll_wire::giop::{Corbaloc, Corbaname, Ior, Order, Reader};
 
 use super::Verdict;
 use super::fields::show;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     if let Ok(text) = std::str::from_utf8(input) {
         if let Ok(ior) = text.parse::<Ior>() {

@@ -1,11 +1,11 @@
-//! A load report: told whole or not at all, within its limits, and what it says survives being written as text.
+//! A load report: accepted as a whole or rejected, within its limits; its metrics survive the text form.
 
 use plimsoll_wire::orca::{self, FIELDS, Kind, MAX_LEN, MAX_METRICS, MAX_NAME, Metric};
 
 use super::Verdict;
 use super::fields::show;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(MAX_LEN + 64)];
     obeys(input, |value, each| orca::read_bin(value, each));

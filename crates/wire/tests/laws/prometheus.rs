@@ -1,11 +1,11 @@
-//! A page of metrics: each line is read for itself, whatever stands beside it, and a sample written as it was read
-//! is read as the same.
+//! A page of metrics: each line is parsed independently of the others, and a sample survives writing and
+//! parsing.
 
 use plimsoll_wire::prometheus::{Sample, is_name, samples};
 
 use super::Verdict;
 
-/// Panics if the law does not hold. Partial is a page of which only a part can be read.
+/// Checks the law; panics if it is broken. A page with invalid lines is partial.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let Ok(page) = std::str::from_utf8(input) else { return Verdict::Refused };
     let whole: Vec<Sample<'_>> = samples(page).collect();
@@ -31,7 +31,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// Not a number is the same as not a number.
+/// Compares samples, with NaN equal to NaN.
 fn same(one: &Sample<'_>, other: &Sample<'_>) -> bool {
     let value = one.value.to_bits() == other.value.to_bits() || (one.value.is_nan() && other.value.is_nan());
     (one.name, one.labels) == (other.name, other.labels) && value

@@ -1,5 +1,5 @@
-//! A PROXY protocol header: the same however it is cut, never longer than it may be, and what it says survives
-//! being written in either version.
+//! A PROXY protocol header: the same in whatever pieces it arrives, never longer than its limit. Its
+//! addresses survive both versions.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use plimsoll_wire::proxy_protocol::{Addresses, BadHeader, Header, MAX_V1, MAX_V2
 use super::fields::show;
 use super::{Verdict, cuts};
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(MAX_V2 + 64)];
     let whole = parse(input);
@@ -18,7 +18,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             early => assert_eq!(early, whole, "said after {cut} bytes of {}", show(input)),
         }
     }
-    // Whatever they are, they can be said; and what follows a header is not its business.
+    // All addresses can be written, and the bytes after a header have no influence.
     survives(&invented(input), input);
     match whole {
         Ok(None) => {
@@ -41,7 +41,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// Written and read again, the addresses are the same.
+/// The addresses survive writing and parsing.
 fn survives(addresses: &Addresses, after: &[u8]) {
     for version in [Version::V1, Version::V2] {
         let mut out = Vec::new();
@@ -60,7 +60,7 @@ fn survives(addresses: &Addresses, after: &[u8]) {
     }
 }
 
-/// Addresses out of any bytes.
+/// Builds addresses from any bytes.
 fn invented(input: &[u8]) -> Addresses {
     let mut bytes = [0; 37];
     let len = input.len().min(bytes.len());

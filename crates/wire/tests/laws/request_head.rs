@@ -1,5 +1,6 @@
-//! A request head: the same however it is cut; what is accepted, another parser reads in the same way; what is
-//! written for the next hop parses again, means the same, and carries nothing that was for this hop.
+//! A request head. It is parsed the same in whatever pieces it arrives, and another parser reads an accepted
+//! head the same way. The head for the next hop parses again, has the same meaning, and contains no fields of
+//! this hop.
 
 use plimsoll_wire::http1::{
     self, Body, Forwarded, Forwarding, MAX_FIELDS, Marks, Method, Refusal, Request, Unread,
@@ -8,13 +9,13 @@ use plimsoll_wire::http1::{
 use super::fields::{Field, Read, of_request, show};
 use super::{Verdict, cuts};
 
-/// Most bytes of a head here: small, so that the limit itself is met.
+/// The maximum length of a head here: small, so that inputs reach the limit.
 const MAX_HEAD: usize = 4096;
 const HOP: [&str; 6] = ["connection", "keep-alive", "proxy-connection", "te", "upgrade", "http2-settings"];
 const FORWARDING: [&str; 4] = ["forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
 const UNDERSCORES: [&str; 2] = ["content_length", "transfer_encoding"];
 
-/// What a relay does with a request; all of it.
+/// All properties of a request that matter to a relay.
 #[derive(Debug, PartialEq)]
 struct Meaning {
     method_name: Vec<u8>,
@@ -29,7 +30,7 @@ struct Meaning {
     len: usize,
 }
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(MAX_HEAD + 64)];
     let whole = read(input);
@@ -62,7 +63,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// The same head of HTTP/1.1, if its version is above: the other parser knows none of these.
+/// Returns the same head with HTTP/1.1 if its version is above: the other parser rejects those.
 fn plain_version(head: &[u8]) -> Vec<u8> {
     let mut head = head.to_vec();
     let line = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or_default();
@@ -73,7 +74,7 @@ fn plain_version(head: &[u8]) -> Vec<u8> {
     head
 }
 
-/// `None` if more has to come.
+/// Parses a head; `None` if it is incomplete.
 fn read(input: &[u8]) -> Option<Result<Meaning, Refusal>> {
     let mut marks = Marks::new();
     match http1::request(input, MAX_HEAD, &mut marks) {
@@ -98,7 +99,7 @@ fn meaning(request: &Request<'_, '_>) -> Meaning {
     }
 }
 
-/// The other parser sees the same request, and nothing in it that could be read in two ways.
+/// Checks that the other parser sees the same request, without ambiguity.
 fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
     let shown = show(head);
     assert_eq!(second.len, request.len, "{shown}");
@@ -130,17 +131,17 @@ fn agrees(request: &Request<'_, '_>, second: &Read, head: &[u8]) {
     if origin_form {
         assert_eq!(request.host, hosts.first().copied().unwrap_or_default(), "{shown}");
     }
-    // Must not panic, whatever the name.
+    // Must not panic for any name.
     let _ = (request.field("cookie"), request.field(""), request.cookie("id"), request.cookie(""));
 }
 
-/// What is written for the next hop.
+/// Checks the head for the next hop.
 fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_>) {
     let mut out = Vec::new();
     request.write(forwarding, &mut out);
     let shown = show(&out);
     let second = of_request(&out);
-    // HTTP/1.1 without a Host would be refused by the next hop.
+    // The next hop would reject HTTP/1.1 without a Host.
     let http10 = request.http10 && request.host.is_empty();
     assert_eq!((second.len, second.minor), (out.len(), u8::from(!http10)), "{shown}");
     let mut marks = Marks::new();
@@ -151,14 +152,14 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
                 target: [slash, request.target].concat(),
                 http10,
                 keep_alive: !http10,
-                // One hop's expectation is the next one's, even of a client that should not have any.
+                // The expectation is forwarded, even that of a client that should not send one.
                 expects_continue: !http10 && !first.values("expect").is_empty() && request.body != Body::Done,
                 len: out.len(),
                 ..meaning(request)
             };
             assert_eq!(meaning(&again), expected, "{shown}");
         }
-        // What is added may be one too many for ourselves.
+        // The added fields may exceed the limit on fields.
         Err(Unread::Bad(Refusal::HeadTooLarge)) if second.fields.len() > MAX_FIELDS => {}
         other => panic!("what was written is not read: {other:?}\n{shown}"),
     }
@@ -166,7 +167,7 @@ fn rewritten(request: &Request<'_, '_>, first: &Read, forwarding: &Forwarding<'_
     assert_eq!(second.fields, expected(request, first, forwarding, absolute), "{shown}");
 }
 
-/// All fields of the rewritten head, in their order.
+/// Returns all fields of the rewritten head, in their order.
 fn expected(
     request: &Request<'_, '_>,
     first: &Read,

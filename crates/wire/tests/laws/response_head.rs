@@ -1,17 +1,17 @@
-//! An answer head: the same however it is cut; what is accepted, another parser reads in the same way, also
-//! where white space before colons is left out; what is written for the client parses again, means the same,
-//! and carries nothing that was for this hop.
+//! A response head. It is parsed the same in whatever pieces it arrives. Another parser reads an accepted
+//! head the same way, even after white space before colons is removed. The head for the client parses again,
+//! has the same meaning, and contains no fields of this hop.
 
 use plimsoll_wire::http1::{self, BadResponse, Body, MAX_FIELDS, Marks, Response, Rewrite, Unread};
 
 use super::fields::{Field, Read, of_response, show};
 use super::{Verdict, cuts};
 
-/// Most bytes of a head here: small, so that the limit itself is met.
+/// The maximum length of a head here: small, so that inputs reach the limit.
 const MAX_HEAD: usize = 4096;
 const HOP: [&str; 4] = ["connection", "keep-alive", "proxy-connection", "upgrade"];
 
-/// What a relay does with an answer.
+/// The properties of a response that matter to a relay.
 #[derive(Debug, PartialEq)]
 struct Meaning {
     status: u16,
@@ -21,7 +21,7 @@ struct Meaning {
     interim: bool,
 }
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let input = &input[..input.len().min(MAX_HEAD + 64)];
     let mut verdict = Verdict::Refused;
@@ -63,7 +63,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     verdict
 }
 
-/// The same head of HTTP/1.1, if its version is above: the other parser knows none of these.
+/// Returns the same head with HTTP/1.1 if its version is above: the other parser rejects those.
 fn plain_version(head: &[u8]) -> Vec<u8> {
     let mut head = head.to_vec();
     if !head.starts_with(b"HTTP/1.0") {
@@ -72,7 +72,7 @@ fn plain_version(head: &[u8]) -> Vec<u8> {
     head
 }
 
-/// The same without white space before colons, if the answer is bad with it.
+/// Returns the head without white space before colons, if that white space makes it invalid.
 fn closed_up(input: &[u8], to_head: bool) -> Option<Vec<u8>> {
     match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
         Err(Unread::Bad(bad)) => http1::close_up(input, usize::MAX, bad).ok()?,
@@ -80,7 +80,7 @@ fn closed_up(input: &[u8], to_head: bool) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns whether an answer ends in white space that a colon may follow.
+/// Returns `true` if a response ends in white space that a colon may follow.
 fn waits(input: &[u8], to_head: bool) -> bool {
     match http1::response(input, MAX_HEAD, to_head, &mut Marks::new()) {
         Err(Unread::Bad(bad)) => http1::close_up(input, usize::MAX, bad) == Ok(None),
@@ -88,7 +88,7 @@ fn waits(input: &[u8], to_head: bool) -> bool {
     }
 }
 
-/// `None` if more has to come.
+/// Parses a head; `None` if it is incomplete.
 fn read(input: &[u8], to_head: bool) -> Option<Result<Meaning, BadResponse>> {
     let anew = closed_up(input, to_head);
     let input = anew.as_deref().unwrap_or(input);
@@ -105,7 +105,7 @@ fn meaning(response: &Response<'_, '_>) -> Meaning {
     Meaning { status, keep_alive, body, len, interim: response.interim() }
 }
 
-/// The other parser sees the same answer, and nothing in it that could be read in two ways.
+/// Checks that the other parser sees the same response, without ambiguity.
 fn agrees(response: &Response<'_, '_>, second: &Read, to_head: bool, head: &[u8]) {
     let shown = show(head);
     assert_eq!(second.len, response.len, "{shown}");
@@ -132,11 +132,11 @@ fn agrees(response: &Response<'_, '_>, second: &Read, to_head: bool, head: &[u8]
     };
     assert!(body, "{shown}");
     assert!(!(response.body == Body::UntilClose && response.keep_alive), "{shown}");
-    // Chunks in HTTP/1.0 are somebody's mistake: nothing after them is to be trusted (RFC 9112 section 6.1).
+    // Chunks in HTTP/1.0 are a mistake: the bytes after them are not trusted (RFC 9112 section 6.1).
     assert!(second.minor == 1 || codings.is_empty() || !response.keep_alive, "{shown}");
 }
 
-/// What is written for the client.
+/// Checks the head for the client.
 fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: Rewrite) {
     let mut out = Vec::new();
     response.write(rewrite, b"", &mut out);
@@ -146,7 +146,7 @@ fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: 
     let mut marks = Marks::new();
     let again = match http1::response(&out, out.len(), to_head, &mut marks) {
         Ok(again) => meaning(&again),
-        // What is added may be one too many for ourselves.
+        // The added fields may exceed the limit on fields.
         Err(_) if second.fields.len() > MAX_FIELDS => return,
         other => panic!("what was written is not read: {other:?}\n{shown}"),
     };
@@ -160,11 +160,11 @@ fn rewritten(response: &Response<'_, '_>, first: &Read, to_head: bool, rewrite: 
     assert_eq!(second.fields, expected(response, first, rewrite), "{shown}");
 }
 
-/// All fields of the rewritten head, in their order.
+/// Returns all fields of the rewritten head, in their order.
 fn expected(response: &Response<'_, '_>, first: &Read, rewrite: Rewrite) -> Vec<Field> {
     let field = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
     let mut gone = first.hop_by_hop(&HOP);
-    // Of an answer that cannot have a body nobody may say how long it is (RFC 9110 section 8.6, RFC 9112 section 6.1).
+    // A response without a body has no length fields (RFC 9110 section 8.6, RFC 9112 section 6.1).
     let never = matches!(response.status, 100..=199 | 204);
     if never {
         gone.push("content-length".to_owned());

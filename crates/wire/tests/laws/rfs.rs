@@ -1,5 +1,5 @@
-//! Datagrams of the lottery, before they are sealed: what is understood is written so that it is understood again, no
-//! longer than its kind may be, and no answer is longer than what it answers.
+//! Datagrams of the lottery before they are sealed. A valid datagram survives encoding and decoding, is
+//! within the limit of its kind, and no response is longer than its request.
 
 use plimsoll_wire::rfs::{
     Answer, Encode as _, Further, Gossip, HEADER, Key, Keys, Kind, LEAST_ROOM, LONGEST, Listed, Message,
@@ -9,10 +9,10 @@ use plimsoll_wire::rfs::{
 use super::Verdict;
 use super::fields::show;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let understood = read(input).is_ok() || gossip(input).is_some();
-    // What it would say if only its length were right: else hardly a change to a datagram would get further than that.
+    // The same input with a correct length: otherwise few mutations of a datagram would reach the decoder.
     let mut fitted = input.to_vec();
     if let (Some(length), Ok(len)) = (fitted.get_mut(6..8), u16::try_from(input.len() + TRAILER)) {
         length.copy_from_slice(&len.to_be_bytes());
@@ -28,7 +28,7 @@ pub(super) fn keys() -> Keys {
     Keys::new(Key::new(7, &std::array::from_fn(|at| at as u8)))
 }
 
-/// What these bytes say when they are sealed.
+/// Decodes these bytes after sealing them.
 fn read(bytes: &[u8]) -> Result<Message, Refused> {
     let mut datagram = bytes.to_vec();
     keys().seal(0, &mut datagram);
@@ -37,14 +37,14 @@ fn read(bytes: &[u8]) -> Result<Message, Refused> {
     opened.message()
 }
 
-/// What these bytes say to daemons of who is there, when they are sealed.
+/// Decodes these bytes as gossip after sealing them.
 fn gossip(bytes: &[u8]) -> Option<Gossip> {
     let mut datagram = bytes.to_vec();
     keys().seal(0, &mut datagram);
     keys().open(&datagram).ok()?.gossip().ok()?
 }
 
-/// What daemons say of who is there is written as it was read.
+/// Checks that gossip is encoded as it was decoded.
 fn gossiped(input: &[u8]) {
     let Some(first) = gossip(input) else { return };
     let mut out = Vec::new();
@@ -62,7 +62,7 @@ fn survives(message: &Message, input: &[u8]) {
             assert_eq!(usize::from(request.room), input.len() + TRAILER);
             answered(request, input);
         }
-        // It was read as one that is answered no more; to be written as it came it needs the room that it had.
+        // Decoding leaves no room for a response; encoding the same bytes needs the original room.
         Message::Answer(answer) => answer.room = LONGEST as u16,
         Message::Table(table) => {
             let members: usize = table.members.iter().map(Listed::bytes).sum();
@@ -82,7 +82,7 @@ fn survives(message: &Message, input: &[u8]) {
     assert_eq!(&again, message, "{}", show(input));
 }
 
-/// An answer to it, with as much as fits and with more.
+/// Checks responses to a request, with as much information as fits and with more.
 fn answered(request: &Request, input: &[u8]) {
     let endpoint = ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 80).into();
     let info: Vec<u8> = request.info.iter().copied().take(usize::from(request.room) - 75).collect();

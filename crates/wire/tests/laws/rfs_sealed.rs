@@ -1,4 +1,5 @@
-//! Datagrams as they come from the network: only who has the key makes one that opens, and what opens is what was sealed.
+//! Datagrams as received: only a holder of the key can create one that opens, and its contents are those that
+//! were sealed.
 
 use plimsoll_wire::rfs::{HEADER, Key, Keys, LONGEST_REPORT, Refused, TRAILER};
 
@@ -6,7 +7,7 @@ use super::fields::show;
 use super::rfs::keys;
 use super::{Verdict, rfs};
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let opened = keys().open(input);
     let sized = (HEADER + TRAILER..=LONGEST_REPORT).contains(&input.len());
@@ -19,7 +20,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
             if opened.message().is_ok() { Verdict::Accepted } else { Verdict::Refused }
         }
         Err(_) => {
-            // Whatever it is, it can be sealed; what is behind the tag is the other law's business.
+            // Any bytes can be sealed; the other law covers the contents.
             let mut sealed = b"before".to_vec();
             sealed.extend_from_slice(&input[..input.len().min(LONGEST_REPORT - TRAILER)]);
             keys().seal(6, &mut sealed);
@@ -34,11 +35,11 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// Nothing of a datagram that opens can be changed, left out or added, and no other key opens it.
+/// Checks that any change to a datagram, and any other key, prevents it from opening.
 fn guarded(datagram: &[u8]) {
     let shut = |datagram: &[u8]| keys().open(datagram).map(|opened| opened.bytes().len()).err();
     let len = datagram.len();
-    // A few places, different ones for each datagram, and the two ends of the trailer's parts.
+    // A sample that differs for each datagram, and both ends of the trailer's parts.
     let spread = usize::from(datagram[len - 1]);
     for at in [0, spread % len, spread * 7 % len, len / 2, len - 21, len - 20, len - 17, len - 16, len - 1] {
         let mut changed = datagram.to_vec();

@@ -1,4 +1,5 @@
-//! The trace that a head belongs to: what is read is written the same, and a head that is given another belongs to that one.
+//! The trace of a head: a parsed value is written unchanged, and a head with a replaced trace belongs to the
+//! new one.
 
 use plimsoll_wire::http1::{Marks, Unread, request};
 use plimsoll_wire::trace_context::{TraceParent, of_head, replace, set_span, state_of_head};
@@ -6,7 +7,7 @@ use plimsoll_wire::trace_context::{TraceParent, of_head, replace, set_span, stat
 use super::Verdict;
 use super::fields::show;
 
-/// Panics if the law does not hold. `input` is a head, or the value of a field.
+/// Checks the law; panics if it is broken. `input` is a head, or the value of a field.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     if let Some(read) = TraceParent::read(input) {
         let again = TraceParent::read(read.text().as_bytes());
@@ -19,7 +20,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
         Err(Unread::Partial) => return Verdict::Partial,
         Err(_) => return Verdict::Refused,
     };
-    // Empty lines before the request line are not passed on.
+    // Empty lines before the request line are not forwarded.
     let start = input.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
     let (head, rest) = (&input[start..len], &input[len..]);
     let (before, state) = (of_head(head), state_of_head(head));
@@ -38,7 +39,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     assert_eq!(of_head(&given), Some(TraceParent { span: [3; 8], ..parent }), "{}", show(input));
     let mut again = Marks::new();
     let read = request(&given, 131_072, &mut again);
-    // One more field than there were may be one too many.
+    // The additional field may exceed the limit on fields.
     assert!(!matches!(read, Err(Unread::Partial)), "{}", show(&given));
     Verdict::Accepted
 }

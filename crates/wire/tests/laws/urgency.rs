@@ -1,14 +1,14 @@
-//! The urgency of a request: from 0 to 7 or none; the last one said holds; the same in a head as alone, and
-//! nothing beside the field is taken for it.
+//! The urgency of a request: 0 to 7 or none, and the last valid one counts. A head yields the same urgency as
+//! the field alone, and no other part of the head counts.
 
 use plimsoll_wire::priority::{of_head, urgency};
 
 use super::Verdict;
 use super::fields::show;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
-    // Of a head that nobody has judged before.
+    // A head that has not been validated.
     assert!(of_head(input, "priority").is_none_or(|urgency| urgency <= 7), "{}", show(input));
     let said = urgency(input);
     if let Some(number) = said {
@@ -16,7 +16,7 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
         assert_eq!(urgency(format!("u={number}").as_bytes()), said, "written and read again");
         assert_eq!(urgency(format!("{number}").as_bytes()), said, "alone");
     }
-    // What is said later holds, and what says nothing takes nothing back.
+    // Later urgencies count, and later invalid values change nothing.
     assert_eq!(urgency(&[input, b", u=3"].concat()), Some(3), "{}", show(input));
     for none in [&b""[..], b"u=8", b"u=-1", b"u=03", b"i", b"u"] {
         assert_eq!(urgency(&[input, b",", none].concat()), said, "{}", show(input));

@@ -1,14 +1,14 @@
-//! What a client of xDS says: the same messages wherever the bytes are cut, and each is the same when it has been written and read again.
+//! The messages of an xDS client: the same for any cut of the bytes, and unchanged by encoding and decoding.
 
 use plimsoll_wire::xds::{Bad, DiscoveryRequest, Frames, LoadStatsRequest, Message, frame};
 
 use super::fields::show;
 use super::{Verdict, cuts};
 
-/// Bytes of a message, at most.
+/// The maximum length of a message, in bytes.
 const MOST: usize = 4096;
 
-/// Panics if the law does not hold.
+/// Checks the law; panics if it is broken.
 pub(crate) fn check(input: &[u8]) -> Verdict {
     let (whole, left) = match messages([input, b""]) {
         Ok(found) => found,
@@ -36,12 +36,12 @@ pub(crate) fn check(input: &[u8]) -> Verdict {
     }
 }
 
-/// Where to cut: long inputs here and there.
+/// Returns the offsets at which to cut, a sample for long inputs.
 fn some(input: &[u8]) -> impl Iterator<Item = usize> {
     cuts(input).step_by(if input.len() > 128 { 7 } else { 1 })
 }
 
-/// The messages, and whether something is left.
+/// Returns the messages, and whether bytes are left.
 fn messages(pieces: [&[u8]; 2]) -> Result<(Vec<Vec<u8>>, bool), Bad> {
     let mut frames = Frames::new(MOST);
     let mut found = Vec::new();
@@ -55,12 +55,12 @@ fn messages(pieces: [&[u8]; 2]) -> Result<(Vec<Vec<u8>>, bool), Bad> {
     Ok((found, !frames.is_empty()))
 }
 
-/// Is it one of this type?
+/// Returns `true` if the bytes are a message of this type.
 fn again<M: Message + Default>(bytes: &[u8]) -> bool {
     let Ok(message) = M::decode(bytes) else { return false };
     let written = message.encode_to_vec();
     let read = M::decode(&written[..]).unwrap_or_else(|error| panic!("{error}: {}", show(bytes)));
-    // Not by comparing them: a number that is none is not itself.
+    // The encodings are compared, not the messages: NaN is not equal to itself.
     assert_eq!(read.encode_to_vec(), written, "{}", show(bytes));
     let framed = frame(&message);
     assert_eq!((framed[0], &framed[5..]), (0, &written[..]), "{}", show(bytes));

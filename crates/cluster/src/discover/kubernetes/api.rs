@@ -1,7 +1,8 @@
-//! Questions to the API of Kubernetes: a list of slices, page by page, and a watch of them, a line of JSON for each event.
+//! Requests to the Kubernetes API: a list of slices, page by page, and a watch of them, one line of JSON per
+//! event.
 //!
-//! With a service account its token is read for each question, as the cluster renews it in place. A kubeconfig is read when the API is
-//! opened, and its programs are run then.
+//! The token of a service account is read for each request, as the cluster renews it in place. A kubeconfig
+//! is read when the API is opened, and its programs run then.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -28,31 +29,32 @@ use crate::discover::MOST;
 use crate::discover::look_up::too_many;
 use crate::scaler::refusal;
 
-/// The slices of a service have this label, and its name there.
+/// The label of a service's slices, with the service's name.
 const LABEL: &str = "kubernetes.io/service-name";
-/// Slices on a page.
+/// The number of slices on a page.
 const PAGE: u32 = 500;
-/// Most bytes of a page. A slice of a thousand endpoints, the most that it may have, is below half a MiB.
+/// The maximum length of a page, in bytes. A slice has at most a thousand endpoints, which take less than
+/// half a MiB.
 const LONGEST_PAGE: usize = 64 << 20;
-/// Most bytes of an event: one slice.
+/// The maximum length of an event, in bytes: one slice.
 const LONGEST_EVENT: usize = 8 << 20;
-/// Most bytes of a refusal.
+/// The maximum length of an error response, in bytes.
 const LONGEST_REFUSAL: usize = 64 << 10;
-/// Most slices of a service: with few endpoints in each where there are many.
+/// The maximum number of slices of a service; many may hold few endpoints each.
 const MOST_SLICES: usize = 4096;
-/// Asked for where the pod's environment does not say where the server is.
+/// The server if the pod's environment does not name one.
 const SERVER: (&str, u16) = ("kubernetes.default.svc", 443);
 
-/// Why a question came to nothing.
+/// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// The server does not have that version any more (410): all is to be listed anew.
+    /// The server no longer has that version (410): the slices must be listed again.
     Gone,
-    /// The server does not take who asks (401): whoever asks is to be read anew.
+    /// The server rejected the credentials (401): they must be read again.
     Stranger(String),
-    /// The server says something that nobody can go on behind.
+    /// The response is unusable, and the watch cannot resume after it.
     Unclear(String),
-    /// Anything else.
+    /// Any other failure.
     Else(String),
 }
 
@@ -65,33 +67,33 @@ impl fmt::Display for Failed {
     }
 }
 
-/// The API, ready to be asked for the slices of one service.
+/// The API client for the slices of one service.
 pub(super) struct Api {
     client: Client,
-    /// Folder whose token proves who asks; none where the client does so by itself.
+    /// The folder with the token; `None` if the client authenticates by itself.
     account: Option<PathBuf>,
     slices: kube::core::Request,
     selector: String,
     timeout: Duration,
 }
 
-/// All slices that there are, and the version of that.
+/// All slices, and the version of the list.
 pub(super) struct Page {
     pub(super) version: String,
     pub(super) slices: BTreeMap<String, Slice>,
 }
 
-/// Events as they come.
+/// A stream of events.
 pub(super) struct Events {
     body: Body,
-    /// What came and is not a whole line yet.
+    /// The received beginning of a line.
     begun: Vec<u8>,
-    /// So much of it has no end of a line.
+    /// The length of its part that has no line end.
     looked: usize,
 }
 
 impl Api {
-    /// Reads files, and runs the programs that a kubeconfig names; asks nobody yet.
+    /// Reads files, and runs the programs of a kubeconfig; makes no request yet.
     pub(super) async fn open(source: &KubernetesSource) -> Result<Self, Failed> {
         let (own, runtime) = (source.clone(), Handle::current());
         let opened = spawn_blocking(move || runtime.block_on(open(own)));
@@ -102,7 +104,7 @@ impl Api {
         opened.await.unwrap_or_else(late).map_err(Failed::Else)
     }
 
-    /// The slices that there are.
+    /// Lists the slices.
     pub(super) async fn list(&self) -> Result<Page, Failed> {
         let (mut slices, mut next) = (BTreeMap::new(), None);
         for _ in 0..MOST_SLICES {
@@ -128,7 +130,7 @@ impl Api {
         Err(Failed::Unclear("its list has no end".into()))
     }
 
-    /// What happens to them behind a version, until the server ends that after `window`.
+    /// Watches changes after a version, until the server ends the watch after `window`.
     pub(super) async fn watch(&self, version: &str, window: Duration) -> Result<Events, Failed> {
         let params = WatchParams {
             label_selector: Some(self.selector.clone()),
@@ -141,7 +143,7 @@ impl Api {
         Ok(Events::new(response.into_body()))
     }
 
-    /// An answer that is one.
+    /// Sends a request and checks the status of the response.
     async fn ask(&self, request: Request<Vec<u8>>) -> Result<Response<Body>, Failed> {
         let mut request = request.map(Body::from);
         if let Some(folder) = &self.account {
@@ -161,7 +163,7 @@ impl Api {
         Err(match status {
             StatusCode::GONE => Failed::Gone,
             StatusCode::UNAUTHORIZED => Failed::Stranger(why),
-            // It has too much to do, or does not work: what is known of it holds.
+            // The server is overloaded or fails: the known state stays valid.
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::INTERNAL_SERVER_ERROR
             | StatusCode::BAD_GATEWAY
@@ -180,7 +182,8 @@ impl Events {
         Self { body, begun: Vec::new(), looked: 0 }
     }
 
-    /// The next event; `None` when the server has ended the watch. May be given up at any moment.
+    /// Returns the next event; `None` when the server has ended the watch. Callers may drop the future at any
+    /// moment.
     pub(super) async fn next(&mut self) -> Result<Option<WatchEvent<EndpointSlice>>, Failed> {
         loop {
             if let Some(end) = self.begun[self.looked..].iter().position(|byte| *byte == b'\n') {
@@ -217,8 +220,8 @@ impl Events {
     }
 }
 
-/// Adds the slices of a page to those that are known. Returns the version of the list, and the token of
-/// the next page if there is one.
+/// Adds the slices of a page to the known ones. Returns the version of the list, and the token of the next
+/// page if there is one.
 pub(super) fn read_page(
     page: &[u8],
     slices: &mut BTreeMap<String, Slice>,
@@ -234,9 +237,9 @@ pub(super) fn read_page(
     Ok((page.metadata.resource_version.unwrap_or_default(), next))
 }
 
-/// There is a most of both.
+/// Checks the limits on slices and endpoints.
 pub(super) fn bound(slices: &BTreeMap<String, Slice>, endpoints: usize) -> Result<(), String> {
-    // A pod may be there with an address of each kind, and while it moves from one slice to another.
+    // A pod may be listed with an address of each family, and in two slices while it moves.
     if endpoints > 4 * MOST {
         return Err(too_many(endpoints));
     }
@@ -251,13 +254,13 @@ async fn open(source: KubernetesSource) -> Result<Api, String> {
     let (mut config, account) = match &source.api {
         KubernetesApi::Account { server, tls, folder } => {
             let config = of_account(server.as_ref(), *tls, folder, source.namespace.is_none())?;
-            // Without TLS whoever is asked proves who asks, and a token would be read by anybody.
+            // Without TLS the proxy authenticates the client, and a token would be readable on the network.
             (config, tls.then(|| folder.clone()))
         }
         KubernetesApi::Kubeconfig { path, context } => (of_file(path, context.as_ref()).await?, None),
     };
     config.connect_timeout = Some(timeout);
-    // When it is asked again is decided by whoever asks.
+    // The caller decides when to retry.
     config.default_retry = false;
     let namespace = source.namespace.as_ref().unwrap_or(&config.default_namespace);
     let slices = kube::core::Request::new(EndpointSlice::url_path(&(), Some(namespace)));
@@ -265,7 +268,7 @@ async fn open(source: KubernetesSource) -> Result<Api, String> {
     Ok(Api { client, account, slices, selector: format!("{LABEL}={}", source.service), timeout })
 }
 
-/// By the folder of a service account.
+/// Builds the configuration from the folder of a service account.
 fn of_account(
     server: Option<&(String, u16)>,
     tls: bool,
@@ -292,7 +295,7 @@ fn of_account(
     Ok(config)
 }
 
-/// By a file for `kubectl`.
+/// Builds the configuration from a file for `kubectl`.
 async fn of_file(path: &Path, context: Option<&String>) -> Result<Config, String> {
     let wrong = |error: &(dyn Error + 'static)| format!("{}: {}", path.display(), said(error));
     let file = Kubeconfig::read_from(path).map_err(|error| wrong(&error))?;
@@ -300,14 +303,14 @@ async fn of_file(path: &Path, context: Option<&String>) -> Result<Config, String
     Config::from_custom_kubeconfig(file, &options).await.map_err(|error| wrong(&error))
 }
 
-/// What an error says, and what is behind it, on one line and each thing once.
+/// Formats an error with its causes on one line, without repetitions.
 fn said(error: &(dyn Error + 'static)) -> String {
     let mut words = Vec::<String>::new();
-    // The client's own words for it are the names of its variants.
+    // The client's own messages are only the names of its variants.
     let mut next = error.downcast_ref::<kube::Error>().and_then(Error::source).or(Some(error));
     while let Some(error) = next {
         let word = error.to_string();
-        // Some say what is behind them, too.
+        // Some errors include the text of their cause.
         if !words.iter().any(|said| said.contains(&word)) {
             words.push(word);
         }

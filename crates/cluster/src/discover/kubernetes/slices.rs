@@ -1,9 +1,9 @@
-//! Who the members of a service are, by its slices: a pure function.
+//! Computes the members of a service from its slices, as a pure function.
 //!
-//! An endpoint that is about to end counts for as long as it serves, and gets nothing new; one that is not ready is not there. Where
-//! none is ready and some that are about to end still serve, those are the members, as they are for the cluster's own proxies: better
-//! than nobody. Of an endpoint's addresses the first counts, as more have no meaning that anybody has defined. An endpoint that moves
-//! from one slice to another may be in both for a while, and counts once.
+//! A terminating endpoint counts while it serves, but gets no new work; one that is not ready does not count.
+//! If none is ready but some terminating endpoints still serve, those are the members, as for the cluster's
+//! own proxies. Only the first address of an endpoint counts, as further ones have no defined meaning. An
+//! endpoint that moves between slices may be in both for a while, and counts once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ use super::{KubernetesSource, ServicePort};
 use crate::discover::look_up::too_many;
 use crate::discover::{Family, Listed, MOST, Told};
 
-/// What is kept of a slice.
+/// The relevant part of a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Slice {
-    /// `IPv4`, `IPv6`, or what nobody can go by.
+    /// `IPv4`, `IPv6`, or an unsupported kind.
     kind: String,
     ports: Vec<Port>,
     endpoints: Vec<Endpoint>,
@@ -26,18 +26,18 @@ pub(super) struct Slice {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Port {
-    /// Empty where there is only one.
+    /// The name; empty for a single port.
     name: String,
-    /// Any, if `None`; 0 for what is the number of no port.
+    /// The number; `None` for any port, 0 for an invalid number.
     number: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Endpoint {
     address: String,
-    /// What is behind it, where that is said: it may be there once more, with an address of the other kind.
+    /// The endpoint's target, if it is given: it may be listed again with an address of the other family.
     pod: Option<Arc<str>>,
-    /// It serves, and is about to end.
+    /// Whether the endpoint serves but is about to end.
     leaving: bool,
 }
 
@@ -55,7 +55,7 @@ impl From<EndpointSlice> for Slice {
     }
 }
 
-/// `None` for one that is not there.
+/// Converts an endpoint; `None` for one that does not serve.
 fn endpoint(wire: Wire) -> Option<Endpoint> {
     let conditions = wire.conditions.unwrap_or_default();
     let ready = conditions.ready.unwrap_or(true);
@@ -70,17 +70,17 @@ fn endpoint(wire: Wire) -> Option<Endpoint> {
 }
 
 impl Slice {
-    /// How many endpoints are there.
+    /// Returns the number of serving endpoints.
     pub(super) fn len(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// Has it addresses that members can have?
+    /// Returns `true` if the slice has addresses that members can have.
     pub(super) fn usable(&self) -> bool {
         self.family().is_some()
     }
 
-    /// What its addresses are.
+    /// Returns the kind of its addresses.
     pub(super) fn kind(&self) -> &str {
         &self.kind
     }
@@ -93,7 +93,7 @@ impl Slice {
         }
     }
 
-    /// The port that is meant; `None` if it has not that one.
+    /// Returns the number of the wanted port; `None` if the slice does not have it.
     fn port(&self, wanted: Option<&ServicePort>) -> Result<Option<u16>, String> {
         match wanted {
             None => match self.ports.as_slice() {
@@ -103,7 +103,7 @@ impl Slice {
                     Err(format!("it has several ports ({}): say which, as in port = \"http\"", self.ports()))
                 }
             },
-            // One without ports, or with one that is any, is open at all.
+            // A slice without ports, or with an arbitrary one, is open on every port.
             Some(ServicePort::Number(wanted)) => {
                 let has = |port: &Port| port.number.is_none_or(|number| number == *wanted);
                 let any = self.ports.is_empty() || self.ports.iter().any(has);
@@ -116,7 +116,7 @@ impl Slice {
         }
     }
 
-    /// `http 8080, metrics 9090`
+    /// Formats the ports as `http 8080, metrics 9090`.
     fn ports(&self) -> String {
         let word = |port: &Port| match (port.name.as_str(), port.number) {
             ("", None) => "any".to_owned(),
@@ -128,8 +128,8 @@ impl Slice {
     }
 }
 
-/// The members by all slices of the service, in the order of their addresses. An error is one line: what is there cannot be what is
-/// meant.
+/// Returns the members from all slices of the service, sorted by address. An error is one line: the slices do
+/// not match the settings.
 pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice>) -> Result<Told, String> {
     let wanted = |family: Family| source.family == Family::Any || source.family == family;
     let fits = |slice: &&Slice| slice.family().is_some_and(wanted) && !slice.endpoints.is_empty();
@@ -162,7 +162,7 @@ pub(super) fn members(source: &KubernetesSource, slices: &BTreeMap<String, Slice
             there.join("; ")
         ));
     }
-    // A pod with addresses of both kinds is one member.
+    // A pod with addresses of both families is one member.
     let four: BTreeSet<&Arc<str>> = places
         .iter()
         .filter(|(place, _)| place.is_ipv4())
@@ -201,7 +201,7 @@ mod tests {
     use super::super::tests::source;
     use super::*;
 
-    /// As it comes over the wire.
+    /// Builds a slice from its JSON form.
     fn slice(kind: &str, ports: Value, endpoints: &[Value]) -> Slice {
         let value = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
@@ -256,7 +256,7 @@ mod tests {
             (conditions("10.0.0.1", false.into(), true.into(), false.into()), ""),
             (conditions("10.0.0.1", false.into(), null.clone(), null.clone()), ""),
             (conditions("10.0.0.1", false.into(), false.into(), true.into()), ""),
-            // Of a service that publishes those that are not ready.
+            // Of a service that publishes endpoints that are not ready.
             (conditions("10.0.0.1", true.into(), false.into(), false.into()), "10.0.0.1:8080"),
             (json!({"addresses": []}), ""),
         ] {
@@ -268,7 +268,7 @@ mod tests {
         }
         let both = [slice("IPv4", http(), &[ending("10.0.0.2"), ready("10.0.0.1")])];
         assert_eq!(said(&both), "10.0.0.1:8080, 10.0.0.2:8080 leaving");
-        // They are better than nobody.
+        // They serve as members in the absence of others.
         let last = [slice("IPv4", http(), &[ending("10.0.0.2"), ending("10.0.0.1")])];
         assert_eq!(said(&last), "10.0.0.1:8080, 10.0.0.2:8080");
     }
@@ -277,9 +277,9 @@ mod tests {
     fn slices_of_one_service_are_one_list() {
         let two = [
             slice("IPv4", http(), &[ready("10.0.0.3"), ending("10.0.0.2")]),
-            // It moves from one to the other.
+            // It moves from one slice to the other.
             slice("IPv4", http(), &[ready("10.0.0.2"), ready("10.0.0.1")]),
-            // What a controller makes for a service without endpoints.
+            // A controller creates this for a service without endpoints.
             slice("IPv4", Value::Null, &[]),
         ];
         assert_eq!(said(&two), "10.0.0.1:8080, 10.0.0.2:8080, 10.0.0.3:8080");
@@ -316,7 +316,7 @@ mod tests {
         let name = |name: &str| with(Some(ServicePort::Name(name.into())));
         let number_of = |number| with(Some(ServicePort::Number(number)));
         let several = json!([{"name": "http", "port": 8080}, {"name": "metrics", "port": 9090}]);
-        // Pods of two versions: the same name, another number; and some that have it not.
+        // Pods of two versions: the same name with another number; and some without it.
         let slices = [
             slice("IPv4", several.clone(), &[ready("10.0.0.1")]),
             slice("IPv4", json!([{"name": "http", "port": 8081}]), &[ready("10.0.0.2")]),
@@ -334,16 +334,16 @@ mod tests {
             "{why}"
         );
         assert!(by(&name("web"), &slices).unwrap_err().contains("no port web"));
-        // One that has no name is the only one.
+        // A port without a name is the only one.
         let bare = [slice("IPv4", json!([{"port": 8080}]), &[ready("10.0.0.1")])];
         assert_eq!(by(&with(None), &bare).unwrap(), "10.0.0.1:8080");
-        // What is the number of no port is none, and not any.
+        // An invalid number stands for no port, not for any.
         for number in [0, -1, 65_536] {
             let odd = [slice("IPv4", json!([{"name": "http", "port": number}]), &[ready("10.0.0.1")])];
             assert!(by(&name("http"), &odd).is_err() && by(&with(None), &odd).is_err(), "{number}");
             assert!(by(&number_of(80), &odd).is_err(), "{number}");
         }
-        // Without ports of its own: any.
+        // No ports of its own: any port.
         for ports in [Value::Null, json!([]), json!([{"name": "any"}])] {
             let open = [slice("IPv4", ports, &[ready("10.0.0.1")])];
             assert_eq!(by(&number_of(70), &open).unwrap(), "10.0.0.1:70");

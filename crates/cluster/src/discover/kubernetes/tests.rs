@@ -1,4 +1,4 @@
-//! A source before an API server that does what the test says, request by request, in the form of the wire.
+//! Tests of the source against a scripted API server, request by request, in the wire format.
 
 mod server;
 
@@ -17,10 +17,10 @@ use super::*;
 use crate::discover::{Heard, Kind, SourceSettings, Told, follow};
 use server::{Asked, Server, Stream};
 
-/// Nothing here takes so long.
+/// A time limit that no test reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Of the service `web` in the namespace `shop`.
+/// Returns the source for the service `web` in the namespace `shop`.
 pub(super) fn source() -> KubernetesSource {
     KubernetesSource {
         service: "web".into(),
@@ -39,7 +39,7 @@ fn at(server: &Server) -> KubernetesSource {
     KubernetesSource { api, ..source() }
 }
 
-/// A slice with the port 80.
+/// Returns a slice with the port 80.
 fn slice(name: &str, version: u64, addresses: &[&str]) -> Value {
     let endpoint = |address: &&str| json!({"addresses": [address], "conditions": {"ready": true, "serving": true, "terminating": false}});
     json!({
@@ -72,7 +72,7 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason, "code": code})
 }
 
-/// A source that is asked as the balancer does.
+/// A source that is queried as the balancer does.
 struct Following {
     heard: mpsc::Receiver<Heard>,
     task: JoinHandle<()>,
@@ -96,7 +96,7 @@ impl Following {
         timeout(PATIENCE, self.heard.recv()).await.expect("something is heard").expect("it is asked on").said
     }
 
-    /// Whom it has next, by their names.
+    /// Returns the names of the next members.
     async fn members(&mut self) -> Vec<String> {
         loop {
             let told = self.next().await.unwrap_or_else(|why| panic!("members, not: {why}"));
@@ -106,7 +106,7 @@ impl Following {
         }
     }
 
-    /// Why it fails next.
+    /// Returns the reason of the next failure.
     async fn failure(&mut self) -> String {
         loop {
             match self.next().await {
@@ -117,7 +117,7 @@ impl Following {
     }
 }
 
-/// A server that has listed one slice, of version 7, and is asked to watch.
+/// Starts a server that has listed one slice, of version 7, and has received the request for a watch.
 async fn watched(address: &str) -> (Server, Following, Asked) {
     let mut server = Server::start().await;
     let mut following = Following::start(at(&server));
@@ -156,19 +156,19 @@ async fn it_is_listed_in_pages_and_watched_from_then_on() {
     assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
     stream.event(&event("MODIFIED", slice("web-a", 9, &["10.0.0.4"]))).await;
     assert_eq!(following.members().await, ["10.0.0.1:80", "10.0.0.3:80", "10.0.0.4:80"]);
-    // In two halves, as it may come.
+    // In two parts, as it may arrive.
     let gone = event("DELETED", slice("web-b", 10, &["10.0.0.1"])).to_string();
     let (one, other) = gone.split_at(gone.len() / 2);
     stream.raw(one).await;
     stream.raw(&format!("{other}\n")).await;
     assert_eq!(following.members().await, ["10.0.0.3:80", "10.0.0.4:80"]);
-    // The end of a watch is no failure, and it goes on behind the bookmark.
+    // The end of a watch is no failure, and the next one resumes after the bookmark.
     stream.event(&bookmark(77)).await;
     stream.end().await;
     let watch = server.next().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("77"));
     let mut stream = watch.stream().await;
-    // All of them are gone: that is told, with the reason, and whether it is believed is not decided here.
+    // All endpoints are gone. This is reported with the reason; the caller decides whether to accept it.
     stream.event(&event("DELETED", slice("web-a", 78, &[]))).await;
     assert_eq!(following.members().await, ["10.0.0.3:80"]);
     stream.event(&event("DELETED", slice("web-c", 79, &[]))).await;
@@ -184,7 +184,7 @@ async fn it_is_listed_in_pages_and_watched_from_then_on() {
 #[tokio::test]
 async fn what_the_server_has_forgotten_is_listed_anew() {
     let (mut server, mut following, watch) = watched("10.0.0.1").await;
-    // As the answer to a question,
+    // As the response to a request,
     watch.json(410, &status(410, "Expired", "too old resource version: 7 (9)")).await;
     let again = server.next().await;
     assert_eq!(again.query("watch"), None);
@@ -214,7 +214,7 @@ async fn a_watch_that_breaks_goes_on_where_it_was() {
     assert!(why.contains("the watch broke off"), "{why}");
     let watch = server.next().await;
     assert_eq!(watch.query("resourceVersion").as_deref(), Some("8"));
-    // What does not work at the server is its own affair.
+    // A server failure does not affect the known state.
     watch.json(503, &status(503, "ServiceUnavailable", "apiserver is shutting down")).await;
     assert_eq!(following.failure().await, "it answered 503: apiserver is shutting down");
     let watch = server.next().await;
@@ -222,7 +222,7 @@ async fn a_watch_that_breaks_goes_on_where_it_was() {
     let mut stream = watch.stream().await;
     stream.event(&event("MODIFIED", slice("web-a", 9, &["10.0.0.3"]))).await;
     assert_eq!(following.members().await, ["10.0.0.3:80"]);
-    // Behind what nobody can read, and behind errors that say nothing of the version, all is listed anew.
+    // After unreadable input, and after errors that do not concern the version, the slices are listed again.
     for (odd, why) in [
         (
             event("ERROR", status(500, "InternalError", "etcdserver: no leader")),
@@ -252,7 +252,7 @@ async fn what_nobody_goes_by_is_no_news() {
     let mut stream: Stream = watch.stream().await;
     stream.event(&event("MODIFIED", slice("web-a", 8, &["10.0.0.1"]))).await;
     assert_eq!(following.next().await, Ok(Told::default()));
-    // A port that nobody has is a mistake of somebody's: it is said until it is mended.
+    // A port that no endpoint has is a configuration error: it is reported until it is corrected.
     let mut other = slice("web-a", 9, &["10.0.0.1"]);
     other["ports"] = json!([{"name": "metrics", "port": 81}]);
     stream.event(&event("MODIFIED", other)).await;
@@ -273,7 +273,7 @@ async fn a_server_that_is_away_is_asked_until_it_is_back() {
     assert!(why.contains("Connection refused"), "{why}");
     following.failure().await;
     server.reopen().await;
-    // Those that are refused say so.
+    // Refused connections are reported as such.
     let mut asked = server.next().await;
     asked
         .json(
@@ -353,7 +353,7 @@ async fn a_service_account_proves_who_asks_and_its_token_is_renewed() {
     assert_eq!(first.path(), "/apis/discovery.k8s.io/v1/namespaces/lane/endpointslices");
     first.json(200, &list(7, "", &[slice("web-a", 5, &["10.0.0.1"])])).await;
     following.members().await;
-    // It is read for each question.
+    // The token is read for each request.
     folder.write("token", "second");
     let watch = server.next().await;
     assert_eq!(watch.field("authorization"), Some("Bearer second"));
@@ -369,7 +369,7 @@ async fn a_service_account_proves_who_asks_and_its_token_is_renewed() {
     again.json(200, &list(9, "", &[slice("web-a", 8, &["10.0.0.2"])])).await;
     while following.next().await.is_err() {}
     drop(following);
-    // Nobody else's certificate will do, and what is missing is named.
+    // A certificate of another authority is rejected, and the error names missing files.
     folder.write("ca.crt", &Server::secure().await.1);
     let why = Following::start(asked.clone()).failure().await;
     assert!(why.contains("certificate"), "{why}");

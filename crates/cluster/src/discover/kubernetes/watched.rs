@@ -1,8 +1,8 @@
 //! Slices that are listed once and watched from then on.
 //!
-//! Whatever goes wrong, what is known stays known: a watch that breaks goes on behind the last version that was seen, be that of a slice
-//! or of a bookmark. All is listed anew when the server does not have that version any more, or says something that nobody can go on behind.
-//! When it does not know who asks, the client is made anew, and with it what is read of files.
+//! The known state survives failures. A broken watch resumes after the last seen version, that of a slice or
+//! of a bookmark. The slices are listed again if the server has discarded that version, or sends an unusable
+//! response. If the server rejects the credentials, the client is created anew and reads its files again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,33 +18,33 @@ use super::slices::{Slice, members};
 use crate::discover::{Answer, Asking, Source, Told};
 use crate::pull::chance;
 
-/// Changes of a moment are told as one,
+/// The time in which changes are combined into one update.
 const MOMENT: Duration = Duration::from_millis(20);
-/// however many there are in a row.
+/// The maximum of that time if more changes follow.
 const LONGEST_MOMENT: Duration = Duration::from_millis(250);
-/// A server that ends watches sooner than that is not asked at once again.
+/// The minimum duration of a watch; if the server ends one sooner, the next one is delayed.
 const SOON: Duration = Duration::from_secs(1);
 
 /// The slices of one service.
 pub(super) struct Watched {
     source: Arc<KubernetesSource>,
-    /// How long one watch lasts.
+    /// The duration of one watch.
     window: Duration,
-    /// One of which nothing was heard for so long is dead; longer than the window.
+    /// The time without events after which a watch is dead; longer than the window.
     silent: Duration,
     api: Option<Api>,
     known: Option<Known>,
     watching: Option<Watching>,
-    /// Slices of a kind that is no use, of which that was said.
+    /// The slices of unsupported kinds that have been logged.
     odd: BTreeSet<String>,
 }
 
 pub(super) struct Known {
     version: String,
     pub(super) slices: BTreeMap<String, Slice>,
-    /// Why no members can be made of them, if that is so.
+    /// The reason why they yield no members, if there is one.
     wrong: Option<String>,
-    /// Are they others than those that were told?
+    /// Whether they differ from the reported ones.
     pub(super) news: bool,
 }
 
@@ -59,7 +59,8 @@ impl Watched {
         Self { source: Arc::new(source), window, silent, api, known, watching, odd: BTreeSet::new() }
     }
 
-    /// Returns when there is something to tell, or when it is heard that there is nothing; how long to leave the server alone.
+    /// Returns when there is something to report, or when the absence of changes is confirmed. The result is
+    /// the time until the next query.
     async fn wait(&mut self) -> Result<Duration, Failed> {
         if self.known.as_ref().is_some_and(|known| known.news) {
             return Ok(Duration::ZERO);
@@ -107,7 +108,7 @@ impl Watched {
         }
     }
 
-    /// What there is to tell.
+    /// Returns the update to report.
     fn tell(&mut self) -> Result<Told, String> {
         let Some(known) = self.known.as_mut().filter(|known| known.news) else {
             let wrong = self.known.as_ref().and_then(|known| known.wrong.clone());
@@ -140,7 +141,7 @@ impl Source for Watched {
                     match &failed {
                         Failed::Gone => {
                             self.known = None;
-                            // Many balancers may be told so at once.
+                            // Many balancers may receive this at once.
                             let good_for = SOON.mul_f64(chance());
                             return Ok(Answer { told: Told::default(), good_for });
                         }
@@ -157,12 +158,12 @@ impl Source for Watched {
 }
 
 impl Known {
-    /// Those that were listed, none of which was told yet.
+    /// Creates the state of a new list, not yet reported.
     pub(super) fn new(version: String, slices: BTreeMap<String, Slice>) -> Self {
         Self { version, slices, wrong: None, news: true }
     }
 
-    /// Takes what a watch tells.
+    /// Applies an event of the watch.
     pub(super) fn take(&mut self, event: WatchEvent<EndpointSlice>) -> Result<(), Failed> {
         let (slice, there) = match event {
             WatchEvent::Added(slice) | WatchEvent::Modified(slice) => (slice, true),
@@ -185,7 +186,7 @@ impl Known {
             return Err(Failed::Unclear("an event of the watch names no EndpointSlice and version".into()));
         };
         self.version = version;
-        // Most changes are of things that nobody here goes by.
+        // Most changes concern parts that are not used here.
         let after = there.then(|| Slice::from(slice));
         if self.slices.get(&name) == after.as_ref() {
             return Ok(());

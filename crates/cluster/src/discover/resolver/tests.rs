@@ -48,7 +48,7 @@ fn the_question_is_one_that_servers_know() {
     let message = Message::from_vec(&question().bytes().unwrap()).unwrap();
     assert!(message.metadata.recursion_desired && message.queries.len() == 1);
     assert_eq!(message.edns.as_ref().unwrap().max_payload(), LARGEST);
-    // Nobody guesses the number of the next.
+    // The next ID is unpredictable.
     let ids: std::collections::BTreeSet<u16> =
         (0..64).map(|_| Question::new(name("a."), RecordType::A).id).collect();
     assert!(ids.len() > 32);
@@ -70,7 +70,7 @@ fn answers_are_those_of_the_name_and_its_aliases() {
         Read::Elsewhere(other, 60) => assert_eq!(other.to_string(), "b.example."),
         _ => panic!("an alias leads elsewhere"),
     }
-    // In a circle there is nothing to be found.
+    // A circle of aliases yields no records.
     let records = vec![alias("web.example.", 6, "b.example."), alias("b.example.", 6, "web.example.")];
     let _ = question().read(&answer(ResponseCode::NoError, records)).unwrap();
 }
@@ -116,7 +116,7 @@ fn only_an_answer_to_the_question_is_looked_at() {
 }
 
 proptest! {
-    /// Whatever a server sends: nothing is read that is no answer, and reading ends.
+    /// Random bytes from a server are never accepted as a response, and parsing ends.
     #[test]
     fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), like in any::<bool>()) {
         if like {
@@ -133,7 +133,7 @@ proptest! {
     }
 }
 
-/// A server that answers each question with these messages.
+/// Starts a server that responds to each query with these messages.
 async fn server(says: impl Fn(&Message) -> Vec<Vec<u8>> + Send + 'static) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -148,7 +148,7 @@ async fn server(says: impl Fn(&Message) -> Vec<Vec<u8>> + Send + 'static) -> Soc
     address
 }
 
-/// What answers a question with these records.
+/// Builds the response to a query with these records.
 fn to(asked: &Message, code: ResponseCode, records: Vec<Record>) -> Message {
     let mut message = Message::response(asked.metadata.id, OpCode::Query);
     message.add_queries(asked.queries.iter().cloned());
@@ -185,7 +185,7 @@ async fn another_server_is_asked_when_one_fails_or_is_silent() {
     })
     .await;
     let silent_at = silent.local_addr().unwrap();
-    // A sixth of that for each, and all of them twice.
+    // A sixth of that for each query, with two rounds.
     assert!(ask(vec![failing, silent_at, good], 12_000).await.is_ok());
     let last = format!("{failing} about web.example. A: ");
     let why = ask(vec![failing], 60_000).await.unwrap_err();
@@ -213,7 +213,7 @@ async fn aliases_are_asked_about() {
         (1, 5),
         "an alias is good for as long as the shorter of the two"
     );
-    // In a circle that no single answer shows.
+    // A circle that no single response shows.
     let circle = server(move |asked| {
         let name = asked_for(asked);
         let other = if name == "web.example." { "b.example." } else { "web.example." };

@@ -25,7 +25,7 @@ fn fixed(lasts: &[u8]) -> BTreeSet<Arc<str>> {
     lasts.iter().map(|last| listed(*last, 1.0).name).collect()
 }
 
-/// The last byte of each member's address, once what is known is in force.
+/// Puts the proposed members in force. Returns the last byte of each address.
 fn settled(roll: &mut Roll, now: Instant) -> Vec<u8> {
     if let Some(change) = roll.propose(now) {
         roll.accept(change);
@@ -87,7 +87,7 @@ fn what_fails_or_is_empty_takes_nobody_out() {
     let why = "dns a:80: there is no such name (NXDOMAIN), which is not believed; if it may be so, set allow_empty = true; \
                its 2 members stay";
     assert_eq!(failed, Some(News::Failed(why.into(), 2)));
-    // The same again is no news, and `unchanged` says the same again.
+    // A repeated list causes no event, and an unchanged one repeats the previous list.
     assert_eq!(roll.hear(&sources[0], Ok(Told::default()), at(4)), None);
     assert_eq!(roll.hear(&sources[0], Err("SERVFAIL".into()), at(5)), None);
     assert_eq!(settled(&mut roll, at(9)), [1, 2]);
@@ -168,7 +168,7 @@ fn a_member_that_has_passed_stays_until_one_that_came_for_it_has() {
     assert_eq!(after(&[4], &[4, 5]), [4], "nobody came for 5");
     assert_eq!(after(&[6], &[4]), [6, 4]);
     assert_eq!(after(&[4, 6], &[4]), [4, 6], "it is listed again");
-    // Where nothing is checked a name is believed.
+    // Without health checks DNS is trusted.
     let mut roll = Roll::default().follow(BTreeSet::new(), &sources, now);
     roll.hear(&sources[0], told(&[1]), now);
     roll.hear(&sources[0], told(&[2]), now);
@@ -184,10 +184,10 @@ fn another_configuration_keeps_those_of_sources_that_stay() {
     roll.hear(&a, told(&[1]), begun);
     roll.hear(&b, told(&[2]), begun);
     assert_eq!(settled(&mut roll, begun), [1, 2]);
-    // One that goes without another coming goes at once.
+    // A source that is removed without a replacement goes at once.
     let mut less = roll.clone().follow(BTreeSet::new(), std::slice::from_ref(&b), at(1));
     assert_eq!(settled(&mut less, at(1)), [2]);
-    // One in place of another: those of the other stay until it has answered.
+    // A replaced source keeps its members until the new one has responded.
     let mut roll = roll.follow(BTreeSet::new(), &[c.clone(), b.clone()], at(1));
     assert_eq!(settled(&mut roll, at(1)), [2, 1]);
     assert!(roll.status(at(1))[2].error.as_deref().unwrap().contains("not in the configuration any more"));
@@ -196,14 +196,14 @@ fn another_configuration_keeps_those_of_sources_that_stay() {
     answered.hear(&c, told(&[3]), at(2));
     assert_eq!(settled(&mut answered, at(2)), [3, 2]);
     assert_eq!(answered.status(at(2)).len(), 2);
-    // One that fails has them stay for a while, as there is somebody else.
+    // While the new one fails they stay for a limited time, as there are other members.
     roll.hear(&c, Err("no".into()), at(2));
     assert_eq!(roll.due(), Some(at(11)));
     assert_eq!(settled(&mut roll, at(10)), [2, 1]);
     assert_eq!(settled(&mut roll, at(11)), [2]);
-    // Back again they are known from before.
+    // A returning source still has its members.
     let again = roll.follow(BTreeSet::new(), std::slice::from_ref(&a), at(12));
-    // As nobody else is there they stay for ever.
+    // Without other members they stay forever.
     let mut only = again.follow(BTreeSet::new(), std::slice::from_ref(&c), at(13));
     only.hear(&c, Err("no".into()), at(14));
     assert_eq!(settled(&mut only, at(9999)), [2]);
@@ -217,31 +217,31 @@ fn another_process_goes_on_with_what_was_said_last_until_it_is_said_anew() {
     let mut elder = Roll::default().follow(fixed(&[1]), &[a.clone(), b.clone()], begun);
     elder.hear(&a, told(&[1, 2]), begun);
     elder.hear(&b, told(&[3, 4]), begun);
-    // 3 is left out, and held; then both fail.
+    // 3 is left out, and held; then both sources fail.
     elder.hear(&b, told(&[4]), at(1));
     elder.hear(&a, Err("no".into()), at(2));
     elder.hear(&b, Err("no".into()), at(2));
     assert_eq!(settled(&mut elder, at(2)), [2, 3, 4]);
     let written = serde_json::to_string(&elder.last(at(3))).unwrap();
     let lasts: Vec<Last> = serde_json::from_str(&written).unwrap();
-    // There are other settings of one, and one more.
+    // One source has other settings, and one is added.
     let b = source("b", true, 20);
     let mut heir = Roll::default().follow(fixed(&[1]), &[b.clone(), c.clone(), a.clone()], at(4));
     heir.recall(lasts.clone(), at(4));
     assert!(!heir.all_asked(), "nobody was heard");
     assert_eq!(heir.status(at(4))[0].age_seconds, None);
     assert_eq!(settled(&mut heir, at(4)), [3, 4, 2]);
-    // What is held is held for the rest of its time.
+    // A held member is held for the rest of its time.
     let why = "dns a:80: no; its 2 members stay".to_owned();
     assert_eq!(heir.hear(&a, Err("no".into()), at(5)), Some(News::Failed(why, 2)));
     assert_eq!(settled(&mut heir, at(11)), [3, 4, 2]);
     assert_eq!(settled(&mut heir, at(12)), [4, 2]);
     assert_eq!(settled(&mut heir, at(9999)), [4, 2]);
-    // The next process is told, too.
+    // The next process receives them, too.
     assert_eq!(heir.last(at(12)).len(), 2);
     heir.hear(&a, told(&[5]), at(9999));
     assert_eq!(settled(&mut heir, at(9999)), [4, 5]);
-    // One that has said something is not told by others what it said.
+    // A source that has responded ignores members from another process.
     heir.recall(lasts, at(9999));
     assert_eq!(settled(&mut heir, at(9999)), [4, 5]);
 }
@@ -264,14 +264,14 @@ fn what_is_no_member_is_not_taken_over() {
     assert_eq!(settled(&mut roll, now), [1]);
 }
 
-/// What happens to a roll of two sources.
+/// An event for a roll of two sources.
 #[derive(Clone, Debug)]
 enum Step {
     Say(usize, Vec<u8>),
     Same(usize),
     Fail(usize),
     Wait(u64),
-    /// The configuration is read again, and says the same.
+    /// The configuration is reloaded without changes.
     Reload,
 }
 
@@ -286,8 +286,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever sources say: names are there once and beside those of the configuration, a source's members are those of the last
-    /// answer that was believed (and those that are held), and a group that has members is never without.
+    /// For any updates names are unique and differ from the configured ones. A source's members are those of
+    /// its last accepted list (and held ones), and a group with members never becomes empty.
     #[test]
     fn no_answer_does_harm(steps in proptest::collection::vec(step(), 0..40), held in 0..2_u64) {
         let mut now = Instant::now();

@@ -1,4 +1,4 @@
-//! The membership protocol's bytes, as `docs/rfs2.md` has them: identities, headers, members.
+//! The bytes of the membership protocol, as in `docs/rfs2.md`: identities, headers, members.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,11 +7,11 @@ use foca::{Codec as _, Header, Member, Message, State};
 
 use super::Node;
 
-/// Writes and reads them.
+/// Encodes and decodes them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Codec;
 
-/// Why something is not written or read.
+/// The reason why a value cannot be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Odd {
     #[error("there is no room for it")]
@@ -79,7 +79,7 @@ impl foca::Codec<Node> for Codec {
             6 => Message::Announce,
             7 => Message::Feed,
             8 => Message::Gossip,
-            // 9 carries what applications add, and we add nothing.
+            // 9 carries application data, which Plimsoll does not use.
             10 => Message::TurnUndead,
             _ => return Err(Odd::Unknown),
         };
@@ -111,16 +111,16 @@ impl foca::Codec<Node> for Codec {
     }
 }
 
-/// What is to be known of something before it is believed.
+/// The properties of a datagram to check before it is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
-    /// The latest life that it says anything of.
+    /// The latest incarnation in it.
     pub(crate) latest: u32,
-    /// Who wants to be taken in, and so to be told who is there.
+    /// The address of a daemon that requests to join, and so to receive the members.
     pub(crate) joins: Option<SocketAddr>,
 }
 
-/// What something is about; none if it cannot be understood.
+/// Returns the subject of a datagram; `None` if it is malformed.
 pub(super) fn about(mut said: &[u8]) -> Option<About> {
     let Header { src, dst, message, .. } = Codec.decode_header(&mut said).ok()?;
     let further = match message {
@@ -139,13 +139,13 @@ pub(super) fn about(mut said: &[u8]) -> Option<About> {
     Some(About { latest, joins: (message == Message::Announce).then_some(src.address) })
 }
 
-/// The bytes of the node that says something, which it begins with.
+/// Returns the bytes of the sending node at the beginning.
 pub(super) fn speaker(said: &[u8]) -> &[u8] {
     let len = if said.get(6) == Some(&4) { 13 } else { 25 };
     said.get(..len).unwrap_or(said)
 }
 
-/// All of it or nothing.
+/// Writes all bytes or none.
 fn whole(bytes: &[u8], mut buf: impl BufMut) -> Result<(), Odd> {
     if buf.remaining_mut() < bytes.len() {
         return Err(Odd::Full);
@@ -257,7 +257,7 @@ mod tests {
             prop_assert!(all.all(|node| node.life <= found.latest));
             let joins = (message == Message::Announce).then_some(src.address);
             prop_assert_eq!(found.joins, joins);
-            // Whatever is cut off, it is not taken for less than it is.
+            // A truncated datagram is not taken for an earlier incarnation.
             let short = &out[..at % out.len()];
             prop_assert!(about(short).is_none_or(|short| short.latest <= found.latest));
         }

@@ -1,4 +1,5 @@
-//! Clusters in virtual time: a network that loses and delays, daemons that die, leave, come back and stand still.
+//! Clusters in virtual time: a network with loss and delay, and daemons that die, leave, return and are
+//! suspended.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ fn address(who: usize) -> SocketAddr {
     ([10, 0, (who >> 8) as u8, who as u8], 7447).into()
 }
 
-/// Numbers that follow from a seed.
+/// Pseudo-random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -23,7 +24,7 @@ impl Dice {
 struct World {
     now: u64,
     nodes: Vec<Option<Gossip>>,
-    /// Until when it does nothing.
+    /// The time until which each daemon is suspended.
     stalled: Vec<u64>,
     news: Vec<(u64, usize, News)>,
     flying: BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>,
@@ -32,7 +33,7 @@ struct World {
     lost: u64,
     loss: f64,
     dice: Dice,
-    /// Nothing passes between those below and the others.
+    /// A partition: no datagrams pass between the daemons below this number and the others.
     cut: Option<usize>,
 }
 
@@ -64,7 +65,7 @@ impl World {
         self.nodes[who] = Some(Gossip::new(own, seed, Time(self.now)));
     }
 
-    /// The first is everybody's peer, and its peer is the second.
+    /// The first daemon is the peer of all others, and the second is its peer.
     fn peer(who: usize) -> SocketAddr {
         address(usize::from(who == 0))
     }
@@ -88,7 +89,7 @@ impl World {
                 if self.stalled[to] > self.now {
                     let count = self.sent;
                     self.sent += 1;
-                    // It waits in its socket.
+                    // The datagram waits in the socket.
                     self.flying.insert((self.stalled[to], count), (0, to, said));
                 } else if let Some(node) = &mut self.nodes[to] {
                     node.take(Time(self.now), &said);
@@ -127,7 +128,7 @@ impl World {
         }
     }
 
-    /// Does every daemon that runs see every other?
+    /// Returns `true` if every running daemon sees every other.
     fn whole(&self) -> bool {
         let alive: BTreeSet<u16> = (0..self.nodes.len())
             .filter(|who| self.nodes[*who].is_some())
@@ -160,7 +161,7 @@ impl World {
     }
 }
 
-/// Kills one; how long until the last of the others knew, in milliseconds.
+/// Kills one daemon. Returns the time until the last of the others detects it, in milliseconds.
 fn detection(count: usize, loss: f64, seed: u64) -> u64 {
     let mut world = World::new(count, loss, seed);
     world.until_whole(20_000);
@@ -190,7 +191,7 @@ fn a_crash_is_known_to_all_in_about_a_second() {
         times.sort_unstable();
         eprintln!("{count} daemons, {} % loss: known to all after {times:?} ms", loss * 100.0);
         assert!(times[times.len() / 2] <= 1_600, "{count} at {loss}: {times:?}");
-        // Once in a while the rumour of a suspicion is lost on the way to those that are asked last.
+        // Occasionally the rumour of a suspicion is lost on the way to the daemons that are asked last.
         assert!(times.iter().all(|time| *time <= 7_000), "{count} at {loss}: {times:?}");
     }
 }
@@ -257,7 +258,7 @@ fn a_daemon_that_stood_still_takes_nobody_for_dead() {
         let since = world.now;
         world.stalled[2] = since + 1_500 * MILLI;
         world.run(10_000);
-        // The others rightly think that it is gone, and it comes back in another life.
+        // The others are right that it is gone, and it returns in a new incarnation.
         let wrong = world.downs(since).filter(|(_, who, node)| *who == 2 && node.member != 3).count();
         assert_eq!(wrong, 0, "seed {seed}");
         assert!(world.downs(since).any(|(_, who, node)| who != 2 && node.member == 3));

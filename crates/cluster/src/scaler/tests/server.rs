@@ -1,4 +1,4 @@
-//! A server that writes down what it is asked and answers as it is told.
+//! A scripted server that records its requests.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ pub(super) struct Asked {
     pub(super) method: String,
     pub(super) path: String,
     fields: Vec<(String, String)>,
-    /// Null without one.
+    /// The body; null if there is none.
     pub(super) body: Value,
 }
 
@@ -27,7 +27,7 @@ impl Asked {
     }
 }
 
-/// Where it listens.
+/// The kinds of addresses.
 pub(super) enum Way {
     Tcp,
     Unix(PathBuf),
@@ -67,7 +67,7 @@ impl Server {
         Self { address, asked }
     }
 
-    /// One behind TLS as `localhost`, and the certificate that is to be believed.
+    /// Starts a server with TLS as `localhost`. Returns it with its certificate.
     pub(super) fn secure(answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static) -> (Self, String) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -95,13 +95,13 @@ impl Server {
         self.address.unwrap()
     }
 
-    /// What it was asked so far.
+    /// Returns the requests so far.
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-/// One request of a connection, and its end.
+/// Handles one request of a connection, and closes it.
 fn serve(stream: impl Read + Write, asked: &Mutex<Vec<Asked>>, answer: &Answer) {
     let mut stream = BufReader::new(stream);
     let Some(one) = read(&mut stream) else { return };

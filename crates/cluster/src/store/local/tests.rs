@@ -3,7 +3,7 @@ use std::thread;
 
 use super::*;
 
-/// A folder that goes away with its test.
+/// A temporary folder, removed after its test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -36,7 +36,7 @@ fn value(store: &Local, key: &str) -> Option<String> {
     (store as &dyn Store).view().entries.get(key).map(|entry| entry.value.to_string())
 }
 
-/// Bound of every wait: longer than anything takes on a machine with other work.
+/// The limit of every wait: longer than any operation on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[track_caller]
@@ -59,7 +59,7 @@ fn what_was_committed_is_there_for_the_next_one() {
     let store = folder.open();
     assert_eq!((value(&store, "a"), value(&store, "b")), (None, Some("2".into())));
     assert_eq!((&store as &dyn Store).view().revision, 2);
-    // Nobody else is to read where everything is.
+    // Other users must not read the addresses of all servers.
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(folder.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -71,11 +71,11 @@ fn two_writers_do_not_overwrite_each_other() {
     let (one, other) = (folder.open(), folder.open());
     let seen = (&one as &dyn Store).view();
     one.commit(&Change::put("k", "one").as_seen(&seen)).unwrap();
-    // The other has not looked yet, and is refused all the same.
+    // The other store has not seen the change yet, and is rejected nevertheless.
     let refused = other.commit(&Change::put("k", "other").as_seen(&seen)).unwrap_err();
     assert_eq!(refused, Refused::Conflict("k".into()));
     assert_eq!((value(&other, "k"), other.health().conflicts), (Some("one".into()), 1));
-    // What it knows now it may change.
+    // It may change a state that it has seen.
     let seen = (&other as &dyn Store).view();
     other.commit(&Change::put("k", "other").as_seen(&seen)).unwrap();
     until("seen by the first", || value(&one, "k").as_deref() == Some("other"));
@@ -134,7 +134,7 @@ fn leases_end_unless_they_are_renewed() {
         if store.renew("kept") == Ok(true) {
             renewed = now;
         } else {
-            // It was lost by a machine that stood still for as long as that.
+            // The entry expired on a machine that was suspended for that time.
             assert!(renewed.elapsed() >= short, "{:?} after it was renewed", renewed.elapsed());
             renewed = Instant::now();
             store.commit(&kept()).unwrap();
@@ -145,13 +145,13 @@ fn leases_end_unless_they_are_renewed() {
     let there =
         Arc::clone(&views.borrow_and_update()).entries.keys().map(ToString::to_string).collect::<Vec<_>>();
     assert!(there == ["kept", "stays"] || renewed.elapsed() >= short, "{there:?}");
-    // One that is closed takes nothing away.
+    // A closed store removes nothing.
     store.close();
     let over = kept().and_put("last", "4", Some(Duration::from_millis(1)));
     store.commit(&over).unwrap();
     thread::sleep(LOOK * 3); // sleeps: nothing happens meanwhile, however long that is
     assert_eq!(value(&store, "last"), Some("4".into()));
-    // After a start it has its whole time again, and then it goes.
+    // After a start the entry has its full time again, and then it expires.
     drop(store);
     let opened = Instant::now();
     let store = folder.open();
@@ -179,7 +179,7 @@ fn what_cannot_be_written_is_refused_and_told() {
     std::fs::remove_dir(folder.file().with_added_extension("new")).unwrap();
     store.commit(&Change::put("a", "2")).unwrap();
     assert_eq!((value(&store, "a"), store.health().trouble), (Some("2".into()), None));
-    // It is there again though somebody took it away.
+    // The store writes the removed file again.
     std::fs::remove_file(folder.file()).unwrap();
     until("told", || store.health().trouble.is_some());
     store.commit(&Change::put("b", "3")).unwrap();
@@ -203,7 +203,7 @@ fn a_disk_that_hangs_is_waited_for_by_nobody_but_who_changes_something() {
     let store = Arc::new(folder.open());
     let lease = Some(Duration::from_secs(3600));
     store.commit(&Change::default().and_put("leased", "1", lease)).unwrap();
-    // As long as this is held a change comes no further than to a disk that does not answer.
+    // While this lock is held, a change waits as for a disk that does not respond.
     let disk = file::lock(&folder.file()).unwrap();
     let committing = {
         let store = Arc::clone(&store);

@@ -1,38 +1,39 @@
-//! What stays in force of a cluster of etcd that is gone: it was wiped, or was put back from a backup that is older than all of it.
+//! The state that stays in force when the etcd cluster has lost it: the cluster was wiped, or restored from
+//! an older backup.
 //!
-//! An etcd that has nothing was emptied by mistake more often than on purpose. So what was known stays until there is something again
-//! that somebody put there: an entry without a lease, whatever it is. What has a lease says nothing of that, as agents put it there
-//! by themselves.
+//! An empty etcd is more often a mistake than a decision. So the known state stays until an operator's entry
+//! exists again: any entry without a lease. Entries with a lease do not count, as agents write them by
+//! themselves.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::super::{Entry, View};
 
-/// An entry with a lease of which nobody knows for how long it was.
+/// The assumed duration of a lease whose duration is unknown.
 const UNSAID: Duration = Duration::from_secs(60);
-/// No lease is longer.
+/// The maximum duration of a lease.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// Entries that this cluster does not have.
+/// The entries that the current cluster does not have.
 #[derive(Debug, Default)]
 pub(super) struct Carried {
     entries: BTreeMap<String, (Entry, Option<Instant>)>,
     since: Option<Instant>,
 }
 
-/// Is nothing there that somebody put there?
+/// Returns `true` if there are no operator's entries.
 pub(super) fn is_empty(view: &View) -> bool {
     view.entries.values().all(|entry| entry.lease != 0)
 }
 
 impl Carried {
-    /// What was shown until now stays. What has a lease has its whole time from here on: the etcd that would have ended it is gone, nobody
-    /// can say how much of it was left, and whoever lives registers anew well within it, as its next renewal is refused. Whoever does
-    /// not is dead, and would stay for ever if its time were not ended here.
+    /// Keeps the shown entries. Those with a lease have its full time from now on: the etcd that would have
+    /// ended it is gone, and its rest is unknown. A live owner registers again well within it, as its next
+    /// renewal is rejected. A dead one's entry would otherwise stay forever.
     pub(super) fn take(&mut self, shown: &View, now: Instant) {
         for (key, entry) in &shown.entries {
-            // Of one that is carried already the time runs.
+            // The time of an already carried entry continues.
             self.entries.entry(key.clone()).or_insert_with(|| {
                 let due = (entry.lease != 0).then(|| now + time(entry));
                 (Entry { revision: 0, ..entry.clone() }, due)
@@ -43,7 +44,8 @@ impl Carried {
         }
     }
 
-    /// What there is decides from now on of what it has, and of all once somebody has put something there.
+    /// Drops entries that the current cluster has, those that are over, and all others once an operator's
+    /// entry exists.
     pub(super) fn settle(&mut self, view: &View, now: Instant) {
         let nothing = is_empty(view);
         self.entries
@@ -53,22 +55,22 @@ impl Carried {
         }
     }
 
-    /// One of them was taken away.
+    /// Drops an entry that was deleted.
     pub(super) fn forget(&mut self, key: &str) {
         self.entries.remove(key);
     }
 
-    /// All of them are over.
+    /// Drops all entries.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// When the next of them is over.
+    /// Returns the time at which the next entry expires.
     pub(super) fn due(&self) -> Option<Instant> {
         self.entries.values().filter_map(|(_, due)| *due).min()
     }
 
-    /// What is there, and these.
+    /// Returns the view with the carried entries added.
     pub(super) fn with(&self, view: &View) -> View {
         let mut view = view.clone();
         for (key, (entry, _)) in &self.entries {
@@ -77,7 +79,7 @@ impl Carried {
         view
     }
 
-    /// What is to be said of that, and since when it is so.
+    /// Returns a message about the carried entries, and since when there are any.
     pub(super) fn doubt(&self) -> Option<(String, Instant)> {
         let count = match self.entries.len() {
             1 => "1 entry that was".to_owned(),
@@ -91,7 +93,7 @@ impl Carried {
     }
 }
 
-/// For how long an entry with a lease is good, as far as it says so itself.
+/// Returns the duration of an entry's lease, as stated in its value.
 fn time(entry: &Entry) -> Duration {
     let said: Option<serde_json::Value> = serde_json::from_str(&entry.value).ok();
     let seconds = said.and_then(|said| said["ttl_seconds"].as_f64());
@@ -132,21 +134,21 @@ mod tests {
         carried.settle(&nothing, now);
         let shown = carried.with(&nothing);
         assert_eq!((shown.revision, keys(&shown)), (1, vec!["drain/a", "members/a", "members/b"]));
-        // It is no change of this cluster's, and none of its leases.
+        // They have no revision and no lease of this cluster.
         assert!(shown.entries.values().all(|entry| entry.revision == 0));
         let (why, since) = carried.doubt().unwrap();
         assert!(why.contains("3 entries that were known stay") && since == now, "{why}");
-        // Whoever lives is there again by itself: the others have their time still, and what operators did stays.
+        // A live owner returns by itself. The others' time continues, and operators' entries stay.
         let agent = view(2, &[("members/b", "?", 1)]);
         carried.settle(&agent, now + secs(1));
         assert_eq!(keys(&carried.with(&agent)), ["drain/a", "members/a", "members/b"]);
         assert_eq!(carried.with(&agent).entries["members/b"].lease, 1);
-        // Told once more that all is gone, the time runs on.
+        // After a repeated loss, the time continues.
         carried.take(&carried.with(&agent), now + secs(5));
         assert_eq!(carried.due(), Some(now + secs(10)));
         carried.settle(&agent, now + secs(10));
         assert_eq!(keys(&carried.with(&agent)), ["drain/a", "members/b"]);
-        // What somebody puts there decides.
+        // A new operator's entry decides.
         let other = view(3, &[("members/b", "?", 1), ("drain/b", "{}", 0)]);
         carried.settle(&other, now + secs(11));
         assert_eq!((carried.with(&other), carried.doubt()), (other, None));

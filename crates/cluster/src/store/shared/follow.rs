@@ -1,4 +1,4 @@
-//! What is in etcd, and what changes in it.
+//! The contents of etcd, and their changes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,28 +18,28 @@ use crate::etcd::{Failed, Watching};
 use crate::lock;
 use crate::pull::chance;
 
-/// The first pause after a failure, and the longest.
+/// The first pause after a failure, and the maximum.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(5);
-/// Between two times that the copy is written.
+/// The minimum interval of writing the copy.
 const COPY: Duration = Duration::from_secs(1);
 
-/// What is known.
+/// The known state.
 #[derive(Default)]
 struct Known {
-    /// All that the cluster has.
+    /// The contents of the cluster.
     view: View,
-    /// Its number; 0 if none was read yet.
+    /// The cluster's ID; 0 before the first read.
     cluster: u64,
-    /// Is that so, as far as is known? If not, all is to be read.
+    /// Whether the state is current. If not, all keys must be read again.
     good: bool,
-    /// What is in force beside it.
+    /// The entries in force that the cluster does not have.
     carried: Carried,
 }
 
-/// Why following has ended.
+/// The reason why a session ended.
 enum Over {
-    /// What is known is not what is there any more: all of it is to be read.
+    /// The known state is outdated: all keys must be read again.
     Stale(String),
     Failed(Failed),
 }
@@ -50,7 +50,7 @@ impl From<Failed> for Over {
     }
 }
 
-/// Follows for ever. Says when it was there for the first time.
+/// Follows forever. It sends on `ready` after the first read.
 pub(super) async fn follow(inner: &Arc<Inner>, ready: SyncSender<()>) {
     if let Some(path) = &inner.settings.copy {
         tokio::spawn(copy(path.clone(), inner.views.subscribe()));
@@ -62,14 +62,14 @@ pub(super) async fn follow(inner: &Arc<Inner>, ready: SyncSender<()>) {
         let over = session(inner, &mut known, || {
             reached = true;
             inner.reached();
-            // The second time nobody waits any more.
+            // Only the first message is awaited.
             let _ = ready.try_send(());
         });
         match over.await {
             Over::Stale(why) => {
                 tracing::info!("the store in etcd is read anew: {why}");
                 known.good = false;
-                // Without a pause: etcd is there. That it says so again and again is for the pause below.
+                // Without a pause, as etcd is reachable. The pause below applies if this repeats.
                 if reached {
                     pause = SHORTEST;
                     continue;
@@ -85,7 +85,7 @@ pub(super) async fn follow(inner: &Arc<Inner>, ready: SyncSender<()>) {
     }
 }
 
-/// Reads what is not known, and follows what changes, to the end of a connection.
+/// Reads the contents if they are outdated, and follows their changes until the connection ends.
 async fn session(inner: &Inner, known: &mut Known, mut reached: impl FnMut()) -> Over {
     if !known.good {
         match read(inner).await {
@@ -161,7 +161,7 @@ fn ended(told: &WatchResponse) -> Option<Over> {
 }
 
 impl Known {
-    /// All of it was read.
+    /// Applies a full read.
     fn begin(&mut self, inner: &Inner, view: View, cluster: u64) {
         lock(&inner.health).reads += 1;
         let mut before = Arc::clone(&inner.views.borrow());
@@ -169,11 +169,11 @@ impl Known {
             && let Some(path) = &inner.settings.copy
             && let Ok(Found::Whole(_, copy)) = file::read(path)
         {
-            // It is what was known when a process ended.
+            // The copy is the state at the end of a previous process.
             before = Arc::new(copy);
         }
         let other = self.cluster != 0 && self.cluster != cluster;
-        // A copy that was written after the loss is not older, but has what is not there.
+        // A copy written after the loss is not older, but contains entries that the cluster does not have.
         let carries = before.entries.values().any(|entry| entry.revision == 0);
         if other || carries || view.revision < before.revision {
             if carried::is_empty(&view) {
@@ -186,10 +186,11 @@ impl Known {
         self.show(inner);
     }
 
-    /// Takes what a watch tells.
+    /// Applies a response of the watch.
     fn take(&mut self, inner: &Inner, told: WatchResponse) {
         let revision = told.header.map_or(0, |header| header.revision);
-        // What begins a watch is of the time at which it was asked for, and says nothing of changes before that.
+        // The first response of a watch has the revision of the request, and does not confirm earlier
+        // changes.
         if told.events.is_empty() && (told.created || revision <= self.view.revision) {
             return;
         }
@@ -197,13 +198,13 @@ impl Known {
         if told.events.is_empty() {
             view.revision = revision;
         }
-        // That of the head may be beyond changes that are still to be told.
+        // The revision in the header may be beyond changes that are still to come.
         for event in told.events {
             let kind = event.kind();
             let Some(kv) = event.kv else { continue };
             view.revision = view.revision.max(kv.mod_revision);
             let Some((key, entry)) = entry(&inner.settings.prefix, kv) else { continue };
-            // Of this one it was decided here.
+            // The cluster has decided about this entry.
             self.carried.forget(&key);
             match kind {
                 EventType::Put => drop(view.entries.insert(key, entry)),
@@ -213,7 +214,7 @@ impl Known {
         self.show(inner);
     }
 
-    /// From now on that is what there is.
+    /// Publishes the current state.
     fn show(&mut self, inner: &Inner) {
         self.carried.settle(&self.view, Instant::now());
         lock(&inner.health).doubt = self.carried.doubt();
@@ -221,7 +222,7 @@ impl Known {
     }
 }
 
-/// All that is there, and of which cluster.
+/// Reads all entries and the cluster's ID.
 pub(super) async fn read(inner: &Inner) -> Result<(View, u64), Failed> {
     let prefix = &inner.settings.prefix;
     let (Header { cluster_id, revision }, kvs) = inner.client.read(prefix.as_bytes(), MOST_ENTRIES).await?;
@@ -229,7 +230,7 @@ pub(super) async fn read(inner: &Inner) -> Result<(View, u64), Failed> {
     Ok((View { revision, entries }, cluster_id))
 }
 
-/// Without the prefix. What is no text is nobody's.
+/// Converts a key without the prefix. Keys and values that are not text are ignored.
 fn entry(prefix: &str, kv: KeyValue) -> Option<(String, Entry)> {
     let key = String::from_utf8(kv.key).ok()?.strip_prefix(prefix)?.to_owned();
     let value: Arc<str> = String::from_utf8(kv.value).ok()?.into();
@@ -253,7 +254,7 @@ impl Inner {
     }
 }
 
-/// Writes down what is shown, so that a start without etcd has something to begin with.
+/// Writes the shown state to a file, for a start without etcd.
 async fn copy(path: PathBuf, mut views: watch::Receiver<Arc<View>>) {
     while views.changed().await.is_ok() {
         let view = Arc::clone(&views.borrow_and_update());

@@ -1,4 +1,4 @@
-//! Changes: made by transactions, and waited for until they are seen.
+//! Changes: made by transactions, and complete once the watch reports them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use super::{Inner, Job};
 use crate::etcd::Failed;
 use crate::lock;
 
-/// What gRPC calls a refusal for want of something (its page of status codes).
+/// The gRPC status code for exhausted resources.
 const RESOURCE_EXHAUSTED: u32 = 8;
 
-/// For the watch to tell of a change that was made.
+/// The time limit for the watch to report a change.
 const SEEN: Duration = Duration::from_secs(5);
-/// What is written at once when all is: etcd takes 128 operations and 1.5 MiB.
+/// The limits of a part when all entries are written: etcd accepts 128 operations and 1.5 MiB.
 const MOST_OPS: usize = 64;
 const MOST_BYTES: usize = 512 << 10;
 
-/// Does what comes, for as long as somebody may send something.
+/// Performs tasks until all senders are gone.
 pub(super) async fn serve(inner: &Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
     while let Some(job) = jobs.recv().await {
         let inner = Arc::clone(inner);
         match job {
             Job::Make(change, answer) => {
                 tokio::spawn(async move {
-                    // Whoever waited may be gone.
+                    // The receiver may be gone.
                     let _ = answer.send(make(&inner, &change).await);
                 });
             }
@@ -51,7 +51,7 @@ async fn make(inner: &Inner, change: &Change) -> Result<(), Refused> {
         Err(refused) => Err(refused),
     };
     if made.is_err() {
-        // They end by themselves if this does not come through.
+        // If this fails they expire by themselves.
         for lease in leases {
             let _ = inner.client.revoke(lease).await;
         }
@@ -67,8 +67,9 @@ async fn make(inner: &Inner, change: &Change) -> Result<(), Refused> {
     }
 }
 
-/// What is in force of a cluster before is written first, as it was: what an operator puts into one that has nothing would end all of
-/// it, and what is not there cannot be taken away so that others know. The change as it is to be made then; `None` if it is as it was.
+/// First writes the entries in force from a previous cluster. An operator's entry in an empty cluster would
+/// otherwise end them all, and missing entries cannot be deleted visibly for others. Returns the adjusted
+/// change; `None` if it is unchanged.
 async fn bring_along(inner: &Inner, change: &Change) -> Result<Option<Change>, Refused> {
     let view = Arc::clone(&inner.views.borrow());
     let missing: Vec<(&String, &Entry)> =
@@ -89,7 +90,8 @@ async fn bring_along(inner: &Inner, change: &Change) -> Result<Option<Change>, R
         let txn = Txn { compare, success: part.iter().map(put).collect(), failure: Vec::new() };
         let done = inner.client.transact(&txn).await.map_err(refused)?;
         if !done.succeeded {
-            // Another balancer does the same, or did something else: the change is refused if that matters to it.
+            // Another balancer does the same, or made another change: the change is rejected if that affects
+            // it.
             continue;
         }
         let revision = done.header.map_or(0, |header| header.revision);
@@ -99,7 +101,8 @@ async fn bring_along(inner: &Inner, change: &Change) -> Result<Option<Change>, R
     Ok(Some(change))
 }
 
-/// In parts that etcd takes at once. Between two of them others may take what is missing for gone: a matter of milliseconds.
+/// Splits the entries into parts that etcd accepts. Between two parts others may take the missing entries for
+/// deleted, for milliseconds.
 fn parts<'e>(all: &[(&'e String, &'e Entry)]) -> Vec<Vec<(&'e String, &'e Entry)>> {
     let mut parts: Vec<Vec<(&String, &Entry)>> = Vec::new();
     let mut bytes = 0;
@@ -117,7 +120,7 @@ fn parts<'e>(all: &[(&'e String, &'e Entry)]) -> Vec<Vec<(&'e String, &'e Entry)
     parts
 }
 
-/// The revision at which all of it is so, as far as it has one.
+/// Attempts a change. Returns the revision at which it is complete, if it has one.
 async fn attempt(inner: &Inner, change: &Change, leases: &mut Vec<i64>) -> Result<i64, Refused> {
     let key = |key: &str| [inner.settings.prefix.as_str(), key].concat().into_bytes();
     let mut ops = Vec::new();
@@ -148,18 +151,18 @@ async fn attempt(inner: &Inner, change: &Change, leases: &mut Vec<i64>) -> Resul
         done => done,
     };
     let done = done.map_err(|failed| match failed {
-        // The first may have been made though the second never came.
+        // The first attempt may have succeeded though the second never arrived.
         Failed::Away(why) if unsure => Refused::Unsure(why),
         failed => refused(failed),
     })?;
     if done.succeeded {
         let gone = done.responses.iter().filter_map(|one| one.delete).any(|delete| delete.deleted > 0);
-        // Where nothing was changed there is nothing to be waited for.
+        // Without an effect there is no change to wait for.
         let changed = gone || !change.puts.is_empty();
         return Ok(done.header.filter(|_| changed).map_or(0, |header| header.revision));
     }
     if unsure {
-        // It was perhaps our own first attempt that was faster.
+        // The conflicting change may be this one's first attempt.
         let (view, _) = super::follow::read(inner).await.map_err(refused)?;
         if change.is_in(&view) {
             return Ok(change.puts.iter().map(|put| view.revision_of(&put.key)).max().unwrap_or(0));
@@ -168,14 +171,14 @@ async fn attempt(inner: &Inner, change: &Change, leases: &mut Vec<i64>) -> Resul
     Err(Refused::Conflict(differing(&inner.views.borrow(), change)))
 }
 
-/// The key that is to blame, as far as is known here.
+/// Returns the conflicting key, as far as it is known here.
 fn differing(view: &View, change: &Change) -> String {
     let differs = |(key, revision): &&(String, i64)| view.revision_of(key) != *revision;
     let found = change.unchanged.iter().find(differs).or_else(|| change.unchanged.first());
     found.map(|(key, _)| key.clone()).unwrap_or_default()
 }
 
-/// Leases have whole seconds.
+/// Converts a duration to a lease's whole seconds.
 fn seconds(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
 }
@@ -184,7 +187,7 @@ fn refused(failed: Failed) -> Refused {
     match failed {
         Failed::Away(why) => Refused::Away(why),
         Failed::Unsure(why) => Refused::Unsure(why),
-        // Too much at once, or no room: another time it may be done.
+        // Overload, or no space: a later attempt may succeed.
         Failed::Refused(RESOURCE_EXHAUSTED, why) => Refused::Away(why),
         Failed::Refused(_, why) => Refused::Wrong(why),
     }

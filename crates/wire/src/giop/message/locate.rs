@@ -1,22 +1,22 @@
-//! LocateRequest and LocateReply: where an object is, asked before anything is sent to it.
+//! LocateRequest and LocateReply: a query for the location of an object before any request to it.
 
 use super::{Target, body, within};
 use crate::giop::{BadGiop, HEADER, Header, Ior, Order, Reader, Version};
 
-/// Where is an object?
+/// A query for the location of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocateRequest<'m> {
-    /// The client's number for it.
+    /// The client's ID for the query.
     pub id: u32,
     /// The object.
     pub target: Target<'m>,
 }
 
 impl<'m> LocateRequest<'m> {
-    /// Reads one from its message.
+    /// Reads the query from its message.
     ///
     /// # Errors
-    /// It is malformed, or not all there.
+    /// It is malformed or incomplete.
     pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
         let there = within(header, there);
         let mut reader = Reader::message(there, header.order, HEADER);
@@ -24,20 +24,20 @@ impl<'m> LocateRequest<'m> {
     }
 }
 
-/// Where an object is.
+/// The location of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocateStatus {
-    /// Nowhere.
+    /// The object is unknown.
     Unknown = 0,
-    /// Here.
+    /// The object is here.
     Here = 1,
-    /// At the reference in the body, for now.
+    /// The object is temporarily at the reference in the body.
     Forward = 2,
-    /// At the reference in the body, for good (1.2).
+    /// The object is permanently at the reference in the body (1.2).
     ForwardForGood = 3,
-    /// That could not be found out, for the exception in the body (1.2).
+    /// The location could not be determined, for the reason in the body (1.2).
     SystemException = 4,
-    /// The object is to be named in the way that the body says (1.2).
+    /// The client must address the object in the way that the body requests (1.2).
     NeedsAddressing = 5,
 }
 
@@ -52,25 +52,25 @@ impl LocateStatus {
     ];
 }
 
-/// The answer to a [`LocateRequest`].
+/// The reply to a [`LocateRequest`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocateReply<'m> {
-    /// Of the request that it answers.
+    /// The ID of the query.
     pub id: u32,
-    /// Where the object is.
+    /// The location of the object.
     pub status: LocateStatus,
-    /// A reference or an exception, as much of it as is there.
+    /// The received bytes of the reference or the exception.
     pub body: &'m [u8],
 }
 
 impl<'m> LocateReply<'m> {
-    /// Offset of the body, which is not aligned to 8 in any version.
+    /// The offset of the body, which is not aligned to 8 in any version.
     pub const BODY_AT: usize = HEADER + 8;
 
-    /// Reads one from its message.
+    /// Reads the reply from its message.
     ///
     /// # Errors
-    /// It is malformed, or not all there.
+    /// It is malformed or incomplete.
     pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
         let there = within(header, there);
         let mut reader = Reader::message(there, header.order, HEADER);
@@ -83,7 +83,7 @@ impl<'m> LocateReply<'m> {
         Ok(Self { id, status, body: body(there, Self::BODY_AT) })
     }
 
-    /// Where the object is instead, if that is what the reply says and all of it is there.
+    /// Returns the object's new reference, if the reply holds one and is complete.
     pub fn forward(&self, order: Order) -> Option<Ior> {
         let forwards = matches!(self.status, LocateStatus::Forward | LocateStatus::ForwardForGood);
         let mut reader = Reader::with_origin(self.body, order, Self::BODY_AT);

@@ -1,22 +1,22 @@
-//! Reply: what came of a request.
+//! Reply: the result of a request.
 
 use super::{body, body_at, within};
 use crate::giop::{BadGiop, Contexts, HEADER, Header, Ior, Order, Reader, Version};
 
-/// How a request went.
+/// The status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It was performed; the body is its result.
+    /// The request was performed; the body is its result.
     Done = 0,
-    /// It raised an exception of its own; the body is that.
+    /// The operation raised an exception of its own, which is the body.
     UserException = 1,
-    /// It failed; the body is a [`SystemException`].
+    /// The request failed; the body is a [`SystemException`].
     SystemException = 2,
-    /// The object is at the reference in the body, for now.
+    /// The object is temporarily at the reference in the body.
     Forward = 3,
-    /// The object is at the reference in the body, for good (1.2).
+    /// The object is permanently at the reference in the body (1.2).
     ForwardForGood = 4,
-    /// It is to be sent again with the object named in the way that the body says (1.2).
+    /// The client must send the request again and address the object in the way that the body requests (1.2).
     NeedsAddressing = 5,
 }
 
@@ -40,17 +40,17 @@ impl Status {
 /// A reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply<'m> {
-    /// Of the request that it answers.
+    /// The ID of the request.
     pub id: u32,
-    /// Offset of the id in the message, for giving it another in place.
+    /// The offset of the ID in the message, for replacing it in place.
     pub id_at: usize,
-    /// How the request went.
+    /// The status of the request.
     pub status: Status,
-    /// What travels beside it.
+    /// The service contexts.
     pub contexts: Contexts<'m>,
-    /// Offset of the body in the message; the message's length if it has none.
+    /// The offset of the body in the message; the message's length if it has none.
     pub body_at: usize,
-    /// The result, the exception or the reference, as much of it as is there.
+    /// The received bytes of the result, the exception or the reference.
     pub body: &'m [u8],
 }
 
@@ -58,7 +58,7 @@ impl<'m> Reply<'m> {
     /// Reads a reply from its message, or from the beginning of it.
     ///
     /// # Errors
-    /// Its head is malformed, or not all there.
+    /// Its head is malformed or incomplete.
     pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
         let there = within(header, there);
         let mut reader = Reader::message(there, header.order, HEADER);
@@ -78,41 +78,41 @@ impl<'m> Reply<'m> {
         Ok(Self { id, id_at, status, contexts, body_at, body: body(there, body_at) })
     }
 
-    /// A reader of the body, aligned as it is in the message.
+    /// Returns a reader of the body, aligned as in the message.
     pub fn result(&self, order: Order) -> Reader<'m> {
         Reader::with_origin(self.body, order, self.body_at)
     }
 
-    /// Where the object is instead, if that is what the reply says and all of it is there.
+    /// Returns the object's new reference, if the reply holds one and is complete.
     pub fn forward(&self, order: Order) -> Option<Ior> {
         let forwards = matches!(self.status, Status::Forward | Status::ForwardForGood);
         if forwards { Ior::read(&mut self.result(order)).ok() } else { None }
     }
 
-    /// Why the request failed, if that is what the reply says and all of it is there.
+    /// Returns the reason of the failure, if the reply holds one and is complete.
     pub fn exception(&self, order: Order) -> Option<SystemException<'m>> {
         let failed = self.status == Status::SystemException;
         if failed { SystemException::read(&mut self.result(order)).ok() } else { None }
     }
 }
 
-/// Whether a request that failed was performed.
+/// Whether a failed request was performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
-    /// It was.
+    /// The request was performed.
     Yes = 0,
-    /// It was not: it may be sent again.
+    /// The request was not performed: it may be sent again.
     No = 1,
-    /// That is not known.
+    /// The server does not know.
     Maybe = 2,
 }
 
-/// Why a request failed, as the standard says it.
+/// A failure in the standard's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SystemException<'m> {
-    /// Its type, as `IDL:omg.org/CORBA/TRANSIENT:1.0`.
+    /// The exception's type, as `IDL:omg.org/CORBA/TRANSIENT:1.0`.
     pub type_id: &'m [u8],
-    /// What exactly: a vendor's number above, its own below.
+    /// The detailed reason: the vendor's number in the upper bits, the vendor's own code below.
     pub minor: u32,
     /// Whether the request was performed.
     pub completed: Completed,
@@ -126,34 +126,34 @@ impl<'m> SystemException<'m> {
         not_performed(b"IDL:omg.org/CORBA/OBJECT_NOT_EXIST:1.0");
     /// The object has no such operation.
     pub const BAD_OPERATION: SystemException<'static> = not_performed(b"IDL:omg.org/CORBA/BAD_OPERATION:1.0");
-    /// The request could not be read.
+    /// The request could not be parsed.
     pub const MARSHAL: SystemException<'static> = not_performed(b"IDL:omg.org/CORBA/MARSHAL:1.0");
-    /// An argument cannot be what it is.
+    /// An argument has an invalid value.
     pub const BAD_PARAM: SystemException<'static> = not_performed(b"IDL:omg.org/CORBA/BAD_PARAM:1.0");
-    /// The object's type has such an operation, but it does nothing here.
+    /// The object's type has this operation, but it is not implemented here.
     pub const NO_IMPLEMENT: SystemException<'static> = not_performed(b"IDL:omg.org/CORBA/NO_IMPLEMENT:1.0");
-    /// What was to be done could not be done, for a reason that the client cannot help.
+    /// The operation failed for a reason beyond the client's control.
     pub const INTERNAL: SystemException<'static> = not_performed(b"IDL:omg.org/CORBA/INTERNAL:1.0");
-    /// The request needs more than there is.
+    /// The request needs more resources than are available.
     pub const NO_RESOURCES: SystemException<'static> = not_performed(b"IDL:omg.org/CORBA/NO_RESOURCES:1.0");
-    /// The connection was lost with the request on it; it may have been performed.
+    /// The connection was lost during the request; it may have been performed.
     pub const COMM_FAILURE: SystemException<'static> = SystemException {
         type_id: b"IDL:omg.org/CORBA/COMM_FAILURE:1.0",
         minor: 0,
         completed: Completed::Maybe,
     };
 
-    /// What it is called, as `TRANSIENT`, if it is one of the standard's.
+    /// Returns the exception's name, as `TRANSIENT`, if it is one of the standard's; else an empty string.
     pub fn name(&self) -> &'m str {
         let inner =
             self.type_id.strip_prefix(b"IDL:omg.org/CORBA/").and_then(|rest| rest.strip_suffix(b":1.0"));
         inner.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
     }
 
-    /// Reads the body of a reply that says one.
+    /// Reads the exception from the body of a reply.
     ///
     /// # Errors
-    /// It is not all there, or malformed.
+    /// It is incomplete or malformed.
     pub fn read(reader: &mut Reader<'m>) -> Result<Self, BadGiop> {
         let (type_id, minor) = (reader.string()?, reader.u32()?);
         let completed = match reader.u32()? {

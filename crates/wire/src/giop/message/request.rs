@@ -1,74 +1,74 @@
-//! Request: which operation, of which object, with what arguments.
+//! Request: an operation of an object, with its arguments.
 
 use super::{body, body_at, within};
 use crate::giop::profile::IiopProfile;
 use crate::giop::{BadGiop, Contexts, HEADER, Header, IIOP, IorBytes, Order, Reader, Version, Writer};
 
-/// What a client wants to hear of a request.
+/// The response that a client expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Nothing at all: a oneway. There is no answering it, not even to say that the object is elsewhere.
+    /// No response: a oneway. The server cannot reply, not even with another location of the object.
     Nothing,
-    /// That the server has it, or where else it should go.
+    /// The acknowledgement that the server has the request, or another location.
     Arrival,
-    /// What came of it.
+    /// The result of the operation.
     Result,
 }
 
 /// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<'m> {
-    /// The client's number for it, unique on its connection.
+    /// The client's ID for the request, unique on its connection.
     pub id: u32,
-    /// What is to be answered.
+    /// The expected response.
     pub wanted: Wanted,
     /// The object.
     pub target: Target<'m>,
     /// The operation's name, without its NUL.
     pub operation: &'m [u8],
-    /// What travels beside it.
+    /// The service contexts.
     pub contexts: Contexts<'m>,
-    /// Who asks; always empty since 1.2, and nearly always before.
+    /// The caller's identity; always empty since 1.2, and nearly always before.
     pub principal: &'m [u8],
-    /// Offset of the body in the message; the message's length if it has none.
+    /// The offset of the body in the message; the message's length if it has none.
     pub body_at: usize,
-    /// The arguments, as much of them as is there.
+    /// The received bytes of the arguments.
     pub body: &'m [u8],
-    /// Where in the message its parts are.
+    /// The offsets of the request's parts.
     pub(in crate::giop) spans: Spans,
 }
 
 /// Offsets into a request, for rewriting it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::giop) struct Spans {
-    /// After the target, at a multiple of 4: the operation's name.
+    /// The operation's name, after the target, at a multiple of 4.
     pub(in crate::giop) operation_at: usize,
-    /// Where what follows the target and does not change ends: the contexts begin (1.2), or the head ends (before).
+    /// The end of the unchanged part after the target: the contexts begin (1.2), or the head ends (before).
     pub(in crate::giop) operation_end: usize,
-    /// The byte that says what is wanted.
+    /// The byte with the expected response.
     pub(in crate::giop) flags: u8,
 }
 
 impl PartialEq for Spans {
-    /// Requests that say the same are the same, wherever it is said.
+    /// Requests with the same contents are equal, even if their offsets differ.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-/// How a message says which object it means.
+/// The ways to address an object.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target<'m> {
-    /// By its key. The only way before 1.2, and what nearly all send.
+    /// The object's key. The only way before 1.2, and the one that nearly all clients use.
     Key(&'m [u8]),
-    /// By a profile of its reference.
+    /// A profile of the object's reference.
     Profile {
         /// The profile's protocol.
         tag: u32,
-        /// What it says.
+        /// The profile's contents.
         data: &'m [u8],
     },
-    /// By its whole reference.
+    /// The whole reference.
     Reference {
         /// The profile that the client chose, counted from 0.
         index: u32,
@@ -78,7 +78,7 @@ pub enum Target<'m> {
 }
 
 impl<'m> Target<'m> {
-    /// The object's key; `None` if it is said by a profile that is not IIOP or cannot be read.
+    /// Returns the object's key; `None` if the profile is not IIOP or is invalid.
     pub fn key(&self) -> Option<&'m [u8]> {
         let (tag, data) = match *self {
             Self::Key(key) => return Some(key),
@@ -100,7 +100,7 @@ impl<'m> Target<'m> {
         }
     }
 
-    /// Appends it. Before 1.2 it can only be a key: an empty one if there is none.
+    /// Appends the target. Before 1.2 it can only be a key: an empty one if there is none.
     pub(in crate::giop) fn write(&self, version: Version, writer: &mut Writer<'_>) {
         if version < Version::V1_2 {
             return writer.octets(self.key().unwrap_or_default());
@@ -128,7 +128,7 @@ impl<'m> Request<'m> {
     /// Reads a request from its message, or from the beginning of it.
     ///
     /// # Errors
-    /// Its head is malformed, or not all there.
+    /// Its head is malformed or incomplete.
     pub fn read(header: &Header, there: &'m [u8]) -> Result<Self, BadGiop> {
         let there = within(header, there);
         let mut reader = Reader::message(there, header.order, HEADER);
@@ -139,13 +139,13 @@ impl<'m> Request<'m> {
         Ok(request)
     }
 
-    /// A reader of the arguments, aligned as they are in the message.
+    /// Returns a reader of the arguments, aligned as in the message.
     pub fn arguments(&self, order: Order) -> Reader<'m> {
         Reader::with_origin(self.body, order, self.body_at)
     }
 }
 
-/// 1.0 and 1.1: contexts, id, whether a reply is wanted, key, operation, principal.
+/// Reads a head of 1.0 or 1.1: contexts, ID, whether a reply is expected, key, operation, principal.
 fn old<'m>(version: Version, reader: &mut Reader<'m>) -> Result<Request<'m>, BadGiop> {
     let contexts = Contexts::read(reader)?;
     let id = reader.u32()?;
@@ -164,11 +164,11 @@ fn old<'m>(version: Version, reader: &mut Reader<'m>) -> Result<Request<'m>, Bad
     Ok(Request { id, wanted, target, operation, contexts, principal, body_at: 0, body: &[], spans })
 }
 
-/// 1.2: id, what is wanted, target, operation, contexts.
+/// Reads a head of 1.2: ID, the expected response, target, operation, contexts.
 fn new<'m>(reader: &mut Reader<'m>) -> Result<Request<'m>, BadGiop> {
     let id = reader.u32()?;
     let flags = reader.u8()?;
-    // Bit 0: a reply is expected. Bit 1: when the target has it, not only the server.
+    // Bit 0: a reply is expected. Bit 1: once the target has the request, not only the server.
     let wanted = match flags & 3 {
         1 => Wanted::Arrival,
         3 => Wanted::Result,

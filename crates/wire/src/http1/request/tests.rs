@@ -1,4 +1,4 @@
-//! What is refused, what is passed on, and as what.
+//! Tests of rejected and of forwarded requests.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn a_list_of_what_concerns_one_hop_has_an_end() {
     };
     assert_eq!(naming(32, 0), Ok(()));
     assert_eq!(naming(33, 0), Err(Unread::Bad(Refusal::HeadTooLarge)));
-    // Nothing is named by these.
+    // These name no fields.
     assert_eq!(naming(32, 30_000), Ok(()));
 }
 
@@ -257,7 +257,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
         "GET / HTTP/1.1\r\nHost: a:80:80\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a%\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: :80\r\n\r\n",
-        // Their senders wait for an answer: nothing more comes.
+        // Their senders wait for a response and send no more.
         "GET / \r\n\r\n",
         "GET / \r",
         "GET / HTTP/1\r\n",

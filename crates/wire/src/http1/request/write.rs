@@ -1,42 +1,42 @@
-//! The head for the next hop.
+//! The request head for the next hop.
 
 use super::super::field::{Why, copy_lines};
 use super::Request;
 
-/// What the rewritten head says of the client.
+/// The header fields that identify the client to the member.
 #[derive(Clone, Copy, Debug)]
 pub enum Forwarded {
     /// `X-Forwarded-For`, `-Proto`, `-Host`.
     XForwarded,
     /// `Forwarded` (RFC 7239).
     Rfc7239,
-    /// Nothing added, nothing removed.
+    /// No fields are added or removed.
     Off,
 }
 
-/// How to rewrite a request head.
+/// The options for rewriting a request head.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarding<'a> {
-    /// Which fields to add.
+    /// The fields to add.
     pub style: Forwarded,
-    /// Keep those that came with the request?
+    /// Whether to keep those of the received request.
     pub trusted: bool,
     /// The client's IP address, as text without brackets.
     pub client: &'a str,
-    /// What [`x_forwarded`] makes of `client` and `scheme`: the same for all requests of a connection.
+    /// The result of [`x_forwarded`] for `client` and `scheme`: the same for all requests of a connection.
     pub plain: &'a [u8],
     /// `http` or `https`.
     pub scheme: &'a str,
 }
 
-/// The `X-Forwarded` fields that depend on the connection alone.
+/// Returns the `X-Forwarded` fields that depend on the connection alone.
 pub fn x_forwarded(client: &str, scheme: &str) -> Vec<u8> {
     format!("X-Forwarded-For: {client}\r\nX-Forwarded-Proto: {scheme}\r\n").into_bytes()
 }
 
 impl Request<'_, '_> {
-    /// Appends the head for the next hop: HTTP/1.1 (1.0 if no host is named), origin form, without what concerned
-    /// only this hop, with what tells the member who the client is.
+    /// Appends the head for the next hop: HTTP/1.1 (1.0 without a host), in origin form, without the fields
+    /// of this hop, and with the fields that identify the client.
     pub fn write(&self, forwarding: &Forwarding<'_>, out: &mut Vec<u8>) {
         let from = if self.line_anew {
             self.write_line(out);
@@ -65,13 +65,13 @@ impl Request<'_, '_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// A request line of our own; the host follows it, because that of an absolute target replaces the field.
+    /// Writes a new request line, followed by the host: that of an absolute target replaces the field.
     fn write_line(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(self.method_name);
         // An absolute form may have had a query but no path: `http://host?query`.
         out.extend_from_slice(if self.target.starts_with(b"?") { b" /" } else { b" " });
         out.extend_from_slice(self.target);
-        // HTTP/1.1 demands a Host: who did not name any is not made to.
+        // HTTP/1.1 requires a Host, so requests without one stay HTTP/1.0.
         let no_host = self.http10 && self.host.is_empty();
         out.extend_from_slice(if no_host { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
         if self.absolute {
@@ -124,7 +124,7 @@ impl Request<'_, '_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The elements of all fields called `name`, each followed by a comma.
+    /// Appends the elements of all fields with this name, each followed by a comma.
     fn earlier_list(&self, name: &str, out: &mut Vec<u8>) {
         for value in self.values(name) {
             out.extend_from_slice(value);

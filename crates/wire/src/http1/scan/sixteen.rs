@@ -1,9 +1,10 @@
-//! Finding a byte sixteen at a time: a loop without branches over an array, of which the compiler makes vector
-//! instructions, and one more that gathers what they found.
+//! A byte search that tests sixteen bytes at a time: one loop without branches, which the compiler
+//! vectorises, and one operation that gathers the results.
 
 use wide::i8x16;
 
-/// Where the first byte of a kind stands at or after `from`; the length if there is none. `from` is at most the length.
+/// Returns the offset of the first matching byte at or after `from`; the length if there is none. `from` is
+/// at most the length.
 #[inline(always)]
 pub(super) fn first(input: &[u8], from: usize, kind: impl Fn(u8) -> bool) -> usize {
     let mut at = from;
@@ -17,12 +18,13 @@ pub(super) fn first(input: &[u8], from: usize, kind: impl Fn(u8) -> bool) -> usi
     rest(input, at, kind)
 }
 
-/// The same where fewer than sixteen are left. Out of line: it needs as many registers again, and few come to it.
+/// Searches the last bytes, fewer than sixteen. Not inlined: it needs as many registers again, and is rarely
+/// reached.
 #[inline(never)]
 fn rest(input: &[u8], at: usize, kind: impl Fn(u8) -> bool) -> usize {
     let left = input.len() - at;
     match input.last_chunk::<16>() {
-        // The last sixteen, without those before.
+        // The last sixteen bytes, without those already searched.
         Some(bytes) => match marked(bytes, &kind) >> (16 - left) {
             0 => input.len(),
             found => at + found.trailing_zeros() as usize,
@@ -31,7 +33,7 @@ fn rest(input: &[u8], at: usize, kind: impl Fn(u8) -> bool) -> usize {
     }
 }
 
-/// A bit for each of a kind, the lowest for the first byte.
+/// Returns a bit for each matching byte, the lowest bit for the first byte.
 #[inline(always)]
 fn marked(bytes: &[u8; 16], kind: &impl Fn(u8) -> bool) -> u32 {
     let mut kinds = [0; 16];

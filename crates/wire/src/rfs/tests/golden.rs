@@ -1,8 +1,8 @@
-//! One datagram of each kind, byte for byte, as `docs/rfs2.md` shows them. The tags are another program's.
+//! One datagram of each kind, byte for byte, as in `docs/rfs2.md`. Another program computed the tags.
 
 use super::*;
 
-/// What follows `;` says what the bytes are; `00*63` is a byte 63 times.
+/// The text after `;` describes the bytes; `00*63` is a byte 63 times.
 const REQUEST: &str = "
     52 46 01 01 00 00 00 80        ; RF, version 1, REQUEST, no flags, 128 bytes
     01 02 03 04 05 06 07 08        ; id
@@ -159,7 +159,7 @@ fn bytes(text: &str) -> Vec<u8> {
     runs.flatten().collect()
 }
 
-/// Each example, and what it says.
+/// Returns each example and its message.
 pub(super) fn all() -> Vec<(&'static str, Vec<u8>, Message)> {
     let (id, incarnation) = (0x0102_0304_0506_0708, 0x6553_f100);
     let request = Request {
@@ -326,7 +326,7 @@ fn every_beginning_of_an_example_is_refused() {
     }
 }
 
-/// By who has the key: what is changed is wrong or says something else, and is then written as it says.
+/// A changed or truncated example either fails to decode, or decodes to a message that survives encoding.
 #[test]
 fn what_is_nearly_an_example_says_nothing_or_something_else() {
     for (name, bytes, _) in all() {

@@ -38,13 +38,13 @@ fn all_derive_the_same_whichever_seals() {
     assert!(one == two && two == four);
     assert_ne!(one, file(&[OLD]).derive(b"plimsoll drawn"));
     assert_ne!(one, file(&[NEW]).derive(b"plimsoll draw"));
-    // What `openssl dgst -sha256 -mac HMAC` says of it.
+    // The output of `openssl dgst -sha256 -mac HMAC`.
     assert_eq!(one[..4], [0xe4, 0x09, 0xdf, 0x8e]);
 }
 
 #[test]
 fn a_name_has_a_number() {
-    // What sha256sum says of them.
+    // The output of sha256sum.
     assert_eq!([service_id("web"), service_id("")], [0x4b5e_57f6, 0xe3b0_c442]);
 }
 
@@ -67,7 +67,7 @@ fn the_number_of_the_key_is_under_the_tag() {
 
 #[test]
 fn nothing_is_read_before_the_tag_is_right() {
-    // Wrong in every other way too, and yet the tag is what is told.
+    // The other fields are wrong as well, but the tag is reported.
     for bytes in [vec![0; 36], vec![0xff; 1400], b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n".to_vec()] {
         let refused = keys().open(&bytes).err();
         assert!(matches!(refused, Some(Refused::UnknownKey(_))), "{refused:?}");
@@ -89,7 +89,7 @@ fn other_protocols_may_be_sealed_too() {
     let opened = keys().open(&datagram[6..]).unwrap();
     assert_eq!((opened.bytes(), opened.key()), (&b"gossip of the members"[..], 7));
     assert_eq!(opened.message(), Err(Refused::Malformed("it does not begin with RF")));
-    // Nothing to seal is sealed as that, wherever it is said to begin.
+    // Sealing nothing appends a trailer, for any `start`.
     let mut nothing = Vec::new();
     keys().seal(100, &mut nothing);
     assert_eq!(nothing.len(), TRAILER);
@@ -116,7 +116,7 @@ fn a_file_of_keys_may_have_comments() {
 fn a_file_of_keys_may_begin_with_a_mark_of_the_byte_order() {
     let keys: Keys = format!("\u{feff}{OLD}\n{NEW}\n").parse().unwrap();
     assert_eq!(keys.ids().collect::<Vec<_>>(), [1, 2]);
-    // Only there.
+    // It is accepted at the beginning only.
     let bad = format!("{OLD}\n\u{feff}{NEW}\n").parse::<Keys>().unwrap_err();
     assert_eq!(bad.line, 2);
 }

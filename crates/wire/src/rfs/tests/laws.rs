@@ -107,7 +107,7 @@ fn fetch() -> impl Strategy<Value = Message> {
 }
 
 fn listed(most: usize) -> impl Strategy<Value = Listed> {
-    // Half of the offers are at the member's own host.
+    // Half of the offers are on the member's own host.
     let offer = (any::<(u32, u16, bool)>(), address(), vec(any::<u8>(), 0..8));
     (any::<(u16, u32)>(), address(), vec(offer, 0..=most)).prop_map(
         |((member, incarnation), address, offers)| {
@@ -151,7 +151,7 @@ fn drum() -> impl Strategy<Value = Message> {
     })
 }
 
-/// How many members, from the first, fit into one part.
+/// Returns the number of members, from the first, that fit into one part.
 fn fit(members: &[Listed]) -> usize {
     let mut len = 0;
     let fits = members.iter().take_while(|member| {
@@ -170,7 +170,8 @@ proptest! {
     fn what_is_written_is_read_again(message in message()) {
         let datagram = match written(&message) {
             Ok(datagram) => datagram,
-            // A request may have more than one datagram's members to avoid and information; nothing else here has.
+            // A request may have more members to avoid and more information than fit into a datagram; no
+            // other kind does.
             Err(Unwritable::TooLong { kind: Kind::Request | Kind::Answer, len, .. }) => {
                 prop_assert!(len > LONGEST);
                 return Ok(());
@@ -181,7 +182,8 @@ proptest! {
         let again = read(&datagram).unwrap();
         if let (Message::Request(again), Message::Request(first)) = (&again, &message) {
             prop_assert_eq!(usize::from(again.room), datagram.len());
-            // A padding of one to three bytes cannot be said: a datagram that is so near to the longest goes without.
+            // A padding of one to three bytes is impossible, so a datagram that close to the maximum has
+            // none.
             prop_assert!(again.room >= LEAST_ROOM && again.room + 3 >= first.room);
         }
         prop_assert_eq!(roomless(again), roomless(message));
@@ -209,7 +211,7 @@ proptest! {
                 let Ok(Message::Answer(mut again)) = read(&out[6..]) else { panic!("an answer") };
                 let named = again.further.len();
                 prop_assert_eq!(&again.further, &answer.further[..named]);
-                // Those it does not name have no room.
+                // Members that it does not list would not fit.
                 if let Some(next) = answer.further.get(named) {
                     let more = if next.endpoint.is_ipv4() { 9 } else { 21 } + if named == 0 { 5 } else { 0 };
                     prop_assert!(out.len() - 6 + more > asked.len());
@@ -221,7 +223,7 @@ proptest! {
                 let Unwritable::TooLong { most, .. } = error else { panic!("{error}") };
                 prop_assert_eq!(most, asked.len());
                 prop_assert_eq!(&out[..], b"before");
-                // With as much information as there is room for it goes.
+                // Information that fits is accepted.
                 answer.info = answer.info[..asked.len() - 75].into();
                 prop_assert_eq!(answer.encode(&keys(), &mut out), Ok(()));
                 prop_assert!(out.len() - 6 <= asked.len());
@@ -241,7 +243,7 @@ proptest! {
             let datagram = written(&table(&rest[..part])).unwrap();
             prop_assert_eq!(datagram.len(), 45 + rest[..part].iter().map(Listed::bytes).sum::<usize>());
             prop_assert_eq!(read(&datagram), Ok(table(&rest[..part])));
-            // With the first of the next part it would not have fitted.
+            // The first member of the next part would not have fitted.
             if part < rest.len() {
                 prop_assert!(written(&table(&rest[..=part])).is_err());
             }
@@ -249,7 +251,7 @@ proptest! {
         }
     }
 
-    /// Whatever it is that somebody with the key sealed.
+    /// The sealer may send any bytes.
     #[test]
     fn nothing_that_is_read_panics(bytes in vec(any::<u8>(), 0..1400), kind in 1_u8..=9) {
         let mut bytes = bytes;

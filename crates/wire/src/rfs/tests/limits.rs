@@ -39,7 +39,7 @@ fn report(services: usize, recent: usize) -> Report {
     Report { member: 1, incarnation: 1, seq: 1, state: Standing::Up, digest: 1, services, ids, heard: vec![] }
 }
 
-/// Its length, or why it has none; then it appended nothing.
+/// Returns the encoded length or the error; an error must append nothing.
 fn length(message: &impl Encode) -> Result<usize, Unwritable> {
     let mut out = b"before".to_vec();
     let done = message.encode(&keys(), &mut out);
@@ -67,7 +67,8 @@ fn a_request_is_as_long_as_its_answer_may_be() {
         };
         assert_eq!(usize::from(again.room), len);
     }
-    // 53 bytes and the information: three more than four bytes short of 128, where no padding fits without more.
+    // The fixed part has 53 bytes. A padding has at least four bytes, so one that fills up to three missing
+    // bytes exceeds 128.
     let filled = |info, room| length(&request(0, info, room));
     assert_eq!(filled(71, 0), Ok(128));
     assert_eq!(filled(72, 0), Ok(129));
@@ -80,7 +81,7 @@ fn a_request_is_as_long_as_its_answer_may_be() {
     assert_eq!(avoiding(255, 637), Ok(1200));
     assert_eq!(avoiding(255, 638), too_long(Kind::Request, 1201, 1200));
     assert_eq!(avoiding(256, 0), too_many("members to avoid", 256, 255));
-    // A byte short of the longest, and no padding of one byte.
+    // One byte below the maximum: padding of one byte is impossible.
     assert_eq!(length(&request(255, 636, 1200)), Ok(1199));
 }
 
@@ -163,7 +164,7 @@ fn a_table_is_as_long_as_its_members_say() {
     }
     assert_eq!(length(&table(0, 1, vec![member(42)])), Ok(45 + member(42).bytes()));
     assert_eq!(length(&table(0, 1, vec![member(43)])), too_long(Kind::Table, 1220, 1200));
-    // At the member's own host an offer is less than half as long.
+    // On the member's own host an offer is less than half as long.
     let near = Offer { endpoint: ([192, 0, 2, 1], 80).into(), ..far.clone() };
     let near = |services| Listed { offers: vec![near.clone(); services], ..member(0) };
     assert!(near(103).bytes() <= PART && length(&table(0, 1, vec![near(103)])).is_ok());

@@ -1,20 +1,20 @@
 use super::*;
 
-/// The example of that name without its trailer.
+/// Returns the example with that name without its trailer.
 fn example(name: &str) -> Vec<u8> {
     let (_, mut bytes, _) = golden::all().into_iter().find(|(found, ..)| *found == name).unwrap();
     bytes.truncate(bytes.len() - TRAILER);
     bytes
 }
 
-/// The example with other bytes at some place.
+/// Decodes the example with other bytes at an offset.
 fn with(name: &str, at: usize, bytes: &[u8]) -> Result<Message, Refused> {
     let mut example = example(name);
     example[at..at + bytes.len()].copy_from_slice(bytes);
     resealed(&example)
 }
 
-/// The example with something after it.
+/// Decodes the example with bytes appended.
 fn followed(name: &str, more: &[u8]) -> Result<Message, Refused> {
     resealed(&[&example(name)[..], more].concat())
 }
@@ -74,7 +74,7 @@ fn only_a_report_is_longer_than_1200_bytes() {
 #[test]
 fn options_are_skipped_if_they_say_so_and_left_out() {
     for (name, _, message) in golden::all() {
-        // These are as long as they may be.
+        // These already have the maximum length.
         if ["FETCH", "LOOK"].contains(&name) {
             continue;
         }
@@ -91,7 +91,7 @@ fn options_are_skipped_if_they_say_so_and_left_out() {
             assert_eq!(why(followed(name, cut)), "it ends in the middle of a value", "{name}, {cut:?}");
         }
     }
-    // The number of an option of answers says nothing in another kind.
+    // The number of an answer's option has no meaning in another kind.
     assert!(followed("COMMIT", &[0, 1, 0, 1, 0]).is_ok());
     assert_eq!(why(followed("COMMIT", &[0x80, 1, 0, 1, 0])), "a critical option is unknown");
 }
@@ -100,7 +100,7 @@ fn options_are_skipped_if_they_say_so_and_left_out() {
 fn further_members_are_named_once_and_counted_right() {
     const ONE: [u8; 14] = [0, 1, 0, 10, 1, 0, 6, 4, 0, 80, 192, 0, 2, 1];
     assert_eq!(why(followed("ANSWER", &ONE)), "further members are named twice");
-    // Of 92 bytes the last 35 are the example's own option.
+    // The last 35 of 92 bytes are the example's own option.
     let without = &example("ANSWER")[..92 - 35];
     let alone = |option: &[u8]| resealed(&[without, option].concat());
     let Ok(Message::Answer(answer)) = alone(&ONE) else { panic!("an answer") };
@@ -177,7 +177,7 @@ fn addresses_are_of_a_family_and_no_longer() {
     assert_eq!((answer.status, answer.endpoint), (Status::Busy, None));
     busy[AT + 2] = 1;
     assert_eq!(why(resealed(&busy)), "an address is longer than its family");
-    // Written as it came, not as the IPv4 address that it maps.
+    // It is encoded as received, not as the IPv4 address that it maps.
     let mut mapped = [0; 19];
     mapped[0] = 6;
     mapped[13..].copy_from_slice(&[255, 255, 192, 0, 2, 1]);

@@ -16,7 +16,7 @@ fn a_report_counts_once_and_not_after_a_newer_one() {
         (5, 10, Seen::Fresh),
         (5, 8, Seen::Stale),
         (4, 100, Seen::Stale),
-        // It started anew, and counts from the beginning.
+        // The member restarted, and counts from the beginning.
         (6, 0, Seen::Fresh),
         (5, 11, Seen::Stale),
         (6, 0, Seen::Stale),
@@ -53,7 +53,7 @@ fn gossip_counts_once_in_whichever_order() {
         (9, Seen::Fresh),
         (9, Seen::Stale),
         (73, Seen::Fresh),
-        // Of the last 64.
+        // Among the last 64.
         (11, Seen::Fresh),
         (10, Seen::Stale),
         // Older than those.
@@ -63,7 +63,7 @@ fn gossip_counts_once_in_whichever_order() {
     ] {
         assert_eq!(recent.see(11, seq), seen, "{seq}");
     }
-    // Another life, another member; then there is no room for the first.
+    // Another incarnation, another member; then there is no room for the first.
     assert_eq!(recent.see(12, 10), Seen::Fresh);
     assert_eq!(recent.see(21, 10), Seen::Fresh);
     assert_eq!(recent.see(12, 10), Seen::Stale);
@@ -72,7 +72,7 @@ fn gossip_counts_once_in_whichever_order() {
 
 #[test]
 fn who_was_not_heard_of_for_longest_is_forgotten_first() {
-    // Numbers of lives say nothing: neither the lowest nor the highest goes.
+    // The numbers of incarnations have no order: neither the lowest nor the highest is dropped first.
     for lives in [[10, 20, 30], [30, 20, 10], [20, 30, 10]] {
         let mut recent = Recent::new(3);
         for life in lives {

@@ -1,4 +1,4 @@
-//! Keys for clients: what may be said with them, and what not.
+//! Keys for clients: the permitted and the forbidden kinds.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn file(lines: &[&str]) -> Keys {
     lines.join("\n").parse().unwrap()
 }
 
-/// One of each kind.
+/// Returns one datagram of each kind.
 fn all() -> Vec<(Kind, Vec<u8>, Keys)> {
     let address = "10.0.0.1:80".parse().unwrap();
     let (id, service, room) = (7, 42, 200);
@@ -85,9 +85,9 @@ fn with_a_key_for_clients_one_only_asks() {
         let may = keys.role() == Role::Daemon || asks;
         assert_eq!(opened.entitled(), if may { Ok(()) } else { Err(Refused::Misused) }, "{kind}");
         assert_eq!(opened.client(), (keys.role() == Role::Client).then_some(3), "{kind}");
-        // Who asks with a key for daemons is answered by nobody who has none.
+        // Only a holder of a daemon key can answer a request under a daemon key.
         assert_eq!(both.open_answer(&datagram).is_ok(), keys.role() == Role::Daemon, "{kind}");
-        // Who has no other believes what is sealed with it, and nothing else.
+        // A holder of the client key alone accepts datagrams under that key only.
         let theirs = file(&[CLIENT]).open_answer(&datagram);
         assert_eq!(theirs.is_ok(), keys.role() == Role::Client, "{kind}");
     }
@@ -98,7 +98,7 @@ fn nothing_else_that_is_sealed_with_it_is_entitled_either() {
     for bytes in [&b"gossip of others"[..], &[0; 40], b"RF"] {
         let mut datagram = bytes.to_vec();
         file(&[CLIENT]).seal(0, &mut datagram);
-        // What is too short is not even opened.
+        // Input that is too short is not even opened.
         let opened = file(&[DAEMON, CLIENT]).open(&datagram);
         assert!(opened.and_then(|opened| opened.entitled()).is_err());
     }
@@ -111,7 +111,7 @@ fn whoever_has_keys_of_both_kinds_seals_with_one_for_daemons() {
         assert_eq!((keys.role(), keys.ids().collect::<Vec<_>>()), (Role::Daemon, vec![5, 6, 3, 9]));
         assert_eq!(keys.ids_of(Role::Daemon).collect::<Vec<_>>(), [5, 6]);
         assert_eq!(keys.ids_of(Role::Client).collect::<Vec<_>>(), [3, 9]);
-        // The draw is the daemons' affair: no key that clients have says who wins.
+        // The draw belongs to the daemons: client keys have no influence on the winner.
         assert_eq!(keys.derive(b"plimsoll draw"), file(&[DAEMON]).derive(b"plimsoll draw"));
     }
     let theirs = file(&[FURTHER, CLIENT]);

@@ -9,7 +9,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// A member with this many services, each with so much to say.
+/// Creates a member with `services` services, each with `info` bytes of information.
 fn member(number: u16, services: u32, info: usize) -> Listed {
     let home = if number.is_multiple_of(2) { "10.0.0.1:7447" } else { "[2001:db8::1]:7447" };
     let server = if number.is_multiple_of(3) { "10.0.0.1:80" } else { "[2001:db8::1]:80" };
@@ -25,7 +25,7 @@ fn member(number: u16, services: u32, info: usize) -> Listed {
 
 #[test]
 fn the_brain_cuts_tables_as_the_bytes_do() {
-    // Of all sizes; one of them is too large to be told of.
+    // Members of all sizes; one of them is too large for a part.
     let mut members: Vec<Listed> =
         (2..400).map(|number| member(number, u32::from(number % 7), usize::from(number % 11) * 9)).collect();
     members.push(member(500, 60, 100));

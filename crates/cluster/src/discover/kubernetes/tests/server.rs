@@ -1,4 +1,4 @@
-//! An API server whose answers the test gives: each connection brings one question.
+//! A scripted API server: each connection carries one request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Wire for S {}
 
 pub(super) struct Server {
     address: SocketAddr,
-    /// Has the port, also while nobody listens.
+    /// Reserves the port, even while the server is closed.
     held: Option<TcpSocket>,
     asked: mpsc::Receiver<Asked>,
     task: JoinHandle<()>,
@@ -34,14 +34,14 @@ impl Drop for Server {
     }
 }
 
-/// A question that waits for its answer.
+/// A request that waits for its response.
 pub(super) struct Asked {
     target: String,
     fields: Vec<(String, String)>,
     wire: Box<dyn Wire>,
 }
 
-/// An answer that goes on.
+/// A response that continues.
 pub(super) struct Stream(Box<dyn Wire>);
 
 impl Server {
@@ -55,7 +55,7 @@ impl Server {
         server
     }
 
-    /// One behind TLS as `localhost`, and the certificate that is to be believed.
+    /// Starts a server with TLS as `localhost`. Returns it with its certificate.
     pub(super) async fn secure() -> (Self, String) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -68,7 +68,7 @@ impl Server {
         (Self::on(listener, Some(TlsAcceptor::from(Arc::new(config)))), made.cert.pem())
     }
 
-    /// Nobody is at its address from now on.
+    /// Closes the address.
     pub(super) async fn close(&mut self) {
         self.task.abort();
         while !self.task.is_finished() {
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Somebody is at its address again.
+    /// Opens the address again.
     pub(super) async fn reopen(&mut self) {
         let mut other = Self::on(TcpListener::bind(self.address).await.unwrap(), None);
         std::mem::swap(&mut self.task, &mut other.task);
@@ -93,7 +93,7 @@ impl Server {
                 tokio::spawn(async move {
                     let wire: Box<dyn Wire> = match tls {
                         None => Box::new(stream),
-                        // Who does not like the certificate asks nothing.
+                        // A client that rejects the certificate sends no request.
                         Some(tls) => match tls.accept(stream).await {
                             Ok(secure) => Box::new(secure),
                             Err(_) => return,
@@ -122,7 +122,7 @@ impl Asked {
         self.target.split('?').next().unwrap()
     }
 
-    /// A part of the query, decoded.
+    /// Returns a decoded parameter of the query.
     pub(super) fn query(&self, name: &str) -> Option<String> {
         let (_, query) = self.target.split_once('?')?;
         let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?;
@@ -155,20 +155,20 @@ impl Stream {
         self.raw(&format!("{event}\n")).await;
     }
 
-    /// A part that ends anywhere.
+    /// Sends a chunk that may end anywhere.
     pub(super) async fn raw(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.unwrap();
         self.0.flush().await.unwrap();
     }
 
-    /// As a server ends a watch whose time is over.
+    /// Ends the response as a server ends a watch after its time.
     pub(super) async fn end(mut self) {
         self.0.write_all(b"0\r\n\r\n").await.unwrap();
         self.0.shutdown().await.unwrap();
     }
 
-    /// As a connection ends that breaks.
+    /// Ends the response as a broken connection does.
     pub(super) async fn cut(mut self) {
         self.0.shutdown().await.unwrap();
     }
