@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -59,7 +60,7 @@ impl Host {
     }
 }
 
-/// A server that answers only while it is open.
+/// A server that answers only while it is open, one request at a time.
 struct Gate {
     script: Script,
     open: Arc<AtomicBool>,
@@ -69,9 +70,14 @@ impl Gate {
     fn start() -> Self {
         let open = Arc::new(AtomicBool::new(false));
         let look = Arc::clone(&open);
+        let work = Mutex::new(());
         let script = Script::start(move |wire| -> std::io::Result<()> {
             while wire.head()?.is_some() {
                 until("it may answer", || look.load(Ordering::SeqCst));
+                let turn = work.lock().unwrap();
+                // sleeps: the server's service time
+                std::thread::sleep(Duration::from_millis(2));
+                drop(turn);
                 wire.try_send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
             }
             Ok(())
@@ -82,6 +88,11 @@ impl Gate {
     fn open(&self, open: bool) {
         self.open.store(open, Ordering::SeqCst);
     }
+}
+
+/// Requests in flight at the host, as the agent shows them.
+fn in_flight(host: &Host) -> f64 {
+    host.load("/load")["values"]["host_in_flight"]["value"].as_f64().unwrap()
 }
 
 fn asked(address: SocketAddr) -> Wire {
@@ -98,22 +109,48 @@ fn report(answer: &Answer) -> String {
 fn servers_of_a_host_refuse_what_is_too_much_for_all_of_them() {
     let servers = [Gate::start(), Gate::start()];
     let host = Host::start(&servers.each_ref().map(|server| ("", server.script.address)), &[]);
-    // A host that has shown nothing is believed to take 2, and to be full with 7, as each of its servers is.
-    let mut waiting: Vec<Wire> =
-        [0, 0, 0, 0, 1, 1, 1].iter().map(|which| asked(host.addresses[*which])).collect();
-    host.until_in_flight(7);
-    for (address, own) in host.addresses.iter().zip(["rif=4,", "rif=3,"]) {
-        let answer = asked(*address).answer().unwrap();
+    // Bursts of requests to the first server, until evidence bounds its knee; the host, of which it is all, has the same.
+    servers.iter().for_each(|server| server.open(true));
+    for size in [1, 6, 2, 8].into_iter().cycle() {
+        let mut burst: Vec<Wire> = (0..size).map(|_| asked(host.addresses[0])).collect();
+        let reports: Vec<String> = burst.iter_mut().map(|wire| report(&wire.answer().unwrap())).collect();
+        if reports.iter().all(|report| report.contains("knee=") && !report.contains("open=1")) {
+            break;
+        }
+    }
+    host.until_in_flight(0);
+    servers.iter().for_each(|server| server.open(false));
+    // The first request goes to the first server, which is far from full, all others to the second, whose own knee is open.
+    let mut waiting = vec![asked(host.addresses[0])];
+    host.until_in_flight(1);
+    let refused = found("one that is refused", || {
+        let wire = asked(host.addresses[1]);
+        let mut refused = false;
+        until("it is held or refused", || {
+            refused = wire.has_answer();
+            refused || in_flight(&host) == waiting.len() as f64 + 1.0
+        });
+        if refused {
+            return Some(wire);
+        }
+        waiting.push(wire);
+        assert!(waiting.len() < 64, "64 requests are not too many");
+        None
+    });
+    let counts = [1, waiting.len() - 1];
+    let mut refused = [asked(host.addresses[0]), refused];
+    for (wire, own) in refused.iter_mut().zip(counts) {
+        let answer = wire.answer().unwrap();
         assert_eq!((answer.status, answer.reason()), (503, Some("shed")));
-        let said = report(&answer);
-        assert!(said.contains(own) && said.contains("full=1"), "{said}");
+        let report = report(&answer);
+        assert!(report.contains(&format!("rif={own},")) && report.contains("full=1"), "{report}");
     }
     until("each server is told of what it has itself", || {
         let load = host.load("/load");
         let in_flight = |server: usize| {
             load["servers"][host.addresses[server].to_string()]["values"]["in_flight"]["value"].as_f64()
         };
-        [in_flight(0), in_flight(1)] == [Some(4.0), Some(3.0)]
+        [in_flight(0), in_flight(1)] == counts.map(|count| Some(count as f64))
     });
     servers.iter().for_each(|server| server.open(true));
     assert!(waiting.iter_mut().all(|wire| wire.answer().unwrap().status == 200));

@@ -319,19 +319,47 @@ mod tests {
         assert_eq!((gone(&mut early), Heed::begin(None).goes(|| 0)), (0, false));
     }
 
+    /// Serves bursts of requests one at a time until evidence bounds the knee. Returns the time at which that is so.
+    fn bounded(side_car: &Arc<SideCar>, knee: impl Fn() -> Reading) -> Time {
+        let mut now = Time(0);
+        for size in [1, 6, 2, 8].into_iter().cycle().take(2_000) {
+            let burst: Vec<Metered> = (0..size).map(|_| Metered::begin(side_car, false, now)).collect();
+            for mut request in burst {
+                now = now + Duration::from_millis(10);
+                request.answered(200, None, || now);
+            }
+            if !knee().open {
+                return now;
+            }
+        }
+        panic!("the knee is open after 2,000 bursts: {:?}", knee());
+    }
+
+    /// Begins requests until one is refused. Returns those that were not.
+    fn fill(side_car: &Arc<SideCar>, now: Time) -> Vec<Metered> {
+        let begun = (0..64).map(|_| Metered::begin(side_car, true, now));
+        let held: Vec<Metered> = begun.take_while(|request| request.refusal().is_empty()).collect();
+        assert!((1..64).contains(&held.len()), "{}", held.len());
+        held
+    }
+
     #[test]
     fn a_meter_that_is_full_refuses_if_it_may() {
         let side_car = Arc::new(SideCar::new(None, Time(0)));
-        let mut held: Vec<Metered> = (0..7).map(|_| Metered::begin(&side_car, true, Time(0))).collect();
-        assert!(held.iter().all(|one| one.refusal().is_empty()));
-        let refused = Metered::begin(&side_car, true, Time(0));
+        let unknown: Vec<Metered> = (0..1000).map(|_| Metered::begin(&side_car, true, Time(0))).collect();
+        assert!(unknown.iter().all(|one| one.refusal().is_empty()), "no evidence calls them too many");
+        drop(unknown);
+        let side_car = Arc::new(SideCar::new(None, Time(0)));
+        let now = bounded(&side_car, || side_car.reading());
+        let mut held = fill(&side_car, now);
+        let refused = Metered::begin(&side_car, true, now);
         assert!(String::from_utf8_lossy(refused.refusal()).contains("full=1"));
-        assert!(Metered::begin(&side_car, false, Time(0)).refusal().is_empty());
-        assert_eq!(side_car.reading().in_flight, 7);
+        assert!(Metered::begin(&side_car, false, now).refusal().is_empty());
+        assert_eq!(side_car.reading().in_flight as usize, held.len());
         assert!(
             held.pop()
                 .unwrap()
-                .answered(200, None, || Time(1_000_000))
+                .answered(200, None, || now + Duration::from_millis(1))
                 .starts_with(b"endpoint-load-metrics: TEXT ")
         );
         drop(held);
@@ -351,7 +379,9 @@ mod tests {
         assert!(uploads[1].answered(413, None, || Time(2_000_000)).starts_with(b"endpoint-load-metrics"));
         drop(uploads);
         assert_eq!(side_car.reading().in_flight, 0);
-        let _held: Vec<Metered> = (0..7).map(|_| Metered::begin(&side_car, true, Time(0))).collect();
+        let side_car = Arc::new(SideCar::new(None, Time(0)));
+        let now = bounded(&side_car, || side_car.reading());
+        let _held = fill(&side_car, now);
         assert!(!Metered::begin_coming(&side_car).refusal().is_empty());
     }
 
@@ -359,25 +389,31 @@ mod tests {
     fn servers_of_one_host_refuse_for_each_other_and_share_its_slots() {
         let host = HostMeter::new(Time(0));
         let [one, other] = [(), ()].map(|()| Arc::new(SideCar::new(Some(Arc::clone(&host)), Time(0))));
-        let mut held: Vec<Metered> = (0..4).map(|_| Metered::begin(&one, true, Time(0))).collect();
-        held.extend((0..3).map(|_| Metered::begin(&other, true, Time(0))));
-        assert!(held.iter().all(|one| one.refusal().is_empty()), "neither is full, nor was the host");
-        for (side_car, own) in [(&one, "rif=4,"), (&other, "rif=3,")] {
-            let refused = Metered::begin(side_car, true, Time(0));
-            let said = String::from_utf8_lossy(refused.refusal()).into_owned();
-            assert!(said.contains(own) && said.contains("full=1"), "{said}");
-        }
-        assert_eq!([one.reading().in_flight, other.reading().in_flight, host.reading().in_flight], [4, 3, 7]);
         let answered = |metered: Option<Metered>, at| {
             let header = metered.unwrap().answered(200, None, || Time(at));
             String::from_utf8(header).unwrap().contains("slot=1")
         };
-        held.drain(2..6).for_each(drop);
-        assert_eq!(host.reading().in_flight, 3);
-        assert!(!answered(held.pop(), 1_000_000), "the host believes in 2, and has them");
+        let mut held: Vec<Metered> = (0..2).map(|_| Metered::begin(&one, true, Time(0))).collect();
+        held.push(Metered::begin(&other, true, Time(0)));
+        assert!(!answered(held.pop(), 1_000_000), "the host's knee begins at 2, and two are in flight");
         assert_eq!(other.reading().in_flight, 0);
         assert!(answered(held.pop(), 2_000_000), "one is promised, one is there");
         assert!(!answered(Some(Metered::begin(&other, true, Time(2_000_000))), 2_500_000), "and no more");
+        drop(held);
+        assert_eq!(host.reading().in_flight, 0);
+        // Only the first server's requests bound the knee of the host.
+        let now = bounded(&one, || host.reading());
+        let all = fill(&other, now).len();
+        let mut held: Vec<Metered> = (0..2).map(|_| Metered::begin(&one, true, now)).collect();
+        held.extend(fill(&other, now));
+        assert_eq!(held.len(), all, "the limit is of the host");
+        for (side_car, own) in [(&one, "rif=2,".to_owned()), (&other, format!("rif={},", all - 2))] {
+            let refused = Metered::begin(side_car, true, now);
+            let said = String::from_utf8_lossy(refused.refusal()).into_owned();
+            assert!(said.contains(&own) && said.contains("full=1"), "{said}");
+        }
+        let counts = [one.reading().in_flight, other.reading().in_flight, host.reading().in_flight];
+        assert_eq!(counts, [2, all as u32 - 2, all as u32]);
         drop(held);
         assert_eq!(host.reading().in_flight, 0);
     }

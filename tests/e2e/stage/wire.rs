@@ -93,6 +93,14 @@ impl Wire {
         }
     }
 
+    /// Returns `true` if an answer, or its beginning, can be read.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let there = self.stream.peek(&mut [0]).is_ok();
+        self.stream.set_nonblocking(false).unwrap();
+        there
+    }
+
     /// The next answer, interim ones too.
     pub(crate) fn answer(&mut self) -> io::Result<Answer> {
         self.answer_to("GET")

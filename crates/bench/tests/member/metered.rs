@@ -42,22 +42,47 @@ fn each_answer_of_any_kind_has_a_report() {
     assert!(said(&bare.say(GET, "m1\n"), "rif").is_none());
 }
 
+/// Sends bursts of requests until evidence bounds the member's knee.
+fn bound(m1: &Running) {
+    for size in [1, 6, 2, 8].into_iter().cycle().take(2_000) {
+        let mut burst: Vec<TcpStream> = (0..size).map(|_| m1.connect()).collect();
+        burst.iter_mut().for_each(|stream| stream.write_all(GET.as_bytes()).unwrap());
+        if burst.iter_mut().all(|stream| said(&until(stream, "m1\n"), "open").is_none()) {
+            return;
+        }
+    }
+    panic!("the knee is open after 2,000 bursts");
+}
+
+/// Sends requests, which are not answered, until one is refused. Returns those that the member holds.
+fn fill(m1: &Running) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    while held.len() < 64 {
+        let mut stream = m1.connect();
+        stream.write_all(GET.as_bytes()).unwrap();
+        stream.set_read_timeout(Some(MS)).unwrap();
+        let mut refused = false;
+        eventually("it is held or refused", || {
+            refused = stream.peek(&mut [0]).is_ok();
+            refused || m1.tells("load")["values"]["in_flight"] == held.len() + 1
+        });
+        if refused {
+            return held;
+        }
+        held.push(stream);
+    }
+    panic!("64 requests are not too many");
+}
+
 #[test]
 fn one_more_than_fits_is_refused_and_clients_that_go_leave_room() {
-    let m1 = metered(1.0, HOUR, |spec| spec.admin = true);
-    // It is believed to take two at once until it has shown more, and to have room for the square root thrice beyond.
-    let waiting: Vec<TcpStream> = (1..=7)
-        .map(|count| {
-            let mut stream = m1.connect();
-            stream.write_all(GET.as_bytes()).unwrap();
-            let come = format!("\"requests\":{count}}}\n");
-            while !m1.say("GET /_plimsoll/count HTTP/1.1\r\nHost: a\r\n\r\n", "}\n").ends_with(&come) {}
-            stream
-        })
-        .collect();
+    let m1 = metered(1.0, "const:2ms", |spec| spec.admin = true);
+    bound(&m1);
+    m1.say("POST /_plimsoll/slow?factor=1000000 HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", "}\n");
+    let waiting = fill(&m1);
     let answer = m1.say(GET, "\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("content-length: 0\r\n"), "{answer}");
-    assert_eq!((said(&answer, "rif"), said(&answer, "full")), (Some(7.0), Some(1.0)));
+    assert_eq!((said(&answer, "rif"), said(&answer, "full")), (Some(waiting.len() as f64), Some(1.0)));
     // A body that comes with a refused request is taken, or the next request would be read out of it.
     let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody";
     let both = m1.say(&format!("{post}GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), "");
@@ -70,5 +95,5 @@ fn one_more_than_fits_is_refused_and_clients_that_go_leave_room() {
         said(&answer, "rif") == Some(0.0)
     });
     // None of them counts as work that was done.
-    assert_eq!(said(&answer, "work"), Some(0.0), "{answer}");
+    assert!(said(&answer, "work").unwrap() < 1.0, "{answer}");
 }

@@ -263,25 +263,69 @@ async fn an_alert_sends_connections_away_at_the_boundary_of_a_request() {
     .await;
 }
 
+/// A server that echoes the first byte of each session after 2 ms of work, one session at a time.
+async fn one_at_a_time() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let work = Arc::new(tokio::sync::Mutex::new(()));
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let work = Arc::clone(&work);
+            tokio::spawn(async move {
+                let mut byte = [0];
+                if stream.read_exact(&mut byte).await.is_err() {
+                    return;
+                }
+                {
+                    let _turn = work.lock().await;
+                    // sleeps: the server's service time
+                    sleep(2 * MILLI).await;
+                }
+                let _ = stream.write_all(&byte).await;
+                let _ = stream.read(&mut byte).await;
+            });
+        }
+    });
+    address
+}
+
+/// A session whose first byte the server has echoed; `None` if the side-car refused it.
+async fn served(address: SocketAddr) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).await.ok()?;
+    stream.write_all(b"x").await.ok()?;
+    stream.read_exact(&mut [0]).await.ok()?;
+    Some(stream)
+}
+
 #[tokio::test]
 async fn byte_streams_are_counted_and_refused_only_if_that_is_wanted() {
     within(async {
-        let echo = Echo::start().await;
+        let server = one_at_a_time().await;
         for refuse in [false, true] {
-            let (engine, address) =
-                side_car(Protocol::Tcp, echo.address, SideCarSettings { refuse, ..PLAIN });
+            let (engine, address) = side_car(Protocol::Tcp, server, SideCarSettings { refuse, ..PLAIN });
+            // Bursts of sessions, until evidence bounds the knee.
+            for size in [1, 4, 2, 5].into_iter().cycle() {
+                let sessions = (0..size).map(|_| tokio::spawn(served(address)));
+                for session in sessions.collect::<Vec<_>>() {
+                    session.await.unwrap();
+                }
+                if !engine.reading("g").unwrap().open {
+                    break;
+                }
+            }
+            until("all are counted out", || engine.reading("g").unwrap().in_flight == 0).await;
             let mut open = Vec::new();
-            // A server that has shown nothing is believed to take 2, and to be full with 7.
-            for _ in 0..7 {
-                let mut stream = TcpStream::connect(address).await.unwrap();
-                echoes(&mut stream, "x").await;
+            while open.len() < 64
+                && let Some(stream) = served(address).await
+            {
                 open.push(stream);
             }
-            assert_eq!(engine.reading("g").unwrap().in_flight, 7);
+            assert_eq!(open.len() == 64, !refuse, "{}", open.len());
+            let in_flight = || engine.reading("g").unwrap().in_flight as usize;
+            assert!(open.len() > 1, "a server with a knee of 1 takes more than one");
+            until("only they are counted", || in_flight() == open.len()).await;
             if refuse {
                 assert_reset(address).await;
-            } else {
-                echoes(&mut TcpStream::connect(address).await.unwrap(), "x").await;
             }
             drop(open);
             until("all are counted out", || engine.reading("g").unwrap().in_flight == 0).await;
