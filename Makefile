@@ -70,7 +70,7 @@ test-benches: # the benches' and the worlds' own parts
 	python3 -B -m unittest discover -q -s tests/worlds -t .
 
 test-worlds: binary ## ordinary days on real sockets, the short form: mostly waits
-	PLIMSOLL_BIN='$(BINARY)' python3 -B -m tests.worlds --short --jobs 8
+	PLIMSOLL_BIN='$(BINARY)' python3 -B -m tests.worlds --short --jobs 4
 
 test-python: binary wheel ## the wheel in a fresh environment, against real daemons
 	rm -rf '$(TARGET)/venv'
