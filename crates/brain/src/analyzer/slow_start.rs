@@ -1,6 +1,5 @@
-//! Slow start: a member that comes back or joins takes a growing part of its share, so that cold caches and
-//! empty pools do not get the full load (Envoy's `slow_start_config` with aggression 1, HAProxy's
-//! `slowstart`).
+//! Slow start: a member that comes back or joins takes a growing part of its share. So cold caches and empty
+//! pools do not get the full load (Envoy's `slow_start_config` with aggression 1, HAProxy's `slowstart`).
 //!
 //! The part grows linearly from a tenth to the whole, in whole hundredths. New weights mean a new plan, so
 //! there are at most a hundred of these in a ramp and at most ten in a second, and weights keep a common
