@@ -1,8 +1,8 @@
 //! The meter with which a member measures itself by the requests that pass through it.
 //!
 //! It measures the requests in flight and the work of a request. It learns the number of requests that the
-//! member can work on at once before they slow one another down (the knee), and tells whether there is room
-//! for one more.
+//! member can work on at once before they slow one another down (the knee), and whether there is room for one
+//! more.
 //!
 //! It is a value in the response path: [`Meter::begin`] at a request, [`Meter::end`] at its answer. Each
 //! answer carries a [`Reading`]; a balancer needs nothing else from a member. No threshold is set by hand.

@@ -3,7 +3,7 @@
 //! A request knows the exact requests in flight from here, but those of others are some milliseconds old. If
 //! both counted the same, all balancers would see nearly the same member as the emptiest for that long, and
 //! choose it: a herd. So each of this balancer's own requests counts as many times as there are balancers, as
-//! if every other had sent one as well, which each of them is about to do. The known requests of others are
+//! if every other had sent one as well. Each of them is about to do so. The known requests of others are
 //! added.
 //!
 //! They decide between members with as many requests from here. A member that is slow for all, or has many
