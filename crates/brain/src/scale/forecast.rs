@@ -8,7 +8,7 @@
 //! e  = y - (l + b d)              the forecast error
 //! l' = l + b d + a e              a = 1 - 2^(-d / A)
 //! b' = b + a c e / d              c = 1 - 2^(-d / B)
-//! ahead = l' + b' h               h = the horizon: the time that a member takes to start, and until the next look
+//! ahead = l' + b' h               h = the horizon: the start time of a member, and the time to the next look
 //! ```
 //!
 //! There are two of them. A *steady* one (`A = h / 2`, `B = h`) follows days and nights. A *quick* one (`A =
