@@ -442,7 +442,7 @@ mod tests {
     }
 
     /// Returns the evidence after two minutes of 50 requests a second from here, at a server of two
-    /// processors that can serve 200, with reports of the utilization `told`.
+    /// processors that can serve 200. The reported utilization is the last argument.
     fn minutes(elsewhere: f64, told: f64) -> Gauge {
         let mut gauge = Gauge::idle();
         for second in 1..=120_u64 {

@@ -40,8 +40,8 @@ use past::Past;
 /// The settings of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// A random secret: the ids of requests are derived from it, and nobody without it can predict the next
-    /// one. Two clients with the same secret would choose the same ids.
+    /// A random secret: the ids of requests are derived from it, and the next one cannot be predicted without
+    /// it. Two clients with the same secret would choose the same ids.
     pub secret: Key,
     /// The mode of first attempts: one daemon, or all.
     pub mode: Mode,

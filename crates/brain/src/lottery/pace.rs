@@ -109,7 +109,8 @@ impl Lag {
         }
     }
 
-    /// Returns `true` if it lags by so much of a step that another has taken its turn, or is about to.
+    /// Returns `true` if the lag is large enough, against the step, that another has taken its turn, or is
+    /// about to.
     pub(super) fn doubtful(&self, now: Time, step: Duration) -> bool {
         self.now(now) >= step * 3 / 4
     }

@@ -6,9 +6,9 @@
 //! - it is not down;
 //! - it reported itself `Up` in its present life.
 //!
-//! A member without a report is not drawn. If members can be queried, one that begins another life at its
-//! address (with another offer, or the same at another endpoint) stays in the drum between its two lives, by
-//! the combined information: only the querying daemon knows that something is missing.
+//! A member without a report is not drawn. If members can be queried, one may begin another life at its
+//! address (with another offer, or the same at another endpoint). It stays in the drum between its two lives,
+//! by the combined information: only the querying daemon knows that something is missing.
 //!
 //! A member that is quiet for three reports is a *suspect*: it stays in the drum, as others may have its
 //! reports, but no daemon waits for it. One that is quiet for [`SILENT`] reports is out, whatever the
@@ -283,7 +283,7 @@ impl Table {
         self.drums.get(&service).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the members that may answer for a service that nobody can be drawn for, all alike.
+    /// Returns the members that may answer for a service without a member that can be drawn, all alike.
     pub(super) fn speakers(&self) -> impl Iterator<Item = Entrant> {
         let up = |peer: &Peer| peer.heard.as_ref().is_some_and(|heard| heard.state != Standing::Leaving);
         let entrant = |member: &u16| Entrant { member: *member, capacity: 1, weight: super::code::ONE };

@@ -82,8 +82,8 @@ impl Daemon {
         }
     }
 
-    /// Returns `true` if the present message has waited for so long that the client has asked another daemon,
-    /// if there is one.
+    /// Returns `true` if the present message is so old that the client has asked another daemon, if there is
+    /// one.
     fn stale(&self, now: Time) -> bool {
         let (at, waited) = self.waited;
         let read = self.read(now);
