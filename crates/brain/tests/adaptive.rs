@@ -89,8 +89,8 @@ fn fleets(effort: Effort) {
     }
 }
 
-/// Checks a fleet of so many balancers that most have no request at the members most of the time, and get no
-/// load reports. They neither reject requests that there is room for, nor send too many in vain.
+/// Checks a large fleet of balancers, most of which have no request at the members most of the time, and get
+/// no load reports. They neither reject requests that there is room for, nor send too many in vain.
 fn strangers(effort: Effort) {
     let counts: &[usize] = if effort.seeds > 2 { &[60, 200, 500] } else { &[200] };
     for balancers in counts {

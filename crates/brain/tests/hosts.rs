@@ -5,7 +5,7 @@
 //! 2000 sessions of unequal demand, half of each group. One group is on hosts 0 to 14, the other on 5 to 19;
 //! ten hosts have both. Each host reports the work it does for both, every 3 s, with the noise of counting.
 //! At 300 s two hosts lose 60 % of their speed, one of them shared. A session is moved with the part that its
-//! host's alert asks for, which is a part of the whole surplus, so the moves of both groups add up to the
+//! host's alert asks for. That is a part of the whole surplus, so the moves of both groups add up to the
 //! surplus.
 
 #[path = "fleet/dice.rs"]

@@ -141,7 +141,7 @@ struct Session {
     part: Part,
 }
 
-/// A session's part of its member's requests, as `SessionShare` of `crates/proxy` computes it.
+/// A session's part of its member's requests, as `crates/proxy/src/bond/part.rs` computes it.
 #[derive(Clone, Copy, Default)]
 struct Part {
     asked: f64,

@@ -432,8 +432,8 @@ proptest! {
         }
     }
 
-    /// Checks `rendezvous`: the loss of a member moves only its own keys, a new member takes keys only for
-    /// itself, and a key's second choice is the one it gets when the first is gone.
+    /// Checks `rendezvous`: the loss of a member moves only its own keys, and a new member takes keys only
+    /// for itself. A key's second choice is the one it gets when the first is gone.
     #[test]
     fn only_the_keys_move_that_must(
         weights in prop::collection::vec(any_weight(), 2..40), gone in any::<prop::sample::Index>(), seed in any::<u64>(),

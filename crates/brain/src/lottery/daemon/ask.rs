@@ -8,7 +8,7 @@
 //! (Lifeguard's idea: a slow node distrusts itself first; Dadgar, Phillips, Currey, 2017). Without this, one
 //! of ten that stalls for 0.3 s in each second causes 1.8 % duplicates, with it 0.1 %.
 //!
-//! A daemon that was stopped for so long that others may consider it dead leaves first attempts to them for a
+//! A daemon whose stop was long enough that others may consider it dead leaves first attempts to them for a
 //! while. They send it no commits, and each of its answers would be a second one. It answers later attempts,
 //! as all may have been stopped.
 //!
