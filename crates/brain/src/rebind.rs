@@ -15,8 +15,8 @@
 //! 3. With c for capacity, the *fair* load is the mean of u, weighted by c. In the judgement of a member, no
 //!    other's load counts for more than twice its own. So a member that reports wrongly, or is swamped, has a
 //!    surplus and hides no other's.
-//! 4. A member's *surplus* is (u - fair) c if u is above fair by more than 2.5 sigma; its *deficit* is (fair
-//!    - u) c, where positive.
+//! 4. A member's *surplus* is (u - fair) c if u is above fair by more than 2.5 sigma; its *deficit* is
+//!    (fair - u) c, where positive.
 //! 5. Each session at a member with a surplus moves with probability surplus / (u c); a target is drawn in
 //!    proportion to deficit. This is concurrent probabilistic migration (Berenbrink and others, Distributed
 //!    selfish load balancing, 2006). With any number of balancers that hold the sessions, the expected move

@@ -238,9 +238,10 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
     }
 }
 
-/// Returns the latency that a failure counts as, in nanoseconds: a failure is never fast. It is twice the
-/// mean, so that repeated failures count for more, and at most [`FAILURES`], so that successes make up for
-/// many of them.
+/// Returns the latency that a failure counts as, in nanoseconds: `max(latency, mean, min(2 mean, FAILURES))`.
+///
+/// A failure is never fast, and each makes the next count for more. The bound lets successes make up for many
+/// of them.
 pub(crate) fn failure(latency: f32, mean: f32) -> f32 {
     latency.max(mean).max((2.0 * mean).min(FAILURES))
 }

@@ -6,8 +6,8 @@
 //!
 //! 1. At least as many requests are answered in time as by `least_request`, less 0.5 %. Without overload the
 //!    99th percentile is at most 1.1 times.
-//! 2. A request is rejected only if it waited for most of the time that its client waits, or if all members
-//!    together, working as one, were behind by a part of that.
+//! 2. A request is rejected only if it waited for most of its client's patience, or if all members together,
+//!    working as one, were behind by a part of that.
 //! 4. That was so within the last two seconds.
 //! 5. No healthy member is ejected, however late the balancer's own event loop is.
 //! 6. A faulty member costs at most its own share for two seconds.

@@ -1,7 +1,7 @@
 //! The load that strategies use, computed from a member's reports.
 //!
-//! Dampening is an average over reports. With dampening d, the previous value has weight d and a new report 1
-//! - d, once for each report, however often members are chosen in between.
+//! Dampening is an average over reports. With dampening d, the previous value has weight d and a new report
+//! 1 - d, once for each report, however often members are chosen in between.
 //!
 //! Reports age. The period of a member's reports is learnt (a moving average of their spacing), so none has
 //! to be configured. The weight of a report, against the mean of the group, depends on its age in periods:

@@ -29,8 +29,8 @@ pub struct GroupSpec {
     /// Whether members are kept within their concurrency limits, so that excess requests wait or are
     /// rejected. `None` for the default of the strategy ([`Strategy::limits`]).
     pub admission: Option<bool>,
-    /// The latency objective of the clients, with admission. With `None` a request waits for room at most a
-    /// few times as long as a request takes.
+    /// The latency objective of the clients, with admission. With `None` clients are assumed to wait for a
+    /// second, or for four times as long as requests take if that is more.
     pub objective: Option<Duration>,
     /// The minimum number of members that this balancer uses of a large group
     /// ([`Analyzer::seat`](crate::Analyzer::seat)); `None` for all. 0 counts as 1.

@@ -3,10 +3,10 @@
 //! A station is `servers` that can serve `capacity` requests a second. A request takes `base` seconds alone,
 //! which may be more than `servers / capacity`: waiting for a disk or another service is no work of the
 //! station. The mean wait is that of M/M/c, in the closed form of Sakasegawa (1977), which also holds between
-//! whole numbers of servers: `p / (capacity (1 - u))`. Here `u` is the utilization and `p = u^(sqrt(2 (c +
-//! 1)) - 1)` the probability of a wait. First come, first served, it is multiplied by (1 + v) / 2, with the
-//! squared coefficient of variation v of the service (Allen and Cunneen). With shared processors it holds for
-//! any distribution.
+//! whole numbers of servers: `p / (capacity (1 - u))`. Here `u` is the utilization and `p = u^(sqrt(2
+//! (c + 1)) - 1)` the probability of a wait. First come, first served, it is multiplied by (1 + v) / 2, with
+//! the squared coefficient of variation v of the service (Allen and Cunneen). With shared processors it holds
+//! for any distribution.
 //!
 //! For percentiles, a wait is exponentially distributed. First come, first served, it is added to the service
 //! whatever its length; with sharing it is in proportion to the service. For one server that is exact in the

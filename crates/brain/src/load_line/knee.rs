@@ -115,7 +115,9 @@ fn line(in_flight: f64, servers: f64, left: f64) -> f64 {
 ///
 /// `V(n)` is the sojourn of a request that makes `n`, and `m(n) = min(1, servers / n)` is the speed of each:
 ///
-///     (coming + n m(n)) V(n) = 1 + coming V(n + 1) + (n - 1) m(n) V(n - 1)
+/// ```text
+/// (coming + n m(n)) V(n) = 1 + coming V(n + 1) + (n - 1) m(n) V(n - 1)
+/// ```
 fn sojourns(rows: &[Row], servers: f64, coming: f64) -> Vec<f64> {
     let most = rows.last().map_or(1, |row| libm::ceil(row.in_flight) as usize).min(MOST);
     // The states go to twice the observed range; beyond that there are no arrivals.

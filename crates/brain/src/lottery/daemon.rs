@@ -66,9 +66,8 @@ pub struct Config {
     pub responders: usize,
     /// The maximum number of remembered requests, 40 bytes each.
     ///
-    /// The table has room for the requests within [`remember`](Self::remember), and half as many again for a
-    /// while when the rate rises. With less room some late repeats are drawn anew
-    /// ([`Statistics::forgotten`]).
+    /// The table grows with the requests within [`remember`](Self::remember), and takes half as much memory
+    /// again while it grows. With less room some late repeats are drawn anew ([`Statistics::forgotten`]).
     pub memory: usize,
     /// The time for which requests are remembered.
     pub remember: Duration,

@@ -142,7 +142,7 @@ struct Limited {
     /// The awaited answers, which the limit is to reduce, and the rate of answers, which it is to keep.
     awaited: f64,
     rate: f64,
-    /// Whether an earlier step has reduced the awaited answers at the same rate.
+    /// Whether it is known that fewer awaited answers leave their rate as it is.
     proven: bool,
     /// The span with fewer awaited answers.
     fewer: Option<Trial>,

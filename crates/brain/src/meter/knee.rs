@@ -192,8 +192,8 @@ impl Scores {
     }
 }
 
-/// Returns the level of a number in flight: every number up to [`EXACT`], then eight to each doubling, up to
-/// 4096.
+/// Returns the level of a number in flight: every number up to [`EXACT`], then eight to each doubling, up
+/// to 4096.
 fn level(in_flight: u32) -> usize {
     let in_flight = in_flight.max(1) as usize;
     if in_flight <= EXACT {

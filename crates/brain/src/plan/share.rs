@@ -114,7 +114,8 @@ const TWO_32: f64 = 4_294_967_296.0;
 
 /// The number of members above which no choice is simulated.
 const REHEARSED: usize = 512;
-/// The approximate number of choices in all rounds. Rounds reduce the effect of chance, up to `ROUNDS`.
+/// The approximate number of choices in all rounds, and the maximum number of rounds, which reduce the effect
+/// of chance.
 const CHOICES: usize = 2048;
 const ROUNDS: usize = 32;
 /// 2^64 divided by the golden ratio.

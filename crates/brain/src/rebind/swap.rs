@@ -22,9 +22,9 @@ impl Swap {
     /// Returns the exchange for a session with this `part` of its member's load, and this `size` in the unit
     /// of [`Flow::asked`].
     ///
-    /// Returns `None` if it is smaller than the gap, or larger by more than [`LARGEST`], when it might come
-    /// back. Returns `None`, too, if its member would have almost nothing without it: such a session has a
-    /// member for itself, which is the best for it.
+    /// Returns `None` if it is smaller than the gap, or larger by a fifth, when it might come back. Returns
+    /// `None`, too, if its member would have almost nothing without it: such a session has a member for
+    /// itself, which is the best for it.
     pub fn of(part: f32, size: f32, shed: &Shed) -> Option<Self> {
         let about = (super::moves::WORTH * shed.gap..=LARGEST * shed.gap).contains(&part);
         let may = about && part <= MOST && size > 0.0;

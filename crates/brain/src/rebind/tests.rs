@@ -252,8 +252,8 @@ fn who_is_forgotten_ends_its_alert() {
     assert_eq!(rebind.deficit(MemberId(1)), 0.0);
 }
 
-/// Returns four members whose alerts are held; the last one has twice the load of the others in rounds 3 to
-/// 5.
+/// Returns four members whose alerts are held; the last one has twice the load of the others in rounds 3
+/// to 5.
 fn held() -> (Rebind, Alert) {
     let mut rebind = Rebind::new(Rule::Surplus);
     rebind.set_holds(true);

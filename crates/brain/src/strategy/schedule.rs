@@ -12,8 +12,8 @@
 //! Tijdeman 1980, one-processor Pfair scheduling of Baruah and others 1996). So at no point of the round is a
 //! member a whole request ahead of its share or behind it, which NGINX's rule does not guarantee.
 //!
-//! Weights become counts exactly if a round of some thousand slots can hold them: 1 : 2 : 2.5 becomes 2 : 4 :
-//! 5. If not, each member gets the nearest number of slots but at least one. So a member gains or loses at
+//! Weights become counts exactly if a round of some thousand slots can hold them: 1 : 2 : 2.5 becomes 2 : 4
+//! : 5. If not, each member gets the nearest number of slots but at least one. So a member gains or loses at
 //! most half a slot, and a member of negligible weight still gets one slot of the round.
 
 use alloc::collections::BinaryHeap;

@@ -97,8 +97,8 @@ impl<T> WaitQueues<T> {
         self.queues.range(..urgency).any(|(_, queue)| !queue.is_empty())
     }
 
-    /// Returns the urgency of the most urgent waiting request; `None` if none waits, or if all requests so
-    /// far had the default urgency.
+    /// Returns the urgency of the most urgent waiting request; `None` if none waits, or if all requests that
+    /// ever found no room had the default urgency.
     pub fn first(&self) -> Option<Urgency> {
         let told_apart = self.queues.len() > 1 || !self.queues.contains_key(&Urgency::default());
         let waits = |(urgency, queue): (&Urgency, &WaitQueue<T>)| (!queue.is_empty()).then_some(*urgency);

@@ -49,7 +49,7 @@ struct Cohort {
     number: u32,
     came: usize,
     left: usize,
-    /// The requests of any cohort that have ended since this one was full.
+    /// The requests that have ended since it was full, of this cohort or not.
     waited: usize,
     /// For each request: how much more than usual it found, as a logarithm, and whether it was served.
     found: Vec<(f64, bool)>,
