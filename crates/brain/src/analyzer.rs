@@ -6,7 +6,7 @@
 //! backwards counts as standing still. Input about a member that has left is ignored.
 //!
 //! The facts of a member are independent: drained, about to leave, disabled, the verdict of its health
-//! checks, ejected, and the begin of its slow start. Its [`State`] is the first of these that applies:
+//! checks, ejected, and the start of its slow start. Its [`State`] is the first of these that applies:
 //! disabled, draining, down or unchecked, ejected, slow start, up. Every change of a fact is an event with
 //! its reason.
 //!
@@ -122,7 +122,7 @@ struct Entry {
     disabled: bool,
     health: Health,
     ejection: Ejection,
-    /// The begin of its slow start.
+    /// The start of its slow start.
     ramp: Option<Time>,
     /// Whether it has been there from the start and only awaits its first check: it takes its whole share at
     /// once.
@@ -506,7 +506,7 @@ impl Analyzer {
         (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
     }
 
-    /// Marks all members as up after a configuration without checks.
+    /// Marks all members with an address as up after a configuration without checks.
     fn assume_health(&mut self) {
         for place in 0..self.entries.len() {
             if !self.spec.members[place].placed() {

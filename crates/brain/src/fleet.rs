@@ -1,5 +1,5 @@
-//! Several balancers before the same members. They exchange their observations, so that each acts as if it
-//! were the only one.
+//! Several balancers in front of the same members. They exchange their observations, so that each acts as if
+//! it were the only one.
 //!
 //! It is a value: others' reports go in ([`Fleet::hear`]) with the time, and this balancer's reports come out
 //! ([`Fleet::round`]). The results are written where this balancer's choices read them. These are the
@@ -141,7 +141,7 @@ pub struct Fleet {
     urgent: BTreeSet<(usize, usize)>,
     /// The number of members of all groups.
     members: usize,
-    /// The begin of the next round, and that of the next refresh.
+    /// The start of the next round, and that of the next refresh.
     told: Cursor,
     refreshed: Cursor,
     /// The bytes that may be sent, and the time of that balance.

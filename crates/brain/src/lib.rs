@@ -28,7 +28,8 @@
 //!
 //! # Several balancers as one
 //!
-//! [`fleet`] is the exchange of observations among the balancers before the same members, and its evaluation.
+//! [`fleet`] is the exchange of observations among the balancers in front of the same members, and its
+//! evaluation.
 //!
 //! # Supervision of processes
 //!

@@ -1,7 +1,7 @@
 //! The load line of a group: its capacity, the free part, and the accuracy of such predictions.
 //!
 //! It is a value driven from outside, about once a second. The input is counts that exist anyway (requests,
-//! their times, and the requests in flight at their begin) and agents' reports (`Estimator::observe`). Every
+//! their times, and the requests in flight at their start) and agents' reports (`Estimator::observe`). Every
 //! `WINDOW` it computes these:
 //!
 //! 1. the requests a second that each member can serve (`gauge`: processors, the member's own reports,

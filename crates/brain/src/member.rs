@@ -296,12 +296,12 @@ impl Vitals {
         self.end();
     }
 
-    /// Counts the begin of a request; returns the number in flight with it.
+    /// Counts the start of a request; returns the number in flight with it.
     pub fn begin(&self) -> u32 {
         (self.work.fetch_add(BEGUN | 1, Relaxed) as u32).wrapping_add(1)
     }
 
-    /// Counts the begin of a request, as [`begin`](Self::begin) does, and records when the first awaited
+    /// Counts the start of a request, as [`begin`](Self::begin) does, and records when the first awaited
     /// answer was asked for.
     pub fn begin_at(&self, now: Time) -> u32 {
         let level = self.begin();

@@ -118,7 +118,7 @@ pub struct Ward {
     phase: Phase,
     /// Whether it is to run, by the commands so far.
     wanted: bool,
-    /// The begin of the phase.
+    /// The start of the phase.
     since: Time,
     /// The time of the last start.
     begun: Time,
@@ -267,7 +267,7 @@ impl Ward {
         self.phase
     }
 
-    /// Returns the begin of the phase.
+    /// Returns the start of the phase.
     pub fn since(&self) -> Time {
         self.since
     }

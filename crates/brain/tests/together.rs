@@ -1,4 +1,4 @@
-//! Balancers that exchange their observations (`fleet`), before the same members in virtual time: one to
+//! Balancers that exchange their observations (`fleet`), in front of the same members in virtual time: one to
 //! eight of them choose nearly as one would, whatever part of their reports is lost, and no balancer is worse
 //! off for it.
 //!

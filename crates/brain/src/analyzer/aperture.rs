@@ -1,10 +1,11 @@
 //! The aperture: the part of a large group that a balancer uses, whatever the strategy.
 //!
-//! With many balancers before many members, each has less than one request at most of them. It learns too
-//! little of too many, keeps connections to all, and its counts mean nothing. So each uses a part of its own
-//! (Finagle's aperture): the first members in an order drawn from the balancer and the member (rendezvous, as
-//! in `strategy/rendezvous.rs`). Other balancers have other orders, so all members are used alike. A member
-//! that joins or leaves changes at most one place. A member that cannot be used makes room for the next.
+//! With many balancers in front of many members, each has less than one request at most of them. It learns
+//! too little of too many, keeps connections to all, and its counts mean nothing. So each uses a part of its
+//! own (Finagle's aperture): the first members in an order drawn from the balancer and the member
+//! (rendezvous, as in `strategy/rendezvous.rs`). Other balancers have other orders, so all members are used
+//! alike. A member that joins or leaves changes at most one place. A member that cannot be used makes room
+//! for the next.
 //!
 //! The width is [`PER_REQUEST`] members for each request in flight from here, and at least the configured
 //! minimum. If that is too little it widens at once, a quarter further than needed. It narrows when it has

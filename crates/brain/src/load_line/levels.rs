@@ -1,4 +1,4 @@
-//! The times of requests by the requests in flight at their begin, which show a member's knee.
+//! The times of requests by the requests in flight at their start, which show a member's knee.
 //!
 //! Up to 15 every number has a level of its own; above that each octave has eight.
 

@@ -13,8 +13,8 @@
 //!
 //! `X` is the rate of answers. By Little's law `L` holds `T` at `T*` while the members are saturated. If they
 //! are not, `T` is shorter, so that each window raises `L` by `T* / T`: the limit opens by itself as fast as
-//! it closes. All balancers before the same members see the same `T` and compare it with the same `T*`. So
-//! none of them lowers its limit further while another has none.
+//! it closes. All balancers in front of the same members see the same `T` and compare it with the same `T*`.
+//! So none of them lowers its limit further while another has none.
 //!
 //! A limit is an experiment. It first allows [`FIRST`] of the awaited requests, and then a third of the
 //! awaited requests before, as long as `X` stays the same. If more were awaited meanwhile and no more answers

@@ -74,7 +74,7 @@ impl Suspicion {
     }
 
     /// Restores the state of the previous process, as far as it is plausible. A parole begins now, because
-    /// its begin was not handed over.
+    /// its start was not handed over.
     pub(crate) fn recall(&self, (sum, outcomes, parole): (f32, u64, bool), now: Time) {
         let (failures, count) = unpack(outcomes);
         if sum.is_finite() && (0.0..=MEMORY as f32).contains(&failures) && count <= MEMORY {

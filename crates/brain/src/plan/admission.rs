@@ -156,8 +156,8 @@ impl Plan {
     ///
     /// It then gets hardly any answers, and its last load reports fade into the members' mean load. Where the
     /// mean is high, all members look full until the balancer asks. So it may ask: two requests too many from
-    /// each balancer are negligible for the members, which can reject them. (With 200 balancers before 20
-    /// members at nine tenths of the capacity, balancers without reports rejected half of all requests,
+    /// each balancer are negligible for the members, which can reject them. (With 200 balancers in front of
+    /// 20 members at nine tenths of the capacity, balancers without reports rejected half of all requests,
     /// `tests/adaptive`.)
     pub fn blind(&self) -> bool {
         let mut seen = 0;

@@ -9,9 +9,10 @@
 //!    if one more request filled the fleet up to a common level of cost (`level`). Between members that
 //!    differ this is nearly the best one; between members of equal cost it is a draw by capacity. An old
 //!    report fades into the member's mean load, or into the latency observed here where that is higher.
-//! 3. **No load reports.** The cost is the square of the requests in flight from here, times the member's
-//!    recent latency (`quiet`). If requests pile up, each member gets a learnt limit (`member::concurrency`).
-//!    If most members send no reports, those that do are compared with them by observation alone.
+//! 3. **No load reports.** The cost is the square of one more than the requests in flight from here, times
+//!    the member's recent latency (`quiet`). If requests pile up, these members together get a learnt limit
+//!    (`member::concurrency`). If most members send no reports, those that do are compared with them by
+//!    observation alone.
 //!
 //! A member that fails more than the fleet looks more expensive in proportion. When every member has as many
 //! requests as it can work on and twice the square root of that on top, the next request is rejected: it

@@ -1,5 +1,5 @@
-//! A fleet in virtual time: balancers without knowledge of each other before unequal members that share their
-//! processors among their requests.
+//! A fleet in virtual time: balancers without knowledge of each other in front of unequal members that share
+//! their processors among their requests.
 //!
 //! Per ten members: four with 4 processors, two with 8, two with 4 fast ones, one with 2, one with 4 slow
 //! ones. A job runs at speed * g * min(1, processors / jobs); g is 1 except at times when a neighbour takes

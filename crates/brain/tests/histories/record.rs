@@ -53,7 +53,7 @@ pub(crate) struct Record {
     pub(crate) ejected: Vec<Ejected>,
     /// Whether the balancers were restarted while nothing was in flight.
     pub(crate) restarted: bool,
-    /// The begin, the end, and the busy seconds before.
+    /// The start, the end, and the busy seconds before.
     phases: Vec<(f64, f64, f64)>,
     busy: f64,
 }
