@@ -1,6 +1,6 @@
-//! What a choice costs, and what a plan costs, by strategy and size of the group.
+//! The cost of a choice and of a plan, by strategy and size of the group.
 //!
-//! `choose/<strategy>` is the case that a strategy meets most: half of the members busy, no limit reached.
+//! `choose/<strategy>` is the most frequent case of a strategy: half of the members busy, no limit reached.
 //! `choose/<strategy>/busy` has every member busy, so that nothing ends early. `plan/<strategy>` is the slow
 //! path: odd capacities, so that nothing is exact by luck. Run with `cargo bench -p plimsoll-brain`.
 

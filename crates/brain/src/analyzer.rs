@@ -1,16 +1,17 @@
 //! The load analyzer of one group: the slow path.
 //!
-//! A value driven from outside: `handle_*` take what probes, traffic and operators say, with the time;
-//! [`Analyzer::poll_timeout`] says when it wants to be called again; [`Analyzer::plan`] and
-//! [`Analyzer::poll_event`] hand out what came of it. Calls may come in any order and too late; time that runs
-//! backwards counts as standing still; what concerns a member that has left is ignored.
+//! It is a value driven from outside. `handle_*` take the input of probes, traffic and operators, with the
+//! time. [`Analyzer::poll_timeout`] returns the time of the next call. [`Analyzer::plan`] and
+//! [`Analyzer::poll_event`] return the results. Calls may come in any order and too late. Time that runs
+//! backwards counts as standing still. Input about a member that has left is ignored.
 //!
-//! Each member has independent facts: drained or not, about to leave or not, disabled or not, what its health checks say, ejected or not, since when
-//! its share grows. Its [`State`] is the strongest of them: disabled, then draining, then down or unchecked, then ejected, then
-//! slow start, then up. Every change of a fact is an event with its reason.
+//! The facts of a member are independent: drained, about to leave, disabled, the verdict of its health
+//! checks, ejected, and the start of its slow start. Its [`State`] is the first of these that applies:
+//! disabled, draining, down or unchecked, ejected, slow start, up. Every change of a fact is an event with
+//! its reason.
 //!
-//! What members report of their load goes into the plan as it ages (`effective`), and where clients are bound on
-//! demand it decides who is under alert (`rebind`).
+//! The reported loads enter the plan as they age (`effective`). In groups that bind clients on demand they
+//! decide which members are under alert (`rebind`).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -57,45 +58,46 @@ pub(crate) use watch::PATIENCE;
 #[derive(Debug)]
 pub struct Analyzer {
     spec: GroupSpec,
-    /// One for each of `spec.members`, in the same order.
+    /// The entry of each of `spec.members`, in the same order.
     entries: Vec<Entry>,
-    /// Where in `entries` a member is.
+    /// The index of each member in `entries`.
     places: BTreeMap<MemberId, usize>,
     next_id: u32,
     /// The latest time seen.
     now: Time,
-    /// Entries in a state that may be chosen.
+    /// The number of entries in a state that may be chosen.
     usable: usize,
-    /// Entries with an ejection in force, whatever else they are.
+    /// The number of entries with an ejection in force, whatever their state.
     out: usize,
-    /// Was a member ever usable? Until then a group whose members are not checked yet is starting, not down.
+    /// Whether a member was ever usable. Until then a group whose members are not checked yet is starting,
+    /// not down.
     started: bool,
-    /// Was it told that no member can be used?
+    /// Whether the event that no member can be used was sent.
     all_down: bool,
-    /// Does the last plan differ from what is known now?
+    /// Whether the last plan is outdated.
     stale: bool,
-    /// No later than the next end of an ejection or step of a ramp.
+    /// The time of the next call, no later than the next end of an ejection or step of a ramp.
     wake: Option<Time>,
-    /// When success rates were last compared.
+    /// The time of the last comparison of success rates.
     compared: Time,
-    /// What its traffic comes to.
+    /// The state learnt from the group's traffic.
     crowd: Crowd,
-    /// Which part of a large group this balancer uses.
+    /// The part of a large group that this balancer uses.
     aperture: Aperture,
-    /// What is known of other balancers, for plans.
+    /// The state of other balancers, for plans.
     company: Arc<Company>,
-    /// Where clients are bound on demand: who has too many.
+    /// The alerts, in groups that bind clients on demand.
     rebind: Option<Rebind>,
-    /// When the last plan was made.
+    /// The time of the last plan.
     planned: Time,
-    /// When the next one is to be made for the sake of reports.
+    /// The time of the next plan that reports require.
     replan: Option<Time>,
     events: VecDeque<Event>,
-    /// Plans made so far.
+    /// The number of plans made.
     plans: u64,
 }
 
-/// What is known of a member beyond its configuration.
+/// The state of a member beyond its configuration.
 #[derive(Debug)]
 struct Entry {
     id: MemberId,
@@ -105,37 +107,38 @@ struct Entry {
     limit: ConcurrencyLimit,
     bucket: Bucket,
     load: Option<Load>,
-    /// What its loads come to; `None` without one that still counts.
+    /// The state of its load reports; `None` without one that still counts.
     reports: Option<Reports>,
-    /// Who else is on its host.
+    /// The group's part of the load of its host.
     apart: Apart,
     work: Option<Work>,
-    /// What stands in for its capacity, from outside.
+    /// The weight from outside that replaces its capacity.
     outside: Option<f64>,
     draining: bool,
-    /// As the configuration has it.
+    /// Whether it is about to leave, by the configuration.
     leaving: bool,
-    /// Who said so.
+    /// The actor that drained it.
     drainer: Drainer,
     disabled: bool,
     health: Health,
     ejection: Ejection,
-    /// Since when its share grows.
+    /// The start of its slow start.
     ramp: Option<Time>,
-    /// There from the start and only waiting for its first check: takes its whole share at once.
+    /// Whether it has been there from the start and only awaits its first check: it takes its whole share at
+    /// once.
     original: bool,
-    /// Why its last failure was one; empty if that was not told.
+    /// The reason of its last failure; empty if unknown.
     blame: String,
-    /// Traffic up to the last comparison of success rates; `None` if what came before must not count.
+    /// The traffic up to the last comparison of success rates; `None` if earlier traffic must not count.
     totals: Option<Totals>,
-    /// Its failures in a row at the last such comparison.
+    /// Its failures in a row at the last comparison.
     streak: u32,
     state: State,
     since: Time,
 }
 
 impl Analyzer {
-    /// A group that starts at `now`.
+    /// Returns the analyzer of a group that starts at `now`.
     pub fn new(spec: GroupSpec, now: Time) -> Self {
         let mut analyzer = Self {
             entries: Vec::with_capacity(spec.members.len()),
@@ -169,7 +172,8 @@ impl Analyzer {
         analyzer
     }
 
-    /// Takes a new configuration. Members keep, by name, their id, vitals, health, ejection, drain and counts.
+    /// Applies a new configuration. Members keep, by name, their id, vitals, health, ejection, drain and
+    /// counts.
     pub fn update(&mut self, spec: GroupSpec, now: Time) {
         self.advance(now);
         let before = mem::replace(&mut self.spec, spec);
@@ -209,17 +213,17 @@ impl Analyzer {
         self.settle_all();
     }
 
-    /// The configuration in force.
+    /// Returns the configuration in force.
     pub fn spec(&self) -> &GroupSpec {
         &self.spec
     }
 
-    /// Where its plans read what is known of other balancers.
+    /// Returns the state of other balancers that its plans read.
     pub fn company(&self) -> &Arc<Company> {
         &self.company
     }
 
-    /// All members of the group, in the order of the configuration.
+    /// Returns all members of the group, in the order of the configuration.
     pub fn members(&self) -> impl Iterator<Item = (MemberId, &MemberSpec, &Arc<Vitals>)> {
         self.entries.iter().zip(&self.spec.members).map(|(entry, spec)| (entry.id, spec, &entry.vitals))
     }
@@ -229,7 +233,7 @@ impl Analyzer {
         self.entries.iter().map(|entry| (entry.id, entry.state))
     }
 
-    /// A health check ended. `Err` carries the reason, for people.
+    /// Records the end of a health check. `Err` carries the reason, for display.
     pub fn handle_probe(&mut self, member: MemberId, outcome: Result<(), &str>, now: Time) {
         self.advance(now);
         let (Some(&place), Some(spec)) = (self.places.get(&member), &self.spec.health) else { return };
@@ -247,7 +251,8 @@ impl Analyzer {
         self.survey();
     }
 
-    /// Why the last request that this member failed did: told with an ejection that follows from failures.
+    /// Records the reason of the last failure of this member, which the event of an ejection by failures
+    /// contains.
     pub fn handle_blame(&mut self, member: MemberId, why: &str) {
         if let Some(&place) = self.places.get(&member)
             && self.entries[place].blame != why
@@ -256,8 +261,8 @@ impl Analyzer {
         }
     }
 
-    /// The streak of failures counted in [`Vitals`] reached [`OutlierSpec::consecutive`]: ejects the member, if
-    /// no more are out than may be. If not, it is looked at again with the next [`Analyzer::handle_totals`].
+    /// Ejects a member whose streak of failures in [`Vitals`] reached [`OutlierSpec::consecutive`], if the
+    /// ejection budget allows. Otherwise the next [`Analyzer::handle_totals`] considers it again.
     pub fn handle_streak(&mut self, member: MemberId, now: Time) {
         self.advance(now);
         let Some(&place) = self.places.get(&member) else { return };
@@ -270,8 +275,8 @@ impl Analyzer {
         self.survey();
     }
 
-    /// [`Plan::observe`] found that the outcomes of this member's requests speak against it: ejects it, if no
-    /// more are out than may be.
+    /// Ejects a member against which [`Plan::observe`] found evidence in the outcomes of its requests, if the
+    /// ejection budget allows.
     pub fn handle_suspicion(&mut self, member: MemberId, now: Time) {
         self.advance(now);
         let Some(&place) = self.places.get(&member) else { return };
@@ -294,7 +299,8 @@ impl Analyzer {
         self.survey();
     }
 
-    /// Cumulative traffic of each member. To be called at least once per [`OutlierSpec::interval`].
+    /// Records the cumulative traffic of each member. It is to be called at least once per
+    /// [`OutlierSpec::interval`].
     pub fn handle_totals(&mut self, totals: &[(MemberId, Totals)], now: Time) {
         self.advance(now);
         let Some(outlier) = self.spec.outlier.clone() else { return };
@@ -322,7 +328,7 @@ impl Analyzer {
         self.compared = self.now;
         for place in 0..self.entries.len() {
             let streak = self.entries[place].vitals.streak();
-            // A streak of before says how it was then: who gets no requests since has no way to end it.
+            // An old streak is no evidence: a member without requests since cannot end it.
             let grown = mem::replace(&mut self.entries[place].streak, streak) != streak;
             if outlier.consecutive > 0 && streak >= outlier.consecutive && grown {
                 let inputs = [("failures_in_a_row", f64::from(streak))];
@@ -343,17 +349,19 @@ impl Analyzer {
         self.survey();
     }
 
-    /// Is there a member whose first check has not ended? Those that operators keep out are not waited for.
+    /// Returns `true` if the first check of a member has not ended. Members that operators exclude do not
+    /// count.
     pub fn awaits_checks(&self) -> bool {
         self.entries.iter().any(|entry| entry.state == State::Unchecked)
     }
 
-    /// When [`Analyzer::handle_timeout`] wants to be called: an ejection may end or a share may grow.
+    /// Returns the time of the next call of [`Analyzer::handle_timeout`]: an ejection may end or a share may
+    /// grow.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.wake
     }
 
-    /// The time that [`Analyzer::poll_timeout`] said has come. Harmless at any other.
+    /// Handles the time that [`Analyzer::poll_timeout`] returned. It is harmless at any other.
     pub fn handle_timeout(&mut self, now: Time) {
         self.advance(now);
         if self.wake.is_none_or(|wake| wake > self.now) {
@@ -381,7 +389,7 @@ impl Analyzer {
         self.survey();
     }
 
-    /// A new plan if anything changed since the last call. The first call always gives one.
+    /// Returns a new plan if anything changed since the last call. The first call always returns one.
     pub fn plan(&mut self, now: Time) -> Option<Plan> {
         self.advance(now);
         self.renew();
@@ -412,8 +420,9 @@ impl Analyzer {
         })
     }
 
-    /// Those that are in no plan and could serve: outside the aperture, or (if `drained`) drained or about to leave, and up. Whoever was
-    /// bound to one may come to it, and nobody else.
+    /// Returns the members that are in no plan and could serve: those outside the aperture, and with
+    /// `drained` those that are up and drained or about to leave. They serve only clients that are bound to
+    /// them.
     pub fn kept(&self, drained: bool) -> Vec<Member> {
         let entries = self.entries.iter().zip(&self.spec.members);
         let serves = |entry: &Entry| {
@@ -426,7 +435,7 @@ impl Analyzer {
             .collect()
     }
 
-    /// The next thing that happened, the oldest first. If nobody asks, the oldest are dropped.
+    /// Returns the next event, the oldest first. If no caller collects events, the oldest are dropped.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -435,7 +444,7 @@ impl Analyzer {
         self.now = self.now.max(now);
     }
 
-    /// A member not known before.
+    /// Returns the entry of a new member.
     fn entry(&mut self, place: usize, original: bool) -> Entry {
         let id = MemberId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
@@ -466,7 +475,7 @@ impl Analyzer {
             original,
             totals: None,
             streak: 0,
-            // Settled before anyone sees it.
+            // Derived before any caller sees it.
             state: State::Unchecked,
             since: self.now,
         }
@@ -497,7 +506,7 @@ impl Analyzer {
         (entry.outside.unwrap_or(spec.capacity) * part).max(f64::MIN_POSITIVE)
     }
 
-    /// After a new configuration without checks: nobody is down.
+    /// Marks all members with an address as up after a configuration without checks.
     fn assume_health(&mut self) {
         for place in 0..self.entries.len() {
             if !self.spec.members[place].placed() {

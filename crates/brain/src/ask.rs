@@ -1,33 +1,35 @@
-//! What is asked with each request.
+//! The arguments of a choice.
 
 use crate::Time;
 
-/// The arguments of one choice. With the same plan, live counts and [`Hand`](crate::Hand), the same ask gives
-/// the same member.
+/// The arguments of one choice. The same arguments with the same plan, live counts and [`Hand`](crate::Hand)
+/// give the same member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ask {
-    /// How many choices this core made for this group before this one. Cores do well to begin at different
+    /// The number of choices that this core made for this group before. Cores are best started at different
     /// numbers, so that they do not walk the same round in step.
     pub turn: u64,
     /// 64 uniformly random bits.
     pub chance: u64,
-    /// [`hash`](crate::hash) of what should stick to one member (client address, path, a header); any value
-    /// without affinity.
+    /// The [`hash`](crate::hash) of the affinity key (client address, path, a header); any value without
+    /// affinity.
     pub key: u64,
-    /// The moment of the choice.
+    /// The time of the choice.
     pub now: Time,
-    /// If it fails, it cannot be sent to another: it is no trial for a member that is back from an ejection, while there are others.
+    /// Whether the request cannot be retried: it is no trial for a member back from an ejection, while there
+    /// are others.
     pub once: bool,
-    /// Is it for a session, which lasts as long as its client likes, or for one that will not be counted? How long others took says nothing
-    /// of it then.
+    /// Whether it is for a session, which lasts as long as its client wants, or for one that is not counted.
+    /// The latency of other requests then predicts nothing.
     pub session: bool,
-    /// Do those that its client sends after it go to the same member? How long a few requests took lately says little of what these will
-    /// bring.
+    /// Whether its client's later requests go to the same member. The recent latency of a few requests then
+    /// predicts little.
     pub binds: bool,
-    /// Where none has room for it, may it go to one that was full a while ago and may be so no longer? That one may refuse it, so it must
-    /// be possible to send it again; and it would overtake those that wait.
+    /// Whether it may go to a member with an outdated report of a reached limit, if no member has room. That
+    /// member may reject it, so it must be possible to retry it; and it would overtake waiting requests.
     pub venture: bool,
-    /// Does it go on whatever limits were found for members that send no load reports? For a request that waits where none was served for a
-    /// while ([`WaitQueues::starved`](crate::WaitQueues::starved)), so that no limit lasts for want of requests that show it to be wrong.
+    /// Whether it ignores the learnt limits of members without load reports. It is set for a request that
+    /// waits while none was served for a while ([`WaitQueues::starved`](crate::WaitQueues::starved)). So a
+    /// wrong limit does not last for want of requests that disprove it.
     pub insist: bool,
 }

@@ -1,4 +1,4 @@
-//! What the brain did and why: an adaptive system that cannot explain itself is not trusted.
+//! Events: the brain's decisions with their reasons, which make an adaptive system explainable.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -6,128 +6,131 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// A member was added to the group.
     Joined,
-    /// A member was taken out of the group.
+    /// A member was removed from the group.
     Left,
-    /// Its health checks pass.
+    /// The member's health checks pass.
     Up,
-    /// Its health checks fail.
+    /// The member's health checks fail.
     Down,
-    /// Its traffic failed: taken out for a while.
+    /// The member's traffic failed: it is ejected for a while.
     Ejected,
-    /// An ejection ended; the member may be out for another reason all the same ([`Event::in_vain`]).
+    /// An ejection ended; the member may be out for another reason ([`Event::in_vain`]).
     Readmitted,
-    /// An operator let its work end.
+    /// An operator drains the member.
     Draining,
-    /// An operator took it back.
+    /// An operator ended the drain.
     Undrained,
-    /// An operator took it out of use: a member, a listener, or a group's balancing.
+    /// An operator disabled a member, a listener, or a group's balancing.
     Disabled,
-    /// An operator put it back in use.
+    /// An operator enabled it again.
     Enabled,
-    /// It takes a growing part of its share.
+    /// The member takes a growing part of its share.
     SlowStart,
-    /// It takes its whole share.
+    /// The member takes its whole share.
     FullShare,
     /// This balancer uses more members of a large group, or fewer.
     Aperture,
-    /// It has more load than its share: part of its sessions is to go elsewhere.
+    /// The member has more load than its share: part of its sessions is to move.
     AlertRaised,
-    /// It has its share again.
+    /// The member has its share again.
     AlertCleared,
-    /// Sessions left it because it was under alert; one event for all in about a second.
+    /// Sessions left the member because it was under alert; one event for all in about a second.
     Moved,
-    /// Somebody was told that sessions of it are about to go (drained, or under alert), and has answered or not.
+    /// The drain hook was called before sessions leave the member (drained, or under alert), and has answered
+    /// or not.
     HandedOver,
     /// No member of the group can be used.
     AllDown,
-    /// The group has a member that can be used again.
+    /// The group has a usable member again.
     Recovered,
-    /// Requests are refused, because its members have as many as they can work on.
+    /// Requests are rejected, because all members have reached their limits.
     Shedding,
-    /// None was for a while.
+    /// No request was rejected for a while.
     ShedEnded,
-    /// It answers ten times slower than its group.
+    /// The member answers ten times slower than its group.
     Slow,
-    /// It was not for a while.
+    /// The member was not slow for a while.
     SlowEnded,
-    /// An operator changed a setting while it runs.
+    /// An operator changed a setting at run time.
     Changed,
-    /// More reports came for a member than are taken.
+    /// More reports of a member arrived than are accepted.
     Flooded,
-    /// A member does not have what its group's monitor asks it for.
+    /// The member does not have the figure that its group's monitor asks for.
     NoReports,
-    /// A client refused what it was told of the group (xDS).
+    /// A client rejected the configuration of the group (xDS).
     Refused,
-    /// A certificate was obtained from an authority, or renewed, and is shown from now on.
+    /// A certificate was obtained from an authority, or renewed, and is in use from now on.
     CertificateObtained,
-    /// A certificate could not be obtained or renewed; the one before is shown on, if there is one.
+    /// A certificate could not be obtained or renewed; the previous one stays in use, if there is one.
     CertificateFailed,
-    /// Members were found, or are not found any more, by the sources of the group.
+    /// The sources of the group found members, or do not find them any more.
     MembersDiscovered,
-    /// A source of members does not answer, or is not believed; its members stay.
+    /// A source of members does not answer, or its answer is rejected; its members stay.
     DiscoveryFailed,
-    /// It answers again.
+    /// The source answers again.
     DiscoveryRecovered,
-    /// Another balancer is there to act together with (`[fleet]`), or is heard of again.
+    /// Another balancer of the fleet is present (`[fleet]`), or sends reports again.
     BalancerJoined,
-    /// Nothing is heard of it, though nobody says that it is gone.
+    /// The balancer sends no reports, though it is not known to be gone.
     BalancerSilent,
-    /// It is gone, and did not say so before.
+    /// The balancer is gone without an announcement.
     BalancerLost,
-    /// It said that it goes.
+    /// The balancer announced that it goes.
     BalancerLeft,
-    /// The store of what operators do and of registered members cannot be used, or has lost what it had; what is known stays.
+    /// The store of operators' commands and registered members is unusable, or has lost its content; the
+    /// known state stays.
     StoreLost,
-    /// It can be used again, or has something again.
+    /// The store is usable again, or has content again.
     StoreRecovered,
     /// The group is to have more members, or fewer.
     Scaled,
-    /// A member that was started has ended by itself, and is gone.
+    /// A started member has ended by itself, and is gone.
     MemberEnded,
     /// Members cannot be started or stopped.
     ScalerFailed,
-    /// They can be again.
+    /// Members can be started and stopped again.
     ScalerRecovered,
-    /// A host has members of other groups, too, and what they do there begins or ceases to matter.
+    /// A host also has members of other groups, whose load there begins or ceases to matter.
     HostShared,
     /// A new configuration is in force.
     Reloaded,
-    /// A configuration was refused; the one before stays.
+    /// A configuration was rejected; the previous one stays.
     ReloadRefused,
     /// Another process took over from this one, or this one from another.
     Upgraded,
-    /// No other process could take over: this one goes on.
+    /// No other process could take over: this one continues.
     UpgradeFailed,
     /// The process stops: listeners are closed, requests in flight end.
     Stopping,
 }
 
-/// One decision or change, with what it was decided on.
+/// One decision or change, with its inputs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// The group concerned; empty for the whole process.
+    /// The group; empty for the whole process.
     pub group: Arc<str>,
-    /// The member concerned.
+    /// The member.
     pub member: Option<Arc<str>>,
-    /// One sentence for a person.
+    /// A sentence for display.
     pub why: String,
-    /// The numbers it was decided on, by name.
+    /// The numbers behind the decision, by name.
     pub inputs: Vec<(String, f64)>,
 }
 
-/// How the reason of a readmission ends if the member cannot be used all the same.
+/// The ends of a readmission's reason if the member still cannot be used.
 pub(crate) const STILL_OUT: [&str; 3] = ["; it is down", "; it is draining", "; it is disabled"];
 
 impl Event {
-    /// Is it the end of an ejection of a member that is out for another reason, by what it says? That is no good news.
+    /// Returns `true` if the event is the end of an ejection of a member that is out for another reason, by
+    /// its text. Such an event is no improvement.
     pub fn in_vain(kind: EventKind, why: &str) -> bool {
         kind == EventKind::Readmitted && STILL_OUT.iter().any(|still| why.ends_with(still))
     }

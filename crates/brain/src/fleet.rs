@@ -1,21 +1,25 @@
-//! Several balancers in front of the same members, who tell one another what they see, so that each acts as if it were the only one.
+//! Several balancers in front of the same members. They exchange their observations, so that each acts as if
+//! it were the only one.
 //!
-//! A value: what others said goes in ([`Fleet::hear`]) with the time, what they are to be told comes out ([`Fleet::round`]), and
-//! what follows for this balancer is written where its choices read it: what others have in flight with each member and this
-//! balancer's part of the member's limits ([`Vitals`]), how much is not seen yet ([`Company`]), what a member said of itself.
-//! What the slow path has to know is news ([`Fleet::poll_news`]). Nothing of it is ever stored.
+//! It is a value: others' reports go in ([`Fleet::hear`]) with the time, and this balancer's reports come out
+//! ([`Fleet::round`]). The results are written where this balancer's choices read them. These are the
+//! requests of others in flight with each member and this balancer's part of the member's limits
+//! ([`Vitals`]), the unseen requests ([`Company`]), and the members' load reports. The slow path gets updates
+//! ([`Fleet::poll_news`]). Nothing is ever stored.
 //!
-//! **What others have in flight** is told as it is and as it is in the mean. What was told is on its way to the mean for as long
-//! as a request takes: `mean + (now - mean) e^(-age / latency)`, as queues forget. So what is fresh counts as it is,
-//! what is old as what is usual, which favours no member over another for a difference that is over. Of a balancer that is not heard
-//! of for longer nothing is left within two seconds, of all members alike; of one that is known to be gone nothing at once.
+//! **Requests in flight of others** are reported as the present number and as the mean. A report fades into
+//! the mean within the time of a request, as queues forget: `mean + (now - mean) e^(-age / latency)`. So a
+//! fresh report counts as it is, and an old one as the mean, which favours no member for a difference that is
+//! over. The requests of a silent balancer fade to nothing within two seconds, of all members alike; those of
+//! a balancer known to be gone at once.
 //!
-//! **No herd.** Between two reports others begin requests that nobody sees. What is in flight from here, which is never old, counts
-//! as many times as there are balancers, and what others have is added: see [`Company`].
+//! **No herd.** Between two reports others begin requests that no other balancer sees. The requests in flight
+//! from here, which are never outdated, count as many times as there are balancers, and those of others are
+//! added: see [`Company`].
 //!
-//! **Whatever is told is its teller's own**: its requests, its checks, its ejections, what members said to it. So nothing counts
-//! twice, whichever way it came. A report that is lost makes what was told before it less certain until it is told
-//! again: a slow sweep tells everything, whether it has changed or not.
+//! **A report contains only its sender's own observations**: its requests, its checks, its ejections, its
+//! members' load reports. So nothing counts twice, whichever way it came. A lost report makes the earlier one
+//! less certain until the next: a slow sweep reports everything, whether it has changed or not.
 //!
 //! `tests/together.rs` runs several balancers in the simulated farm.
 
@@ -40,116 +44,116 @@ pub use word::{MOST, Report, Reported, Section, WORDS, Word, varint};
 
 use peer::Peer;
 
-/// How a balancer takes part.
+/// The settings of a balancer in a fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Its own number: one that no other has, such as the hash of its address.
+    /// The balancer's own number, which no other has, such as the hash of its address.
     pub own: u64,
-    /// How often it looks for something to tell: between two calls of [`Fleet::round`].
+    /// The time between two calls of [`Fleet::round`], which look for changes to report.
     pub interval: Duration,
-    /// Bytes of reports that it may send in a second, to all others together.
+    /// The bytes of reports that it may send in a second, to all others together.
     pub bytes_per_second: f64,
-    /// How many balancers check the health of each member; at least 1.
+    /// The number of balancers that check the health of each member; at least 1.
     pub probers: usize,
-    /// How long one that was lost, and did not say that it goes, keeps its part of limits.
+    /// The time for which a lost balancer that did not announce its end keeps its part of limits.
     pub forget: Duration,
 }
 
-/// A group as it is given to a [`Fleet`].
+/// A group in the input of a [`Fleet`].
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// As configured; groups of other balancers are the same if they are called the same.
+    /// The configured name; groups of other balancers with this name are the same group.
     pub name: Arc<str>,
-    /// What its plans read.
+    /// The state that its plans read.
     pub company: Arc<Company>,
-    /// In any order.
+    /// The members, in any order.
     pub members: Vec<ListedMember>,
 }
 
-/// A member as it is given to a [`Fleet`].
+/// A member in the input of a [`Fleet`].
 #[derive(Clone, Debug)]
 pub struct ListedMember {
-    /// As configured; members of other balancers are the same if they are called the same.
+    /// The configured name; members of other balancers with this name are the same member.
     pub name: Arc<str>,
-    /// What is counted of it here.
+    /// The live counts here.
     pub vitals: Arc<Vitals>,
-    /// Most requests at once, by all balancers together; `u32::MAX` for no limit.
+    /// The maximum number of simultaneous requests of all balancers together; `u32::MAX` for no limit.
     pub limit: u32,
-    /// Are there health checks of it?
+    /// Whether it has health checks.
     pub checked: bool,
 }
 
-/// What the slow path has to know or do.
+/// An update for the slow path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
-    /// Of which group.
+    /// The group.
     pub group: Arc<str>,
-    /// Of which member.
+    /// The member.
     pub member: Arc<str>,
-    /// What there is to know.
+    /// The update.
     pub what: What,
 }
 
-/// What others said of a member, or what follows from it.
+/// A report of others about a member, or a consequence of one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum What {
-    /// Its health is for this balancer to check, or for others from now on.
+    /// Whether this balancer checks the member's health from now on, or others do.
     Duty(bool),
-    /// A check by another passed or not, so long ago.
+    /// A check by another balancer passed or failed.
     Checked {
-        /// Did it pass?
+        /// Whether it passed.
         passed: bool,
-        /// How long ago that was.
+        /// The age of the check.
         age: Duration,
-        /// Who checked.
+        /// The balancer that checked.
         by: u64,
     },
-    /// Another has ejected it for so long from now on, and nothing that is seen here contradicts.
+    /// Another balancer has ejected the member, and no observation here contradicts.
     Ejected {
-        /// How long it stays out there.
+        /// The remaining length of the ejection there.
         left: Duration,
-        /// Who did.
+        /// The balancer that ejected it.
         by: u64,
     },
-    /// A load was reported of it to another, so long ago.
+    /// Another balancer received a load report of the member.
     Loaded {
-        /// In the unit of the group's metric.
+        /// The load in the unit of the group's metric.
         value: f64,
-        /// It is of all that goes on at the member's host.
+        /// Whether it is the load of the member's whole host.
         of_host: bool,
-        /// How long ago it was measured.
+        /// The age of the measurement.
         age: Duration,
     },
     /// This balancer may have more requests there than before, and some wait.
     Room,
 }
 
-/// One balancer's part of what all know.
+/// One balancer's part of the fleet's state.
 #[derive(Debug)]
 pub struct Fleet {
     settings: Settings,
     groups: Vec<Group>,
-    /// Where a group is, by its number.
+    /// The index of each group, by its number.
     places: BTreeMap<u64, usize>,
     peers: BTreeMap<u64, Peer>,
     news: VecDeque<News>,
-    /// Members, by group and place, of which something is to be told before anything else.
+    /// The members, by group and index, to report before all others.
     urgent: BTreeSet<(usize, usize)>,
-    /// Members of all groups.
+    /// The number of members of all groups.
     members: usize,
-    /// Where the next round begins to look, and where the next refreshment does.
+    /// The start of the next round, and that of the next refresh.
     told: Cursor,
     refreshed: Cursor,
-    /// Bytes that may be sent, and as of when.
+    /// The bytes that may be sent, and the time of that balance.
     tokens: f64,
     at: Time,
-    /// When a report was made last.
+    /// The time of the last report.
     spoke: Option<Time>,
-    /// What was told before this has to be told again: somebody has come who did not hear it.
+    /// The time before which every report must be repeated, because a new balancer did not receive it.
     renewed: Time,
 }
 
-/// A place among the members of all groups.
+/// A position among the members of all groups.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
     group: usize,
@@ -162,15 +166,15 @@ struct Group {
     name: Arc<str>,
     company: Arc<Company>,
     members: Vec<Own>,
-    /// Members by their number.
+    /// The members by their number.
     places: Vec<(u64, u32)>,
-    /// Requests that wait for a member, each member's part.
+    /// The requests that wait for a member, divided by the number of members.
     waiting: f64,
-    /// Requests that this balancer begins with it, a second.
+    /// The requests a second that this balancer begins with the group.
     rate: f64,
 }
 
-/// What is known here of a member.
+/// The state of a member here.
 #[derive(Debug)]
 struct Own {
     id: u64,
@@ -178,34 +182,34 @@ struct Own {
     vitals: Arc<Vitals>,
     limit: u32,
     checked: bool,
-    /// When it was looked at last, and requests begun by then.
+    /// The time of the last look, and the requests begun by then.
     at: Option<Time>,
     begun: u32,
-    /// In flight in the mean, and requests a second, over about [`HORIZON`].
+    /// The mean of the requests in flight, and the requests a second, over about [`HORIZON`].
     mean: f64,
     rate: f64,
     told: Option<tell::Told>,
     ejected: Option<Time>,
     check: Option<(bool, Time)>,
     load: Option<Load>,
-    /// When the reading was made that another passed on: it is not told.
+    /// The time of the load report received from another balancer, which is not sent again.
     borrowed: Time,
-    /// Is it for this balancer to check?
+    /// Whether this balancer checks it.
     mine: bool,
 }
 
-/// The number of a group: the same at every balancer.
+/// Returns the number of a group: the same at every balancer.
 pub fn group_id(name: &str) -> u64 {
     hash(name.as_bytes())
 }
 
-/// The number of a member of a group.
+/// Returns the number of a member of a group.
 pub fn member_id(group: u64, name: &str) -> u64 {
     mix(group ^ hash(name.as_bytes()))
 }
 
 impl Fleet {
-    /// Of a balancer that is alone so far and has no groups.
+    /// Returns the state of a balancer without other balancers and groups.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -224,8 +228,8 @@ impl Fleet {
         }
     }
 
-    /// Takes other groups and members. What is known of those that stay is kept, by their names and counts; of two members of
-    /// one number (one in 2^64) only the first takes part.
+    /// Sets the groups and members. The state of those that stay is kept, by their names and counts. If two
+    /// members have the same number (one in 2^64), only the first takes part.
     pub fn list(&mut self, listed: Vec<Listed>, now: Time) {
         let mut before: BTreeMap<u64, Group> =
             core::mem::take(&mut self.groups).into_iter().map(|group| (group.id, group)).collect();
@@ -250,14 +254,14 @@ impl Fleet {
         self.refresh_all(now);
     }
 
-    /// Requests that wait for a member of a group, below its limit.
+    /// Records the requests that wait for a member of a group, below its limit.
     pub fn waits(&mut self, group: &str, waiting: u32) {
         if let Some(group) = self.place(group).and_then(|place| self.groups.get_mut(place)) {
             group.waiting = f64::from(waiting) / group.members.len().max(1) as f64;
         }
     }
 
-    /// A health check of this balancer ended.
+    /// Records the end of a health check of this balancer.
     pub fn checked(&mut self, group: &str, member: &str, passed: bool, now: Time) {
         let Some((place, own)) = self.own(group, member) else { return };
         let before = own.check.replace((passed, now));
@@ -266,14 +270,15 @@ impl Fleet {
         }
     }
 
-    /// This balancer has ejected a member on its own account, for so long; or has taken it back (zero).
+    /// Records that this balancer itself has ejected a member, for the time `lasts`, or has readmitted it
+    /// (zero).
     pub fn ejected(&mut self, group: &str, member: &str, lasts: Duration, now: Time) {
         let Some((place, own)) = self.own(group, member) else { return };
         own.ejected = (!lasts.is_zero()).then_some(now + lasts);
         self.urgent.insert(place);
     }
 
-    /// A load was reported of a member to this balancer.
+    /// Records a load report of a member to this balancer.
     pub fn loaded(&mut self, group: &str, member: &str, load: Load) {
         let told = load.value as f32;
         if let Some((_, own)) = self.own(group, member).filter(|_| told.is_finite() && told >= 0.0) {
@@ -281,7 +286,7 @@ impl Fleet {
         }
     }
 
-    /// Another balancer is there.
+    /// Records that another balancer is present.
     pub fn up(&mut self, peer: u64, now: Time) {
         if peer == self.settings.own {
             return;
@@ -290,11 +295,11 @@ impl Fleet {
         if !known.there() {
             *known = Peer::new(now);
         }
-        // It has to be told everything.
+        // It needs all reports.
         self.renewed = self.renewed.max(now);
     }
 
-    /// It is not there any more. `bye`: it said so before, and nothing is kept for it.
+    /// Records that another balancer is gone. `bye`: it announced that, and nothing is kept for it.
     pub fn down(&mut self, peer: u64, bye: bool, now: Time) {
         if bye {
             self.peers.remove(&peer);
@@ -304,12 +309,14 @@ impl Fleet {
         self.refresh_all(now);
     }
 
-    /// Those that were lost and keep their parts of limits: who, since when, and in which groups, by the [groups' numbers](group_id).
+    /// Returns the lost balancers that keep their parts of limits: the number, the time of the loss, and the
+    /// [groups' numbers](group_id).
     pub fn lost(&self) -> impl Iterator<Item = (u64, Time, Vec<u64>)> {
         self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.lost()?, peer.groups().collect())))
     }
 
-    /// One was lost to the process before this one, at `since`: it keeps its parts for the rest of the time. Nothing if it is known here.
+    /// Restores a balancer that the previous process lost at `since`: it keeps its parts for the rest of the
+    /// time. Does nothing if it is known here.
     pub fn recall_lost(&mut self, peer: u64, since: Time, groups: impl Iterator<Item = u64>, now: Time) {
         if peer != self.settings.own && !self.peers.contains_key(&peer) {
             self.peers.insert(peer, Peer::gone_since(since, groups));
@@ -317,22 +324,22 @@ impl Fleet {
         }
     }
 
-    /// The next thing that the slow path has to know, the oldest first.
+    /// Returns the next update for the slow path, the oldest first.
     pub fn poll_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
 
-    /// The others, and how they are heard.
+    /// Returns the other balancers and the quality of their reports.
     pub fn others(&self, now: Time) -> impl Iterator<Item = Acquaintance> {
         self.peers.iter().map(move |(id, peer)| peer.known(*id, now))
     }
 
-    /// Members of all groups.
+    /// Returns the number of members of all groups.
     pub fn members(&self) -> usize {
         self.members
     }
 
-    /// This balancer goes: nothing of the others is left in what choices read.
+    /// Leaves the fleet: removes all state of the others from what choices read.
     pub fn leave(&mut self) {
         self.groups.iter().for_each(Group::leave);
     }
@@ -349,7 +356,7 @@ impl Fleet {
     }
 
     fn tell(&mut self, group: usize, member: usize, what: What) {
-        // Where nobody asks for a while, what is oldest is told again by others, or is over.
+        // If no caller collects updates, others repeat the oldest ones, or they are outdated.
         if self.news.len() >= NEWS {
             self.news.pop_front();
         }
@@ -420,16 +427,16 @@ fn find(places: &[(u64, u32)], id: u64) -> Option<usize> {
     Some(places[place].1 as usize)
 }
 
-/// News that wait for the slow path; each member has a few at most.
+/// The maximum number of updates that wait for the slow path; each member has a few at most.
 const NEWS: usize = 65_536;
 
-/// Members that are looked at in a round: what a look at more of them would cost is put off to the next.
+/// The maximum number of members of a round; the next round continues after them.
 const LOOKS: usize = 4096;
 
-/// Over how long numbers are averaged that are told as usual.
+/// The seconds over which reported numbers are averaged.
 const HORIZON: f64 = 0.5;
 
-/// What a request takes where that is not known.
+/// The assumed latency of a request, seconds, if it is unknown.
 const LATENCY: f64 = 0.010;
 
 #[cfg(test)]

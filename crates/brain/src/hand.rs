@@ -1,8 +1,8 @@
-//! What one core keeps for one group between choices: the slots it was promised, deadlines, what it makes of
-//! the fleet's failures. Everything else that a choice reads is in the [`Plan`](crate::Plan).
+//! One core's state for one group between choices: the promised slots, the deadlines, and its estimate of the
+//! fleet's failures. Everything else that a choice reads is in the [`Plan`](crate::Plan).
 //!
 //! A hand belongs to one core and is never shared, so that a choice takes no lock and writes no line that
-//! another core reads. It may be thrown away at any time: what it holds are hints.
+//! another core reads. It may be dropped at any time: its content is hints.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -14,81 +14,82 @@ use crate::strategy::Pool;
 use crate::time::nanos;
 use crate::{Member, MemberId, Time};
 
-/// One core's memory of a group.
+/// One core's state for a group.
 #[derive(Clone, Debug, Default)]
 pub struct Hand {
-    /// Chance, so that the hands of a fleet begin at different places; any number.
+    /// A random number, so that the hands of a fleet begin at different places.
     pub(crate) seed: u64,
-    /// Number of the plan that `seats` belong to.
+    /// The serial number of the plan of `seats`.
     serial: u64,
-    /// One for each member of that plan, in its order.
+    /// An entry for each member of that plan, in its order.
     seats: Vec<Seat>,
     credits: BinaryHeap<Credit>,
-    /// Credits to hold before the expired ones are thrown out.
+    /// The number of credits from which the expired ones are removed.
     room: usize,
     /// The latest virtual deadline served, seconds.
     pub(crate) deadline: f64,
-    /// Mean of the requests in flight with the members looked at.
+    /// The mean of the requests in flight with the members looked at.
     pub(crate) busy: f64,
-    /// What is usual with the members looked at last, 0 for not known: the harmonic mean of their latencies, nanoseconds, and the
-    /// mean of their weights.
+    /// The averages of the members looked at last, 0 if unknown: the harmonic mean of their latencies,
+    /// nanoseconds, and the mean of their weights.
     pub(crate) usual: f64,
     pub(crate) weight: f64,
-    /// Mean of the streams and tunnels of the members looked at last.
+    /// The mean of the streams and tunnels of the members looked at last.
     pub(crate) streaming: f64,
-    /// Has any member said anything of itself?
+    /// Whether any member has sent a load report.
     pub(crate) heard: bool,
-    /// What part of the requests comes from elsewhere that members have when they speak, 0 to 1.
+    /// The part of the members' requests that comes from elsewhere, by their load reports, 0 to 1.
     pub(crate) elsewhere: f64,
-    /// Mean latency of the requests chosen for lately, nanoseconds.
+    /// The mean latency of recent requests from this core, nanoseconds.
     pub(crate) latency: f32,
-    /// What was found out of some members lately, by `prequal`.
+    /// The recent results about some members, for `prequal`.
     pub(crate) probes: Pool,
-    /// How many that is a mean of, up to [`LATENCIES`].
+    /// The number of latencies in that mean, up to [`LATENCIES`].
     latencies: f32,
-    /// Share of the requests that fail with all members, over the last [`MEMORIES`] for each member.
+    /// The share of failed requests of all members, over the last [`MEMORIES`] for each member.
     failing: [f64; 2],
-    /// Which member failed last, by any number that no two have at a time.
+    /// The member that failed last, by any number that is unique at a time.
     failed: usize,
 }
 
-/// What a core keeps of one member.
+/// A core's state of one member.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     id: MemberId,
-    /// Virtual deadline, seconds.
+    /// The virtual deadline, seconds.
     deadline: f64,
-    /// When it was chosen last; zero for never.
+    /// The time of the last choice; zero for never.
     chosen: Time,
 }
 
 /// A slot that a member promised.
 #[derive(Clone, Copy, Debug)]
 struct Credit {
-    /// What a request costs there, as of the promise.
+    /// The cost of a request there, as of the promise.
     cost: f32,
     until: Time,
     member: MemberId,
 }
 
 impl Hand {
-    /// An empty one. `seed` is any number; hands do well to have different ones.
+    /// Returns an empty hand. `seed` is any number, best a different one for each hand.
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
-    /// Slots held, some of which may have expired.
+    /// Returns the number of held slots, some of which may have expired.
     pub fn held(&self) -> usize {
         self.credits.len()
     }
 
-    /// Share of the requests that fail with all members, as seen from here: of late, or for long, whichever is more. By the one it is
-    /// known within a few requests that all fail, by the other what happens seldom is not forgotten in between.
+    /// Returns the share of failed requests of all members, as seen from here: the recent or the long-term
+    /// one, whichever is more. The recent share shows a common failure within a few requests; the long-term
+    /// one keeps rare failures.
     pub(crate) fn failing(&self) -> f64 {
         self.failing[0].max(self.failing[1])
     }
 
-    /// Takes the seats of a plan; members that stay keep their deadlines.
+    /// Takes the members of a plan; those that stay keep their deadlines.
     pub(crate) fn sit(&mut self, serial: u64, members: &[Member]) {
         if serial == self.serial && self.seats.len() == members.len() {
             return;
@@ -103,22 +104,22 @@ impl Hand {
         self.seats = members.iter().map(seat).collect();
     }
 
-    /// The virtual deadline of the member at `place`, seconds, and when it was chosen there last.
+    /// Returns the virtual deadline of the member at `place`, seconds, and the time of its last choice.
     pub(crate) fn seat(&self, place: usize) -> (f64, Time) {
         self.seats.get(place).map_or((0.0, Time(0)), |seat| (seat.deadline, seat.chosen))
     }
 
-    /// It is chosen, and has this deadline from here on.
+    /// Records the choice of a member and sets its deadline.
     pub(crate) fn promise(&mut self, place: usize, deadline: f64, now: Time) {
         if let Some(seat) = self.seats.get_mut(place) {
             (seat.deadline, seat.chosen) = (deadline, now);
         }
     }
 
-    /// Where a member sits.
+    /// Returns the index of a member.
     pub(crate) fn place(&self, member: MemberId) -> Option<usize> {
-        // Ids are given in the order in which members join, and plans keep the order of the configuration: both
-        // are nearly always the same, so the guess is nearly always right.
+        // Ids are given in the order in which members join, and plans keep the order of the configuration:
+        // both are nearly always the same, so the guess is nearly always right.
         let guess = member.0 as usize;
         if self.seats.get(guess).is_some_and(|seat| seat.id == member) {
             return Some(guess);
@@ -138,7 +139,7 @@ impl Hand {
         self.credits.push(Credit { cost, until, member });
     }
 
-    /// Spends the cheapest slot that is still good, by the plan it sits at; where that is.
+    /// Uses the cheapest slot that is still good, and returns the index of its member in the plan.
     pub(crate) fn spend(&mut self, now: Time, good: impl Fn(usize) -> bool) -> Option<usize> {
         while let Some(credit) = self.credits.pop() {
             if credit.until <= now {
@@ -151,7 +152,7 @@ impl Hand {
         None
     }
 
-    /// A request took so long.
+    /// Records the latency of a request.
     pub(crate) fn took(&mut self, latency: Duration) {
         if !self.heard {
             return;
@@ -160,14 +161,17 @@ impl Hand {
         self.latency += (nanos(latency) - self.latency) / self.latencies;
     }
 
-    /// Mean time that a request chosen for lately took; zero before the first. Where members say nothing, nobody keeps
-    /// it.
+    /// Returns the mean latency of requests from this core; zero before the first. It is not recorded if
+    /// members send no load reports.
     pub(crate) fn sojourn(&self) -> Duration {
         Duration::from_nanos(self.latency as u64)
     }
 
-    /// An outcome with one of so many members. A failure counts if the one before was another's: a row of one member's alone says
-    /// nothing about the fleet. Where all fail alike one of n fails after another in n - 1 of n cases, so each counts for that many more.
+    /// Records an outcome with one of `members` members.
+    ///
+    /// A failure counts if the previous one was another member's: a streak of one member is no evidence about
+    /// the fleet. If all fail alike, a failure follows one of another member in n - 1 of n cases, so each
+    /// counts for that much more.
     pub(crate) fn outcome(&mut self, failed: bool, member: usize, members: usize) {
         let weight = if failed {
             let before = mem::replace(&mut self.failed, member);
@@ -186,7 +190,7 @@ impl Hand {
     }
 }
 
-/// The cheapest is the greatest, for the heap; of equals the newest.
+/// Orders the cheapest as the greatest, for the heap; of equals the one that expires last.
 impl Ord for Credit {
     fn cmp(&self, other: &Self) -> Ordering {
         other.cost.total_cmp(&self.cost).then(self.until.cmp(&other.until))
@@ -207,12 +211,12 @@ impl PartialEq for Credit {
 
 impl Eq for Credit {}
 
-/// Outcomes for each member over which failures are averaged.
+/// The outcomes for each member over which failures are averaged.
 const MEMORIES: [f64; 2] = [8.0, 256.0];
 
-/// Latencies over which they are averaged.
+/// The number of latencies in their mean.
 const LATENCIES: f32 = 256.0;
 
-/// Slots held before the expired ones are looked for, at least and at most.
+/// The number of slots from which the expired ones are removed, and the maximum number of slots.
 const LEAST_ROOM: usize = 64;
 const MOST_ROOM: usize = 65_536;

@@ -4,8 +4,8 @@
 //! generators, OOPSLA 2014, with the constants of Stafford's variant 13): a bijection in which each input bit
 //! flips each output bit with a chance of about one half. The hash of bytes chains it over words of eight.
 //!
-//! Neither is keyed: a client that chooses its own key can choose its member. What protects a member from such
-//! a client is its limit and the bounded load of `rendezvous`, not the hash.
+//! Neither is keyed: a client that chooses its own key can choose its member. The limit of a member and the
+//! bounded load of `rendezvous` protect it from such a client, not the hash.
 
 /// Spreads `bits` over all 64 bits, one to one.
 pub const fn mix(bits: u64) -> u64 {
@@ -15,7 +15,8 @@ pub const fn mix(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-/// Hash of a byte string, for [`Ask::key`](crate::Ask::key) and [`Member::seed`](crate::Member::seed).
+/// Returns the hash of a byte string, for [`Ask::key`](crate::Ask::key) and
+/// [`Member::seed`](crate::Member::seed).
 pub fn hash(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut state = mix(bytes.len() as u64);
@@ -30,19 +31,19 @@ pub fn hash(bytes: &[u8]) -> u64 {
     state
 }
 
-/// A number strictly between 0 and 1 out of the upper 52 bits.
+/// Returns a number strictly between 0 and 1 from the upper 52 bits.
 pub(crate) fn unit(bits: u64) -> f64 {
     ((bits >> 12) as i64 as f64 + 0.5) / (1_u64 << 52) as f64
 }
 
-/// The odd number nearest to 2^64 over the golden ratio.
+/// The odd number nearest to 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Members keep their keys across releases only as long as these stand.
+    /// Checks fixed values, because members keep their keys across releases only as long as these stand.
     #[test]
     fn values_are_forever() {
         // The first outputs of SplitMix64 from the seeds 0 and 1234567, as published with it.

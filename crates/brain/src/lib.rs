@@ -1,37 +1,39 @@
-//! The brain of Plimsoll: who gets the next request, who is alive, how much is too much.
+//! The brain of Plimsoll: the choice of a member for each request, the health of members, and their limits.
 //!
 //! # The wall
 //!
 //! This crate decides; it never acts. Time ([`Time`]), randomness ([`Ask::chance`]) and everything that
-//! happened on the network are arguments, so a decision depends on nothing else, can be replayed, and can be
+//! happened on the network are arguments. So a decision depends on nothing else, can be replayed, and can be
 //! tested a million times a second in virtual time.
 //!
-//! Good will does not keep it so, the compiler does. `#![no_std]` leaves only `core` and `alloc` in scope, and
-//! in these there is no clock, no socket, no file, no thread, no lock that blocks, no source of chance and no
-//! hash map with a random seed: code that reaches for one does not compile. `unsafe_code` is forbidden for the
-//! whole workspace, which closes the way round through system calls. The one hole left is the line
-//! `extern crate std`, and `tests/wall.rs` fails if it appears. Floating-point functions that `core` lacks come
-//! from `libm`, whose results do not depend on the machine.
+//! The compiler enforces that. `#![no_std]` leaves only `core` and `alloc` in scope. These have no clock, no
+//! socket, no file, no thread, no lock that blocks, no source of chance and no hash map with a random seed:
+//! code that uses one does not compile. `unsafe_code` is forbidden for the whole workspace, which rules out
+//! direct system calls. The remaining hole is the line `extern crate std`, and `tests/wall.rs` fails if it
+//! appears. Floating-point functions that `core` lacks come from `libm`, whose results do not depend on the
+//! machine.
 //!
 //! # Two speeds
 //!
-//! The *slow path* ([`Analyzer`]) digests what monitors, probes and traffic say and makes an immutable
+//! The *slow path* ([`Analyzer`]) processes the input of monitors, probes and traffic and makes an immutable
 //! [`Plan`]. The *fast path* ([`Plan::choose`]) picks a member from the plan for each request: it takes no
-//! lock, allocates nothing and writes no memory. The only state that both see change is [`Vitals`], a cache
+//! lock, allocates nothing and writes no memory. The only state whose changes both see is [`Vitals`], a cache
 //! line of atomic counts for each member.
 //!
 //! # Without a balancer
 //!
-//! [`lottery`] is another way to the same end: daemons beside the servers that agree, without asking one another, which of
-//! them serves a request. It is a protocol, and as pure as the rest: messages and time go in, messages come out.
+//! [`lottery`] replaces the balancer by daemons beside the servers that agree, without communication, on the
+//! server of a request. It is a protocol, and as pure as the rest: messages and time go in, messages come
+//! out.
 //!
 //! # Several balancers as one
 //!
-//! [`fleet`] is what the balancers in front of the same members tell one another, and what each makes of it.
+//! [`fleet`] is the exchange of observations among the balancers in front of the same members, and its
+//! evaluation.
 //!
-//! # Who watches over the processes
+//! # Supervision of processes
 //!
-//! [`ward`] is what becomes of a process that a Supervisor looks after: whether and when it is started again.
+//! [`ward`] decides whether and when a Supervisor starts a process again.
 //!
 //! ```
 //! use plimsoll_brain::*;

@@ -1,14 +1,21 @@
-//! The load line of a group: how much it can carry, how far below that it sails, and how good such predictions were.
+//! The load line of a group: its capacity, the free part, and the accuracy of such predictions.
 //!
-//! A value driven from outside, about once a second, with counts that exist anyway (requests, how long they took, how many their
-//! member had when they began) and what agents tell (`Estimator::observe`). Every `WINDOW` it works out anew, for each
-//! member, how many requests a second that can do (`gauge`: processors, the member's own word, response times, each with an
-//! interval), puts the members together (`crew`), bounds that by what the balancer itself can do, and reads off the response
-//! curve (`curve`) what times are to be expected at other loads, with one member less or more, with twice the traffic.
-//! Percentiles are anchored: what was measured now, times what the curve says of the other load over what it says of this one.
+//! It is a value driven from outside, about once a second. The input is counts that exist anyway (requests,
+//! their times, and the requests in flight at their start) and agents' reports (`Estimator::observe`). Every
+//! `WINDOW` it computes these:
 //!
-//! It says `unknown` where the data cannot tell, and it keeps what it predicted and holds that against what came (`record`).
-//! Nothing is ever decided by it: it is for people.
+//! 1. the requests a second that each member can serve (`gauge`: processors, the member's own reports,
+//!    response times, each with an interval);
+//! 2. the capacity of the members together (`crew`), bounded by that of the balancer itself;
+//! 3. by the response curve (`curve`), the times at other loads, with one member less or more, and with twice
+//!    the traffic.
+//!
+//! Percentiles are anchored: the measured one, times the ratio of the curve at the other load and at this
+//! one.
+//!
+//! The result is `unknown` if the data do not suffice. Predictions are kept and compared with later
+//! measurements (`record`). The load line is for display and for the autoscaler (`scale`): no request is
+//! placed by it.
 //!
 //! `tests/load_line` runs it against members in virtual time.
 
@@ -41,92 +48,95 @@ mod say;
 pub use busy::Cpu;
 pub use levels::{LEVELS, level};
 
-/// What a look at a group finds. All counts only grow while a member stays.
+/// The state of a group in a look. All counts only grow while a member stays.
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
-    /// Is all that is carried requests, which end by themselves? What lasts as long as its client likes has no service time.
+    /// Whether the whole traffic is requests, which end by themselves. Sessions as long as their clients want
+    /// have no service time.
     pub requests: bool,
-    /// Does the strategy send less to a member that has more to do?
+    /// Whether the strategy sends less to a member with more load.
     pub by_load: bool,
-    /// If not: does each member get its share of the weights, but for chance?
+    /// Whether, if not, each member gets its share of the weights, except for chance.
     pub by_weight: bool,
     /// All members of the group.
     pub members: &'a [MemberSeen<'a>],
-    /// Whole requests by how long they took, and the seconds that each count stands for.
+    /// The numbers of whole requests by time; `middles` has the seconds of each.
     pub latencies: &'a [u64],
-    /// As long as `latencies`; ascending.
+    /// The seconds of each count in `latencies`, ascending.
     pub middles: &'a [f64],
     /// The balancer's own process.
     pub own: Own,
 }
 
-/// A member in it.
+/// A member in a look.
 #[derive(Clone, Debug)]
 pub struct MemberSeen<'a> {
-    /// Who.
+    /// The member.
     pub id: MemberId,
-    /// May it be chosen?
+    /// Whether it may be chosen.
     pub usable: bool,
-    /// Its weight among those that may; 0 or more.
+    /// Its weight among the usable members; 0 or more.
     pub weight: f64,
     /// Its configured capacity; above 0.
     pub capacity: f64,
-    /// Requests ended.
+    /// The ended requests.
     pub requests: u64,
-    /// Those that failed.
+    /// The failed ones among them.
     pub failures: u64,
-    /// How long all took.
+    /// The time of all of them, seconds.
     pub seconds: f64,
-    /// By [`level`]: requests that succeeded, and nanoseconds that they took. May be empty where [`Estimator::knows`] them.
+    /// By [`level`]: successful requests, and their nanoseconds. It may be empty if [`Estimator::knows`]
+    /// them.
     pub levels: &'a [[u64; 2]],
-    /// What it says of itself, if it does.
+    /// Its own load report, if there is one.
     pub said: Option<Said>,
-    /// What was last told of its processors, and when that was measured.
+    /// The last report of its processors, and the time of the measurement.
     pub cpu: Option<(Cpu, Time)>,
-    /// What the members did that share its host with it.
+    /// The work of the members that share its host.
     pub beside: Beside,
-    /// Requests a second that other balancers send to it: what it can do for them is not there for this one.
+    /// The requests a second that other balancers send to it, whose part of its capacity this one does not
+    /// have.
     pub elsewhere: f64,
 }
 
-/// What other members at the same host did, of whatever group.
+/// The work of other members on the same host, of any group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Beside {
-    /// How many they are; who comes or goes changes the counts at once.
+    /// Their number; a member that joins or leaves changes the counts at once.
     pub members: usize,
-    /// Requests ended.
+    /// The ended requests.
     pub requests: u64,
-    /// How long all took.
+    /// The time of all of them, seconds.
     pub seconds: f64,
 }
 
 impl MemberSeen<'_> {
-    /// Is anything known of it? Of a thousand members that nobody uses nothing is kept.
+    /// Returns `true` if it has any data. Nothing is kept of a thousand unused members.
     fn tells(&self) -> bool {
         self.requests > 0 || self.said.is_some() || self.cpu.is_some()
     }
 }
 
-/// What a member's own meter says.
+/// The report of a member's own meter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Said {
-    /// Requests it can work on at once before they slow one another down.
+    /// The number of requests that it can work on at once before they slow one another down.
     pub knee: f64,
-    /// Seconds that a request takes alone.
+    /// The seconds that a request takes alone.
     pub work: f64,
 }
 
 /// The balancer's own process, all groups together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Own {
-    /// Processor seconds so far.
+    /// The processor seconds so far.
     pub cpu_seconds: f64,
-    /// Requests ended so far.
+    /// The ended requests so far.
     pub requests: u64,
-    /// What it carried that is no request, in any unit: bytes of sessions, datagrams. No look at which this has changed says
-    /// what a request costs.
+    /// The traffic that is no request, in any unit: bytes of sessions, datagrams. A look in which this has
+    /// changed shows no cost of a request.
     pub others: u64,
-    /// Processors that its threads can use.
+    /// The processors that its threads can use.
     pub processors: f64,
 }
 
@@ -135,40 +145,40 @@ pub struct Own {
 pub struct Estimator {
     at: Option<Time>,
     gauges: BTreeMap<MemberId, Gauge>,
-    /// Who was usable at the last window.
+    /// The usable members at the last window.
     crew: Vec<MemberId>,
     window: Window,
-    /// Requests and seconds, of late.
+    /// The recent requests and seconds.
     recent: [f64; 2],
-    /// Counts at the last look; requests by how long they took, and requests and seconds in which those are.
+    /// The counts at the last look; the requests by time; and the requests and seconds that those cover.
     last: Vec<u64>,
     times: Vec<f64>,
     timed: [f64; 2],
     shape: Option<Shape>,
-    /// Of the members together.
+    /// The base time of the members together.
     base: Base,
-    /// What was measured over what the curve says, for each of [`QUANTILES`].
+    /// The ratio of the measured quantile to that of the curve, for each of [`QUANTILES`].
     anchors: [f64; 2],
-    /// When all that was last worked out.
+    /// The time of the last computation.
     closed: Option<Time>,
     balancer: Balancer,
     record: Record,
-    /// Whose turn it is to be worked out anew, where there are many.
+    /// The next member to compute, if there are many.
     turn: usize,
     said: Option<LoadLine>,
     /// `true` if the present rate is a lower end of the capacity.
     floors: bool,
     /// `true` if many requests failed in this window.
     unsound: bool,
-    /// Windows for which the rate still includes that of a member that has left.
+    /// The windows for which the rate still includes that of a member that has left.
     left: u32,
 }
 
 impl Estimator {
-    /// Takes a look. At most twice a second something comes of it.
+    /// Takes a look. At most two a second have an effect.
     pub fn observe(&mut self, seen: &Seen<'_>, now: Time) {
         let Some(at) = self.at.filter(|at| now.since(*at) < AWAY) else {
-            // The first for long: only what comes from now on can be told.
+            // The first look after a long break: only later traffic counts.
             let record = core::mem::take(&mut self.record);
             *self = Self { record, said: self.said.take().filter(|_| !seen.requests), ..Self::default() };
             self.record.forget();
@@ -198,7 +208,7 @@ impl Estimator {
             if !member.tells() && !self.gauges.contains_key(&member.id) {
                 continue;
             }
-            // Nothing was known of it at the last look, so it had done nothing.
+            // It had no data at the last look, so it had done nothing.
             let of = self.gauges.entry(member.id).or_insert_with(Gauge::idle).look(member, seconds);
             ended += of.0;
             took += of.1;
@@ -232,23 +242,24 @@ impl Estimator {
         }
     }
 
-    /// Is nothing new said by a member of which so many requests have ended? Then its levels need not be told.
+    /// Returns `true` if a member with this number of ended requests has no new data. Its levels may then be
+    /// omitted.
     pub fn knows(&self, id: MemberId, requests: u64, now: Time) -> bool {
         let anew = self.at.is_none_or(|at| now.since(at) >= AWAY);
         requests == 0 || (!anew && self.gauges.get(&id).is_some_and(|gauge| gauge.knows(requests)))
     }
 
-    /// Requests a second, now.
+    /// Returns the present requests a second.
     fn rate(&self) -> f64 {
         self.recent[0] / self.recent[1].max(1e-9)
     }
 
-    /// What it has to say; `None` before the first window is over.
+    /// Returns the load line; `None` before the first window is over.
     pub fn status(&self) -> Option<LoadLine> {
         self.said.clone()
     }
 
-    /// What a member can do; `None` if it never had a request.
+    /// Returns the capacity of a member; `None` if it never had a request.
     pub fn member(&self, id: MemberId) -> Option<MemberLoadLine> {
         let gauge = self.gauges.get(&id)?;
         self.said.as_ref()?;
@@ -265,7 +276,7 @@ impl Estimator {
         })
     }
 
-    /// How long requests of the group took.
+    /// Records the times of the group's requests.
     fn count(&mut self, seen: &Seen<'_>, kept: f64) {
         self.times.resize(seen.latencies.len(), 0.0);
         self.last.resize(seen.latencies.len(), 0);
@@ -275,7 +286,7 @@ impl Estimator {
         }
     }
 
-    /// A window is over.
+    /// Ends a window.
     fn close(&mut self, seen: &Seen<'_>, now: Time) {
         let window = core::mem::take(&mut self.window);
         let windows: BTreeMap<MemberId, Window> =
@@ -309,7 +320,7 @@ impl Estimator {
             self.said = Some(say::unknown(rate, 0.0, "no member can be used"));
             return;
         };
-        // The served rate is a lower end, unless a full member hides behind others that go on.
+        // The served rate is a lower end, unless a full member hides behind others that continue.
         let sound = !core::mem::take(&mut self.unsound);
         self.floors = sound && self.left == 0 && (seen.by_load || !self.is_any_full(&crew));
         let served = if self.floors { window.rate().max(rate) } else { 0.0 };
@@ -334,13 +345,13 @@ impl Estimator {
         self.said = Some(outlook.said(reach, &self.record, &source));
     }
 
-    /// Returns `true` if a member has about as much as it can do.
+    /// Returns `true` if a member has about as much load as it can serve.
     fn is_any_full(&self, crew: &Crew) -> bool {
         let rates = self.crew.iter().map(|id| self.gauges.get(id).map_or(0.0, Gauge::rate));
         rates.zip(&crew.mates).any(|(rate, mate)| !mate.guess && rate >= FULL * mate.capacity)
     }
 
-    /// Compares measured percentiles with the curve's, while there is room enough for the curve to be sure of itself.
+    /// Compares measured percentiles with the curve's, while there is enough room for a reliable curve.
     fn anchor(&mut self, stations: &[Station], window: &Window, most: f64, shape: &Shape, middles: &[f64]) {
         let rate = self.timed[0] / self.timed[1].max(1e-9);
         // Times of another load would be taken for those of this one.
@@ -370,47 +381,48 @@ impl Estimator {
     }
 }
 
-/// What is left of the weight of what is `seconds` old, where half is left after `half`.
+/// Returns the remaining weight of data that are `seconds` old, with the half life `half`.
 fn keep(seconds: f64, half: f64) -> f64 {
     libm::exp2(-seconds / half)
 }
 
-/// Percentiles that are predicted.
+/// The predicted percentiles.
 const QUANTILES: [f64; 2] = [0.5, 0.99];
 
-/// Seconds of a window.
+/// The seconds of a window.
 const WINDOW: f64 = 5.0;
 
-/// Looks that come sooner are left out; after so long without one everything begins anew.
+/// The minimum seconds between looks that count, and the break after which everything restarts.
 const SOONEST: f64 = 0.5;
 const AWAY: Duration = Duration::from_secs(60);
 
-/// Half lives, in seconds: of what is known of demands, and of how much there is to do now.
+/// The half lives, in seconds: of the demands, and of the present load.
 const MEMORY: f64 = 120.0;
 const RECENT: f64 = 4.0;
 
-/// The same of the times of requests; and by how much the load may differ from what it was on average meanwhile.
+/// The half life of the times of requests, and the part by which the load may differ from its mean of that
+/// time.
 const TIMES: f64 = 20.0;
 const ALIKE: f64 = 0.2;
 
-/// Members that are worked out anew in a window.
+/// The number of members computed in a window.
 const AT_ONCE: usize = 32;
 
-/// Greatest ratio of the ends of a range.
+/// The greatest ratio of the ends of a range.
 const WIDEST: f64 = 10.0;
 
-/// Windows after which the rate hardly includes that of a member that has left.
+/// The windows after which the rate hardly includes that of a member that has left.
 const FORGOTTEN: u32 = 3;
 
-/// Utilization from which on a member is full.
+/// The utilization from which a member is full.
 const FULL: f64 = 0.9;
 
-/// Requests of a window below which it says nothing.
+/// The requests of a window below which it does not count.
 const FEW: f64 = 30.0;
 
-/// Utilization up to which percentiles are anchored, and up to which times are those of services.
+/// The utilization up to which percentiles are anchored, and up to which times are those of services.
 const ANCHORED: f64 = 0.85;
 const CALM: f64 = 0.7;
 
-/// An anchor moves a percentile by no more than so many times.
+/// The maximum factor by which an anchor changes a percentile.
 const FAR: f64 = 4.0;

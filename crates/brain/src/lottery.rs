@@ -1,17 +1,18 @@
-//! The lottery without a balancer: the protocol that daemons beside the servers speak with clients and with one
-//! another, as values. No socket, no clock, no chance.
+//! The lottery without a balancer: the protocol of daemons beside the servers with clients and with one
+//! another, as values. It has no socket, no clock and no randomness of its own.
 //!
-//! AGS (1997) let every server draw the winner of each request for itself. Here it is done again, with what went wrong there put
-//! right:
+//! AGS (1997) let every server draw the winner of each request for itself. This is the same method with its
+//! faults corrected:
 //!
-//! * [`draw`](mod@draw): weighted rendezvous in whole numbers, so that daemons that know the same draw the same to the bit, and
-//!   those that know a little different differ only a little. A daemon draws for itself with the weight it last told the others.
-//! * [`Daemon`]: reports, the ladder of those who answer if the winner does not, commits, referrals.
-//! * [`Client`]: asks one daemon, another, then all.
+//! - [`draw`](mod@draw): weighted rendezvous in whole numbers. Daemons with equal information draw the same
+//!   to the bit, and those with slightly different information differ only slightly. A daemon draws for
+//!   itself with the weight that it last reported.
+//! - [`Daemon`]: reports, the ladder of daemons that answer if the winner does not, commits, referrals.
+//! - [`Client`]: asks one daemon, another, then all.
 //!
-//! Messages are believed once crate `wire` has checked their tag, but for weights that no load can make of a capacity; who may say what
-//! with which key is decided before they come here.
-//! `tests/lottery` simulates whole clusters in virtual time with every fault that is easy to think of.
+//! Crate `wire` checks the tag of each message; beyond that only weights that no load can make of a capacity
+//! are rejected. The permission of each key is checked before the messages come here. `tests/lottery`
+//! simulates whole clusters in virtual time with all common faults.
 
 mod client;
 pub mod code;

@@ -1,4 +1,4 @@
-//! A member as the brain knows it: what was configured, what was reported, what is counted live.
+//! A member: its configuration, its load reports, and its live counts.
 
 use alloc::sync::Arc;
 use core::net::SocketAddr;
@@ -21,37 +21,38 @@ pub(crate) mod rate;
 mod room;
 pub(crate) mod suspicion;
 
-/// Names a member of one group for as long as it lives; never used again for another.
+/// The identity of a member of one group. It is stable during the member's life and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberId(pub u32);
 
-/// Why a member may or may not be chosen.
+/// The state of a member, which decides whether it may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Takes its share.
     Up,
-    /// Came up lately: takes a growing part of its share.
+    /// Came up recently: takes a growing part of its share.
     SlowStart,
     /// Health checks are configured and none has passed yet: not used.
     Unchecked,
     /// Its health checks fail.
     Down,
-    /// Taken out because its traffic fails (outlier detection); comes back by itself.
+    /// Ejected because its traffic fails (outlier ejection); returns by itself.
     Ejected,
-    /// An operator lets its work end; gets nothing new.
+    /// Drained by an operator: its work ends, and it gets nothing new.
     Draining,
-    /// An operator took it out; gets nothing new.
+    /// Disabled by an operator: gets nothing new.
     Disabled,
 }
 
 impl State {
-    /// May this member be chosen?
+    /// Returns `true` if this member may be chosen.
     pub fn eligible(self) -> bool {
         matches!(self, Self::Up | Self::SlowStart)
     }
 
-    /// Glyph and word for people, the same in a terminal and on a page: no two states share a glyph.
+    /// Returns the glyph and the label for display, the same in a terminal and on a page. Each state has its
+    /// own glyph.
     pub fn shown(self) -> (&'static str, &'static str) {
         match self {
             Self::Up => ("●", "up"),
@@ -65,156 +66,162 @@ impl State {
     }
 }
 
-/// A load that a monitor reported, in the unit of the group's metric.
+/// A load from a monitor's report, in the unit of the group's metric.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Finite and not negative.
+    /// The load; finite and not negative.
     pub value: f64,
-    /// When it was measured: by the clock of this process, never later than now.
+    /// The time of the measurement by the clock of this process, never later than now.
     pub at: Time,
-    /// It is of all that goes on at the member's host, whichever group brought it: see [`Apart`](crate::neighbours::Apart).
+    /// Whether it is the load of the member's whole host, of all groups: see
+    /// [`Apart`](crate::neighbours::Apart).
     #[serde(default)]
     pub of_host: bool,
 }
 
-/// What a member's reports come to: the load that strategies go by.
+/// The load that strategies use, computed from a member's reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effective {
-    /// Averaged over reports as the strategy asks and, where the last one is old, mixed with the group's mean; in
-    /// the unit of the group's metric.
+    /// The load in the unit of the group's metric. It is averaged over reports as the strategy demands, and
+    /// mixed with the group's mean if the last report is old.
     pub value: f64,
-    /// [`Vitals::begun`] when the last report came: what was begun since is not in it.
+    /// The [`Vitals::begun`] at the last report, which does not contain the requests begun since.
     pub begun: u32,
 }
 
-/// What a member says of its work as a whole, for weights by report (gRPC A58).
+/// A member's report of its whole work, for weights by report (gRPC A58).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Requests it ends a second; finite and not negative.
+    /// The requests that it completes a second; finite and not negative.
     pub rps: f64,
-    /// How busy it is, 1 for fully; may exceed 1; finite and not negative.
+    /// The utilization: 1 if fully used, possibly more; finite and not negative.
     pub utilization: f64,
-    /// Requests it fails a second; finite and not negative.
+    /// The requests that it fails a second; finite and not negative.
     pub eps: f64,
-    /// When it was measured: by the clock of this process, never later than now.
+    /// The time of the measurement by the clock of this process, never later than now.
     pub at: Time,
 }
 
-/// One member in a [`Plan`](crate::Plan) or a view of the group.
+/// A member in a [`Plan`](crate::Plan) or a view of the group.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Stable name within the group's life.
+    /// The identity, stable within the group's life.
     pub id: MemberId,
-    /// As configured: `host:port`.
+    /// The name in the configuration: `host:port`.
     pub name: Arc<str>,
-    /// Where to connect.
+    /// The address to connect to.
     pub address: SocketAddr,
-    /// Hash of `name`: the same in every process and on every machine.
+    /// A hash of `name`: the same in every process and on every machine.
     pub seed: u64,
-    /// Configured capacity relative to the other members; finite, above 0.
+    /// The configured capacity relative to the other members; finite, above 0.
     pub capacity: f64,
     /// `capacity` times the part of its share that slow start allows now; finite, above 0.
     pub weight: f64,
-    /// Most requests at once; `u32::MAX` for no limit.
+    /// The maximum number of simultaneous requests; `u32::MAX` for no limit.
     pub limit: u32,
-    /// Why it may or may not be chosen.
+    /// The state, which decides whether it may be chosen.
     pub state: State,
-    /// What its monitor last reported, if it has one.
+    /// The last report of its monitor, if it has one.
     pub load: Option<Load>,
-    /// What its reports come to; `None` without one that still counts.
+    /// The load by its reports; `None` if no report counts any more.
     pub effective: Option<Effective>,
-    /// What it last said of its work, if that gives a weight: not in its first seconds, not when it is old.
+    /// The last report of its work, if that gives a weight: not in its first seconds, and not when it is old.
     pub usage: Option<Usage>,
-    /// Which part of its sessions is to go elsewhere; none without an alert.
+    /// The part of its sessions to move elsewhere; none without an alert.
     pub shed: Shed,
-    /// How much of the others' surplus it can take, in units of capacity times load; 0 for none.
+    /// The part of the others' surplus that it can take, in units of capacity times load; 0 for none.
     pub deficit: f64,
-    /// What is counted live.
+    /// The live counts.
     pub vitals: Arc<Vitals>,
 }
 
 impl Member {
-    /// Requests (or sessions, or flows) it works on now, seen from this process.
+    /// Returns the requests, sessions or flows in flight, seen from this process.
     pub fn in_flight(&self) -> u32 {
         self.vitals.in_flight()
     }
 
-    /// The same with what other balancers have there, as far as that is known: what choices compare.
+    /// Returns the requests in flight, including the known ones of other balancers. Choices compare this
+    /// figure.
     #[inline]
     pub fn everywhere(&self) -> f64 {
         f64::from(self.vitals.in_flight()) + self.vitals.others()
     }
 
-    /// Requests that await an answer's head, with what other balancers have there, as far as that is known.
+    /// Returns the requests that await an answer's head, plus the known requests of other balancers.
     #[inline]
     pub(crate) fn awaiting_everywhere(&self) -> f64 {
         f64::from(self.vitals.awaiting()) + self.vitals.others()
     }
 
-    /// Most requests at once from here: its limit, or this balancer's part of it.
+    /// Returns the maximum number of requests from here: the limit, or this balancer's part of it.
     #[inline]
     pub fn allowed(&self) -> u32 {
         self.limit.min(self.vitals.part().unwrap_or(u32::MAX))
     }
 
-    /// Has it as many requests as it may have, or was it given as many a second as it may be given? One that is back from an ejection
-    /// may have one, until one succeeds.
+    /// Returns `true` if the member is at its limit of requests in flight or of requests a second. After an
+    /// ejection it may have one request until one succeeds.
     pub fn full(&self) -> bool {
         let in_flight = self.in_flight();
         in_flight >= self.allowed() || self.vitals.suspicion.tried(in_flight) || self.vitals.spent()
     }
 
-    /// Is it back from an ejection, and is the one request that it is tried with under way?
+    /// Returns `true` if it is back from an ejection and its one trial request is in flight.
     pub fn tried(&self) -> bool {
         self.vitals.suspicion.tried(self.in_flight())
     }
 }
 
-/// Live counts of one member, shared by all cores, on cache lines of their own.
+/// The live counts of one member, shared by all cores, on cache lines of their own.
 ///
-/// Shared rather than per core because an exact `least_connections` and a limit on connections need the
-/// sum at the moment of the choice.
+/// They are shared rather than per core because an exact `least_connections` and a limit on connections need
+/// the sum at the moment of the choice.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Vitals {
-    /// Requests in flight below, requests begun above: 32 bits each, so that one addition counts both.
+    /// Requests in flight in the low half, requests begun in the high half: 32 bits each, so that one
+    /// addition counts both.
     work: AtomicU64,
-    /// The same of work among that which clients have with the member themselves: how much each of it is nobody here sees.
+    /// The same counts of direct work between clients and the member, whose latency no balancer sees.
     afar: AtomicU64,
-    /// Requests in flight from here that do not await an answer's head: their own bodies are still being sent, or answers, streams and
-    /// tunnels follow the head.
+    /// Requests in flight from here that await no answer's head: their bodies are still being sent, or
+    /// answers, streams and tunnels follow the head.
     streaming: AtomicU32,
-    /// Tick in which the oldest awaited answer was asked for, if no answer has come since.
+    /// The tick of the oldest request that awaits an answer, if no answer has come since.
     asked: AtomicU32,
     streak: AtomicU32,
-    /// Requests in flight from here at which it gets no more, where admission is on; 0 for none (see `concurrency`).
+    /// The requests in flight from here at which it gets no more, with admission; 0 for none (see
+    /// `concurrency`).
     ceiling: AtomicU32,
     /// Requests that were not served.
     lost: AtomicU32,
-    /// Requests in flight from other balancers, f32 bits; written by the slow path (see [`fleet`](crate::fleet)).
+    /// Requests in flight from other balancers, f32 bits; written by the slow path (see
+    /// [`fleet`](crate::fleet)).
     others: AtomicU32,
-    /// Requests a second that other balancers begin with it, and of theirs that wait, f32 bits each, the latter above; written likewise.
+    /// The requests a second that other balancers begin (low half) and their waiting requests (high half),
+    /// f32 bits each; written by the slow path.
     coming: AtomicU64,
     /// One more than this balancer's part of the member's limit; 0 for all of it.
     part: AtomicU32,
-    /// This balancer's part of the requests that the member is given in a second, f32 bits; 0 for all of them.
+    /// This balancer's part of the member's requests a second, f32 bits; 0 for all of them.
     portion: AtomicU32,
-    /// [`RATED`] and how many requests may have begun (see `rate`); 0 for no limit.
+    /// [`RATED`] and the number of requests that may have begun (see `rate`); 0 for no limit.
     until: AtomicU64,
-    /// What the outcomes of its requests say against it.
+    /// The evidence against the member from the outcomes of its requests.
     pub(crate) suspicion: Suspicion,
-    /// Latency estimate, nanoseconds as f32 bits, above the tick it was updated in; 0 for none.
+    /// The latency estimate, nanoseconds as f32 bits, above the tick of its update; 0 for none.
     latency: AtomicU64,
-    /// What the member last said of itself with an answer.
+    /// The last load report that the member sent with an answer.
     pub(crate) heard: Heard,
-    /// How far decisions about its sessions were carried out.
+    /// The progress of decisions about its sessions.
     pub flow: Flow,
-    /// Is it down by its health checks?
+    /// Whether health checks have declared it down.
     down: AtomicBool,
 }
 
 impl Vitals {
-    /// Counts as they are with `in_flight` requests begun; for tests and simulations.
+    /// Returns counts with `in_flight` requests begun; for tests and simulations.
     pub fn with_in_flight(in_flight: u32) -> Self {
         Self { work: AtomicU64::new(u64::from(in_flight)), ..Self::default() }
     }
@@ -224,7 +231,7 @@ impl Vitals {
         Self { work: AtomicU64::new(u64::from(begun) << 32), ..Self::default() }
     }
 
-    /// The same counts at this moment, apart from these.
+    /// Returns a separate copy of the present counts.
     pub(crate) fn copy(&self) -> Self {
         let (four, eight) =
             (|cell: &AtomicU32| cell.load(Relaxed).into(), |cell: &AtomicU64| cell.load(Relaxed).into());
@@ -259,8 +266,10 @@ impl Vitals {
         self.down.store(down, Relaxed);
     }
 
-    /// Requests that clients have with the member themselves, by what they say: so many now, where it was so many before.
-    /// More than a thousand million together are not believed: then nothing is changed, and false is returned.
+    /// Records the requests that clients have at the member directly, by their own count: `now`, after
+    /// `before`.
+    ///
+    /// Returns `false` and changes nothing if the requests in flight would exceed 10^9.
     pub fn tell(&self, before: u32, now: u32) -> bool {
         if now > before {
             let more = now - before;
@@ -276,23 +285,24 @@ impl Vitals {
         true
     }
 
-    /// What was counted in last is a member lent to a client, who goes there without being seen here.
+    /// Marks the last request begun as a lease: its client goes to the member directly, unseen here.
     pub fn lend(&self) {
         self.afar.fetch_add(BEGUN | 1, Relaxed);
     }
 
-    /// Counts that out: once for each [`lend`](Self::lend), in place of [`end`](Self::end).
+    /// Counts the end of a lease: once for each [`lend`](Self::lend), in place of [`end`](Self::end).
     pub fn give_back(&self) {
         self.afar.fetch_sub(1, Relaxed);
         self.end();
     }
 
-    /// Counts a request in; returns how many are in flight with it.
+    /// Counts the start of a request; returns the number in flight with it.
     pub fn begin(&self) -> u32 {
         (self.work.fetch_add(BEGUN | 1, Relaxed) as u32).wrapping_add(1)
     }
 
-    /// Counts a request in, as [`begin`](Self::begin) does, and records when the first awaited answer was asked for.
+    /// Counts the start of a request, as [`begin`](Self::begin) does, and records when the first awaited
+    /// answer was asked for.
     pub fn begin_at(&self, now: Time) -> u32 {
         let level = self.begin();
         if level == self.streaming.load(Relaxed).wrapping_add(1) {
@@ -301,36 +311,36 @@ impl Vitals {
         level
     }
 
-    /// Counts a request in flight out of those that await an answer's head: its body is still being sent, or the head has come and more
-    /// follows it.
+    /// Removes a request in flight from those that await an answer's head: its body is still being sent, or
+    /// the head has come and more follows it.
     pub fn begin_streaming(&self) {
         self.streaming.fetch_add(1, Relaxed);
     }
 
-    /// Counts a request back in among those that await an answer's head, or out with its [`end`](Self::end): once for each
-    /// [`begin_streaming`](Self::begin_streaming).
+    /// Returns a request to those that await an answer's head, or ends it with its [`end`](Self::end): once
+    /// for each [`begin_streaming`](Self::begin_streaming).
     pub fn end_streaming(&self) {
         self.streaming.fetch_sub(1, Relaxed);
     }
 
-    /// Requests in flight that do not await an answer's head.
+    /// Returns the requests in flight that await no answer's head.
     pub fn streaming(&self) -> u32 {
         self.streaming.load(Relaxed)
     }
 
-    /// Requests that await an answer's head: the load of the member, as far as it is known here.
+    /// Returns the requests that await an answer's head: the load of the member as known here.
     pub fn awaiting(&self) -> u32 {
-        // What others count at the same moment may make it negative by a few.
+        // Concurrent updates may make it negative by a few.
         self.in_flight().saturating_sub(self.streaming())
     }
 
-    /// The same without those that clients have with the member themselves.
+    /// Returns the requests that await an answer's head, without the direct ones of clients.
     pub fn awaiting_here(&self) -> u32 {
         self.in_flight_here().saturating_sub(self.streaming())
     }
 
-    /// Returns for how long answers have been awaited and none has come, in nanoseconds: at most the age of the oldest request that
-    /// awaits one. 0 if none is awaited.
+    /// Returns the time for which answers have been awaited and none has come, in nanoseconds. It is at most
+    /// the age of the oldest request that awaits one, and 0 if none is awaited.
     pub(crate) fn silence(&self, now: Time) -> u64 {
         if self.awaiting() == 0 {
             return 0;
@@ -340,65 +350,67 @@ impl Vitals {
         self.blended_at(now).map_or(age, |(_, since)| since.min(age))
     }
 
-    /// Returns the [`silence`](Self::silence) as far as it says that the member has become slow: one unanswered request may be a long one,
-    /// so each lets four times as much of it count, from four times what is `usual`. In nanoseconds.
+    /// Returns the part of [`silence`](Self::silence) that indicates a slow member, in nanoseconds.
+    ///
+    /// One unanswered request may be a long one. So the silence counts up to `4^n * usual` with `n`
+    /// unanswered requests.
     pub(crate) fn unanswered(&self, usual: f64, now: Time) -> f64 {
         let silence = self.silence(now) as i64 as f64;
         silence.min(usual * (1_u64 << (2 * self.awaiting().min(16))) as i64 as f64)
     }
 
-    /// Counts a request out: once for each [`begin`](Self::begin).
+    /// Counts the end of a request: once for each [`begin`](Self::begin).
     pub fn end(&self) {
         self.work.fetch_sub(1, Relaxed);
     }
 
-    /// Requests in flight.
+    /// Returns the requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.work.load(Relaxed) as u32
     }
 
-    /// Requests begun so far, and those in flight, at one moment.
+    /// Returns the requests begun so far, and those in flight, at one moment.
     pub(crate) fn work(&self) -> (u32, u32) {
         let work = self.work.load(Relaxed);
         ((work >> 32) as u32, work as u32)
     }
 
-    /// Was the member given as many requests a second as it may be given?
+    /// Returns `true` if the member has reached its limit of requests a second.
     #[inline]
     pub fn spent(&self) -> bool {
         let until = self.until.load(Relaxed);
         until != 0 && self.begun().wrapping_sub(until as u32) < u32::MAX / 2
     }
 
-    /// Is there a limit on how many it is given a second?
+    /// Returns `true` if the member has a limit of requests a second.
     pub(crate) fn rated(&self) -> bool {
         self.until.load(Relaxed) != 0
     }
 
-    /// Sets how many requests may have begun, after which it is spent.
+    /// Sets the number of begun requests at which the member has reached its limit of requests a second.
     pub(crate) fn allow_until(&self, begun: u32) {
         self.until.store(RATED | u64::from(begun), Relaxed);
     }
 
-    /// It may be given as many as come.
+    /// Removes the limit of requests a second.
     pub(crate) fn unlimited(&self) {
         if self.rated() {
             self.until.store(0, Relaxed);
         }
     }
 
-    /// Requests in flight that went through this process: without those that clients have with the member themselves.
+    /// Returns the requests in flight through this process, without the direct ones of clients.
     pub fn in_flight_here(&self) -> u32 {
-        // What others count at the same moment may make it negative by a few.
+        // Concurrent updates may make it negative by a few.
         self.in_flight().saturating_sub(self.afar.load(Relaxed) as u32)
     }
 
-    /// Requests of this process begun so far; after 2^32 of them it starts again at 0.
+    /// Returns the number of requests that this process has begun, modulo 2^32.
     pub fn begun_here(&self) -> u32 {
         self.begun().wrapping_sub((self.afar.load(Relaxed) >> 32) as u32)
     }
 
-    /// Has it as many requests from here as were found to be too many for a member that says nothing of itself?
+    /// Returns `true` if the requests from here have reached the learnt concurrency limit.
     pub(crate) fn crowded(&self) -> bool {
         let ceiling = self.ceiling.load(Relaxed);
         ceiling != 0 && self.awaiting_here() >= ceiling
@@ -409,50 +421,51 @@ impl Vitals {
         nanos(latency) > self.blended().unwrap_or(f32::INFINITY)
     }
 
-    /// A request was not served, which [`end`](Self::end) cannot tell: it failed, or its client gave up.
+    /// Counts a request that was not served, which [`end`](Self::end) cannot distinguish: it failed, or its
+    /// client gave up.
     pub fn lose(&self) {
         self.lost.fetch_add(1, Relaxed);
     }
 
-    /// What the member says of itself with its answers, if it did so in the last ten seconds.
+    /// Returns the knee and the work from the member's last load report, if it is at most ten seconds old.
     pub fn said(&self, now: Time) -> Option<Said> {
         let said = self.heard.view().filter(|said| now.since(said.at) <= SAID)?;
         Some(Said { knee: f64::from(said.reading.knee), work: f64::from(said.reading.work) })
     }
 
-    /// How many so far; after 2^32 of them it starts again at 0.
+    /// Returns the number of requests that were not served, modulo 2^32.
     pub(crate) fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }
 
-    /// Sets how many those are; 0 for none.
+    /// Sets the learnt concurrency limit; 0 for none.
     pub(crate) fn allow(&self, ceiling: u32) {
         if self.ceiling.load(Relaxed) != ceiling {
             self.ceiling.store(ceiling, Relaxed);
         }
     }
 
-    /// How many those are, if that is known.
+    /// Returns the learnt concurrency limit, if there is one.
     pub(crate) fn ceiling(&self) -> Option<u32> {
         Some(self.ceiling.load(Relaxed)).filter(|ceiling| *ceiling != 0)
     }
 
-    /// Requests begun so far; after 2^32 of them it starts again at 0.
+    /// Returns the number of requests begun, modulo 2^32.
     pub fn begun(&self) -> u32 {
         (self.work.load(Relaxed) >> 32) as u32
     }
 
-    /// Failures since the last success.
+    /// Returns the number of failures since the last success.
     pub fn streak(&self) -> u32 {
         self.streak.load(Relaxed)
     }
 
-    /// A request failed; returns the length of the streak of failures with it.
+    /// Counts a failure; returns the length of the streak of failures with it.
     pub fn failed(&self) -> u32 {
         self.streak.fetch_add(1, Relaxed).wrapping_add(1)
     }
 
-    /// A request succeeded, or begins well. Writes only if there was something to end.
+    /// Records that a request succeeded, or begins well. It writes only if there was something to end.
     pub fn succeeded(&self) {
         self.suspicion.trust();
         if self.streak.load(Relaxed) != 0 {
@@ -460,10 +473,12 @@ impl Vitals {
         }
     }
 
-    /// Folds one latency into the peak-sensitive moving average: a higher one counts at once, a lower one
-    /// with weight 1 - e^(-dt/decay) (Finagle's PeakEwma). Of several within one tick (about a millisecond)
-    /// the highest and the first count. Concurrent updates may lose one another: an estimate tolerates that,
-    /// a lock on the request path is not worth it.
+    /// Folds one latency into the peak-sensitive moving average. A higher one counts at once, a lower one
+    /// with weight `1 - e^(-dt/decay)` (Finagle's PeakEwma).
+    ///
+    /// If several latencies fall into one tick (about a millisecond), the highest and the first count.
+    /// Concurrent updates may lose one another: an estimate tolerates that, and a lock on the request path
+    /// would cost more.
     pub fn observe(&self, latency: Duration, now: Time, decay: Duration) {
         // At least a nanosecond, so that a stored estimate is never mistaken for none.
         let fresh = nanos(latency).max(1.0);
@@ -474,28 +489,28 @@ impl Vitals {
         self.latency.store(u64::from(kept.to_bits()) << 32 | u64::from(tick(now)), Relaxed);
     }
 
-    /// Folds one latency into a plain moving average of about `over` of them.
+    /// Folds one latency into a plain moving average of about `over` latencies.
     pub(crate) fn blend(&self, latency: f32, over: f32, now: Time) {
         self.blend_from(self.blended().unwrap_or(latency), latency, over, now);
     }
 
-    /// The same where what is known so far is taken to be this `mean`.
+    /// Folds one latency into a plain moving average whose value so far is taken to be `mean`.
     pub(crate) fn blend_from(&self, mean: f32, latency: f32, over: f32, now: Time) {
         debug_assert!(latency.is_finite());
         let kept = mean + (latency - mean) * (2.0 / (over + 1.0));
-        // What is told late, as the beginning of a tunnel is at its end, is not newer than what was told before.
+        // A late observation, as of the beginning of a tunnel at its end, is not newer than an earlier one.
         let (before, now) = (self.latency.load(Relaxed) as u32, tick(now));
         let at = if before.wrapping_sub(now) < u32::MAX / 2 && before != 0 { before } else { now };
         self.latency.store(u64::from(kept.max(1.0).to_bits()) << 32 | u64::from(at), Relaxed);
     }
 
-    /// The estimate as it was stored, nanoseconds, however old; `None` before the first.
+    /// Returns the stored estimate, nanoseconds, however old; `None` before the first.
     pub(crate) fn blended(&self) -> Option<f32> {
         let packed = self.latency.load(Relaxed);
         (packed != 0).then(|| f32::from_bits((packed >> 32) as u32))
     }
 
-    /// The same with its age in nanoseconds.
+    /// Returns the stored estimate and its age, both in nanoseconds.
     pub(crate) fn blended_at(&self, now: Time) -> Option<(f32, u64)> {
         let packed = self.latency.load(Relaxed);
         if packed == 0 {
@@ -506,21 +521,23 @@ impl Vitals {
         Some((f32::from_bits((packed >> 32) as u32), u64::from(age) << 20))
     }
 
-    /// The latency estimate in nanoseconds. Without traffic it decays towards zero, so that a member once slow
-    /// is tried again. `None` before the first observation and when the last one is older than ten times
-    /// `decay`: what is left of it says nothing.
+    /// Returns the latency estimate in nanoseconds. Without traffic it decays towards zero, so that a slow
+    /// member is tried again.
+    ///
+    /// Returns `None` before the first observation, and when the last one is older than ten times `decay`:
+    /// the rest carries no information.
     pub fn latency(&self, now: Time, decay: Duration) -> Option<f32> {
         self.decayed(now, decay).map(|(value, share)| value * share)
     }
 
-    /// The past says nothing any more: the member was out of use and comes back.
+    /// Discards the member's history: it was out of use and returns.
     pub(crate) fn forget(&self) {
         self.streak.store(0, Relaxed);
         self.latency.store(0, Relaxed);
         self.heard.forget();
     }
 
-    /// The stored estimate and the share of it that is left after the time since it was stored.
+    /// Returns the stored estimate and the share of it that is left after the time since it was stored.
     fn decayed(&self, now: Time, decay: Duration) -> Option<(f32, f32)> {
         let packed = self.latency.load(Relaxed);
         if packed == 0 {
@@ -528,7 +545,7 @@ impl Vitals {
         }
         let mut age = tick(now).wrapping_sub(packed as u32);
         if age > u32::MAX - FUTURE {
-            // Cores may disagree on now by a batch of events: what was stored ahead of now has age 0.
+            // Cores may disagree on now by a batch of events: an estimate stored ahead of now has age 0.
             age = 0;
         }
         let ages = age as f32 * TICK_SECONDS / decay.as_secs_f32().max(TICK_SECONDS);
@@ -536,27 +553,27 @@ impl Vitals {
     }
 }
 
-/// 2^20 ns, 1.05 ms: 32 bits of them last for 52 days. A member that nobody used for so long has, for a few
-/// seconds, an estimate that looks fresh.
+/// Returns the tick of a time. A tick is 2^20 ns, 1.05 ms: 32 bits of them last for 52 days. A member that
+/// was unused for that time has, for a few seconds, an estimate that looks fresh.
 fn tick(now: Time) -> u32 {
     (now.0 >> 20) as u32
 }
 
-/// One request begun, as it is counted in [`Vitals::work`].
+/// One begun request in [`Vitals::work`].
 const BEGUN: u64 = 1 << 32;
 
-/// Marks that there is a limit on requests a second, in [`Vitals::until`].
+/// The mark of a limit on requests a second, in [`Vitals::until`].
 const RATED: u64 = 1 << 32;
 
-/// Requests in flight up to which clients are believed.
+/// The maximum number of requests in flight with those that clients count themselves.
 const MOST_TOLD: u32 = 1_000_000_000;
 
-/// Time after which what a member said of itself is forgotten.
+/// The time after which a load report is ignored.
 const SAID: Duration = Duration::from_secs(10);
 
 const TICK_SECONDS: f32 = 1.048_576e-3;
 
-/// How far ahead of now a time may lie and still be taken for one, in ticks: a minute.
+/// The maximum lead of a time over now, in ticks: a minute. A greater one is taken for a wrapped past.
 const FUTURE: u32 = 60_000;
 
 #[cfg(test)]

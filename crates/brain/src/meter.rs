@@ -1,16 +1,18 @@
-//! What a member knows of itself from the requests that pass through it: how many it works on, how many it
-//! can work on at once before they slow one another down, how much work a request is, and whether there is
-//! room for one more.
+//! The meter with which a member measures itself by the requests that pass through it.
 //!
-//! A value in the response path: [`Meter::begin`] when a request comes, [`Meter::end`] when its answer goes.
-//! With each answer goes a [`Reading`]; a balancer needs nothing else from a member. No threshold is set by
-//! hand: the number of requests that fit is learned from how completions slow down (see `knee`), and all time
-//! constants are multiples of the time that a request takes here.
+//! It measures the requests in flight and the work of a request. It learns the number of requests that the
+//! member can work on at once before they slow one another down (the knee), and whether there is room for one
+//! more.
 //!
-//! A *slot* is room for one request, promised to whoever gets the answer it stands on, for as long as a request
-//! takes. It is promised to one balancer only, so that the balancers of a fleet do not all send their next
-//! request to the same member (the idle server's token of Join-Idle-Queue, Lu et al. 2011, given for every place
-//! below the knee and not only for the last).
+//! It is a value in the response path: [`Meter::begin`] at a request, [`Meter::end`] at its answer. Each
+//! answer carries a [`Reading`]; a balancer needs nothing else from a member. No threshold is set by hand.
+//! The knee is learnt from how completions slow down (see `knee`), and all time constants are multiples of
+//! the time that a request takes here.
+//!
+//! A *slot* is room for one request, promised to the receiver of the answer that carries it, for as long as a
+//! request takes. It is promised to one balancer only, so that the balancers of a fleet do not all send their
+//! next request to the same member. (It is the idle server's token of Join-Idle-Queue, Lu et al. 2011, given
+//! for every place below the knee and not only for the last.)
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,48 +28,48 @@ mod knee;
 
 pub use host::{Host, Jobs};
 
-/// What a member says of itself.
+/// A member's report of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reading {
-    /// Requests it works on.
+    /// The requests in flight at the member.
     pub in_flight: u32,
-    /// Requests it can work on at once before they slow one another down; at least 1.
+    /// The requests that it can work on at once before they slow one another down; at least 1.
     pub knee: f32,
-    /// `true` while the knee is a lower bound only, and no limit: no evidence says that the member is slowed down by the
-    /// requests that it works on.
+    /// `true` while the knee is only a lower bound and no limit: no evidence shows that the requests in
+    /// flight slow the member down.
     pub open: bool,
-    /// Work of a request: how long it takes alone, seconds. 0 before the first success.
+    /// The work of a request: the time that it takes alone, seconds. 0 before the first success.
     pub work: f32,
-    /// Mean of the requests in flight over about the last 50 sojourns.
+    /// The mean of the requests in flight over about the last 50 sojourns.
     pub mean_in_flight: f32,
-    /// How long a request takes now, from its coming to its answer, seconds. 0 before the first success.
+    /// The present time of a request from its arrival to its answer, seconds. 0 before the first success.
     pub sojourn: f32,
-    /// Is a slot promised with it?
+    /// Whether the report promises a slot.
     pub slot: bool,
 }
 
-/// The meter of one member. What it keeps is bounded, whatever comes.
+/// The meter of one member. Its state is bounded, whatever the traffic.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// One for each request in flight, and free ones.
+    /// An entry for each request in flight, and free ones.
     entries: Vec<Entry>,
     free: Vec<u32>,
     in_flight: u32,
     knee: Knee,
-    /// Up to when all of this holds.
+    /// The time of the last update.
     at: Time,
     mean_in_flight: f64,
     /// Seconds; 0 before the first success.
     sojourn: f64,
-    /// Seconds of service given and successes, both over about the last [`WORK_MEMORY`] successes.
+    /// The seconds of service and the successes, both over about the last [`WORK_MEMORY`] successes.
     served: f64,
     successes: f64,
-    /// When each slot expires that is promised and not used, the oldest first.
+    /// The expiry of each promised and unused slot, the oldest first.
     slots: VecDeque<Time>,
 }
 
-/// One request between [`Meter::begin`] and [`Meter::end`].
+/// A request between [`Meter::begin`] and [`Meter::end`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Job(u32);
 
@@ -78,7 +80,7 @@ struct Entry {
 }
 
 impl Meter {
-    /// The meter of a member that has just come up: it is believed to take 2 requests at once until it has shown more.
+    /// Returns the meter of a member that has just come up. It assumes a knee of 2 until there is evidence.
     pub fn new(now: Time) -> Self {
         Self {
             entries: Vec::new(),
@@ -94,14 +96,14 @@ impl Meter {
         }
     }
 
-    /// A request has come. Whether it spends a slot it does not say: it is taken to spend the oldest, which makes no
-    /// difference that could be measured.
+    /// Records the arrival of a request. The request does not state which slot it uses. It is assumed to use
+    /// the oldest, which makes no measurable difference.
     pub fn begin(&mut self, now: Time) -> Job {
         self.slots.pop_front();
         self.came(now)
     }
 
-    /// A request has come, with whatever slot.
+    /// Records the arrival of a request, without regard to slots.
     fn came(&mut self, now: Time) -> Job {
         self.advance(now);
         let job = match self.free.pop() {
@@ -116,8 +118,8 @@ impl Meter {
         Job(job)
     }
 
-    /// A request has been answered, well or not; what the answer is to say. An answer that says of a failure
-    /// promises no slot: room at a member that fails is no room.
+    /// Records the end of a request and returns the report for its answer. The answer to a failed request
+    /// promises no slot: room at a failing member is useless.
     pub fn end(&mut self, job: Job, succeeded: bool, now: Time) -> Reading {
         self.left(job, succeeded, now);
         let slot = succeeded && self.has_room();
@@ -127,7 +129,7 @@ impl Meter {
         Reading { slot, ..self.reading() }
     }
 
-    /// A request has been answered, and nothing is promised yet.
+    /// Records the end of a request, without a promise.
     fn left(&mut self, job: Job, succeeded: bool, now: Time) {
         self.advance(now);
         let entry = self.entries[job.0 as usize].clone();
@@ -143,7 +145,7 @@ impl Meter {
         }
     }
 
-    /// What the member would say now, without a promise.
+    /// Returns the present report, without a promise.
     pub fn reading(&self) -> Reading {
         Reading {
             in_flight: self.in_flight,
@@ -156,21 +158,21 @@ impl Meter {
         }
     }
 
-    /// Is one more request better refused than served? Balancers stop sending at the knee and twice its square root by what they know;
-    /// where many of them see room for one at the same moment, only the member can stop them. It leaves them some
-    /// room, so that it need not as long as they know enough.
+    /// Returns `true` if the member is to reject one more request. Balancers stop at the knee and twice its
+    /// square root by their own estimate. If many of them see room for one at the same moment, only the
+    /// member can stop them. Its own limit is higher, so that it need not as long as they know enough.
     pub fn full(&self) -> bool {
         f64::from(self.in_flight) >= self.knee.most()
     }
 
-    /// When a slot that was promised last expires unless it is used: a good moment to [`offer`](Self::offer) it to
-    /// somebody else.
+    /// Returns the expiry of the last promised slot if it stays unused: a good moment to
+    /// [`offer`](Self::offer) it to another balancer.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.slots.back().copied()
     }
 
-    /// A reading with a slot for a balancer that did not ask, if there is one: for members that can send more than
-    /// answers.
+    /// Returns a report with a slot for a balancer that did not ask, if there is one: for members that can
+    /// send more than answers.
     pub fn offer(&mut self, now: Time) -> Option<Reading> {
         self.advance(now);
         self.has_room().then(|| {
@@ -179,7 +181,7 @@ impl Meter {
         })
     }
 
-    /// Is a slot free?
+    /// Returns `true` if a slot is free.
     fn has_room(&mut self) -> bool {
         while self.slots.front().is_some_and(|until| *until <= self.at) {
             self.slots.pop_front();
@@ -188,20 +190,20 @@ impl Meter {
         taken < libm::round(self.knee.estimate()) as usize && self.slots.len() < SLOTS
     }
 
-    /// Promises a slot; until when.
+    /// Promises a slot and returns its expiry.
     fn promise(&mut self) -> Time {
         let until = self.at + Duration::try_from_secs_f64(self.sojourn).unwrap_or_default();
         self.slots.push_back(until);
         until
     }
 
-    /// Promises one until then, which others tell: of slots that last differently long the first to expire is first.
+    /// Promises a slot with the given expiry; slots stay ordered by their expiry.
     fn promise_until(&mut self, until: Time) {
         let place = self.slots.partition_point(|other| *other <= until);
         self.slots.insert(place, until);
     }
 
-    /// The slot that expires then was used, or will not be.
+    /// Removes the slot with this expiry, which was used or will not be.
     fn withdraw(&mut self, until: Time) {
         let place = self.slots.partition_point(|other| *other < until);
         if self.slots.get(place) == Some(&until) {
@@ -209,7 +211,7 @@ impl Meter {
         }
     }
 
-    /// Seconds of service that a request needs.
+    /// Returns the seconds of service that a request needs.
     fn work(&self) -> f64 {
         if self.successes > 0.0 { self.served / self.successes } else { 0.0 }
     }
@@ -232,8 +234,8 @@ impl Meter {
     }
 }
 
-/// Requests in flight at which a balancer sends no more to a member with this knee: the knee and twice its square
-/// root (square-root staffing, Halfin and Whitt 1981, from the other side).
+/// Returns the requests in flight at which a balancer sends no more to a member with this knee: the knee and
+/// twice its square root (square-root staffing, Halfin and Whitt 1981, from the other side).
 pub(crate) fn limit(knee: f64) -> u32 {
     // Rounded up without `ceil`, which a processor may have no instruction for.
     let most = knee + 2.0 * libm::sqrt(knee);
@@ -241,8 +243,8 @@ pub(crate) fn limit(knee: f64) -> u32 {
     whole.saturating_add(u32::from(f64::from(whole) < most))
 }
 
-/// Successes over which the work of a request is averaged.
+/// The successes over which the work of a request is averaged.
 const WORK_MEMORY: f64 = 200.0;
 
-/// Most slots promised at once.
+/// The maximum number of promised slots.
 const SLOTS: usize = 4096;

@@ -1,17 +1,18 @@
 //! Members of several groups on one host.
 //!
-//! What is told of a host is of all that goes on there. Two groups that both go by it chase each other: both see that one host is
-//! fuller than another, both send their work to the other, both see that *that* is fuller now, and so on for ever, each correcting
-//! what the other has just corrected as well. With loads that are told at each step and corrected in full the error changes its sign
-//! at every step and never gets less; with more than two groups it grows.
+//! A load report of a host covers all its work. Two groups that both use it chase each other. Both see that
+//! one host is fuller than another, and both send their work to the other. Then both see that *that* host is
+//! fuller, and so on for ever, each correcting what the other has just corrected as well. If loads are
+//! reported at each step and corrected in full, the error changes its sign at every step and never shrinks;
+//! with more than two groups it grows.
 //!
-//! So a load is told apart: the group's own part, which it knows and can change at once, and what the others cause, which it follows
-//! slowly, by `1 / (2 n)` of the difference with each report where `n` groups are on the host. Each group then corrects its own
-//! doing at once and the others' a little at a time: of an error that all see, all together correct one half at each step, and it
-//! is gone without changing its sign ([`Apart`]; `tests/neighbours.rs` shows both).
+//! So a load is divided. The group's own part, which it knows, it corrects at once. The others' part it
+//! follows slowly, by `1 / (2 n)` of the difference with each report if `n` groups are on the host. All
+//! groups together then correct half of a common error at each step, and it vanishes without changing its
+//! sign ([`Apart`]; `tests/neighbours.rs` shows both).
 //!
-//! What part is whose goes by the requests at work there, averaged ([`Neighbours`]). That takes a request of one group for as
-//! dear as one of another, and is all that a balancer can see without asking the host's processes.
+//! The parts are those of the mean requests at work there ([`Neighbours`]). That assumes equal costs for the
+//! requests of all groups. A balancer cannot see more without asking the host's processes.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -21,21 +22,21 @@ use alloc::vec::Vec;
 
 use crate::{Event, EventKind, Time};
 
-/// What the members of a group on a host do.
+/// The work of a group's members on a host.
 #[derive(Clone, Debug)]
 pub struct Stake {
-    /// Which host.
+    /// The host.
     pub host: Arc<str>,
-    /// Whose members.
+    /// The group.
     pub group: Arc<str>,
-    /// Requests that they work on, on average since the look before; 0 or more.
+    /// The mean number of requests in progress there since the previous look; 0 or more.
     pub busy: f64,
 }
 
-/// Who is where.
+/// The groups on each host.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
-    /// By host and group, of those hosts that several groups have.
+    /// The parts by host and group, of the hosts that several groups share.
     parts: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Part>>,
     at: Option<Time>,
     events: Vec<Event>,
@@ -44,12 +45,12 @@ pub struct Neighbours {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     busy: f64,
-    /// It was told that the others matter to it.
+    /// Whether the event that the others matter was sent.
     told: bool,
 }
 
 impl Neighbours {
-    /// Takes a look at all groups: what their members did since the look before.
+    /// Takes a look at all groups: the work of their members since the previous look.
     pub fn observe(&mut self, stakes: &[Stake], now: Time) {
         let seconds = self.at.replace(now).map_or(0.0, |at| now.since(at).as_secs_f64());
         let kept = libm::exp2(-seconds / HALF_LIFE);
@@ -71,7 +72,7 @@ impl Neighbours {
             };
             self.parts.insert(host, groups.into_iter().map(part).collect());
         }
-        // Of a host that is nobody else's any more.
+        // The host belongs to one group again.
         for (host, groups) in before {
             for (group, _) in groups.iter().filter(|(_, part)| part.told) {
                 self.events.push(event(group, format!("has {host} to itself again"), Vec::new()));
@@ -80,18 +81,18 @@ impl Neighbours {
         self.tell();
     }
 
-    /// The group's part of what goes on at a host, above 0 and at most 1; and how many groups are there.
+    /// Returns the group's part of the work on a host, above 0 and at most 1, and the number of groups there.
     pub fn share(&self, host: &str, group: &str) -> (f64, u32) {
         let Some(groups) = self.parts.get(host) else { return (1.0, 1) };
         let count = groups.len() as f64;
         let all: f64 = groups.values().map(|part| part.busy).sum();
         let Some(own) = groups.get(group) else { return (1.0, 1) };
-        // Where hardly anything is done nobody has more than the others.
+        // On a nearly idle host all have the same part.
         let share = (own.busy + IDLE) / (all + count * IDLE);
         (share.clamp(LEAST, 1.0), groups.len() as u32)
     }
 
-    /// The other groups on a host with their parts, the greatest first.
+    /// Returns the other groups on a host with their parts, the greatest first.
     pub fn others(&self, host: &str, group: &str) -> Vec<(Arc<str>, f64)> {
         let Some(groups) = self.parts.get(host) else { return Vec::new() };
         let others = groups.keys().filter(|name| ***name != *group);
@@ -100,12 +101,12 @@ impl Neighbours {
         others
     }
 
-    /// What there is to be told next.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         (!self.events.is_empty()).then(|| self.events.remove(0))
     }
 
-    /// Says to whom it begins or ceases to matter who else is there.
+    /// Records events for the groups to which others begin or cease to matter.
     fn tell(&mut self) {
         let mut news = Vec::new();
         for (host, groups) in &self.parts {
@@ -146,12 +147,12 @@ fn event(group: &Arc<str>, why: String, inputs: Vec<(String, f64)>) -> Event {
     Event { kind: EventKind::HostShared, group: Arc::clone(group), member: None, why, inputs }
 }
 
-/// A load told apart: what the group itself does at once, what others do slowly.
+/// A divided load: the group follows its own part at once, and that of others slowly.
 #[derive(Clone, Copy, Debug)]
 pub struct Apart {
     share: f64,
     groups: u32,
-    /// What others cause, followed.
+    /// The smoothed load of others.
     others: Option<f64>,
 }
 
@@ -162,7 +163,7 @@ impl Default for Apart {
 }
 
 impl Apart {
-    /// The group's part of what goes on there, and how many groups are there: [`Neighbours::share`].
+    /// Sets the group's part of the work there, and the number of groups there: [`Neighbours::share`].
     pub fn set(&mut self, (share, groups): (f64, u32)) {
         (self.share, self.groups) = (share.clamp(LEAST, 1.0), groups.max(1));
         if self.groups == 1 {
@@ -170,12 +171,12 @@ impl Apart {
         }
     }
 
-    /// What was told before says nothing of what comes now.
+    /// Discards the smoothed load, because earlier reports do not apply to later ones.
     pub fn forget(&mut self) {
         self.others = None;
     }
 
-    /// The load to go by, where `load` is told of the host as a whole.
+    /// Returns the load to use, if `load` is that of the whole host.
     pub fn load(&mut self, load: f64) -> f64 {
         if self.groups == 1 {
             return load;
@@ -190,27 +191,27 @@ impl Apart {
         own + slow
     }
 
-    /// The part of the load that is the group's own, 0 to 1.
+    /// Returns the part of the load that is the group's own, 0 to 1.
     pub fn share(&self) -> f64 {
         self.share
     }
 }
 
-/// Seconds after which half of what was done is forgotten.
+/// The seconds after which an observation counts for half.
 const HALF_LIFE: f64 = 5.0;
 
-/// Requests at work that are nobody's, so that where nothing is done all have the same.
+/// The number of requests added to each group, so that on an idle host all have the same part.
 const IDLE: f64 = 0.01;
 
-/// Nobody's part is taken for less: it would never come to know what it does.
+/// The minimum part of a group: with less it would never learn its effect.
 const LEAST: f64 = 0.02;
 
-/// Requests at work at a host below which it matters to nobody whose they are.
+/// The requests in progress on a host below which the parts do not matter.
 const BUSY: f64 = 0.5;
 
-/// From which part of what is done others matter, and down to which they go on to.
+/// The part of others from which they matter, and down to which they continue to.
 const MUCH: f64 = 0.25;
 const LITTLE: f64 = 0.1;
 
-/// Groups that are named.
+/// The number of groups named in an event.
 const NAMED: usize = 4;

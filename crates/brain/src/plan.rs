@@ -1,5 +1,5 @@
-//! The immutable result of the slow path: who may be chosen, with which weights, and what the strategy
-//! prepared to make each choice cheap.
+//! The immutable result of the slow path: the eligible members, their weights, and the table that the
+//! strategy prepared to make each choice cheap.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -19,69 +19,70 @@ mod target;
 
 pub use admission::Full;
 
-/// What a strategy computes when members change, so that it need not per request.
+/// The data that a strategy computes when members change, to save work per request.
 #[derive(Clone, Debug)]
 pub enum Table {
-    /// Nothing to prepare.
+    /// No prepared data.
     None,
-    /// A round in which each member stands as often as its weight says, spread evenly.
+    /// A round that holds each member as often as its weight demands, spread evenly.
     Schedule(Vec<u32>),
-    /// For each remainder of a key the index of its member.
+    /// The index of a member for each remainder of a key.
     Slots(Vec<u32>),
-    /// Walker's alias table: for each column the chance (of 2^32) to stay, and where to go otherwise.
+    /// Walker's alias table. Each column holds its chance (out of 2^32) to stay, and the index to use
+    /// otherwise.
     Alias(Vec<(u32, u32)>),
-    /// For each member its seed and its weight (1 if all are equal), side by side to be scanned quickly.
+    /// The seed and the weight of each member (1 if all are equal), side by side for a fast scan.
     Seeds {
-        /// In the order of the members.
+        /// The pairs in the order of the members.
         seeds: Vec<(u64, f64)>,
-        /// Have all members the same weight?
+        /// Whether all members have the same weight.
         even: bool,
-        /// Sum of the members' weights.
+        /// The sum of the members' weights.
         weights: f64,
     },
 }
 
-/// What came of asking for a member.
+/// The outcome of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Index into [`Plan::members`].
+    /// An index into [`Plan::members`].
     Member(usize),
-    /// Every member that is left is at its limit: wait.
+    /// Every remaining member is at its limit: the request waits.
     Full,
-    /// The strategy finds that one more would be too much for each of those that are left: refuse it.
+    /// One more request would overload each remaining member: the request is rejected.
     Shed,
     /// No member is left.
     Nobody,
 }
 
-/// The eligible members of a group and how to choose among them. Swapped atomically, never changed.
+/// The eligible members of a group and how to choose among them. It is swapped atomically and never changed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     strategy: &'static Strategy,
     knobs: Knobs,
     members: Vec<Member>,
     table: Table,
-    /// Tells plans apart, for [`Hand`].
+    /// A serial number by which a [`Hand`] distinguishes plans.
     serial: u64,
-    /// Members of the group that could be chosen when it was made.
+    /// The number of eligible members of the group when the plan was made.
     count: usize,
-    /// Log-likelihood ratio at which a member is suspected enough to be ejected.
+    /// The log-likelihood ratio at which a member is ejected.
     suspect: f64,
-    /// Does no member get more than it can work on (`admission`)?
+    /// Whether members are kept within their concurrency limits (`admission`).
     admission: bool,
-    /// The same where the strategy does not see to it itself.
+    /// Whether the plan enforces `admission`, because the strategy does not.
     guarded: bool,
-    /// Within what time clients want their answers.
+    /// The latency objective of the clients.
     objective: Option<Duration>,
-    /// Requests that all members together may have from here, where a limit is in force; else 0.
+    /// The limit of this balancer's requests at all members together while one is in force; else 0.
     most: Arc<AtomicU32>,
-    /// What is known of other balancers.
+    /// The state of the other balancers.
     company: Arc<Company>,
 }
 
 impl Plan {
-    /// Makes a plan over `members`, all of which may be chosen, in the order of the configuration. Knobs that
-    /// are missing or out of range are brought into it.
+    /// Makes a plan over `members`, all of them eligible, in the order of the configuration. Knobs that are
+    /// missing or out of range are brought into it.
     pub fn new(strategy: &'static Strategy, knobs: Knobs, members: Vec<Member>) -> Self {
         let knobs = knobs.fit(strategy);
         let table = (strategy.prepare)(&members, &knobs);
@@ -103,65 +104,68 @@ impl Plan {
         plan.admitting(strategy.limits)
     }
 
-    /// The same rules over no members.
+    /// Returns a plan with the same rules and no members.
     pub fn bare(&self) -> Self {
         let plan = Self::new(self.strategy, self.knobs.clone(), Vec::new()).admitting(self.admission);
         Self { suspect: self.suspect, count: self.count, objective: self.objective, ..plan }
     }
 
-    /// Gives it a number that no other plan of its group has.
+    /// Sets the serial number, which no other plan of the group has.
     pub(crate) fn numbered(self, serial: u64) -> Self {
         Self { serial, ..self }
     }
 
-    /// Lets a limit of the whole group be set while the plan is in use.
+    /// Shares a limit of the whole group, which can change while the plan is in use.
     pub(crate) fn limited(self, most: Arc<AtomicU32>) -> Self {
         Self { most, ..self }
     }
 
-    /// Lets other balancers be known of while the plan is in use.
+    /// Shares the state of other balancers, which can change while the plan is in use.
     pub fn among(self, company: Arc<Company>) -> Self {
         Self { company, ..self }
     }
 
-    /// How loaded a member is by what is in flight there, here and elsewhere: in requests of all balancers, if each had sent as many
-    /// as this one, which is what it comes to where this one is alone.
+    /// Returns the load of a member by its requests in flight, from here and from elsewhere.
+    ///
+    /// The unit is requests of all balancers, if each had sent as many as this one. Without other balancers
+    /// it is this balancer's requests in flight.
     #[inline]
     pub(crate) fn crowd(&self, member: &Member) -> f64 {
         f64::from(member.in_flight()) * self.company.scale() + member.vitals.others()
     }
 
-    /// Requests that all balancers together are expected to have at a member: half way between what is known of them, and what
-    /// it would be if each had as many there as this one.
+    /// Returns the expected requests in flight of all balancers at a member. It is the mean of two figures:
+    /// the known requests, and the requests if each balancer had as many there as this one.
     #[inline]
     pub(crate) fn total(&self, member: &Member) -> f64 {
         f64::midpoint(self.crowd(member), f64::from(member.in_flight()))
     }
 
-    /// How many balancers there are, as far as that is known.
+    /// Returns the known number of balancers.
     #[inline]
     pub(crate) fn scale(&self) -> f64 {
         self.company.scale()
     }
 
-    /// Are other balancers heard of?
+    /// Returns `true` if other balancers are known.
     pub(crate) fn accompanied(&self) -> bool {
         self.company.scale() > 1.0
     }
 
-    /// Did a member say something of itself to another balancer?
+    /// Returns `true` if a member sent a load report to another balancer.
     pub(crate) fn spoken(&self) -> bool {
         self.company.speaks()
     }
 
-    /// Lets outcomes make members suspect, with this chance of a false alarm.
+    /// Enables ejection by request outcomes, with this chance of a false alarm.
     pub(crate) fn suspecting(self, false_alarm: f64) -> Self {
         Self { suspect: suspicion::threshold(false_alarm), ..self }
     }
 
-    /// Chooses a member for one request, never one in `tried` nor one at its limit. Between the choice and
-    /// [`Vitals::begin`] another core may take the last place: where a limit must hold exactly, look at what
-    /// `begin` returns.
+    /// Chooses a member for one request, never one in `tried` and never one at its limit.
+    ///
+    /// Between the choice and [`Vitals::begin`] another core may take the last place. If a limit must hold
+    /// exactly, check the result of `begin`.
     pub fn choose(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         if self.members.is_empty() {
             return Choice::Nobody;
@@ -180,8 +184,9 @@ impl Plan {
         }
     }
 
-    /// Returns how quickly places come free, for a request that was told [`Choice::Shed`] and may wait in [`WaitQueues`](crate::WaitQueues): by
-    /// what requests took from here, else by what they took with the members lately.
+    /// Returns how fast places become free, for a request that got [`Choice::Shed`] and may wait in
+    /// [`WaitQueues`](crate::WaitQueues). The source is the time that requests from this core took, or else
+    /// the recent latencies of the members.
     #[cold]
     pub fn pace(&self, hand: &Hand) -> Pace {
         let in_flight = self.sampled(|member| member.vitals.awaiting());
@@ -196,8 +201,8 @@ impl Plan {
         Pace::new(sojourn, in_flight, self.objective)
     }
 
-    /// How long a request is likely to take at best, by what members say of the work that one is, else by what requests took with
-    /// them lately; zero where nothing is known. Whoever waits for room and has less time than that left waits in vain.
+    /// Returns the shortest latency to expect: the work of one request by the members' load reports, or else
+    /// the recent latencies. Returns zero if nothing is known. A request with less time left waits in vain.
     #[cold]
     pub fn quickest(&self, now: Time) -> Duration {
         let step = self.members.len().div_ceil(SAMPLE).max(1);
@@ -209,16 +214,16 @@ impl Plan {
         Duration::try_from_secs_f32(least.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// The sum of a count of the members; where there are many, by a sample of them.
+    /// Returns the sum of a count of the members; in a large group, an estimate from a sample.
     fn sampled(&self, count: impl Fn(&Member) -> u32) -> u32 {
         let step = self.members.len().div_ceil(SAMPLE).max(1);
         let seen: u32 = self.members.iter().step_by(step).map(count).fold(0, u32::saturating_add);
         seen.saturating_mul(step as u32)
     }
 
-    /// Tells how a request ended that was chosen for by this plan or one before: how long it took from the
-    /// choice to the end of its answer, and whether it failed. True if the member's outcomes are bad enough to
-    /// eject it: [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion) wants to know.
+    /// Records the end of a request that this plan or an earlier one placed: the time from the choice to the
+    /// end of the answer, and whether it failed. Returns `true` if the member's outcomes are bad enough to
+    /// eject it; the caller then calls [`Analyzer::handle_suspicion`](crate::Analyzer::handle_suspicion).
     pub fn observe(
         &self,
         hand: &mut Hand,
@@ -227,7 +232,7 @@ impl Plan {
         failed: bool,
         now: Time,
     ) -> bool {
-        // A limit is in force: it may have failed only because there are too many.
+        // While a limit is in force, a request may fail only because of too many requests.
         let limited = vitals.ceiling().is_some() || self.most.load(Relaxed) != 0;
         let swamped = failed && limited && vitals.is_longer(latency);
         self.learn(vitals, latency, failed, now);
@@ -235,7 +240,7 @@ impl Plan {
         if failed {
             vitals.lose();
         }
-        // That says that there are too many requests, and nothing about the member.
+        // Such a failure shows that there are too many requests, and nothing about the member.
         if swamped {
             return false;
         }
@@ -244,9 +249,11 @@ impl Plan {
         failed && sum >= self.suspect
     }
 
-    /// Tells that the client of a request gave it up after so long. It would have taken longer still, so that counts where
-    /// it is longer than usual: if only what is answered in time counted, a member would seem the faster the more
-    /// clients give up. It is no failure: anybody can give up at once.
+    /// Records that the client of a request gave up after `latency`.
+    ///
+    /// The answer would have taken longer still, so the latency counts if it is longer than usual. If only
+    /// answered requests counted, a member would seem the faster the more clients give up. It is no failure,
+    /// because a client can give up at any time.
     pub fn left(&self, hand: &mut Hand, vitals: &Vitals, latency: Duration, now: Time) {
         vitals.lose();
         if vitals.blended().is_some_and(|usual| nanos(latency) > usual) {
@@ -255,7 +262,8 @@ impl Plan {
         }
     }
 
-    /// The part of [`Plan::observe`] that is about the member's latency, for whoever knows no more than that.
+    /// Records the latency of a request, without its outcome: the part of [`Plan::observe`] that needs no
+    /// more.
     #[inline]
     pub fn learn(&self, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
         (self.strategy.observe)(&self.knobs, vitals, latency, failed, now);
@@ -264,7 +272,7 @@ impl Plan {
         }
     }
 
-    /// Tells what a member, by its index, said of itself with an answer.
+    /// Records the load report that the member at `index` sent with an answer.
     pub fn hear(&self, hand: &mut Hand, index: usize, reading: &Reading, now: Time) {
         if let Some(member) = self.members.get(index) {
             if self.guarded {
@@ -275,35 +283,35 @@ impl Plan {
         }
     }
 
-    /// The figures by which the strategy judges a member of the plan, for people, and those by which it has room.
+    /// Returns the figures by which the strategy and the admission judge a member of the plan, for display.
     pub fn explain(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
         let mut figures = (self.strategy.explain)(self, member, now);
         figures.extend(self.figures_of_room(member, now));
         figures
     }
 
-    /// Those that may be chosen, in the order of the configuration.
+    /// Returns the eligible members in the order of the configuration.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// What the strategy prepared.
+    /// Returns the data that the strategy prepared.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// The strategy's settings: one number for each of its knobs, each within its range.
+    /// Returns the strategy's settings: one number for each of its knobs, each within its range.
     pub fn knobs(&self) -> &Knobs {
         &self.knobs
     }
 
-    /// The strategy in force.
+    /// Returns the strategy in force.
     pub fn strategy(&self) -> &'static Strategy {
         self.strategy
     }
 }
 
-/// Members whose requests are counted to know how many there are; where there are more, evenly spread ones.
+/// The number of members whose requests are counted. In a larger group the counted members are evenly spread.
 const SAMPLE: usize = 64;
 
 #[cfg(test)]
@@ -314,7 +322,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{Shed, State, hash, mix, strategy};
 
-    /// Members that are up, one for each weight, without a limit, idle.
+    /// Returns members that are up and idle, one for each weight, without a limit.
     pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
         let member = |(id, weight): (u8, &f64)| {
             let name = format!("10.0.0.{id}:80");

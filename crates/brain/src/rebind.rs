@@ -1,48 +1,48 @@
-//! Rebinding: which members have more sessions than their share, and which part of those is to go elsewhere.
+//! Rebinding: the members with more sessions than their share, and the part of those that is to move.
 //!
 //! Sessions bound once stay where they are while loads drift apart. The papers answer with *alerts*: a member
-//! under alert sends its clients back to the group (Othman, O'Ryan, Schmidt 2001: on-demand binding). When to
-//! alert is a threshold there, and no threshold fits two loads of a group: too low and sessions go round for
-//! ever, too high and nothing is balanced. Both ways are here, as a [`Rule`].
+//! under alert sends its clients back to the group (Othman, O'Ryan, Schmidt 2001: on-demand binding). There a
+//! threshold raises the alert, and no threshold fits two loads of a group. If it is too low, sessions move
+//! for ever; if it is too high, nothing is balanced. A [`Rule`] selects either kind.
 //!
-//! Ours, [`Rule::Surplus`], needs no number from the user. Loads are compared in complete *rounds*, by
+//! Our rule, [`Rule::Surplus`], needs no number from the user. It compares loads in complete *rounds*, by
 //! reports of a time in which no session moved:
 //!
-//! 1. From its reports each member has a load u and the noise of that, sigma ([`track`]). The load is
-//!    *settled* once two successive reports agree. After a decision the members that give or get sessions are
-//!    measured anew.
+//! 1. The reports of each member give a load u and its noise, sigma ([`track`]). The load is *settled* once
+//!    two successive reports agree. After a decision the members that give or get sessions are measured anew.
 //! 2. A round ends when each member is settled and has reported since the last round, or when one has
-//!    reported four times: then those that are not settled are left out.
-//! 3. With c for capacity, the *fair* load is the mean of u, weighted by c. To judge a member no other's load
-//!    counts for more than twice its own: a member that lies, or drowns, has a surplus and hides no other's.
+//!    reported four times; then those that are not settled are left out.
+//! 3. With c for capacity, the *fair* load is the mean of u, weighted by c. In the judgement of a member, no
+//!    other's load counts for more than twice its own. So a member that reports wrongly, or is swamped, has a
+//!    surplus and hides no other's.
 //! 4. A member's *surplus* is (u - fair) c if u is above fair by more than 2.5 sigma; its *deficit* is
 //!    (fair - u) c, where positive.
-//! 5. Each session at a member with a surplus goes with probability surplus / (u c); a target is drawn in
+//! 5. Each session at a member with a surplus moves with probability surplus / (u c); a target is drawn in
 //!    proportion to deficit. This is concurrent probabilistic migration (Berenbrink and others, Distributed
-//!    selfish load balancing, 2006): with any number of balancers that hold the sessions, in
-//!    expectation the surplus moves once.
+//!    selfish load balancing, 2006). With any number of balancers that hold the sessions, the expected move
+//!    is the surplus.
 //!
-//! The rule cannot freeze. A decision depends on the loads of its round only, and a load forgets what was
-//! before once two reports show another one. A round ends after at most four reports of any member. The
-//! greatest load is judged by the mean of all, and the greatest of numbers that differ is above their mean:
-//! if the difference is beyond noise, its member is under alert. The longer reports agree, the smaller the
-//! noise (down to 0.4 of a report's), so the loads of a group at rest are compared ever more closely.
+//! The rule cannot freeze. A decision depends on the loads of its round only, and a load forgets its past
+//! once two reports show another one. A round ends after at most four reports of any member. The greatest
+//! load is judged by the mean of all, and the greatest of numbers that differ is above their mean: if the
+//! difference is beyond noise, its member is under alert. The longer reports agree, the smaller the noise
+//! (down to 0.4 of a report's), so the loads of a group at rest are compared ever more closely.
 //!
-//! - Where their sizes are known sessions take turns instead of being drawn ([`Flow`]), a target that got its
-//!   part is left out ([`Plan::target_of`](crate::Plan::target_of)), and one that is more of its member's
-//!   load than that has more than others stays, as it cannot be divided ([`sized_session_moves`]); but it may
-//!   change places with a smaller one ([`Swap`]).
+//! - If their sizes are known, sessions take turns instead of being drawn ([`Flow`]). A target that got its
+//!   part is left out ([`Plan::target_of`](crate::Plan::target_of)). A session that is more of its member's
+//!   load than that member has more than others stays, as it cannot be divided ([`sized_session_moves`]); but
+//!   it may be exchanged for a smaller one ([`Swap`]).
 //! - A session that moved may move again after twice the report period (a second at least), then four times,
 //!   eight times ([`Moves`]).
 //!
-//! Where somebody is to be told before sessions go, an alert is *held* first: it is in force, but asks nobody
-//! until it is released. Then it is decided anew, on what is known by then.
+//! With a drain hook, an alert is *held* first: it is in force, but moves no session until it is released.
+//! Then it is decided anew, by the reports up to then.
 //!
-//! By the papers' rules each report is judged by itself. By none of the rules all members are under alert at
-//! once: the least loaded is never asked to give away, and neither is the last one without an alert. What is
-//! sent away needs somewhere to go, or goes round.
+//! The papers' rules judge each report by itself. Under no rule are all members under alert at once. The
+//! least loaded one and the last one without an alert are exempt, because moved sessions need a target, or
+//! they move for ever.
 //!
-//! A value: reports go in, alerts come out. It knows no session; see [`session_moves`].
+//! It is a value: reports go in, alerts come out. It knows no session; see [`session_moves`].
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -63,32 +63,33 @@ pub use flow::Flow;
 pub use moves::{Moves, Shed, Size, session_escapes, session_moves, sized_session_moves};
 pub use swap::Swap;
 
-/// When a member is under alert.
+/// The rule by which a member is under alert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// It has a surplus over the fair load that its reports' noise does not explain; the surplus is to go.
+    /// It has a surplus over the fair load that its reports' noise does not explain; the surplus is to move.
     Surplus,
-    /// Its effective load is above this; all its sessions are to go.
+    /// Its effective load is above this; all its sessions are to move.
     Critical(f64),
-    /// Its effective load is above this many times the mean; all its sessions are to go.
+    /// Its effective load is above this many times the mean; all its sessions are to move.
     Mean(f64),
-    /// Its effective load is above the mean and above this many times the least; all its sessions are to go.
+    /// Its effective load is above the mean and above this many times the least; all its sessions are to
+    /// move.
     Least(f64),
 }
 
-/// A member has too much.
+/// An alert: a member has too much load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
-    /// Who.
+    /// The member.
     pub member: MemberId,
-    /// Which part of its sessions is to go, decided with its last report.
+    /// The part of its sessions that is to move, decided with its last report.
     pub shed: Shed,
-    /// The alert's number while it is held: no session is asked until
+    /// The alert's number while it is held: no session moves until
     /// [`Analyzer::release`](crate::Analyzer::release).
     pub held: Option<u32>,
-    /// When the alert was raised.
+    /// The time at which the alert was raised.
     pub since: Time,
-    /// The numbers it was decided on, by name.
+    /// The numbers behind the decision, by name.
     pub inputs: Vec<(&'static str, f64)>,
 }
 
@@ -96,20 +97,20 @@ pub struct Alert {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Change {
     pub(crate) member: MemberId,
-    /// Raised, or cleared?
+    /// Whether it was raised, or else cleared.
     pub(crate) raised: bool,
-    /// One sentence for a person.
+    /// A sentence for display.
     pub(crate) why: String,
-    /// The numbers it was decided on, by name.
+    /// The numbers behind the decision, by name.
     pub(crate) inputs: Vec<(&'static str, f64)>,
 }
 
 /// The result of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
-    /// Whether loads were compared, and what members lack is known anew.
+    /// Whether loads were compared, so that deficits are new.
     pub(crate) compared: bool,
-    /// Whether sessions are asked by another decision from now on, or by none.
+    /// Whether another decision, or none, moves sessions from now on.
     pub(crate) decided: bool,
     pub(crate) changes: Vec<Change>,
 }
@@ -117,15 +118,15 @@ pub(crate) struct Outcome {
 /// One report of a member's load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
-    /// Relative to the other members; finite, above 0.
+    /// The capacity relative to the other members; finite, above 0.
     pub(crate) capacity: f64,
-    /// As reported: how busy the member is for its size; finite, not negative.
+    /// The reported load: how busy the member is for its size; finite, not negative.
     pub(crate) load: f64,
-    /// The same, averaged over reports.
+    /// The load averaged over reports.
     pub(crate) effective: f64,
-    /// When it was measured.
+    /// The time of the measurement.
     pub(crate) at: Time,
-    /// How far apart its reports are.
+    /// The spacing of its reports.
     pub(crate) period: Duration,
 }
 
@@ -134,47 +135,47 @@ pub(crate) struct Report {
 pub(crate) struct Rebind {
     rule: Rule,
     tracks: BTreeMap<MemberId, Track>,
-    /// Number of the last decision that asks sessions to go; 0 for none yet.
+    /// The number of the last decision that moves sessions; 0 for none yet.
     epoch: u32,
-    /// Is an alert held when it is raised?
+    /// Whether an alert is held when it is raised.
     holds: bool,
 }
 
 impl Rebind {
-    /// Nobody is known yet.
+    /// Returns the state without members.
     pub(crate) fn new(rule: Rule) -> Self {
         Self { rule, tracks: BTreeMap::new(), epoch: 0, holds: false }
     }
 
-    /// Changes the rule; each member is judged by it with its next report.
+    /// Changes the rule, which judges each member with its next report.
     pub(crate) fn set_rule(&mut self, rule: Rule) {
         self.rule = rule;
     }
 
-    /// Are alerts held when they are raised, until they are released? If not, those that are go with their
-    /// members' next reports.
+    /// Sets whether alerts are held when they are raised, until they are released. If not, held alerts are
+    /// released with their members' next reports.
     pub(crate) fn set_holds(&mut self, holds: bool) {
         self.holds = holds;
     }
 
-    /// Alerts in force.
+    /// Returns the alerts in force.
     pub(crate) fn alerts(&self) -> impl Iterator<Item = &Alert> {
         self.tracks.values().filter_map(|track| track.alert.as_ref())
     }
 
-    /// The member's alert in force, or else its last one: sessions that saw it go for a while yet.
+    /// Returns the member's alert in force, or else its last one, by which sessions still move for a while.
     pub(crate) fn last_alert(&self, member: MemberId) -> Option<&Alert> {
         let track = self.tracks.get(&member)?;
         track.alert.as_ref().or(track.past.as_ref())
     }
 
-    /// The member's alert in force.
+    /// Returns the member's alert in force.
     pub(crate) fn alert(&self, member: MemberId) -> Option<&Alert> {
         self.tracks.get(&member)?.alert.as_ref()
     }
 
-    /// Load above which a member comes under alert, as things are now; `None` while its reports say nothing
-    /// of that. Whoever is the least loaded, or the last, does not, whatever its load.
+    /// Returns the load above which a member comes under alert at present; `None` while its reports do not
+    /// show it. The least loaded member and the last one without an alert are exempt, whatever their load.
     pub(crate) fn above(&self, member: MemberId) -> Option<f64> {
         let track = self.tracks.get(&member)?;
         let above = match self.rule {
@@ -189,20 +190,20 @@ impl Rebind {
         above.is_finite().then_some(above)
     }
 
-    /// Which part of a member's sessions is to go now.
+    /// Returns the part of a member's sessions that is to move now.
     pub(crate) fn shed(&self, member: MemberId) -> Shed {
         let alert = self.alert(member).filter(|alert| alert.held.is_none());
         alert.map(|alert| alert.shed).unwrap_or_default()
     }
 
-    /// The part of the others' surplus that a member can take, in units of capacity times load. It is 0 by
-    /// the papers' rules, where the strategy alone chooses where a session goes.
+    /// Returns the part of the others' surplus that a member can take, in units of capacity times load. It is
+    /// 0 by the papers' rules, where the strategy alone chooses the target of a session.
     pub(crate) fn deficit(&self, member: MemberId) -> f64 {
         let track = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus);
         track.map_or(0.0, |track| track.lack)
     }
 
-    /// Takes in a member's report. By the papers' rules it says whether that member is under alert; by ours
+    /// Records a member's report. By the papers' rules it decides whether that member is under alert; by ours
     /// it may complete a round.
     pub(crate) fn report(&mut self, member: MemberId, report: &Report) -> Outcome {
         let track = self.tracks.entry(member).or_insert_with(|| Track::new(report));
@@ -222,7 +223,7 @@ impl Rebind {
         }
     }
 
-    /// Ends a round: compares the loads that are settled, and decides who is under alert.
+    /// Ends a round: compares the settled loads, and decides on alerts.
     fn compare(&mut self, now: Time) -> Outcome {
         let mut outcome = Outcome { compared: true, ..Outcome::default() };
         let settled = self.tracks.iter().filter(|(_, track)| track.is_settled());
@@ -237,7 +238,7 @@ impl Rebind {
         outcome
     }
 
-    /// Changes the loads of members that give or get sessions from now on to what is expected then.
+    /// Changes the loads of members that give or get sessions from now on to the expected ones.
     fn sessions_move(&mut self, now: Time) {
         let gives = |track: &Track| {
             let alert = track.alert.as_ref().filter(|alert| alert.held.is_none() && track.is_settled());
@@ -255,8 +256,8 @@ impl Rebind {
         }
     }
 
-    /// Lets an alert that is held, if it still is, ask sessions from `now` on: for what is to go by then,
-    /// which may be nothing. False if another one is in force, or none.
+    /// Releases a held alert: it moves sessions from `now` on, by a new decision, which may be none. Returns
+    /// `false` if another alert is in force, or none.
     pub(crate) fn release(&mut self, member: MemberId, number: u32, now: Time) -> bool {
         if self.alert(member).is_none_or(|alert| alert.held != Some(number)) {
             return false;
@@ -277,19 +278,19 @@ impl Rebind {
         true
     }
 
-    /// A member left, is out of use, or reports no more. Returns the end of its alert.
+    /// Removes a member that left, is out of use, or reports no more. Returns the end of its alert.
     pub(crate) fn forget(&mut self, member: MemberId) -> Option<Change> {
         let gone = self.tracks.remove(&member)?;
         let why = "it is out of use or reports no more".into();
         gone.alert.map(|alert| Change { member, raised: false, why, inputs: alert.inputs })
     }
 
-    /// Is it the only one that is not under alert?
+    /// Returns `true` if it is the only one that is not under alert.
     fn is_last(&self, member: MemberId) -> bool {
         self.tracks.iter().all(|(id, track)| *id == member || track.alert.is_some())
     }
 
-    /// Is nobody less loaded? Of equals it is the one that was configured first.
+    /// Returns `true` if it is the least loaded; of equals the one that was configured first.
     fn is_least(&self, member: MemberId, effective: f64) -> bool {
         self.tracks.iter().all(|(id, track)| *id == member || (effective, member) < (track.effective, *id))
     }
@@ -298,7 +299,7 @@ impl Rebind {
         self.tracks.values().map(|track| track.effective).sum::<f64>() / self.tracks.len() as f64
     }
 
-    /// The part of its sessions that a member should give away, and why.
+    /// Returns the part of its sessions that a member is to give away, and the numbers behind it.
     fn judge(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
         let (effective, mean) = (track.effective, self.mean());
@@ -325,12 +326,13 @@ impl Rebind {
         }
     }
 
-    /// Sets the fair load of each member, and what it lacks of the least one of those that have a surplus.
+    /// Sets the fair load of each member, and its deficit below the least fair load of members with a
+    /// surplus.
     fn set_fair(&mut self) {
         let settled = self.tracks.values().filter(|track| track.is_settled());
         let mut loads: Vec<(f64, f64)> = settled.map(|track| (track.load, track.capacity)).collect();
         loads.sort_unstable_by(|(one, _), (other, _)| one.total_cmp(other));
-        // Of those before a place in that order: all their load, and their capacity.
+        // For each position in that order: the load and the capacity of the members before it.
         let mut sums = vec![(0.0, 0.0)];
         let (mut load, mut capacity) = (0.0, 0.0);
         for (one, own) in &loads {
@@ -352,13 +354,13 @@ impl Rebind {
         }
     }
 
-    /// The part of its sessions that a member should give away by our rule, and why.
+    /// Returns the part of its sessions that a member is to give away by our rule, and the numbers behind it.
     fn surplus(&self, member: MemberId) -> (f64, Vec<(&'static str, f64)>) {
         let Some(track) = self.tracks.get(&member) else { return (0.0, Vec::new()) };
         let (load, fair, noise) = (track.load, track.fair, track.noise());
         let inputs = |share| vec![("load", load), ("fair", fair), ("noise", noise), ("share", share)];
         let share = track.surplus() / (load * track.capacity);
-        // By no number at all nobody goes.
+        // A result that is not a number moves no session.
         if !(share > LEAST_SHARE && share <= 1.0) || self.is_last(member) {
             return (0.0, inputs(0.0));
         }
@@ -367,15 +369,15 @@ impl Rebind {
         (share, inputs)
     }
 
-    /// [`Shed::gap`], less a doubt ([`DOUBT`]): who is as large as the gap is to stay, in spite of noise, and
-    /// those that are much smaller do not mind.
+    /// Returns [`Shed::gap`], reduced for noise ([`DOUBT`]). A session as large as the gap must stay in spite
+    /// of noise; much smaller ones are not affected.
     fn gap(&self, member: MemberId) -> f32 {
         let Some(track) = self.tracks.get(&member).filter(|_| self.rule == Rule::Surplus) else {
             return f32::INFINITY;
         };
         let (mut pull, mut more) = (0.0, 0.0);
         for other in self.tracks.values().filter(|other| other.lack > 0.0) {
-            // What makes both loads the same. Twice that makes them as uneven as before.
+            // The move that makes both loads equal. Twice that makes them as uneven as before.
             let doubt = DOUBT * libm::sqrt(track.doubt() + other.doubt());
             let even =
                 (track.load - other.load - doubt).max(0.0) / (1.0 / track.capacity + 1.0 / other.capacity);
@@ -383,11 +385,11 @@ impl Rebind {
             more += other.lack * 2.0 * even;
         }
         let gap = (more / pull / (track.load * track.capacity)) as f32;
-        // Where nobody lacks anything, nothing helps.
+        // Without any deficit, no move helps.
         if gap.is_nan() { 0.0 } else { gap.clamp(0.0, 2.0) }
     }
 
-    /// Makes the alert follow the judgement.
+    /// Raises, changes or clears the alert by the judgement.
     fn ask(&mut self, member: MemberId, share: f64, inputs: Vec<(&'static str, f64)>, outcome: &mut Outcome) {
         if share <= 0.0 {
             let Some(track) = self.tracks.get_mut(&member).filter(|track| track.alert.is_some()) else {
@@ -400,7 +402,7 @@ impl Rebind {
             return;
         }
         let (epoch, gap, holds) = (self.next_epoch(), self.gap(member), self.holds);
-        // The papers know no back-off.
+        // The papers have no back-off.
         let backs_off = self.rule == Rule::Surplus;
         let Some(track) = self.tracks.get_mut(&member) else { return };
         let report = track.last;
@@ -415,7 +417,7 @@ impl Rebind {
         track.alert = Some(Alert { member, shed, held, since, inputs: inputs.clone() });
         if raised {
             let part = brief(100.0 * share);
-            // What decides may be a mean of several reports.
+            // The deciding load may be a mean of several reports.
             let decided =
                 inputs.iter().find(|(name, _)| *name == "load").map_or(report.load, |(_, load)| *load);
             let (load, last) = (brief(decided), brief(report.load));
@@ -425,14 +427,14 @@ impl Rebind {
         }
     }
 
-    /// The number of the next decision.
+    /// Returns the number of the next decision.
     fn next_epoch(&mut self) -> u32 {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         self.epoch
     }
 }
 
-/// With as many digits as help a person.
+/// Formats a number with the digits that a reader needs.
 fn brief(value: f64) -> String {
     match value {
         ..10.0 => format!("{value:.2}"),
@@ -441,14 +443,14 @@ fn brief(value: f64) -> String {
     }
 }
 
-/// Standard deviations by which a gap may be smaller than what was reported: a session that is as large as
-/// the gap is to stay. With one and a half, noise lets equal sessions change members now and then.
+/// The standard deviations by which a gap is reduced: a session that is as large as the gap must stay. With
+/// one and a half, noise moves equal sessions between members now and then.
 const DOUBT: f64 = 2.0;
 
-/// A smaller part of a member's sessions is not worth an alert.
+/// The smallest part of a member's sessions that justifies an alert.
 const LEAST_SHARE: f64 = 1e-3;
 
-/// A member's load counts for at most this many times that of the member that is judged.
+/// The maximum load of another member in a judgement, as a multiple of the judged one's.
 const MOST_TIMES: f64 = 2.0;
 
 #[cfg(test)]

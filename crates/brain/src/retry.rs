@@ -1,33 +1,35 @@
-//! A retry budget: retries stay a share of the requests, so that trying again cannot make an outage worse.
+//! A retry budget: retries stay a share of the requests, so that retrying cannot make an outage worse.
 //!
-//! Finagle's RetryBudget: each request pays in a fraction of a retry, each retry takes out a whole one, and both
-//! are forgotten after ten seconds. A reserve lets a client with few requests retry at all. A fixed number of
-//! tries per request, in contrast, multiplies the load exactly when members fail.
+//! It is Finagle's RetryBudget: each request pays in a fraction of a retry, each retry takes out a whole one,
+//! and both are forgotten after ten seconds. A reserve lets a client with few requests retry at all. A fixed
+//! number of tries per request, in contrast, multiplies the load exactly when members fail.
 
 use crate::Time;
 
-/// How many retries the requests of the last ten seconds allow. One per core: it is cheap because it is not
-/// shared.
+/// The retries that the requests of the last ten seconds allow. Each core has one, which is cheap because it
+/// is not shared.
 #[derive(Clone, Debug)]
 pub struct RetryBudget {
-    /// Paid in by a request.
+    /// The tokens that a request pays in.
     paid: i64,
-    /// Always there, on top of the balance.
+    /// The tokens that are always there, on top of the balance.
     reserve: i64,
-    /// What was paid in less what was taken out, by second.
+    /// The payments less the withdrawals, by second.
     seconds: [i64; WINDOW],
-    /// Sum of `seconds`.
+    /// The sum of `seconds`.
     balance: i64,
-    /// The second counted in now, since the start of time.
+    /// The present second, since the start of time.
     second: u64,
-    /// When it ends, nanoseconds.
+    /// The end of the present second, nanoseconds.
     ends: u64,
 }
 
 impl RetryBudget {
-    /// Allows retries for `share` of the requests (0.2 for one in five) and `min_per_second` on top. Both are
-    /// finite and not negative; anything else counts as 0. A process with several cores gives each its part of
-    /// `min_per_second`.
+    /// Returns a budget that allows retries for `share` of the requests (0.2 for one in five) and
+    /// `min_per_second` on top.
+    ///
+    /// Both are finite and not negative; anything else counts as 0. A process with several cores gives each
+    /// its part of `min_per_second`.
     pub fn new(share: f64, min_per_second: f64) -> Self {
         let tokens = |retries: f64| libm::round(retries.clamp(0.0, MOST) * RETRY as f64) as i64;
         Self {
@@ -40,12 +42,12 @@ impl RetryBudget {
         }
     }
 
-    /// A request came in. Retries are not requests.
+    /// Records a request. Retries are not requests.
     pub fn deposit(&mut self, now: Time) {
         self.book(self.paid, now);
     }
 
-    /// May a request be tried again? If so, the retry is taken out of the budget.
+    /// Returns `true` if a request may be retried, and takes the retry out of the budget.
     pub fn withdraw(&mut self, now: Time) -> bool {
         self.book(0, now);
         let enough = self.balance.saturating_add(self.reserve) >= RETRY;
@@ -63,7 +65,7 @@ impl RetryBudget {
         self.balance += tokens;
     }
 
-    /// Forgets the seconds that are over.
+    /// Discards the seconds that are over.
     #[cold]
     fn turn(&mut self, now: Time) {
         let second = now.0 / SECOND;
@@ -77,16 +79,16 @@ impl RetryBudget {
     }
 }
 
-/// Seconds that are remembered.
+/// The number of seconds that count.
 const WINDOW: usize = 10;
 
-/// Tokens that make a retry: fine enough for a share of one in ten thousand.
+/// The tokens of a retry: fine enough for a share of one in ten thousand.
 const RETRY: i64 = 1_000_000;
 
-/// Bounds a share and a reserve so that no sum of them overflows in a process's life.
+/// The maximum of a share and a reserve, so that no sum of them overflows in a process's life.
 const MOST: f64 = 1e4;
 
-/// Nanoseconds.
+/// A second in nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 #[cfg(test)]

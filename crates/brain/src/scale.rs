@@ -1,23 +1,28 @@
-//! How many members a group is to have, and which of them are to go.
+//! The autoscaler: the number of members of a group, and the members to remove.
 //!
-//! A value driven from outside, about once a second: [`Scaler::observe`] is told what the group does and gives back what is to be
-//! done now, what it wants in the end, and why. It starts and stops nothing; who does so is a `Crew` ([`crew`]).
+//! It is a value driven from outside, about once a second. [`Scaler::observe`] takes the state of the group,
+//! and returns the action of the moment, the desired number, and the reason. It starts and stops nothing; a
+//! `Crew` ([`crew`]) does.
 //!
-//! Everything is reckoned in *capacity*, of which a member has as much as is configured (1 if nothing is), so that unequal members
-//! count as what they are. Each look goes through four steps:
+//! All quantities are *capacity*, of which a member has its configured amount (by default 1), so that unequal
+//! members count by their size. Each look has four steps:
 //!
-//! 1. **Demand** (`demand`): how much capacity is fully in use, by the load line, by what agents tell of processors, or by what
-//!    response times say. What comes counts, not what is served: a group that is full would otherwise look as if it had just enough.
-//! 2. **Forecast** (`forecast`): Holt's level and trend of the demand, as far ahead as a member takes to start, with the upper end of
-//!    the band in which that forecast errs.
-//! 3. **Want**: the greater of the demand now and ahead, over the part of the capacity that the target lets be in use.
-//! 4. **Bounds**: `min` and `max`, steps, cool-downs. A member is taken away only if what is left would have been enough at every
-//!    look of the last `stabilize`, by what was wanted then.
+//! 1. **Demand** (`demand`): the capacity that is fully in use, by the load line, by agents' processor
+//!    utilization, or by response times. Arriving requests count, not served ones: a full group would
+//!    otherwise look as if it had just enough.
+//! 2. **Forecast** (`forecast`): Holt's level and trend of the demand, as far ahead as a member takes to
+//!    start, with the upper end of the forecast's error band.
+//! 3. **Want**: the greater of the demand now and ahead, over the part of the capacity that the target allows
+//!    to be in use.
+//! 4. **Bounds**: `min` and `max`, steps, cool-downs. A member is removed only if the rest would have been
+//!    enough at every look of the last `stabilize`, by the want of the time.
 //!
-//! A member that was started and does not serve yet counts as what it will be: it is not started twice. One that is there and cannot
-//! be used counts as nothing, and is replaced. Where nothing can be used, or nothing is known, the group keeps what it has; unless
-//! requests are refused for want of room, or wait for it at two looks in a row. That needs no model to be understood: one member more is
-//! started, and the next one when that serves.
+//! A started member that does not serve yet counts with its full capacity: it is not started twice. A member
+//! that cannot be used counts as nothing, and is replaced. If no member can be used, or nothing is known, the
+//! group keeps its members.
+//!
+//! The exception needs no model: requests are rejected for want of room, or wait for it at two looks in a
+//! row. Then one more member is started, and the next one when that serves.
 //!
 //! `tests/scale` runs it for a simulated day.
 
@@ -39,79 +44,80 @@ mod say;
 
 pub use reason::Reason;
 
-/// What a group's members are to be like.
+/// The target state of a group's members.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// This part of their capacity is in use; above 0, below 1.
+    /// The part of their capacity in use; above 0, below 1.
     Utilization(f64),
-    /// 95 of 100 requests take at most so many seconds; above 0.
+    /// The maximum time of 95 of 100 requests, seconds; above 0.
     ResponseTime(f64),
-    /// This part of what they can carry is free; above 0, below 1.
+    /// The free part of their load line; above 0, below 1.
     HeadRoom(f64),
 }
 
-/// What a scaler goes by.
+/// The settings of a scaler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rules {
-    /// Fewest members, those that it cannot take away included.
+    /// The minimum number of members, including those that it cannot remove.
     pub min: u32,
-    /// Most members; at least `min`.
+    /// The maximum number of members; at least `min`.
     pub max: u32,
-    /// What it aims at.
+    /// The target.
     pub target: Target,
-    /// Capacity of a member that it starts; above 0.
+    /// The capacity of a member that it starts; above 0.
     pub unit: f64,
-    /// After members were started, before more are.
+    /// The time after a start before the next start.
     pub cool_up: Duration,
-    /// After members were started or taken away, before one is taken away.
+    /// The time after a start or a removal before a removal.
     pub cool_down: Duration,
-    /// Most members that are started at once; at least 1.
+    /// The maximum number of members started at once; at least 1.
     pub step_up: u32,
-    /// Most members that are taken away at once; at least 1.
+    /// The maximum number of members removed at once; at least 1.
     pub step_down: u32,
-    /// What was wanted at any look so long ago is not given up.
+    /// The time for which the want of a look must be kept.
     pub stabilize: Duration,
-    /// How long a member takes to start, until that was seen.
+    /// The time that a member takes to start, until it was measured.
     pub start_time: Duration,
 }
 
-/// What is known of a member.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It can be chosen.
     Usable,
     /// It was started, and has not served yet.
     Coming,
-    /// It is there, and cannot be chosen: down, ejected, taken out by an operator.
+    /// It exists, and cannot be chosen: down, ejected, disabled by an operator.
     Lost,
-    /// It is on its way out.
+    /// It is being removed.
     Leaving,
 }
 
-/// A member as a look finds it.
+/// A member in a look.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberSeen<'a> {
-    /// As configured.
+    /// The configured name.
     pub name: &'a str,
-    /// Relative to the others; above 0.
+    /// The capacity relative to the others; above 0.
     pub capacity: f64,
-    /// What is known of it.
+    /// The state.
     pub standing: Standing,
-    /// Can the scaler take it away?
+    /// Whether the scaler can remove it.
     pub ours: bool,
-    /// What it works on now.
+    /// The requests in flight.
     pub in_flight: u32,
-    /// Part of its processors in use, those of its whole host, if an agent tells it.
+    /// The used part of its whole host's processors, if an agent reports it.
     pub utilization: Option<f64>,
-    /// Requests a second that it can do for all balancers that act together, by the load line, if that knows.
+    /// The requests a second that it can serve for all balancers of the fleet, by the load line, if known.
     /// Ignored unless [`Seen::proven`].
     pub line: Option<f64>,
-    /// The group's part of what its host can do, above 0 and at most 1: 1 where no other group is there.
+    /// The group's part of its host's capacity, above 0 and at most 1: 1 without other groups there.
     pub share: f64,
 }
 
 impl MemberSeen<'_> {
-    /// What it can do for this group: the capacity of a host counts once, however many groups are there.
+    /// Returns its capacity for this group: the capacity of a host counts once, however many groups are
+    /// there.
     fn worth(&self) -> f64 {
         self.capacity * self.share
     }
@@ -121,82 +127,84 @@ impl MemberSeen<'_> {
     }
 }
 
-/// What a look at a group finds.
+/// The state of a group in a look.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// All of its members.
     pub members: &'a [MemberSeen<'a>],
-    /// `true` if the load line of the group is a number. While it is a range, known members say nothing of
-    /// the others.
+    /// `true` if the load line of the group is a number. While it is a range, known members show nothing
+    /// about the others.
     pub proven: bool,
-    /// Requests a second that came since the last look, whatever became of them; to all balancers that act together.
+    /// The requests a second that came since the last look, whatever their outcome, to all balancers of the
+    /// fleet.
     pub rate: f64,
-    /// Of those, what came to others than this one.
+    /// The part of those that came to other balancers.
     pub elsewhere: f64,
-    /// Requests that wait for a member.
+    /// The requests that wait for a member.
     pub waiting: f64,
-    /// Requests a second that were refused since the last look because there was no room.
+    /// The requests a second that were rejected for want of room since the last look.
     pub refused: f64,
-    /// 95th percentile of how long requests took that ended since the last look, seconds; none if too few did.
+    /// The 95th percentile of the times of requests that ended since the last look, seconds; `None` if too
+    /// few did.
     pub response: Option<f64>,
 }
 
-/// What is to be done, and why.
+/// The action, and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// Members that the target asks for, within `min` and `max`.
+    /// The number of members that the target needs, within `min` and `max`.
     pub desired: u32,
-    /// Members that are there or coming.
+    /// The number of members that are present or coming.
     pub have: u32,
-    /// Members to be started now.
+    /// The number of members to start now.
     pub add: u32,
-    /// Members to be taken away now, by name; to be drained first.
+    /// The names of the members to remove now; they are drained first.
     pub remove: Vec<String>,
-    /// Is it other than what was wanted at the look before?
+    /// Whether it differs from the desired number of the previous look.
     pub news: bool,
-    /// One word for a counter.
+    /// A keyword for a counter.
     pub reason: Reason,
-    /// One sentence for a person.
+    /// A sentence for display.
     pub why: String,
-    /// The numbers that it was made on, by name; all finite.
+    /// The numbers behind the decision, by name; all finite.
     pub inputs: Vec<(String, f64)>,
 }
 
-/// There is too little room, and what comes of it.
+/// The response to a lack of room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pressed {
     /// One more is started.
     More,
     /// One is coming already.
     Coming,
-    /// There may be no more.
+    /// The maximum is reached.
     Most,
 }
 
-/// What decides for one group.
+/// The scaler of one group.
 #[derive(Clone, Debug)]
 pub struct Scaler {
     rules: Rules,
     demand: Demand,
     forecast: Forecast,
-    /// How long members took to start, averaged; seconds.
+    /// The mean time that members took to start; seconds.
     start: f64,
-    /// When it looked first.
+    /// The time of its first look.
     since: Option<Time>,
-    /// When members were last started, and last taken away.
+    /// The times of the last start and of the last removal.
     up: Option<Time>,
     down: Option<Time>,
-    /// What was wanted, and when: of looks of the last `stabilize`, those that no later one exceeds.
+    /// The wants of the last `stabilize` with their times: those that no later one exceeds.
     wanted: VecDeque<(Time, f64)>,
-    /// What was desired last.
+    /// The last desired number.
     desired: Option<u32>,
-    /// Did requests wait at the look before?
+    /// Whether requests waited at the previous look.
     waited: bool,
     paused: bool,
 }
 
 impl Scaler {
-    /// One that has seen nothing.
+    /// Returns a scaler without history.
     pub fn new(rules: Rules) -> Self {
         let start = rules.start_time.as_secs_f64();
         Self {
@@ -214,7 +222,7 @@ impl Scaler {
         }
     }
 
-    /// Takes other rules; what was learnt stays.
+    /// Applies other settings and keeps the learnt state.
     pub fn rule(&mut self, rules: Rules) {
         if rules.target != self.rules.target {
             self.wanted.clear();
@@ -222,34 +230,34 @@ impl Scaler {
         self.rules = rules;
     }
 
-    /// What it goes by.
+    /// Returns the settings.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// While it is paused nothing is started or taken away, but for what is missing below `min`.
+    /// Sets whether it is paused. While paused, nothing is started or removed, except to reach `min`.
     pub fn pause(&mut self, paused: bool) {
         self.paused = paused;
     }
 
-    /// Is it paused?
+    /// Returns `true` if it is paused.
     pub fn paused(&self) -> bool {
         self.paused
     }
 
-    /// A member took so long from being started until it could be used.
+    /// Records the time of a member from its start until it could be used.
     pub fn started(&mut self, took: Duration) {
         let took = took.as_secs_f64().min(LONGEST_START);
         self.start += (took - self.start) * NEW_START;
         self.forecast.reach(self.start);
     }
 
-    /// How long members take to start, as far as that is known; seconds.
+    /// Returns the known time that members take to start; seconds.
     pub fn start_seconds(&self) -> f64 {
         self.start
     }
 
-    /// Looks, and decides. `dry`: what is to be done is not done, so no cool-down begins.
+    /// Takes a look, and decides. `dry`: the action is not performed, so no cool-down begins.
     pub fn observe(&mut self, seen: &Seen<'_>, dry: bool, now: Time) -> Decision {
         self.since.get_or_insert(now);
         let there = |member: &&MemberSeen<'_>| matches!(member.standing, Standing::Usable | Standing::Coming);
@@ -260,7 +268,7 @@ impl Scaler {
         let pressed = self.pressed(seen, have);
         let more = u32::from(pressed == Some(Pressed::More));
         let Some(sight) = self.demand.observe(seen, self.rules.target) else {
-            // Bounds hold even where nothing is known.
+            // Bounds hold even if nothing is known.
             self.forecast.forget();
             let desired = have.saturating_add(more).clamp(self.rules.min, self.rules.max);
             let inputs = say::blind_inputs(seen, have);
@@ -276,7 +284,7 @@ impl Scaler {
         let ahead = self.forecast.observe(sight.demand, now);
         let want = ahead.upper * MARGIN / sight.allowed;
         let unit = self.rules.unit.max(LEAST);
-        // What proved too little is not given up at the next look.
+        // A number that proved too small is not returned to at the next look.
         let least = pressed.map_or(want, |_| want.max(worth + unit * f64::from(more)));
         self.remember(least, now);
         let floor = self.wanted.front().map_or(want, |(_, most)| *most);
@@ -300,8 +308,8 @@ impl Scaler {
         self.decide(desired, have, candidates, (known.reason(), why, inputs), dry, now)
     }
 
-    /// Is there too little room, whatever is known of the load: are requests refused for want of it, or do they still wait? And if so, what
-    /// comes of it? Where none can be used room is not what is wanting.
+    /// Returns the response to a lack of room, whatever the known load: requests are rejected for it, or
+    /// still wait. If no member can be used, room is not the problem.
     fn pressed(&mut self, seen: &Seen<'_>, have: u32) -> Option<Pressed> {
         let waits = seen.waiting > 0.0;
         let waited = core::mem::replace(&mut self.waited, waits);
@@ -316,7 +324,7 @@ impl Scaler {
         })
     }
 
-    /// What is done of what is desired.
+    /// Returns the action for the desired number.
     fn decide(
         &mut self,
         desired: u32,
@@ -332,7 +340,7 @@ impl Scaler {
         let cooling = |since: Option<Time>, rest: Duration| {
             since.map(|since| rest.saturating_sub(now.since(since))).filter(|left| !left.is_zero())
         };
-        // What is missing below the least is no matter of cool-downs.
+        // Members missing below the minimum ignore cool-downs.
         let missing = self.rules.min.saturating_sub(have);
         if desired > have {
             let wait = cooling(self.up, self.rules.cool_up);
@@ -346,7 +354,7 @@ impl Scaler {
                 reason = Reason::CoolDown;
             }
         } else if desired < have && !self.paused {
-            // Nobody knows yet what was wanted before it looked.
+            // The wants before its first look are unknown.
             let unseen = cooling(self.since, self.rules.stabilize);
             let wait = unseen.max(cooling(self.up.max(self.down), self.rules.cool_down));
             match wait {
@@ -372,7 +380,7 @@ impl Scaler {
         Decision { desired, have, add, remove, news, reason, why, inputs }
     }
 
-    /// The greatest of what was wanted of late is at the front.
+    /// Records a want; the greatest of the last `stabilize` is at the front.
     fn remember(&mut self, want: f64, now: Time) {
         while self.wanted.back().is_some_and(|(_, before)| *before <= want) {
             self.wanted.pop_back();
@@ -382,7 +390,7 @@ impl Scaler {
         while self.wanted.front().is_some_and(|(at, _)| now.since(*at) > stabilize) {
             self.wanted.pop_front();
         }
-        // Looks that come too fast keep no more than so many.
+        // Looks in quick succession must not fill the memory.
         while self.wanted.len() > MOST_WANTED {
             let second = self.wanted.remove(1);
             if second.is_none() {
@@ -392,7 +400,7 @@ impl Scaler {
     }
 }
 
-/// So many of one size make up what is missing.
+/// Returns the number of members of one size for the missing capacity.
 fn members_for(missing: f64, unit: f64) -> u32 {
     if missing <= unit * SLIGHT {
         return 0;
@@ -400,20 +408,20 @@ fn members_for(missing: f64, unit: f64) -> u32 {
     libm::ceil(missing / unit - SLIGHT).min(f64::from(u32::MAX / 2)) as u32
 }
 
-/// What load lines and agents are off by, for the most part.
+/// The margin for the usual error of load lines and agents.
 const MARGIN: f64 = 1.03;
 
-/// Capacities below that are taken for it.
+/// The minimum of a capacity.
 const LEAST: f64 = 1e-6;
 
-/// What is missing of a member without another one being started: rounding is no need.
+/// The missing part of a member that starts no other: rounding is no need.
 const SLIGHT: f64 = 1e-3;
 
-/// Weight of a new start among those before.
+/// The weight of a new start time among earlier ones.
 const NEW_START: f64 = 0.3;
 
-/// A start that took longer is taken for one of so many seconds.
+/// The maximum of a start time, seconds.
 const LONGEST_START: f64 = 3600.0;
 
-/// Looks that are remembered.
+/// The maximum number of remembered wants.
 const MOST_WANTED: usize = 4096;

@@ -1,7 +1,7 @@
-//! Strategies: pure functions from a plan and an ask to a member.
+//! Strategies: pure functions from a plan and a request to a member.
 //!
-//! To add one: write `strategy/<name>.rs` and its line in [`ALL`]. Config name, help, schema, the laws in
-//! `tests/laws.rs` and the benchmark follow from the list.
+//! To add one, write `strategy/<name>.rs` and its line in [`ALL`]. The configuration name, help, schema, the
+//! laws in `tests/laws.rs` and the benchmark follow from the list.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ mod weighted_round_robin;
 
 pub(crate) use prequal::Pool;
 
-/// Every strategy there is, the default one first.
+/// All strategies, the default one first.
 pub const ALL: &[&Strategy] = &[
     &adaptive::STRATEGY,
     &least_connections::STRATEGY,
@@ -56,111 +56,117 @@ pub const ALL: &[&Strategy] = &[
     &first_available::STRATEGY,
 ];
 
-/// [`ALL`] has everything that a name alone says; this one needs weights from outside, see
-/// [`Analyzer::handle_weights`](crate::Analyzer::handle_weights).
+/// The strategy with weights from outside, see [`Analyzer::handle_weights`](crate::Analyzer::handle_weights).
+/// It is not in [`ALL`], whose strategies need no more than a name.
 pub static EXPRESSION: &Strategy = &expression::STRATEGY;
 
 /// A way to choose a member.
 #[derive(Debug)]
 pub struct Strategy {
-    /// As written in the configuration.
+    /// The name in the configuration.
     pub name: &'static str,
-    /// One line for help and documents, without a full stop.
+    /// A line for help and documentation, without a full stop.
     pub about: &'static str,
-    /// Its settings.
+    /// The settings.
     pub knobs: &'static [Knob],
-    /// Do these settings, each within its range, contradict one another? Then a plan takes them nevertheless, and does
-    /// what its author cannot have meant.
+    /// Returns the conflict of settings that are each within their range. A plan accepts them nevertheless,
+    /// and does what their author cannot have meant.
     pub clash: fn(&Knobs) -> Option<Clash>,
-    /// Does it read [`Vitals::latency`]? If not, nobody keeps it, unless limits are to be found for members.
+    /// Whether it reads [`Vitals::latency`]. If not, no latency is recorded, unless concurrency limits are
+    /// learnt.
     pub reads_latency: bool,
-    /// Does it read [`Member::effective`](crate::Member) or [`Member::usage`](crate::Member)? If not, a report makes
-    /// no new plan.
+    /// Whether it reads [`Member::effective`](crate::Member) or [`Member::usage`](crate::Member). If not, a
+    /// report makes no new plan.
     pub reads_load: bool,
-    /// Does it read [`Member::usage`](crate::Member)? If not, nobody asks members for it.
+    /// Whether it reads [`Member::usage`](crate::Member). If not, members are not asked for it.
     pub reads_usage: bool,
-    /// Does it read [`Ask::key`]? If not, nobody computes it.
+    /// Whether it reads [`Ask::key`]. If not, the key is not computed.
     pub reads_key: bool,
-    /// Of members that answer alike, does each get a share of the requests that is its share of the weights
-    /// (over many keys, if it reads them)?
+    /// Whether each of several members that answer alike gets its share of the weights (over many keys, if
+    /// the strategy reads them).
     pub shares: bool,
-    /// Does it send less to a member that has more to do than the others, whatever the weights say? Then members are full
-    /// all at once, and not one after the other (`load_line`), and a limit of all together says something of each (`plan/admission`).
+    /// Whether it sends less to a member with more load than the others, whatever the weights. Then all
+    /// members become full together, not one after the other (`load_line`), and a limit of the group holds
+    /// for each of them (`plan/admission`).
     pub heeds_load: bool,
-    /// Does it see to it by itself that no member gets more than it can work on, where that is asked for, and is it asked for
-    /// unless the group says otherwise ([`GroupSpec::admission`](crate::GroupSpec))? For others the plan does.
+    /// Whether the strategy itself enforces concurrency limits, for groups with admission. Admission is then
+    /// on unless the group turns it off ([`GroupSpec::admission`](crate::GroupSpec)). For other strategies
+    /// the plan enforces them.
     pub limits: bool,
-    /// Slow path: what to compute when members or weights change.
+    /// Computes the table when members or weights change (slow path).
     pub prepare: fn(&[Member], &Knobs) -> Table,
-    /// When a member is under alert, where clients are bound on demand.
+    /// Returns the rule by which a member is under alert, in groups that bind clients on demand.
     pub rule: fn(&Knobs) -> Rule,
-    /// Fast path: an index into [`Plan::members`], which is not empty; [`NONE`] if none of them may have more.
+    /// Returns an index into [`Plan::members`], which is not empty, or [`NONE`] if all of them must get
+    /// nothing more (fast path).
     pub choose: fn(&Plan, &mut Hand, &Ask) -> usize,
-    /// When that one is full or was tried: an index to one that is `left`, or `None` if there is none.
+    /// Returns the index of a member that is `left`, if the first one is full or was tried; `None` if none is
+    /// left.
     pub second: fn(&Plan, &mut Hand, &Ask, Left<'_>) -> Option<usize>,
-    /// What [`Plan::observe`] does.
+    /// Implements [`Plan::observe`].
     pub observe: fn(&Knobs, &Vitals, latency: Duration, failed: bool, now: Time),
-    /// What [`Plan::hear`] does.
+    /// Implements [`Plan::hear`].
     pub hear: fn(&mut Hand, &Member, &Reading, Time),
-    /// For people: why it gives a member of the plan nothing now, if that is so whatever the others do.
+    /// Returns the reason why the member gets nothing now, if that holds whatever the others do. For display.
     pub refuses: fn(&Plan, &Member) -> Option<String>,
-    /// For people: the figures by which it judges a member of the plan, named with their unit where they have one.
-    /// What every strategy has (weight, requests in flight) is shown anyway.
+    /// Returns the figures by which the strategy judges a member of the plan, with the unit in the name if
+    /// there is one. For display, beside the weight and the requests in flight, which are always shown.
     pub explain: fn(&Plan, &Member, Time) -> Vec<(&'static str, f64)>,
 }
 
-/// What [`Strategy::choose`] says where no member may have more; then `second` is asked.
+/// The result of [`Strategy::choose`] if every member must get nothing more; then `second` is called.
 pub const NONE: usize = usize::MAX;
 
-/// Which members can still be chosen: not full, not tried.
+/// The predicate of members that can still be chosen: not full, not tried.
 pub type Left<'a> = &'a dyn Fn(&Member) -> bool;
 
-/// One number a strategy can be set by.
+/// A numeric setting of a strategy.
 #[derive(Debug)]
 pub struct Knob {
-    /// As written in the configuration.
+    /// The name in the configuration.
     pub name: &'static str,
-    /// One line, with the unit.
+    /// A line of help, with the unit.
     pub about: &'static str,
-    /// What it is when not set.
+    /// The value if it is not set.
     pub default: f64,
-    /// Least allowed value.
+    /// The least allowed value.
     pub min: f64,
-    /// Greatest allowed value.
+    /// The greatest allowed value.
     pub max: f64,
 }
 
-/// There is one of each name.
+/// Compares by name, which is unique.
 impl PartialEq for Strategy {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-/// Settings that cannot go together.
+/// Settings that conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
-    /// The one to change.
+    /// The setting to change.
     pub knob: &'static str,
-    /// The other one, if it is not wrong by itself.
+    /// The other setting, unless the first is wrong by itself.
     pub with: Option<&'static str>,
-    /// What is wrong, for people.
+    /// The problem, for display.
     pub why: String,
-    /// What would be right.
+    /// The solution.
     pub hint: &'static str,
 }
 
-/// Values of a strategy's knobs, in the order of [`Strategy::knobs`].
+/// The values of a strategy's knobs, in the order of [`Strategy::knobs`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knobs(pub Vec<f64>);
 
 impl Knobs {
-    /// Every knob at its default.
+    /// Returns every knob at its default.
     pub fn defaults(strategy: &Strategy) -> Self {
         Self(strategy.knobs.iter().map(|knob| knob.default).collect())
     }
 
-    /// As many as the strategy has, each within its range; the default where one is missing or not a number.
+    /// Returns as many values as the strategy has knobs, each within its range. A missing value or one that
+    /// is not a number becomes the default.
     pub(crate) fn fit(&self, strategy: &Strategy) -> Self {
         let fit = |(index, knob): (usize, &Knob)| match self.0.get(index) {
             Some(value) if !value.is_nan() => value.clamp(knob.min, knob.max),
@@ -169,24 +175,24 @@ impl Knobs {
         Self(strategy.knobs.iter().enumerate().map(fit).collect())
     }
 
-    /// The one called `name`, if the strategy has it.
+    /// Returns the value of the knob called `name`, if the strategy has it.
     pub fn named(&self, strategy: &Strategy, name: &str) -> Option<f64> {
         let index = strategy.knobs.iter().position(|knob| knob.name == name)?;
         self.0.get(index).copied()
     }
 
-    /// Number `index`; 0 if the strategy has no such knob.
+    /// Returns the value at `index`; 0 if the strategy has no such knob.
     fn at(&self, index: usize) -> f64 {
         self.0.get(index).copied().unwrap_or_default()
     }
 }
 
-/// The strategy called `name`.
+/// Returns the strategy called `name`.
 pub fn find(name: &str) -> Option<&'static Strategy> {
     ALL.iter().find(|strategy| strategy.name == name).copied()
 }
 
-/// What a strategy is that does not say otherwise: prepares, learns and reads nothing, has no thresholds.
+/// The defaults of a strategy: it prepares, learns and reads nothing, and has no thresholds.
 const PLAIN: Strategy = Strategy {
     name: "",
     about: "",
@@ -209,19 +215,21 @@ const PLAIN: Strategy = Strategy {
     explain: |_, _, _| Vec::new(),
 };
 
-/// What latency is kept by those that need a plain mean of the latest ones, and where only limits are found by it.
+/// Records latency as a plain mean of the latest values. Strategies that need such a mean use it, and groups
+/// that need latency only for their concurrency limits.
 pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool, now: Time) {
     let latency = nanos(latency);
     match vitals.blended() {
         Some(mean) if failed => vitals.blend(failure(latency, mean), LATENCIES, now),
         None if failed => {}
-        // Of one that says how it is this stands beside what it says, and grows old with that.
+        // For a member with load reports, the latency stands beside the report and ages with it.
         Some(mean) if vitals.heard.ever() => {
             vitals.blend_from(mean, latency.min(LONG * mean), LATENCIES, now);
         }
-        // One that is many times as long as the others (an export, a stream) is no sign of a member that has become slow: some of those are.
+        // A request many times as long as the others (an export, a stream) does not show a slow member: some
+        // are that long.
         Some(mean) => {
-            // Nor is one still slow that was long ago, if it is not now.
+            // A member that was slow long ago does not count as slow if it is fast now.
             let quick = vitals.blended_at(now).is_some_and(|(_, age)| age as i64 as f32 > STALE * latency);
             let most = if quick { STALE * latency } else { f32::INFINITY };
             vitals.blend_from(mean.min(most), latency.min(LONG * mean), LATENCIES, now);
@@ -230,43 +238,44 @@ pub(crate) fn recent(_: &Knobs, vitals: &Vitals, latency: Duration, failed: bool
     }
 }
 
-/// What a failure counts for, nanoseconds: it is never fast. Twice the mean, so that each makes the next count for more; but many of
-/// them no more than a second, so that successes make it good.
+/// Returns the latency that a failure counts as, in nanoseconds: `max(latency, mean, min(2 mean, FAILURES))`.
+///
+/// A failure is never fast, and each makes the next count for more. The bound lets successes make up for many
+/// of them.
 pub(crate) fn failure(latency: f32, mean: f32) -> f32 {
     latency.max(mean).max((2.0 * mean).min(FAILURES))
 }
 
-/// Latencies over which a member's is averaged.
+/// The number of latencies over which a member's latency is averaged.
 const LATENCIES: f32 = 8.0;
 
-/// How many times as long as that mean one counts at most.
+/// The maximum that one latency counts as, as a multiple of the mean.
 const LONG: f32 = 8.0;
 
-/// So many times as long as a request takes now the mean of those before is still believed to be, and not more than so many times as
-/// long as that.
+/// If the mean is older than this multiple of the present latency, it counts as at most this multiple of it.
 const STALE: f32 = 16.0;
 
-/// What failures count for at most, nanoseconds, if they did not take longer.
+/// The maximum that a failure counts as if it did not take longer, nanoseconds.
 const FAILURES: f32 = 1e9;
 
-/// For strategies that give turns or ranks and no shares: does a member take this turn? One in slow start takes a growing part of
-/// them, by chance, which is 64 random bits.
+/// Returns `true` if a member takes this turn, for strategies with turns or ranks and no shares. A member in
+/// slow start takes a growing part of its turns at random; `chance` is 64 random bits.
 fn takes_turn(member: &Member, chance: u64) -> bool {
     member.state != State::SlowStart || unit(chance) * member.capacity < member.weight
 }
 
-/// For strategies that go by shares.
+/// Returns the figure of strategies by shares.
 fn share(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
     let all: f64 = plan.members().iter().map(|member| member.weight).sum();
     Vec::from([("share", member.weight / all)])
 }
 
-/// For strategies that compare what is in flight for the weight.
+/// Returns the figure of strategies that compare requests in flight per weight.
 fn relative_load(_: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
     Vec::from([("in_flight_per_weight", member.everywhere() / member.weight)])
 }
 
-/// For strategies to which all members that are left are the same: the least loaded of them.
+/// Returns the least loaded of the remaining members, for strategies that do not rank them.
 fn fewest(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     least_connections::least(plan, ask, left)
 }

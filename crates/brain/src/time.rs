@@ -5,24 +5,25 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since a moment the shell fixed when it started; monotonic, never wall clock.
+/// Nanoseconds since a moment that the shell fixed when it started; monotonic, never wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// What has passed since `earlier`; zero if `earlier` lies ahead.
+    /// Returns the time since `earlier`; zero if `earlier` lies ahead.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The same in nanoseconds. Not by way of a [`Duration`], which is taken apart to be put together again.
+    /// Returns the nanoseconds since `earlier`. It does not use a [`Duration`], which would be split and
+    /// joined again.
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The same in seconds.
+    /// Returns the seconds since `earlier`.
     pub(crate) fn seconds_since(self, earlier: Self) -> f64 {
-        // By way of i64, which a processor converts; nothing is that old.
+        // By way of i64, whose conversion processors support; no time is that old.
         self.nanos_since(earlier) as i64 as f64 * 1e-9
     }
 }
@@ -41,7 +42,8 @@ impl Sub<Duration> for Time {
     }
 }
 
-/// So many nanoseconds, as exactly as means of latencies need. Not by way of u128, which no processor converts.
+/// Returns the nanoseconds of a span, as exactly as means of latencies need. It does not use u128, whose
+/// conversion no processor supports.
 pub(crate) fn nanos(span: Duration) -> f32 {
     span.as_secs() as f32 * 1e9 + span.subsec_nanos() as f32
 }

@@ -1,24 +1,32 @@
-//! Requests that wait for room where every member has as many requests as it can work on: for how long, and which goes first.
+//! Wait queues for requests while every member has reached its concurrency limit: the maximum wait, and the
+//! order.
 //!
-//! A request is refused only if it has waited for as long as its client waits ([`Pace::wait`]), or if the queue shows that it would have to.
-//! How long requests take plays no part in that: for a member that answers in 20 µs, a millisecond is not a long wait.
+//! A request is rejected only if it has waited for as long as its client waits ([`Pace::wait`]), or if the
+//! queue shows that it would have to. The time that a request takes does not set that bound: if members
+//! answer in 20 µs, a millisecond is no long wait.
 //!
-//! The queue has two states (controlled delay, Nichols and Jacobson 2012, with adaptive last-in first-out, Maurer, Fail at Scale, 2015).
+//! The queue has two states (controlled delay, Nichols and Jacobson 2012, with adaptive last-in first-out,
+//! Maurer, Fail at Scale, 2015).
 //!
-//! | state | order | a request is refused | ends |
+//! | state | order | a request is rejected | ends |
 //! |---|---|---|---|
-//! | passing | first come, first served | at once if `n >= N(wait)`, else after `wait` | when the queue was never empty for an interval in which some were refused |
-//! | standing | last come, first served | if `n > N(target)`, the oldest, or after `target` | after an interval in which none was refused |
+//! | passing | first come, first served | at once if `n >= N(wait)`, else after `wait` | see below |
+//! | standing | last come, first served | if `n > N(target)`, the oldest, or after `target` | see below |
 //!
-//! `n` requests wait, and `N(t) = in_flight t / sojourn` places come free within `t` (Little's law). `target` is [`TARGET`] or the time that
-//! one request takes, whichever is more; the interval is [`INTERVAL`] or four such times. Both are bounded by `wait`.
+//! The passing state ends when the queue was never empty for an interval in which some requests were rejected
+//! or gave up. The standing state ends after [`CALM`] without a rejection.
 //!
-//! That somebody always waits is no overload by itself: so do clients that ask again as soon as they are answered. Only where some
-//! are refused all the time, those that are served had better be those whose clients still wait.
+//! `n` requests wait, and `N(t) = in_flight t / sojourn` places come free within `t` (Little's law). `target`
+//! is a fifth of [`TARGET`], at most `wait`. The interval is [`INTERVAL`], or the time that four requests
+//! take if that is more.
 //!
-//! A newcomer that finds room does not look whether others wait: one of them was woken for every place that came free.
-//! If none was served for [`TARGET`], what is known of members may be out of date: one request goes on without a look at limits
-//! ([`WaitQueues::starved`]), unless members say themselves how much they can work on.
+//! A queue that is never empty is no overload by itself: clients that ask again as soon as they are answered
+//! cause one, too. Only if some requests are rejected all the time, it is better to serve those whose clients
+//! still wait.
+//!
+//! A newcomer that finds room does not check whether others wait: one of them was woken for every free place.
+//! If none was served for [`TARGET`], the known state of members may be outdated. One request then ignores
+//! the learnt limits ([`WaitQueues::starved`]), but not those by members' load reports.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -29,21 +37,25 @@ mod by_urgency;
 
 pub use by_urgency::{Urgency, WaitQueues};
 
-/// How quickly places come free, and how long clients wait.
+/// The rate at which places come free, and the time that clients wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
-    /// Mean time that a request takes with the members; [`TARGET`] where that is not known.
+    /// The mean time that a request takes with the members; [`TARGET`] if it is unknown.
     pub sojourn: Duration,
-    /// Requests in flight with them, from here, that await an answer.
+    /// The requests in flight with them, from here, that await an answer.
     pub in_flight: u32,
-    /// How long a request may wait and still be answered in time.
+    /// The maximum wait of a request that can still be answered in time.
     pub wait: Duration,
 }
 
 impl Pace {
-    /// The pace where requests take `sojourn` with the members, zero for not known, and answers are wanted within `objective`. Without one,
-    /// clients wait for a second in all, or for four times as long as requests take; of that, twice as long as requests take is left for the
-    /// answer.
+    /// Returns the pace for requests that take `sojourn` with the members, zero if unknown, and a latency
+    /// `objective`.
+    ///
+    /// | objective | `wait` |
+    /// |---|---|
+    /// | `Some(objective)` | `objective - sojourn` |
+    /// | `None` | `max(1 s, 4 sojourn) - 2 sojourn` |
     pub fn new(sojourn: Duration, in_flight: u32, objective: Option<Duration>) -> Self {
         let twice = sojourn.saturating_mul(2);
         let usual = || crate::PATIENCE.max(twice.saturating_mul(2)).saturating_sub(twice);
@@ -52,22 +64,22 @@ impl Pace {
     }
 }
 
-/// The requests of one urgency that wait, each with what wakes it (`T`: a waker, a number). It belongs to one group, and is bounded by how
-/// many places come free while a request may wait.
+/// The waiting requests of one urgency, each with its wake-up (`T`: a waker, a number). A queue belongs to
+/// one group. Its bound is the number of places that come free while a request may wait.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitQueue<T> {
-    /// In the order in which they came.
+    /// The requests in the order of their arrival.
     waiters: VecDeque<Waiter<T>>,
     tickets: u64,
     pace: Pace,
     standing: bool,
-    /// More urgent requests that wait.
+    /// The number of more urgent requests that wait.
     ahead: usize,
-    /// When the last one left that was served.
+    /// The time at which the last served one left.
     served: Time,
-    /// Since when somebody has waited without a break; while standing, since when none was refused.
+    /// The time since which the queue has not been empty; while standing, the time of the last rejection.
     since: Time,
-    /// When the last one was refused, or gave up.
+    /// The time of the last rejection, or of a client that gave up.
     lost: Option<Time>,
 }
 
@@ -75,20 +87,20 @@ pub(crate) struct WaitQueue<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket {
     number: u64,
-    /// When the wait is over if nobody says so before.
+    /// The end of the wait, unless it ends earlier.
     pub until: Time,
     /// The queue among [`WaitQueues`] that it belongs to.
     urgency: Urgency,
 }
 
-/// The next step of a request that waits.
+/// The next step of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Wait on.
     Wait,
     /// Look for a member: room may have come free.
     Look,
-    /// Go: the wait is over.
+    /// Leave: the wait is over.
     Go,
 }
 
@@ -96,7 +108,7 @@ pub enum Turn {
 struct Waiter<T> {
     ticket: Ticket,
     came: Time,
-    /// Was it woken to look, and has not yet?
+    /// Whether it was woken to look, and has not yet.
     called: bool,
     who: T,
 }
@@ -117,8 +129,8 @@ impl<T> Default for WaitQueue<T> {
 }
 
 impl<T> WaitQueue<T> {
-    /// Adds a request that came at `since` and found no room. Returns `None` if it is to be refused at once. Ask
-    /// [`dismiss`](Self::dismiss) afterwards which ones it pushed out.
+    /// Adds a request that came at `since` and found no room. Returns `None` if it is to be rejected at once.
+    /// Call [`dismiss`](Self::dismiss) afterwards for the requests that it pushed out.
     pub(crate) fn enter(&mut self, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
         self.pace = pace;
         if self.waiters.is_empty() {
@@ -162,7 +174,8 @@ impl<T> WaitQueue<T> {
         }
     }
 
-    /// Removes a request, with a member or without. Returns true if it was woken and has not looked: then another is to be woken.
+    /// Removes a request, with a member or without. Returns `true` if it was woken and has not looked: then
+    /// another is to be woken.
     pub(crate) fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
         let Some(place) = self.place(ticket) else { return false };
         let called = self.waiters.remove(place).is_some_and(|waiter| waiter.called);
@@ -177,7 +190,8 @@ impl<T> WaitQueue<T> {
         called
     }
 
-    /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is none.
+    /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is
+    /// none.
     pub(crate) fn dismiss(&mut self, now: Time) -> Option<T> {
         let first = self.waiters.front()?;
         let longest = if self.standing { self.target() } else { self.pace.wait };
@@ -189,7 +203,7 @@ impl<T> WaitQueue<T> {
         self.waiters.pop_front().map(|waiter| waiter.who)
     }
 
-    /// Returns how many wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.waiters.len()
     }
@@ -199,27 +213,27 @@ impl<T> WaitQueue<T> {
         self.waiters.is_empty()
     }
 
-    /// Returns whether more is asked for than can be served, so that the last to come goes first.
+    /// Returns whether the demand exceeds the capacity, so that the last to come goes first.
     pub(crate) fn is_standing(&self) -> bool {
         self.standing
     }
 
-    /// Returns whether somebody waits and none was served for as long as that should take at most.
+    /// Returns whether a request waits and none was served for the longest time that this should take.
     pub(crate) fn starved(&self, now: Time) -> bool {
         !self.waiters.is_empty()
             && now.since(self.served) >= TARGET.max(self.pace.sojourn).min(crate::PATIENCE)
     }
 
-    /// Sets how quickly places come free.
+    /// Sets the rate at which places come free.
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// Returns how many places come free within this time for these, at least one if none goes before them. That
-    /// nothing is in flight from here is chance, and says little of the time to come.
+    /// Returns the number of places that come free within this time for these requests, at least one if none
+    /// goes before them. An empty flight from here is chance, and predicts little.
     fn room(&self, wait: Duration) -> usize {
         let sojourns = wait.as_secs_f64() / self.pace.sojourn.as_secs_f64().max(1e-9);
-        // Rounded up, but not for what a division is off.
+        // Rounded up, but not for the error of a division.
         let free = libm::ceil(f64::from(self.pace.in_flight.max(1)) * sojourns - 1e-6);
         let free = (free as usize).max(1);
         free.saturating_sub(self.ahead)
@@ -258,13 +272,13 @@ impl<T> WaitQueue<T> {
     }
 }
 
-/// Wait that hardly any client notices, and for which every server stands still now and then.
+/// A wait that hardly any client notices, and for which every server stands still now and then.
 pub const TARGET: Duration = Duration::from_millis(100);
 
-/// Time in which a burst is over: a queue that was never empty for so long stands.
+/// The time in which a burst is over: a queue that was never empty for that time stands.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time without a refusal after which a queue stands no more.
+/// The time without a rejection after which a queue stands no more.
 const CALM: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

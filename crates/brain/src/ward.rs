@@ -1,14 +1,19 @@
-//! A process under supervision: when it is started, told to end, killed, and started again.
+//! The supervision of a process: its start, termination, kill, and restart.
 //!
-//! A value driven from outside, like the rest of the brain: [`Ward::start`], [`Ward::stop`], [`Ward::ended`] and their kin
-//! say what happened, with the time; [`Ward::poll_order`] says what is to be done, [`Ward::poll_timeout`] when to call
-//! [`Ward::handle_timeout`]. Calls may come in any order and too late.
+//! It is a value driven from outside, like the rest of the brain. [`Ward::start`], [`Ward::stop`],
+//! [`Ward::ended`] and the like record what happened, with the time. [`Ward::poll_order`] returns the next
+//! action, and [`Ward::poll_timeout`] the time to call [`Ward::handle_timeout`]. Calls may come in any order
+//! and too late.
 //!
-//! What a process ended with decides ([`Ending::meaning`]). One that failed is started again: at once after the first failure, then
-//! after a pause that doubles with each failure in a row, from [`Rules::first`] to [`Rules::longest`]. A random part of up to a half
-//! of each pause is taken off, so that processes that failed together do not come back together. For one that ran for
-//! [`Rules::settled`] the next failure is the first again. It is never given up. One whose configuration is wrong would fail again: it waits until it is told
-//! to start, or its configuration has changed. One that was told to stop stays stopped, whoever told it.
+//! The ending of a process decides ([`Ending::meaning`]):
+//!
+//! - A failed process is started again: at once after the first failure, then after a pause. The pause
+//!   doubles with each failure in a row, from [`Rules::first`] to [`Rules::longest`]. A random part of up to
+//!   a half of each pause is subtracted, so that processes that failed together do not return together. After
+//!   [`Rules::settled`] of running, the next failure is the first again. It is never given up.
+//! - A process with a wrong configuration would fail again: it waits for a start command, or a change of its
+//!   configuration.
+//! - A process that was told to stop stays stopped, whichever the source of the command.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -17,16 +22,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::Time;
 
-/// How long what takes.
+/// The time limits of supervision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Pause after the second failure in a row, before the random part is taken off; after the first there is none.
+    /// The pause after the second failure in a row, before the random part is subtracted; after the first
+    /// there is none.
     pub first: Duration,
-    /// Longest pause.
+    /// The longest pause.
     pub longest: Duration,
-    /// Who ran for so long has not failed in a row.
+    /// The time of running after which a failure is the first in a row.
     pub settled: Duration,
-    /// From being told to end until being killed.
+    /// The time from the termination signal to the kill.
     pub patience: Duration,
 }
 
@@ -37,23 +43,23 @@ impl Default for Rules {
     }
 }
 
-/// What a process is doing.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// It is there.
+    /// It runs.
     Running,
     /// It was told to end and has not yet.
     Stopping,
     /// It failed and is started again when its pause is over.
     BackingOff,
-    /// Its configuration is wrong: it waits until that changes, or somebody starts it.
+    /// Its configuration is wrong: it waits for a change of that, or a start command.
     Failed,
     /// It is not to run.
     Stopped,
 }
 
-/// How a process ended.
+/// The ending of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
@@ -63,24 +69,25 @@ pub enum Ending {
     Signal(i32),
     /// It could not be started.
     Unstarted,
-    /// Nobody knows: it was the child of a process that is no more.
+    /// Unknown, because its parent process is gone.
     Unknown,
 }
 
-/// What an ending says.
+/// The meaning of an ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// Somebody told it to end.
+    /// It was told to end.
     Told,
-    /// Its command line or configuration is wrong: the same would come of trying again.
+    /// Its command line or configuration is wrong: a retry would have the same result.
     Wrong,
     /// It failed.
     Failure,
 }
 
 impl Ending {
-    /// By the exit codes of our own commands: 0 after an orderly stop, 130 after one at once, 2 for what is wrong. SIGTERM and
-    /// SIGINT end those that had no time yet to listen for them.
+    /// Returns the meaning by the exit codes of our own commands: 0 after an orderly stop, 130 after an
+    /// immediate one, 2 for a wrong configuration. SIGTERM and SIGINT end processes that do not handle them
+    /// yet.
     pub fn meaning(self) -> Meaning {
         match self {
             Self::Code(0 | 130) | Self::Signal(SIGINT | SIGTERM) => Meaning::Told,
@@ -93,37 +100,37 @@ impl Ending {
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
-/// What is to be done.
+/// The next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Start it. If that fails, say so with [`Ward::ended`] and [`Ending::Unstarted`].
+    /// Start it. A failure goes to [`Ward::ended`] with [`Ending::Unstarted`].
     Start,
     /// Tell it to end.
     Terminate,
-    /// End it, now.
+    /// Kill it.
     Kill,
 }
 
-/// One process under supervision.
+/// A process under supervision.
 #[derive(Clone, Debug)]
 pub struct Ward {
     rules: Rules,
     phase: Phase,
-    /// Is it to run, as far as is up to us?
+    /// Whether it is to run, by the commands so far.
     wanted: bool,
-    /// When the phase began.
+    /// The start of the phase.
     since: Time,
-    /// When it was started last.
+    /// The time of the last start.
     begun: Time,
     failures: u32,
     restarts: u64,
-    /// End of the pause, or of the patience.
+    /// The end of the pause, or of the patience.
     due: Option<Time>,
     orders: VecDeque<Order>,
 }
 
 impl Ward {
-    /// One that does not run and is not to.
+    /// Returns the supervision of a process that does not run and is not to.
     pub fn new(rules: Rules, now: Time) -> Self {
         Self {
             rules,
@@ -138,17 +145,17 @@ impl Ward {
         }
     }
 
-    /// With what an earlier one counted: failures in a row, and restarts.
+    /// Restores the counts of an earlier supervision: failures in a row, and restarts.
     pub fn recalling(self, failures: u32, restarts: u64) -> Self {
         Self { failures, restarts, ..self }
     }
 
-    /// Other rules from now on; a pause or a patience that has begun stays as it is.
+    /// Applies other time limits; a running pause or patience stays as it is.
     pub fn rule(&mut self, rules: Rules) {
         self.rules = rules;
     }
 
-    /// It is to run: now, or once it has ended. Who says so has seen to what made it fail.
+    /// Starts it, now or once it has ended. A start command clears its failures.
     pub fn start(&mut self, now: Time) {
         self.wanted = true;
         match self.phase {
@@ -160,7 +167,7 @@ impl Ward {
         }
     }
 
-    /// It is not to run.
+    /// Stops it.
     pub fn stop(&mut self, now: Time) {
         self.wanted = false;
         match self.phase {
@@ -173,16 +180,16 @@ impl Ward {
         }
     }
 
-    /// It is to end and to start again.
+    /// Stops it and starts it again.
     pub fn restart(&mut self, now: Time) {
         self.start(now);
-        // One that was started by this has an order waiting and nothing to end.
+        // A process that this call starts has a pending start and nothing to end.
         if self.phase == Phase::Running && self.orders.back() != Some(&Order::Start) {
             self.terminate(now);
         }
     }
 
-    /// It was found running, and has been for so long.
+    /// Records that it was found running, for the time `ran`.
     pub fn adopted(&mut self, ran: Duration, now: Time) {
         self.wanted = true;
         self.begun = now - ran;
@@ -190,13 +197,13 @@ impl Ward {
         self.since = self.begun;
     }
 
-    /// It was found to have ended, unseen, while it was to run: a failure like another.
+    /// Records that it was found to have ended, unseen, while it was to run: a failure like another.
     pub fn missed(&mut self, chance: u64, now: Time) {
         self.wanted = true;
         self.fail(chance, now);
     }
 
-    /// It has ended. `chance` is random bits.
+    /// Records its ending. `chance` is random bits.
     pub fn ended(&mut self, ending: Ending, chance: u64, now: Time) {
         match self.phase {
             Phase::Running => match ending.meaning() {
@@ -217,11 +224,11 @@ impl Ward {
             }
             Phase::BackingOff | Phase::Failed | Phase::Stopped => {}
         }
-        // Nobody is left to be told or killed.
+        // No process is left to terminate or kill.
         self.orders.retain(|order| *order == Order::Start);
     }
 
-    /// What it is configured by has changed: worth a try, if it failed for that.
+    /// Records a change of its configuration: it is started, if it failed for that.
     pub fn changed(&mut self, now: Time) {
         if self.phase == Phase::Failed {
             self.restarts += 1;
@@ -229,12 +236,12 @@ impl Ward {
         }
     }
 
-    /// When [`Ward::handle_timeout`] wants to be called.
+    /// Returns the time of the next call of [`Ward::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Time> {
         self.due
     }
 
-    /// The time that [`Ward::poll_timeout`] said has come. Harmless at any other.
+    /// Handles the time that [`Ward::poll_timeout`] returned. It is harmless at any other.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.due.is_none_or(|due| due > now) {
             return;
@@ -250,32 +257,32 @@ impl Ward {
         }
     }
 
-    /// What is to be done next.
+    /// Returns the next action.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
 
-    /// What it is doing.
+    /// Returns its phase.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Since when.
+    /// Returns the start of the phase.
     pub fn since(&self) -> Time {
         self.since
     }
 
-    /// Is it to run?
+    /// Returns `true` if it is to run.
     pub fn wanted(&self) -> bool {
         self.wanted
     }
 
-    /// Failures in a row.
+    /// Returns the failures in a row.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// How often it was started again.
+    /// Returns the number of restarts.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
@@ -306,9 +313,9 @@ impl Ward {
     }
 }
 
-/// Between a half and the whole of what so many failures in a row come to; two or more.
+/// Returns a pause between a half and the whole of the doubled one, for two or more failures in a row.
 fn pause(rules: &Rules, failures: u32, chance: u64) -> Duration {
-    // Beyond so many the longest is reached from any first pause.
+    // Beyond this number the longest is reached from any first pause.
     let doubled = rules.first.saturating_mul(1 << failures.saturating_sub(2).min(30));
     let whole = doubled.min(rules.longest);
     let off = (whole.as_nanos() / 2 * u128::from(chance >> 32)) >> 32;

@@ -1,6 +1,6 @@
-//! What `adaptive` promises, in a fleet in virtual time, beside published policies on the same arrivals, sizes and
-//! neighbours. Targets by the names of the study they come from (`docs/decisions`). The short form runs with the
-//! other tests; `make bench-sim` runs the long form and prints the tables.
+//! The properties of `adaptive`, in a fleet in virtual time, beside published policies on the same arrivals,
+//! sizes and neighbours. Targets have the names of the study they come from (`docs/decisions`). The short
+//! form runs with the other tests; `make bench-sim` runs the long form and prints the tables.
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
@@ -13,7 +13,7 @@ use measure::{Effort, LONG, SHORT, measure};
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
 
-/// C1: mean error of the knees at these loads.
+/// C1: the mean error of the knees at these loads.
 const KNEES: [f64; 3] = [0.10; 3];
 const KNEES_SHORT: [f64; 3] = [0.15; 3];
 
@@ -21,14 +21,15 @@ fn at(load: f64) -> Setting {
     Setting::at(load, 0)
 }
 
-/// L1 to L6, L8, S1 and F4: unequal members with noisy neighbours.
+/// Checks L1 to L6, L8, S1 and F4: unequal members with noisy neighbours.
 fn latency(effort: Effort) {
     let long = effort.seeds > 2;
     // The short form leaves out the load between the others.
     for (turn, load) in LOADS.into_iter().enumerate().filter(|(turn, _)| long || *turn != 1) {
         let setting = at(load);
         let p99 = |name: &'static str| measure(name, &setting, effort).p99;
-        // By two seeds of the short form dispersions are known to 0.03 only, and at half the capacity less well: they are about 0.6 and, with offers, 0.43.
+        // Two seeds of the short form give dispersions to 0.03 only, and less well at half the capacity. They
+        // are about 0.6 and, with offers, 0.43.
         let seeds = effort.seeds.max(if load > 0.5 { 4 } else { 8 });
         let ours = measure("adaptive", &setting, Effort { seeds, ..effort });
         let agentless = p99("adaptive, agentless");
@@ -47,7 +48,7 @@ fn latency(effort: Effort) {
         least("L3, p99 to prequal as tuned", ours.p99 / tuned, [1.0, 0.95, 0.90]);
         least("L4, p99 to the oracle, with offers", offers.p99 / oracle, [1.2; 3]);
         least("L4, p99 to the oracle, without a message", ours.p99 / oracle, [1.2; 3]);
-        // The short form is too short for the first second to weigh little.
+        // The short form is too short for the first second to have little weight.
         let even = if long { 0.45 } else { 0.50 };
         least("L6, dispersion of the requests in flight, with offers", offers.cv, [even; 3]);
         least("L6, dispersion of the requests in flight, without a message", ours.cv, [0.70, 0.55, 0.45]);
@@ -75,7 +76,7 @@ fn latency(effort: Effort) {
     }
 }
 
-/// L7: two balancers and a hundred.
+/// Checks L7: two balancers and a hundred.
 fn fleets(effort: Effort) {
     let sizes: &[usize] = if effort.seeds > 2 { &[1, 2, 5, 100] } else { &[2, 100] };
     for balancers in sizes {
@@ -88,14 +89,15 @@ fn fleets(effort: Effort) {
     }
 }
 
-/// So many balancers that most have nothing with the members most of the time, and learn nothing of them by answers: they neither
-/// refuse what there is room for, nor send so much on the off chance that it were too much.
+/// Checks a large fleet of balancers, most of which have no request at the members most of the time, and get
+/// no load reports. They neither reject requests that there is room for, nor send too many in vain.
 fn strangers(effort: Effort) {
     let counts: &[usize] = if effort.seeds > 2 { &[60, 200, 500] } else { &[200] };
     for balancers in counts {
         let setting = |load| Setting { balancers: *balancers, members: 20, ignore_cancel: true, ..at(load) };
         let row = measure("adaptive", &setting(0.9), effort);
-        // Of 60 and 200 it was 0.35 and 0.37 % in the long form, and 0.66 and 1.22 where no member was asked that was full a while ago.
+        // With 60 and 200 balancers the long form rejects 0.35 and 0.37 %. Without trying members with
+        // outdated reports of a reached limit it rejects 0.66 and 1.22 %.
         let most = if *balancers > 200 { 3.0 } else { 1.0 };
         assert!(
             row.shed <= most && row.failed <= 0.5,
@@ -108,7 +110,7 @@ fn strangers(effort: Effort) {
     }
 }
 
-/// F1 to F3: one member of 40 fails at once what it gets, another runs at a tenth of its speed.
+/// Checks F1 to F3: one member of 40 fails its requests at once, another runs at a tenth of its speed.
 fn faults(effort: Effort) {
     let loads: &[f64] = if effort.seeds > 2 { &LOADS } else { &[0.75] };
     for load in loads {
@@ -126,9 +128,9 @@ fn faults(effort: Effort) {
     }
 }
 
-/// O1, O2 and C1: more than there is capacity for.
+/// Checks O1, O2 and C1: more demand than capacity.
 fn overload(effort: Effort) {
-    // What can be served at all: everything else is to be refused, and nothing more.
+    // The maximum that can be served: all else is to be rejected, and nothing more.
     let capacity = measure("adaptive", &at(1.6), effort).goodput;
     let over = measure("adaptive", &at(1.05), effort);
     let ideal = 100.0 * (1.0 - capacity / 1.05).max(0.0);
@@ -142,13 +144,14 @@ fn overload(effort: Effort) {
     let ours = measure("adaptive", &deaf, effort);
     assert!(ours.goodput >= 0.90, "O2, goodput at 130 %: {:.3} of the capacity", ours.goodput);
     assert!(far.goodput >= 0.90, "O2, goodput at 200 %: {:.3} of the capacity", far.goodput);
-    // What is refused is so within a fraction of what a request takes, and what is served takes hardly longer.
+    // Rejections take a fraction of a request's time, and served requests hardly longer than usual.
     assert!(far.refusal <= 30.0 && ours.refusal <= 30.0, "{:.1} ms, {:.1} ms", ours.refusal, far.refusal);
     assert!(far.p99 <= 1.15 * over.p99, "p99 at 200 %: {:.1} ms, at 105 % {:.1} ms", far.p99, over.p99);
-    // Where all are busy, members let fewer in now and then to see whether that costs anything (`meter/knee/flow.rs`).
+    // If all are busy, members admit fewer requests now and then to measure the effect
+    // (`meter/knee/flow.rs`).
     let brink = measure("adaptive", &at(1.0), effort);
     assert!(brink.shed <= refused, "shed at 100 %: {:.2} %", brink.shed);
-    // Without a limit the small requests squeeze past the large ones, all of them late.
+    // Without a limit the small requests overtake the large ones, all of them late.
     for name in ["least_connections", "peak_ewma"] {
         let others = measure(name, &deaf, effort).in_time;
         assert!(
@@ -159,8 +162,8 @@ fn overload(effort: Effort) {
     }
 }
 
-/// A fifth of the requests is more urgent than the rest, and there is more to do than can be done: that fifth is hardly ever
-/// refused, takes as long as requests do with members that have all they can work on, and no less is served for it.
+/// Checks an overload in which a fifth of the requests is more urgent than the rest. That fifth is hardly
+/// ever rejected and takes as long as requests at full members do, and no less is served for it.
 fn urgency(effort: Effort) {
     let all = [(20, "adaptive"), (1, "adaptive, agentless"), (1, "adaptive"), (20, "adaptive, agentless")];
     let some = if effort.seeds > 2 { all.len() } else { 2 };
@@ -172,10 +175,10 @@ fn urgency(effort: Effort) {
         let (p99, shed) = (ours.urgent_p99, ours.urgent_shed);
         println!("  urgent: p99 {p99:.1} ms, {shed:.3} % refused; all at 75 %: p99 {calm:.1} ms");
         let what = format!("{name}, {balancers} balancers");
-        // Balancers do not know who waits with others, and members refuse without asking.
+        // Balancers do not know the waiting requests of others, and members reject by themselves.
         let most = if balancers == 1 { 0.1 } else { 1.5 };
         assert!(alike.shed > 10.0 && shed <= most, "{what}: {shed:.3} % of the urgent refused");
-        // What waiting costs is little; members that are full are slower, and those that say nothing are made fuller.
+        // Waiting costs little; full members are slower, and those without load reports are filled further.
         let calm = if name == "adaptive" { 3.3 * calm } else { f64::INFINITY };
         assert!(p99 <= calm.min(1.1 * alike.p99), "{what}: p99 {p99:.1} ms, of all {:.1}", alike.p99);
         let (before, after) = (alike.goodput, ours.goodput);
@@ -183,8 +186,8 @@ fn urgency(effort: Effort) {
     }
 }
 
-/// What the study left unproven: members that are no processor sharing, that say nothing in part, balancers that
-/// start anew.
+/// Checks cases beyond the study: members without processor sharing, members that are partly without load
+/// reports, and restarted balancers.
 fn unproven(effort: Effort) {
     println!("a queue in order and a thread for each processor");
     let setting = Setting { discipline: Discipline::Fifo, ..at(0.75) };
@@ -204,7 +207,7 @@ fn unproven(effort: Effort) {
     let brief = Effort { warmup: 2.0, measured: 2.0, seeds: 1 };
     let collapsed = measure("least_connections", &contended, brief);
     assert!(collapsed.failed > 10.0, "without a limit they collapse, or this shows nothing");
-    // Members that begin with nearly twice the load that they can serve at best collapse before their knees are known.
+    // Members that begin with nearly twice their greatest load collapse before their knees are known.
     let over = Setting { ignore_cancel: true, load: 1.3, ..contended.clone() };
     let (ours, theirs) = (measure("adaptive", &over, brief), measure("least_connections", &over, brief));
     assert!(ours.in_time > 2.0 * theirs.in_time, "contended, at 130 %: {:.1} % in time", ours.in_time);
@@ -234,7 +237,7 @@ fn unproven(effort: Effort) {
     );
 }
 
-/// Members that say nothing: a limit where requests pile up, and none where they do not.
+/// Checks members without load reports: a limit if requests pile up, and none otherwise.
 fn silence(effort: Effort) {
     let balancers: &[usize] = if effort.seeds > 2 { &[1, 2, 20] } else { &[1, 20] };
     for balancers in balancers {
@@ -250,7 +253,7 @@ fn silence(effort: Effort) {
         let cold = Setting { balancers: *balancers, ignore_cancel: true, ..at(1.3) };
         let cold = measure("adaptive, agentless", &cold, Effort { warmup: 0.0, measured: 15.0, seeds: 1 });
         assert!(cold.goodput >= 0.90, "goodput at 130 % from the start: {:.3}", cold.goodput);
-        // So little too much that hardly more are in flight than a moment ago.
+        // An overload so small that hardly more are in flight than a moment ago.
         let slowly = Setting { balancers: *balancers, ignore_cancel: true, ..at(1.05) };
         let slowly =
             measure("adaptive, agentless", &slowly, Effort { warmup: 0.0, measured: 40.0, seeds: 1 });
@@ -269,12 +272,14 @@ fn silence(effort: Effort) {
     }
 }
 
-/// What `experiments/adaptive-healthy.toml` has on real sockets, at nine tenths of the capacity: twenty small members, requests of 30 ms,
-/// clients that wait for three seconds. There the 99th percentile is to be at most 0.6 of the best peer's, which counts its own connections,
-/// and a request that is refused counts as one that is never answered.
+/// Checks the case of `experiments/adaptive-healthy.toml` at nine tenths of the capacity: twenty small
+/// members, requests of 30 ms, clients that wait for three seconds. On real sockets the 99th percentile must
+/// be at most 0.6 of the best peer's. That peer counts its own connections, and a rejected request counts as
+/// one that is never answered.
 fn small_members(effort: Effort) {
-    // Measured (8 seeds, 60 s): 0.62 and 0.36; by the fewest requests in flight, with turns by latency, 0.83 and 0.55. With members that
-    // speak (16 seeds, 30 s) 0.33, and 0.06 % is refused; while none waited for more than two sojourns 0.43 and 0.24 %.
+    // Measured (8 seeds, 60 s): 0.62 and 0.36; by the fewest requests in flight, with turns by latency, 0.83
+    // and 0.55. With load reports (16 seeds, 30 s) 0.33, and 0.06 % is rejected; with a wait of at most two
+    // sojourns 0.43 and 0.24 %.
     let few = [("adaptive, agentless", 0.72, 0.05)];
     let many = [("adaptive, agentless", 0.45, 0.05), ("adaptive", 0.45, 0.12)];
     for (balancers, ours) in [(8, &few[..]), (20, &many[..])] {
@@ -292,7 +297,7 @@ fn small_members(effort: Effort) {
     }
 }
 
-/// F4 at length: nobody is ejected from a healthy fleet.
+/// Checks F4 at length: no member of a healthy fleet is ejected.
 fn false_alarms(effort: Effort) {
     let row = measure("adaptive", &at(0.75), effort);
     assert_eq!(row.ejections, 0, "F4");
@@ -340,11 +345,12 @@ fn members_that_say_nothing() {
 
 #[test]
 fn twenty_small_members() {
-    // By four seeds what is refused is known to a factor of two only.
+    // Four seeds give the rejected part to a factor of two only.
     small_members(Effort { warmup: 10.0, measured: 30.0, seeds: 16 });
 }
 
-/// The long forms, by `make bench-sim`: each by itself, for the whole of them takes longer than one likes to begin again.
+/// The long forms, by `make bench-sim`: each is a test of its own, because the whole takes too long to
+/// repeat.
 mod long {
     use super::*;
 
@@ -387,7 +393,7 @@ mod long {
     #[ignore = "long: make bench-sim"]
     fn urgency() {
         println!("a fifth is urgent");
-        // By three seeds the ratio of two percentiles is known to a twentieth only: 1.11 and, of eight, 1.08.
+        // Three seeds give the ratio of two percentiles to a twentieth only: 1.11 and, with eight, 1.08.
         super::urgency(Effort { seeds: 8, ..LONG });
     }
 
@@ -416,7 +422,8 @@ mod long {
     #[ignore = "long: make bench-sim"]
     fn small_members() {
         println!("small members");
-        // Where neighbours coincide for seconds up to 1.3 % are refused in a minute, and none in most: eight seeds do not know it to a factor of two.
+        // If neighbours coincide for seconds up to 1.3 % are rejected in a minute, and none in most: eight
+        // seeds do not give the mean to a factor of two.
         super::small_members(Effort { warmup: 10.0, measured: 60.0, seeds: 40 });
     }
 }

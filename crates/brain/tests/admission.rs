@@ -1,6 +1,8 @@
-//! Admission under strategies that know nothing of it, in a fleet in virtual time: three tenths more come than can be served, and
-//! members work on for clients that have gone. Without it a fifth of the requests and more are answered after the second that their
-//! clients wait, or never; with it what is too much is refused, and what can be served is.
+//! Admission under strategies without knowledge of it, in a fleet in virtual time. The demand is 1.3 times
+//! the capacity, and members continue requests of clients that have gone.
+//!
+//! Without admission at least a fifth of the requests are answered after the second that their clients wait,
+//! or never. With it the excess is rejected, and the rest is served.
 
 #![expect(clippy::print_stdout, reason = "what was measured")]
 
@@ -12,11 +14,11 @@ use farm::ours::Ours;
 use farm::{Setting, run};
 use parallel::each;
 
-/// What came of a run.
+/// The result of a run.
 struct Row {
-    /// Answers in time, as a share of what the members can do.
+    /// The answers in time, as a share of the members' capacity.
     goodput: f64,
-    /// Per cent of the requests that were answered within five times the work that they are, were refused, and were given up.
+    /// The percentage of requests answered within five times their work, rejected, and given up.
     in_time: f64,
     shed: f64,
     late: f64,
@@ -45,7 +47,7 @@ fn measure(name: &'static str, setting: &Setting) -> Row {
     row
 }
 
-/// Twenty members, of each ten so many that say nothing.
+/// Returns a setting of twenty members, of which `silent` in ten send no load reports.
 fn fleet(balancers: usize, silent: usize, load: f64) -> Setting {
     Setting {
         balancers,
@@ -74,7 +76,8 @@ fn members_that_say_nothing_serve_what_they_can_where_strategies_go_by_load() {
     assert_eq!(calm.shed, 0.0, "nothing is refused below the capacity");
 }
 
-/// Those that give weak members as much as strong ones have members that are full beside others that idle: what finds no room goes there.
+/// Checks that strategies that give weak members as much as strong ones fill members beside idle ones: the
+/// excess goes there.
 #[test]
 fn members_that_say_nothing_serve_more_where_strategies_do_not() {
     let (over, calm) = (fleet(20, 10, 1.3), fleet(20, 10, 0.75));
@@ -85,7 +88,7 @@ fn members_that_say_nothing_serve_more_where_strategies_do_not() {
     assert!(on.goodput > off.goodput && on.shed < 0.05, "{:.3}, {:.3} without", on.goodput, off.goodput);
 }
 
-/// Members do not refuse by themselves here: the balancer alone keeps to their limits.
+/// Checks that the balancer alone keeps to the members' limits, which do not reject by themselves here.
 #[test]
 fn members_that_speak_are_sent_no_more_than_they_say() {
     let over = fleet(1, 0, 1.3);
@@ -95,11 +98,11 @@ fn members_that_speak_are_sent_no_more_than_they_say() {
     assert!(on.in_time >= 3.0 * off.in_time, "{:.1} % in time, {:.1} %", on.in_time, off.in_time);
 }
 
-/// What members that speak have no room for does not go to those that say nothing without end.
+/// Checks that the excess of members with load reports does not go to those without them without bound.
 #[test]
 fn adaptive_buries_nobody_that_says_nothing_beside_others_that_speak() {
     for balancers in [1, 20] {
-        // Most of it in the first two seconds, in which it shows.
+        // Most of it occurs in the first two seconds, in which it shows.
         let rows = each(1..=8, |seed| {
             measure("adaptive", &Setting { guarded: true, seed, ..fleet(balancers, 5, 1.3) })
         });

@@ -1,4 +1,4 @@
-//! What the slow path promises after any sequence of calls.
+//! The invariants of the slow path after any sequence of calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ enum Call {
     Streak(Index),
     Totals(Vec<(u8, u8)>),
     Load(Index, f64),
-    /// Every member's, after this many milliseconds each.
+    /// The loads of all members, this many milliseconds apart.
     Loads(Vec<f64>, u64),
     Usage(Index, [f64; 3]),
     OnDemand(bool),
@@ -28,7 +28,7 @@ enum Call {
     Enable(Index),
     Update(GroupSpec),
     Timeout,
-    /// To the time that was asked for.
+    /// To the requested time.
     Sleep,
 }
 
@@ -105,13 +105,13 @@ fn any_number() -> impl Strategy<Value = f64> {
     prop_oneof![8 => 0.0_f64..2.0, 1 => any::<f64>(), 1 => Just(f64::MAX), 1 => Just(0.0)]
 }
 
-/// Name, id and state of each member.
+/// Returns the name, id and state of each member.
 fn states(analyzer: &Analyzer) -> Vec<(String, MemberId, State)> {
     let status = analyzer.status(Time(0)).into_iter();
     status.map(|(id, member)| (member.name, id, member.state)).collect()
 }
 
-/// The one call that does what is asked; ids may be of members that have left.
+/// Performs a call; ids may be those of members that have left.
 fn call(analyzer: &mut Analyzer, call: &Call, counts: &mut [Totals; 7], now: &mut Time) {
     let id = |which: &Index| MemberId(which.index(9) as u32);
     let name = |which: &Index| NAMES[which.index(NAMES.len())];
@@ -267,7 +267,8 @@ proptest! {
             let usable = analyzer.status(now).iter().any(|(_, member)| member.state.eligible());
             prop_assert!(!(all_down && usable), "down, with a member that can be used");
         }
-        // Left alone, with checks that pass, everyone who is not drained or disabled comes back and gets a whole share.
+        // With passing checks and no further calls, every member that is not drained or disabled returns to
+        // its whole share.
         for (id, spec) in analyzer.members().map(|(id, spec, _)| (id, spec.name.clone())).collect::<Vec<_>>() {
             analyzer.undrain(&spec, now).unwrap();
             analyzer.enable(&spec, now).unwrap();

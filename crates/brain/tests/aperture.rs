@@ -1,4 +1,4 @@
-//! Of a large group each balancer uses a part of its own, whatever the strategy.
+//! The aperture: each balancer uses a part of its own of a large group, whatever the strategy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn seconds(seconds: f64) -> Time {
     Time(0) + Duration::from_secs_f64(seconds)
 }
 
-/// Who is chosen, over many requests that end at once.
+/// Returns the members chosen over many requests that end at once.
 fn chosen(plan: &Plan) -> BTreeSet<u32> {
     let mut hand = Hand::default();
     let ask = |turn: u64| Ask { turn, chance: mix(turn), key: mix(!turn), now: Time(turn), ..Ask::default() };
@@ -73,7 +73,7 @@ fn every_strategy_uses_its_part_and_no_more() {
             assert!(chosen(&first).is_subset(&part));
             part.iter().for_each(|member| all[*member as usize] += 1);
         }
-        // Drawn 40 times with a chance of 0.3: 12 in the mean, 3 the deviation.
+        // Drawn 40 times with a probability of 0.3: 12 in the mean, 3 the deviation.
         assert!(all.iter().all(|count| (3..=23).contains(count)), "not all are used alike: {all:?}");
     }
 }
@@ -140,7 +140,7 @@ fn it_widens_at_once_and_narrows_when_it_has_been_too_wide_for_long() {
         }
         let narrow = (212..500).find_map(|step| look(&mut group, f64::from(step) / 10.0));
         assert_eq!(narrow, Some(used(&first)), "as it was before");
-        // Ever more need ever more, up to all.
+        // A growing load needs more members, up to all.
         vitals.iter().for_each(|vitals| {
             vitals.begin();
         });
@@ -167,7 +167,7 @@ fn whoever_is_bound_outside_may_come_to_its_member() {
         why(&group, out)
     );
     assert!(!why(&group, *inside.first().unwrap()).contains("aperture"));
-    // Without one all are used, and a member that is down is nobody's.
+    // Without an aperture all are used, and a member that is down is in none.
     let spec =
         GroupSpec { aperture: None, health: Some(HealthSpec { rise: 1, fall: 1 }), ..group.spec().clone() };
     group.update(spec, Time(1));

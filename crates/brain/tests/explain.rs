@@ -1,4 +1,4 @@
-//! What strategies say of their judgement.
+//! Strategies' explanations of their judgement.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Few sessions of very different demand, bound on demand, in virtual time: do they come to rest, though nobody can divide
-//! them?
+//! Few sessions of very different demand, bound on demand, in virtual time: they come to rest, though they
+//! cannot be divided.
 //!
-//! As in figures 12 to 14 of *Performance Evaluation of an Adaptive Middleware Load Balancing and Monitoring Service*: every other
-//! session asks for 83 requests a second, the others for 5. Members report requests per second every 2 s; all counts are Poisson's.
+//! The case is that of figures 12 to 14 of *Performance Evaluation of an Adaptive Middleware Load Balancing
+//! and Monitoring Service*: every other session asks for 83 requests a second, the others for 5. Members
+//! report requests per second every 2 s; all counts are Poisson's.
 
 #![expect(clippy::print_stdout, reason = "the tables are what the runs are for")]
 
@@ -22,44 +23,44 @@ use plimsoll_brain::{
 
 const DEMANDS: [f64; 2] = [83.0, 5.2];
 
-/// Seconds.
+/// The report period in seconds.
 const PERIOD: f64 = 2.0;
 
-/// Ten minutes, in which they come to rest; ten more are looked at.
+/// The ten minutes in which sessions come to rest; ten more are measured.
 const SETTLED: f64 = 600.0;
 
-/// Seconds by whose requests their parts are known.
+/// The seconds of requests from which sessions' parts are known.
 const LATELY: f64 = 7.0;
 
-/// Requests of which one tells how large its session is.
+/// The requests of which one reports the size of its session.
 const TELLS: f64 = 16.0;
 
-/// Parts of a period.
+/// The parts of a period.
 const TICKS: usize = 20;
 
 struct Outcome {
-    /// Moves of a session in the first ten minutes.
+    /// The moves of a session in the first ten minutes.
     first: f64,
-    /// The same in a minute of the ten after those.
+    /// The moves of a session in a minute of the ten after those.
     rest: f64,
-    /// The greatest load to the fair one in the latter, in the mean.
+    /// The mean of the greatest load over the fair one in the latter.
     greatest: f64,
-    /// When the last one of the first ten minutes moved, seconds.
+    /// The last move of the first ten minutes, seconds.
     last: f64,
 }
 
-/// What requests are like.
+/// The distribution of requests.
 #[derive(Clone, Copy, PartialEq)]
 enum Counts {
-    /// Those of a time are Poisson's.
+    /// Poisson counts.
     Poisson,
-    /// The same, but who holds sessions does not know what part of a load each is.
+    /// Poisson counts, but the holder of sessions does not know their parts of a load.
     Unknown,
-    /// They come evenly.
+    /// Evenly spaced requests.
     Constant,
 }
 
-/// Each session's demand, and the member that it is bound to at first.
+/// Runs sessions with their demands and their first members.
 fn run(members: usize, sessions: &[(f64, usize)], counts: Counts, seed: u64) -> Outcome {
     let mut dice = Dice(seed);
     let count =
@@ -85,7 +86,7 @@ fn run(members: usize, sessions: &[(f64, usize)], counts: Counts, seed: u64) -> 
             for index in 0..held.len() {
                 let loads = loads(members, &held);
                 let (demand, member, moves) = &mut held[index];
-                // Who asks for much is asked first.
+                // A session with a high demand is asked sooner.
                 if unit(dice.bits()) > *demand * PERIOD / TICKS as f64 {
                     continue;
                 }
@@ -123,7 +124,7 @@ fn run(members: usize, sessions: &[(f64, usize)], counts: Counts, seed: u64) -> 
     Outcome { first: moved[0] / all, rest: moved[1] / all / 10.0, greatest: greatest / samples, last }
 }
 
-/// The mean of several runs, of as many sessions together as say something.
+/// Returns the mean of several runs, with enough sessions together for a result.
 fn mean(members: usize, sessions: &[(f64, usize)], counts: Counts) -> Outcome {
     let mut mean = Outcome { first: 0.0, rest: 0.0, greatest: 0.0, last: 0.0 };
     let seeds = (320 / sessions.len() as u64).clamp(10, 80);
@@ -137,17 +138,17 @@ fn mean(members: usize, sessions: &[(f64, usize)], counts: Counts) -> Outcome {
     mean
 }
 
-/// What is known of a session.
+/// The known figures of a session.
 struct Asked {
-    /// Requests a second.
+    /// The requests a second.
     own: f64,
-    /// Of those of its member.
+    /// The part of its member's requests.
     part: f64,
-    /// Is that its part of the load, too?
+    /// Whether that is its part of the load, too.
     known: bool,
 }
 
-/// Asks a session that has requests within a tick, as the proxy does. Where it goes, if it does.
+/// Asks a session that has requests within a tick, as the proxy does. Returns its new member, if it moves.
 fn goes(
     plan: &Plan,
     ids: &[MemberId],
@@ -157,7 +158,7 @@ fn goes(
     dice: &mut Dice,
     now: Time,
 ) -> Option<usize> {
-    // Who is asked at all is asked because somebody is under alert.
+    // Sessions are asked only if a member is under alert.
     plan.members().iter().find(|member| member.shed.share > 0.0)?;
     let Member { shed, vitals, .. } = &plan.members()[place];
     if unit(dice.bits()) < (asked.own * PERIOD / TICKS as f64).max(1.0) / TELLS {
@@ -183,15 +184,15 @@ fn goes(
     Some(target)
 }
 
-/// 0 to 1.
+/// Returns a number from 0 to 1.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// How many come where so many do in the mean; of many it is as good as normal.
+/// Returns a Poisson count with this mean; a large one is approximately normal.
 fn poisson(mean: f64, dice: &mut Dice) -> f64 {
     if mean > 20.0 {
-        // Of twelve, a variance of 1.
+        // The sum of twelve has a variance of 1.
         let normal = (0..12).map(|_| unit(dice.bits())).sum::<f64>() - 6.0;
         return (mean + mean.sqrt() * normal).round().max(0.0);
     }
@@ -205,7 +206,7 @@ fn poisson(mean: f64, dice: &mut Dice) -> f64 {
     }
 }
 
-/// What all sessions ask of each member.
+/// Returns the demand of all sessions at each member.
 fn loads(members: usize, held: &[(f64, usize, Moves)]) -> Vec<f64> {
     let mut loads = vec![0.0; members];
     held.iter().for_each(|(demand, member, _)| loads[*member] += demand);
@@ -217,7 +218,8 @@ fn spec(members: usize) -> GroupSpec {
     group(strategy, Knobs::defaults(strategy), (0..members).map(|_| 1.0))
 }
 
-/// Bound in turn, so that some members have the ones and some the others where their number is even.
+/// Returns sessions bound in turn, so that with an even number some members have the large and some the small
+/// ones.
 fn in_turn(members: usize, sessions: usize) -> Vec<(f64, usize)> {
     (0..sessions).map(|session| (DEMANDS[session % 2], session % members)).collect()
 }
@@ -227,7 +229,7 @@ fn few_sessions_come_to_rest() {
     println!("                 | moves of a session            | greatest load");
     println!("members sessions | first 10 min a minute of rest | to the fair one");
     let even = |members, sessions, most| (members, in_turn(members, sessions), most);
-    // Two of the ones with the same member, and one of the others with each.
+    // Two of the large ones at the same member, and a small one at each.
     let two = [(DEMANDS[0], 0); 2].into_iter().chain((0..8).map(|member| (DEMANDS[1], member))).collect();
     let cases = [
         even(2, 4, 1.05),
@@ -236,7 +238,8 @@ fn few_sessions_come_to_rest() {
         even(4, 8, 1.1),
         even(4, 16, 1.05),
         even(4, 32, 1.2),
-        // Four of 83 and four of 5.2: the best there is are 1.88 times the fair load, which is how it begins.
+        // Four of 83 and four of 5.2: the best distribution has 1.88 times the fair load, which is the
+        // initial one.
         even(8, 8, 1.95),
         even(8, 16, 1.1),
         even(8, 64, 1.2),
@@ -252,14 +255,15 @@ fn few_sessions_come_to_rest() {
     }
 }
 
-/// Sessions in all places that they may have at first: `demands`, each drawn for a member.
+/// Returns sessions with these `demands`, each at a random member.
 fn at_random(members: usize, demands: &[f64], seed: u64) -> Vec<(f64, usize)> {
     let mut dice = Dice(seed);
     demands.iter().map(|demand| (*demand, (dice.bits() >> 32) as usize % members)).collect()
 }
 
-/// Figure 9 of *Designing an Adaptive CORBA Load Balancing Service Using TAO*: four that ask for 100 a second and four for 50, at four
-/// members, come to one of each at every member, from wherever they begin. That needs sessions that change places.
+/// Checks figure 9 of *Designing an Adaptive CORBA Load Balancing Service Using TAO*: four that ask for 100 a
+/// second and four for 50, at four members. They end with one of each at every member, from any beginning.
+/// That needs exchanges.
 #[test]
 fn sessions_change_places() {
     println!("seed | moves of a session: first 10 min, a minute of rest | greatest load to the fair one");
@@ -281,11 +285,11 @@ fn sessions_change_places() {
     }
 }
 
-/// Equal ones of which one is left over, which nobody gains by moving.
+/// Checks equal sessions with one left over, whose move would gain nothing.
 #[test]
 fn equal_sessions_do_not_change_places() {
     for (members, sessions) in [(2, 3), (4, 5), (4, 6), (4, 7), (3, 8), (8, 12)] {
-        // Of few requests their noise is half of what a session is.
+        // With few requests their noise is half of a session.
         let cases =
             [(60.0, Counts::Poisson, 0.0), (6.0, Counts::Poisson, 0.01), (60.0, Counts::Constant, 0.0)];
         for (demand, counts, most) in cases {
@@ -300,7 +304,8 @@ fn equal_sessions_do_not_change_places() {
     }
 }
 
-/// Where nobody knows which part of its member's load a session is, only of what is sent from here, eight with a member each go round for ever.
+/// Checks sessions whose part of their member's load is unknown, except of the requests from here: eight with
+/// a member each move for ever.
 #[test]
 fn they_do_not_where_their_part_of_the_load_is_not_known() {
     let sessions = in_turn(8, 8);

@@ -1,6 +1,6 @@
-//! A member's limit holds for all balancers of a fleet together, in virtual time: demand moves from one of them to another, reports take
-//! their time and some are lost, and at every moment the member has at most a tenth more than the limit; and hardly less while more is
-//! wanted.
+//! A member's limit holds for all balancers of a fleet together, in virtual time. Demand moves from one
+//! balancer to another, and reports are delayed or lost. At every moment the member has at most a tenth more
+//! than the limit, and hardly less while the demand is higher.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,12 @@ use plimsoll_brain::{Time, Vitals};
 #[expect(dead_code, reason = "other tests use the rest of it")]
 mod dice;
 
-/// Between two reports, as configured by default; and how long requests take in the mean, milliseconds.
+/// The default interval of reports, and the mean time of requests, milliseconds.
 const INTERVAL: u64 = 10;
 const TAKES: f64 = 100.0;
 
-/// Demand moves so often, milliseconds; and what comes is so many times what the limit lets through.
+/// The interval in which demand moves, milliseconds, and the demand as a multiple of the rate that the limit
+/// allows.
 const MOVES: u64 = 3_000;
 const TOO_MUCH: f64 = 1.5;
 
@@ -27,7 +28,7 @@ struct Balancer {
     seq: u32,
 }
 
-/// A report on its way: when it comes, from whom, to whom, its number.
+/// A report on its way: the time of arrival, the sender, the receiver, the number.
 type Letter = (u64, usize, usize, u32, Report);
 
 fn at(millis: u64) -> Time {
@@ -49,7 +50,8 @@ fn balancer(own: u64, limit: u32) -> Balancer {
     Balancer { fleet, vitals, waiting: 0, seq: 0 }
 }
 
-/// What was seen: most at once, the mean, and the most that parts came to; of the limit, after the first second.
+/// The results: the maximum at once, the mean, and the maximum sum of the parts; as parts of the limit, after
+/// the first second.
 #[derive(Debug)]
 struct Outcome {
     most: f64,
@@ -81,7 +83,7 @@ fn run(count: usize, limit: u32, lost: f64, seconds: u64, seed: u64) -> Outcome 
             *due > now
         });
         for place in 0..count {
-            // Each balancer has its own beat.
+            // Each balancer has its own phase.
             if (now + 3 * place as u64).is_multiple_of(INTERVAL) {
                 let waiting = all[place].waiting;
                 all[place].fleet.waits("web", waiting);

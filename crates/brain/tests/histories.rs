@@ -1,24 +1,24 @@
 //! Histories of random composition in virtual time, and the laws of admission as properties of each.
 //!
-//! A history is drawn from its seed: members, how long requests take, what clients do, what goes wrong
-//! (`composition`). It is played with `adaptive` and with `least_request`, both of which get the same
-//! requests (`world`), and then compared (`record`):
+//! A history is drawn from its seed: members, the work of requests, clients' behaviour, and troubles
+//! (`composition`). It is run with `adaptive` and with `least_request`, both of which get the same requests
+//! (`world`), and then compared (`record`):
 //!
 //! 1. At least as many requests are answered in time as by `least_request`, less 0.5 %. Without overload the
 //!    99th percentile is at most 1.1 times.
-//! 2. A request is refused only if it waited for most of the time that its client waits, or if all members together,
+//! 2. A request is rejected only if it waited for most of its client's patience, or if all members together,
 //!    working as one, were behind by a part of that.
 //! 4. That was so within the last two seconds.
 //! 5. No healthy member is ejected, however late the balancer's own event loop is.
 //! 6. A faulty member costs at most its own share for two seconds.
 //! 7. After an idle time requests are answered as by a fresh process.
 //!
-//! The differences of 1 and 7 have a standard error, from 40 parts of the time in which clients ask; only
-//! what exceeds it four times counts. A history that breaks a law is printed with its seed. `PLIMSOLL_SEED=7`
-//! plays it alone, `7..9` several, and fails if one does.
+//! The differences of 1 and 7 have a standard error, from 40 parts of the time in which clients are active;
+//! only a difference of more than four standard errors counts. A history that breaks a law is printed with
+//! its seed. `PLIMSOLL_SEED=7` runs it alone, `7..9` several, and fails if one does.
 //!
-//! The short form runs with the other tests, and holds the brain to the number of histories that break a law
-//! today ([`OPEN`]). The long form plays 10,000 and fails if one does: `cargo test --release -p
+//! The short form runs with the other tests, and compares the number of histories that break a law with the
+//! known one ([`OPEN`]). The long form runs 10,000 and fails if one does: `cargo test --release -p
 //! plimsoll-brain --test histories -- --ignored --nocapture`.
 
 #![expect(clippy::print_stdout, reason = "what broke, and the table of the long form")]
@@ -44,7 +44,7 @@ use parallel::each;
 use record::Breach;
 use world::play;
 
-/// Plays a history; returns what breaks a law.
+/// Runs a history; returns the breaches of laws.
 fn breaches(composition: &Composition) -> (usize, Vec<Breach>) {
     let ours = play(composition, "adaptive", None);
     let theirs = play(composition, "least_request", None);
@@ -61,7 +61,7 @@ fn breaches(composition: &Composition) -> (usize, Vec<Breach>) {
     (ours.rows.len(), breaches)
 }
 
-/// The seeds of a test, or those that were asked for: one, or `1..9`.
+/// Returns the seeds of a test, or the requested ones: one, or `1..9`.
 fn seeds(range: Range<u64>) -> Range<u64> {
     let Ok(asked) = std::env::var("PLIMSOLL_SEED") else { return range };
     let number = |text: &str| text.parse().expect("PLIMSOLL_SEED is a number, or two with .. between");
@@ -71,7 +71,7 @@ fn seeds(range: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Plays all of them and fails if more break a law than are `open`.
+/// Runs all of them and fails if more break a law than are `open`.
 fn hold(range: Range<u64>, open: &[(&str, usize)]) {
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     let histories = each(seeds(range), |seed| {
@@ -103,7 +103,7 @@ fn hold(range: Range<u64>, open: &[(&str, usize)]) {
     }
 }
 
-/// Histories of the short form that break a law, by the law: faults that are known and not mended yet (issue 38).
+/// The histories of the short form that break a law, by the law: known faults (issue 38).
 const OPEN: [(&str, usize); 2] = [("2, 4 refusals", 9), ("5 ejections", 2)];
 
 #[test]

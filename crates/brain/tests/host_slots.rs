@@ -1,10 +1,10 @@
-//! Two groups whose members are on the same hosts, in virtual time: members that each promise all of the host's
-//! processors, against members that promise what the host has left.
+//! Two groups whose members are on the same hosts, in virtual time: members that each promise all of the
+//! host's processors, against members that promise what the host has left.
 //!
 //! Ten hosts of 4 processors, which all requests at a host share; both groups have a member on each, and five
-//! balancers of their own. Requests of one group need 10 ms of a processor on average, those of the other 20 ms, so
-//! that both are half of the work. The load is steady, or comes in turns: for three seconds one group has three
-//! quarters of it, then the other. Everything follows from the seed.
+//! balancers of their own. Requests of one group need 10 ms of a processor on average, those of the other 20
+//! ms, so that both are half of the work. The load is steady, or comes in turns: for three seconds one group
+//! has three quarters of it, then the other. Everything follows from the seed.
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
@@ -25,29 +25,29 @@ use plimsoll_brain::{Time, Urgency};
 const HOSTS: usize = 10;
 const PROCESSORS: f64 = 4.0;
 const BALANCERS: usize = 5;
-/// Of a request of each group, seconds in the mean.
+/// The mean work of a request of each group, seconds.
 const WORK: [f64; 2] = [0.010, 0.020];
 const NETWORK: f64 = 0.000_25;
 const WARMUP: f64 = 10.0;
 const END: f64 = 25.0;
-/// For so long it is one group's turn to have most of the load.
+/// The time for which one group has most of the load.
 const TURN: f64 = 3.0;
-/// For one request.
+/// The tries of one request.
 const TRIES: u32 = 4;
 
-/// What a run is like.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    /// Share of what the hosts can do that is asked for.
+    /// The demand as a share of the hosts' capacity.
     load: f64,
-    /// Share of it that a group has whose turn it is: a half if there are no turns.
+    /// The share of it of the group whose turn it is: a half without turns.
     turns: f64,
-    /// Do members count what the host's others do?
+    /// Whether members count the work of the others on the host.
     together: bool,
     seed: u64,
 }
 
-/// A request's place in the meters.
+/// A request's job in the meters.
 enum Place {
     Apart(Job),
     Together(Jobs),
@@ -71,7 +71,7 @@ struct Request {
 /// A host: its requests run at once, at equal shares of the processors.
 struct Machine {
     jobs: usize,
-    /// Service that a request has got that has been there from the start, and up to when.
+    /// The service of a request that has been there from the start, and the time of that.
     attained: f64,
     at: f64,
     ends: BinaryHeap<Reverse<(u64, usize)>>,
@@ -90,19 +90,19 @@ enum Event {
     Tick,
 }
 
-/// What came of it, all after the warm-up.
+/// The results, all after the warm-up.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Of both groups, sorted, in multiples of their mean work.
+    /// The latencies of both groups, sorted, in multiples of their mean work.
     latencies: Vec<f64>,
     requests: u64,
     served: u64,
     shed: u64,
-    /// Mean of the requests at a host, and share of the time in which there were more than half as many again as it has
-    /// processors.
+    /// The mean of the requests at a host, and the share of the time with more than one and a half times as
+    /// many as it has processors.
     in_flight: f64,
     crowded: f64,
-    /// What the two members of a host believe to be able to work on together, mean over time, and what the host does.
+    /// The joint knee of the two members of a host by their own meters, mean over time, and the host's.
     believed: f64,
     knee: f64,
     samples: f64,
@@ -187,7 +187,7 @@ impl Run {
         }
     }
 
-    /// Every 10 ms: looks at the hosts, and lets the balancers look at their members every 100 ms.
+    /// Looks at the hosts every 10 ms, and lets the balancers look at their members every 100 ms.
     fn tick(&mut self, now: f64) {
         if ((now * 100.0).round() as u64).is_multiple_of(10) {
             self.policies.iter_mut().for_each(|policy| policy.tick(now, &self.fleet));
@@ -208,7 +208,7 @@ impl Run {
     }
 
     fn arrive(&mut self, group: usize, now: f64) {
-        // The first half of the warm-up at three quarters, so that something is learned before it matters.
+        // The first half of the warm-up is at three quarters, so that members learn before the measurement.
         let load = if now < WARMUP / 2.0 { 0.75 } else { self.setting.load };
         let its_turn = (now / TURN) as usize % 2 == group;
         let share = if its_turn { self.setting.turns } else { 1.0 - self.setting.turns };
@@ -235,7 +235,7 @@ impl Run {
         self.seek(self.requests.len() - 1, None, now);
     }
 
-    /// A request looks for a member, and waits for one if it may.
+    /// Looks for a member for a request, which waits for one if it may.
     fn seek(&mut self, index: usize, failed: Option<usize>, now: f64) {
         let request = &mut self.requests[index];
         let (group, who) = (request.group, request.who);
@@ -268,7 +268,7 @@ impl Run {
         }
     }
 
-    /// A request is on its way to a host, or refused.
+    /// Sends a request to a host, or rejects it.
     fn send(&mut self, index: usize, host: Option<usize>, now: f64) {
         let request = &mut self.requests[index];
         request.waits = false;
@@ -303,7 +303,7 @@ impl Run {
         self.schedule(host, now);
     }
 
-    /// Finds when the next request of a host ends.
+    /// Schedules the next end of a request at a host.
     fn schedule(&mut self, host: usize, now: f64) {
         let machine = &mut self.machines[host];
         machine.version += 1;
@@ -370,12 +370,12 @@ fn time(seconds: f64) -> Time {
     Time((seconds * 1e9) as u64)
 }
 
-/// Means over seeds of one load, with each member for itself and with all of a host together.
+/// The means over seeds at one load, with separate members and with a common meter for each host.
 #[derive(Debug, Default)]
 struct Row {
     p50: f64,
     p99: f64,
-    /// Share of the requests that was served.
+    /// The share of the requests that was served.
     served: f64,
     in_flight: f64,
     crowded: f64,
@@ -415,7 +415,7 @@ fn members_of_a_host_believe_in_more_than_it_has_and_the_host_does_not() {
         "each is as large as what its neighbour leaves it at times: {apart:?}"
     );
     assert!((together.knee / PROCESSORS - 1.0).abs() < 0.1, "{together:?}");
-    // Below what the hosts can do there is little to win, and nothing is lost.
+    // Below the hosts' capacity there is little to gain, and nothing is lost.
     assert!(together.p99 <= 1.05 * apart.p99, "{together:?} {apart:?}");
     assert!(together.served > 0.995, "{together:?}");
 }
@@ -425,7 +425,7 @@ fn in_overload_a_host_has_less_than_the_limits_of_its_members_add_up_to() {
     let [apart, together] = both(1.3, 0.75, 3);
     // Each group fills the host up to the limit of its own member.
     assert!(apart.in_flight > 3.0 * PROCESSORS, "{apart:?}");
-    // The knee and three times its square root is where a host refuses.
+    // A host rejects at the knee and three times its square root.
     assert!(together.in_flight <= PROCESSORS + 3.0 * PROCESSORS.sqrt(), "{together:?}");
     assert!(together.p99 <= 0.85 * apart.p99, "{together:?} {apart:?}");
     assert!(together.served * 1.3 >= 0.93, "of what the hosts can do: {together:?}");

@@ -1,11 +1,12 @@
-//! Groups that share hosts, in virtual time: the load of a host is one number, reported to every group that has a member
-//! there, and each group moves its own sessions. Do they together move what is too much once, or do they chase each
-//! other?
+//! Groups that share hosts, in virtual time. The load of a host is one number, reported to every group that
+//! has a member there, and each group moves its own sessions. Together they must move the surplus once, and
+//! not chase each other.
 //!
-//! 2000 sessions of unequal demand, half of each group. One group is on hosts 0 to 14, the other on 5 to 19; ten hosts
-//! have both. Each host reports the work it does for both, every 3 s, with the noise of counting. At 300 s two hosts
-//! lose 60 % of their speed, one of them shared. A session is moved with the part that its host's alert asks for, which
-//! is a part of the whole surplus, so what both groups move adds up to the surplus.
+//! 2000 sessions of unequal demand, half of each group. One group is on hosts 0 to 14, the other on 5 to 19;
+//! ten hosts have both. Each host reports the work it does for both, every 3 s, with the noise of counting.
+//! At 300 s two hosts lose 60 % of their speed, one of them shared. A session is moved with the part that its
+//! host's alert asks for. That is a part of the whole surplus, so the moves of both groups add up to the
+//! surplus.
 
 #[path = "fleet/dice.rs"]
 mod dice;
@@ -25,7 +26,7 @@ const PERIOD: f64 = 3.0;
 const TICK: f64 = PERIOD / HOSTS as f64;
 const STEP: f64 = 300.0;
 const END: f64 = 600.0;
-/// Requests a second for each unit of demand.
+/// The requests a second for each unit of demand.
 const REQUESTS: f64 = 100.0;
 
 /// A group, and the first of its hosts.
@@ -43,17 +44,18 @@ struct Session {
     moves: Moves,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Load of the fullest host over the mean, averaged over the last 100 s before the step and before the end.
+    /// The load of the fullest host over the mean, averaged over the last 100 s before the step and before
+    /// the end.
     worst: [f64; 2],
-    /// Moves of a session in all, and of one in a minute at rest.
+    /// The moves of a session in all, and of one in a minute at rest.
     moves: f64,
     rest: f64,
 }
 
-/// Is a host's load told to the groups as one, or each group only what it brings?
+/// The reported load: that of the whole host, or only the group's own.
 #[derive(Clone, Copy, PartialEq)]
 enum Told {
     Host,
@@ -134,7 +136,7 @@ impl Group {
         while self.analyzer.poll_event().is_some() {}
     }
 
-    /// Asks a session under alert, if it has a request within this tick; does it move?
+    /// Asks a session under alert, if it has a request within this tick; returns whether it moves.
     fn ask(&self, session: &mut Session, now: Time, dice: &mut Dice, demands: &mut [f64; HOSTS]) -> bool {
         let member = &self.plan.members()[session.host - self.first];
         if member.shed.share <= 0.0 || unit(dice) > session.demand * REQUESTS * TICK {
@@ -189,7 +191,7 @@ fn unit(dice: &mut Dice) -> f64 {
     ((dice.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
 }
 
-/// Box and Muller's.
+/// Returns a normal number, by Box and Muller.
 fn normal(dice: &mut Dice) -> f64 {
     (-2.0 * unit(dice).ln()).sqrt() * (std::f64::consts::TAU * unit(dice)).cos()
 }
@@ -199,10 +201,10 @@ fn groups_that_share_hosts_do_not_chase_each_other() {
     for seed in 1..=5 {
         let one = run(Told::Host, seed);
         let other = run(Told::Own, seed);
-        // Even, though neither group knows what the other does; and at rest nobody moves.
+        // Even, though neither group knows the other; and at rest no session moves.
         assert!(one.worst.iter().all(|worst| *worst < 1.15), "{one:?}");
         assert!(one.moves < 0.3 && one.rest < 0.01, "{one:?}");
-        // Groups that only know of themselves leave hosts with both much fuller than those with one.
+        // Groups that only know of themselves leave shared hosts much fuller than others.
         assert!(other.worst.iter().all(|worst| *worst > 1.3), "{other:?}");
     }
 }

@@ -1,10 +1,11 @@
-//! Sessions bound on demand that ask for nothing for seconds or minutes and then all at once, in virtual
-//! time: are the first busy seconds as good as those of a fresh process, and is the group at rest afterwards?
+//! Sessions bound on demand that are idle for seconds or minutes and then all become busy at once, in virtual
+//! time. The first busy seconds must be as good as those of a fresh process, and the group at rest
+//! afterwards.
 //!
-//! In each run sessions ask for half a minute, so that everything is learned that can be. Then nobody asks
-//! for anything, while members go on reporting. Then other sessions, which were opened meanwhile, begin to
-//! ask: all bound to one member, or in turn, or at random. From that moment on the group is to be even within
-//! ten seconds, by at most three moves of each session, and to stay so without a move for a minute.
+//! In each run sessions are busy for half a minute, so that all that can be learnt is. Then all are idle,
+//! while members go on reporting. Then other sessions, which were opened meanwhile, become busy: all bound to
+//! one member, or in turn, or at random. From that moment on the group is to be even within ten seconds, by
+//! at most three moves of each session, and to stay so without a move for a minute.
 //!
 //! The metric is requests in the last second.
 
@@ -27,21 +28,21 @@ use plimsoll_brain::{
     session_moves, sized_session_moves, strategy,
 };
 
-/// Seconds between two moments that are looked at.
+/// The seconds of a tick.
 const TICK: f64 = 0.025;
 
-/// Ticks of a second, and those between two looks at the balancer's counters.
+/// The ticks of a second, and those between two looks at the balancer's counters.
 const SECOND: usize = 40;
 const LOOK: u64 = 10;
 
-/// Seconds of traffic before the idle time.
+/// The seconds of traffic before the idle time.
 const BEFORE: f64 = 30.0;
 
-/// Seconds within which a group is to be even, and those after it in which it is to stay so.
+/// The seconds within which a group is to be even, and those after it in which it is to stay so.
 const SETTLES: f64 = 10.0;
 const RESTS: f64 = 60.0;
 
-/// Of one request in so many the holder of a session tells how large that is.
+/// The requests of which one reports the size of its session.
 const TELLS: u64 = 16;
 
 /// The source of load reports.
@@ -53,7 +54,8 @@ enum LoadSource {
     SideCars,
     /// The balancer looks at its counters four times a second, and reports for all members once a second.
     Passive,
-    /// The same, and it reports again for a member whenever that pushes something else, ten times a second.
+    /// The balancer's counters, and further reports for a member that pushes another metric, ten times a
+    /// second.
     Mixed,
 }
 
@@ -62,10 +64,10 @@ enum LoadSource {
 enum SessionOwner {
     /// A balancer that knows the sizes of sessions.
     Balancer,
-    /// A balancer that does not, so that it draws who goes.
+    /// A balancer without the sizes, which draws the sessions to move.
     BlindBalancer,
-    /// The member's side-car, which learns of a decision with the answer to its next report, and draws who
-    /// goes.
+    /// The member's side-car, which learns of a decision with the answer to its next report, and draws the
+    /// sessions to move.
     SideCar,
 }
 
@@ -86,11 +88,11 @@ struct Case {
     bound: FirstBinding,
     members: usize,
     sessions: usize,
-    /// Requests a second of every other session, and of those between.
+    /// The requests a second of every other session, and of those between.
     demands: [f64; 2],
-    /// Do requests come by chance, or evenly?
+    /// Whether requests are random, or else evenly spaced.
     by_chance: bool,
-    /// Seconds.
+    /// The idle seconds.
     idle: f64,
 }
 
@@ -105,30 +107,31 @@ const USUAL: Case = Case {
     idle: 120.0,
 };
 
-/// What came of one run, from when sessions are busy again.
+/// The result of one run, from the return of the traffic.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
-    /// The greatest load after [`SETTLES`], to the fair one or to the best there is, whichever is greater.
+    /// The greatest load after [`SETTLES`], over the fair one or over the best possible one, whichever is
+    /// greater.
     ratio: f64,
-    /// The second of those after which it was never again above [`EVEN`].
+    /// The second from which it was never again above [`EVEN`].
     settled: f64,
-    /// Part of the minute after in which it was.
+    /// The part of the minute after in which it was above it.
     off: f64,
     /// The most moves of one session in all.
     most: u32,
-    /// Mean moves of a session until [`SETTLES`].
+    /// The mean moves of a session until [`SETTLES`].
     mean: f64,
     /// All moves of the minute after.
     rest: u32,
 }
 
-/// Greatest load to the fair one of a group that is even, in a group that can be.
+/// The greatest load over the fair one of an even group, if it can be even.
 const EVEN: f64 = 1.25;
 
-/// One that is bound.
+/// A bound session.
 struct Session {
     demand: f64,
-    /// Of a request, where they come evenly.
+    /// The part of a request that is due, if they are evenly spaced.
     owed: f64,
     member: usize,
     moves: Moves,
@@ -138,7 +141,7 @@ struct Session {
     part: Part,
 }
 
-/// How many of its member's requests are a session's: as `crates/proxy/src/bond/part.rs` has it.
+/// A session's part of its member's requests, as `crates/proxy/src/bond/part.rs` computes it.
 #[derive(Clone, Copy, Default)]
 struct Part {
     asked: f64,
@@ -156,7 +159,7 @@ impl Part {
         self.asked += 1.0;
     }
 
-    /// Its part of the member's requests, and requests a second.
+    /// Returns its part of the member's requests, and its requests a second.
     fn is(&self, now: f64) -> Option<(f64, f64)> {
         let long = now - self.since;
         (self.all >= 20.0 && long >= 0.5).then(|| ((self.asked / self.all).min(1.0), self.asked / long))
@@ -166,13 +169,13 @@ impl Part {
 /// One member's metric, and its side-car.
 #[derive(Default)]
 struct Meter {
-    /// Requests of each tick of the last second.
+    /// The requests of each tick of the last second.
     counts: VecDeque<f64>,
-    /// Their sum when the balancer looked last.
+    /// Their sum at the balancer's last look.
     looked: f64,
-    /// Second of its next report.
+    /// The second of its next report.
     due: f64,
-    /// The last decision that its side-car was told, and how many those were.
+    /// The last decision that its side-car received, and the number of decisions.
     told: Shed,
     number: u32,
 }
@@ -210,7 +213,7 @@ impl World {
         Time(0) + Duration::from_secs_f64(self.seconds())
     }
 
-    /// Sessions that are opened now, in place of all there were.
+    /// Opens sessions in place of all earlier ones.
     fn open(&mut self, bound: FirstBinding) {
         let Case { members, sessions, demands, .. } = self.case;
         let since = self.seconds();
@@ -234,7 +237,7 @@ impl World {
         self.sessions.iter().for_each(|session| _ = vitals(session.member).begin());
     }
 
-    /// A tick in which sessions ask for what they do, or for nothing.
+    /// Runs a tick in which sessions are busy or idle.
     fn pass(&mut self, busy: bool) {
         self.tick += 1;
         let members = self.case.members;
@@ -289,7 +292,7 @@ impl World {
         let (seconds, now, source) = (self.seconds(), self.now(), self.case.source);
         for place in 0..self.meters.len() {
             let meter = &mut self.meters[place];
-            // Of the member's own, and of all members at once.
+            // The member's own report, and the common one of all members.
             let own = seconds >= meter.due;
             if own {
                 meter.due += match source {
@@ -316,7 +319,7 @@ impl World {
         }
     }
 
-    /// A request of a session's, which may move it.
+    /// Sends a request of a session, which may move it.
     fn ask(&mut self, index: usize) {
         let (now, seconds) = (self.now(), self.seconds());
         let session = &mut self.sessions[index];
@@ -336,19 +339,19 @@ impl World {
         let Some(target) = target.filter(|target| *target != own) else { return };
         self.plan.members()[own].vitals.end();
         self.plan.members()[target].vitals.begin();
-        // It has heard what was said there before it came.
+        // It does not respond to earlier decisions of its new member.
         session.asked = self.meters[target].number;
         (session.member, session.part) = (target, Part { since: seconds, ..Part::default() });
         session.moved += 1;
     }
 
-    /// The greatest load to the fair one, or to the best there is if that is more.
+    /// Returns the greatest load over the fair one, or over the best possible one if that is more.
     fn ratio(&self) -> f64 {
         let members = self.case.members;
         let mut loads = vec![0.0; members];
         self.sessions.iter().for_each(|session| loads[session.member] += session.demand);
         let fair = loads.iter().sum::<f64>() / members as f64;
-        // The largest first, each to who has least.
+        // The largest first, each to the least loaded member.
         let mut demands: Vec<f64> = self.sessions.iter().map(|session| session.demand).collect();
         demands.sort_by(|one, other| other.total_cmp(one));
         let mut best = vec![0.0; members];
@@ -361,7 +364,7 @@ impl World {
     }
 }
 
-/// As a balancer of http asks a session with a request.
+/// Returns the new member of a session that an HTTP balancer asks with a request.
 fn moves(
     plan: &Plan,
     ids: &[MemberId],
@@ -406,7 +409,7 @@ fn moves(
     Some(target)
 }
 
-/// Where the strategy sends a session.
+/// Returns the strategy's choice for a session.
 fn chosen(plan: &Plan, dice: &mut Dice, now: Time) -> Option<usize> {
     let ask = Ask { chance: dice.bits(), now, ..Ask::default() };
     match plan.choose(&mut Hand::default(), &ask, &[]) {
@@ -415,12 +418,12 @@ fn chosen(plan: &Plan, dice: &mut Dice, now: Time) -> Option<usize> {
     }
 }
 
-/// 0 to 1.
+/// Returns a number from 0 to 1.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// How many come where so few do in the mean.
+/// Returns a Poisson count with this small mean.
 fn poisson(mean: f64, dice: &mut Dice) -> f64 {
     let (mut count, mut left) = (0.0, mean);
     loop {
@@ -439,7 +442,7 @@ fn run(case: Case, seed: u64) -> Outcome {
         world.open(FirstBinding::InTurn);
         (0..ticks(BEFORE)).for_each(|_| world.pass(true));
         (0..ticks(case.idle)).for_each(|_| world.pass(false));
-        // At no moment that is the same for all.
+        // At a random moment for each.
         let late = unit(world.dice.bits());
         (0..ticks(late)).for_each(|_| world.pass(false));
     }
@@ -468,18 +471,18 @@ fn run(case: Case, seed: u64) -> Outcome {
 /// The mean of several runs of several cases.
 #[derive(Clone, Copy, Debug)]
 struct Mean {
-    /// Part of the runs that are not even after [`SETTLES`].
+    /// The part of the runs that are not even after [`SETTLES`].
     uneven: f64,
     settled: f64,
     off: f64,
     moves: f64,
     /// The most moves of one session in any run.
     most: u32,
-    /// Moves of all sessions in the minute after.
+    /// The moves of all sessions in the minute after.
     rest: f64,
 }
 
-/// Plays all cases with these seeds, and prints a line about them.
+/// Runs all cases with these seeds, and prints a line about them.
 fn play(name: &str, cases: &[Case], seeds: u64) -> Mean {
     let runs = cases.iter().flat_map(|case| (1..=seeds).map(move |seed| (*case, seed)));
     let all: Vec<Outcome> = each(runs, |(case, seed)| run(case, seed));
@@ -502,8 +505,7 @@ fn play(name: &str, cases: &[Case], seeds: u64) -> Mean {
     mean
 }
 
-/// Equal sessions, all with one member at first: after different times of idleness, and groups of different
-/// sizes.
+/// Returns cases of equal sessions, all with one member at first, with different idle times and group sizes.
 fn at_one_member(base: Case) -> Vec<Case> {
     let idle = [0.0, 5.0, 120.0, 300.0].map(|idle| Case { idle, ..base });
     let sizes =
@@ -511,13 +513,13 @@ fn at_one_member(base: Case) -> Vec<Case> {
     [&idle[..], &sizes].concat()
 }
 
-/// Sessions that are even from the beginning.
+/// Returns cases of sessions that are even from the beginning.
 fn in_turn(base: Case) -> Vec<Case> {
     let sizes = [(4, 12), (2, 10), (3, 10), (8, 24)];
     sizes.map(|(members, sessions)| Case { members, sessions, bound: FirstBinding::InTurn, ..base }).into()
 }
 
-/// Sessions of two sizes, which have to change places to be even.
+/// Returns cases of sessions of two sizes, which must be exchanged to be even.
 fn two_sizes(base: Case) -> Vec<Case> {
     let bound = [FirstBinding::OneMember, FirstBinding::Random];
     bound.map(|bound| Case { demands: [40.0, 20.0], sessions: 8, bound, ..base }).into()
@@ -535,7 +537,7 @@ fn heading() {
     );
 }
 
-/// Asserts that sessions come to rest, and soon where their sizes are known.
+/// Asserts that sessions come to rest, and soon if their sizes are known.
 fn come_to_rest(seeds: u64) {
     heading();
     for (source, by_chance) in SOURCES.into_iter().flat_map(|source| [(source, true), (source, false)]) {
@@ -545,7 +547,7 @@ fn come_to_rest(seeds: u64) {
         assert!(one.moves <= 0.75 && one.settled <= 4.5 && one.most <= 3, "{base:?}: {one:?}");
         assert!(even.moves <= 0.02 && even.uneven == 0.0, "{base:?}: {even:?}");
         if by_chance {
-            // Noise that looks like one session more, now and then.
+            // Noise looks like one more session now and then.
             assert!(one.uneven <= 0.15 && one.rest <= 0.3, "{base:?}: {one:?}");
             assert!(even.rest <= 0.2, "{base:?}: {even:?}");
         } else {
@@ -553,7 +555,7 @@ fn come_to_rest(seeds: u64) {
             assert!(even.rest == 0.0, "{base:?}: {even:?}");
         }
     }
-    // Few sessions that are drawn scatter, and those that are left over go round.
+    // Few drawn sessions scatter, and surplus ones keep moving.
     for owner in [SessionOwner::BlindBalancer, SessionOwner::SideCar] {
         for source in SOURCES {
             let base = Case { source, owner, ..USUAL };
@@ -576,7 +578,7 @@ fn long() {
     come_to_rest(20);
     heading();
     for source in SOURCES {
-        // To be even two have to change places, which takes more than ten seconds in half of the runs.
+        // Two must be exchanged for an even group, which takes more than ten seconds in half of the runs.
         let base = Case { source, ..USUAL };
         let two = play("two sizes", &two_sizes(base), 20);
         assert!(two.moves <= 0.8 && two.rest <= 1.5 && two.off <= 0.7, "{base:?}: {two:?}");

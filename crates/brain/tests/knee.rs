@@ -1,7 +1,7 @@
-//! What a member's meter learns of how many requests fit, for servers of several kinds in virtual time: processors
-//! shared by all requests, a thread pool with a queue, a lock, a batch; with constant, exponential and lognormal
-//! work; from half of what they can do to twice of it, and with clients that wait for their answers. Each begins
-//! with a meter that knows nothing, at that load.
+//! The knee learnt by a member's meter, for servers of several kinds in virtual time: shared processors, a
+//! thread pool with a queue, a lock, a batch. Work is constant, exponential or lognormal. Loads are from half
+//! of the capacity to twice of it, and closed with clients that wait for their answers. Each run begins with
+//! an empty meter at that load.
 
 #![expect(clippy::print_stdout, reason = "the table")]
 
@@ -13,7 +13,7 @@ const LOADS: [f64; 5] = [0.5, 0.9, 1.05, 1.3, 2.0];
 
 const WORKS: [Work; 3] = [Work::Constant, Work::Exponential, Work::Lognormal];
 
-/// Runs a member at all loads. `bounds` are of the mean of what it learned, as multiples of its processors; half a
+/// Runs a member at all loads. `bounds` are those of the mean knee, as multiples of its processors; half a
 /// request more or less is no error.
 #[track_caller]
 fn check(member: &Member, bounds: (f64, f64), goodput: f64) {
@@ -26,7 +26,7 @@ fn check(member: &Member, bounds: (f64, f64), goodput: f64) {
         print!("  {:4.1} ({:.2})", learned.knee, learned.goodput);
         let (least, most) = (bounds.0 * cores - 0.5, bounds.1 * cores + 0.5);
         assert!((least..=most).contains(&learned.knee), "{member:?} {arrivals:?}: {:.1}", learned.knee);
-        // Below, a member alone refuses some whatever it believes: there is no other that has room.
+        // Below, a single member rejects some requests at any knee: there is no other with room.
         let over = matches!(arrivals, Arrivals::Open(load) if load >= 1.3);
         assert!(
             !over || learned.goodput >= goodput,
@@ -46,7 +46,7 @@ fn shared_processors() {
     }
 }
 
-/// Down to half of the threads and one, never above twice as many.
+/// Checks the range from half of the threads and one to twice as many.
 #[test]
 fn threads_and_a_queue() {
     for work in WORKS {
@@ -65,7 +65,7 @@ fn a_lock() {
     }
 }
 
-/// A batch is full as long as another one waits: twice its size fits.
+/// Checks batches: one is full as long as another waits, so twice its size fits.
 #[test]
 fn batches() {
     for cores in [6, 16] {

@@ -1,4 +1,4 @@
-//! What every strategy promises, checked over the whole list: a new one has nothing to add here.
+//! The laws of every strategy, checked over the whole list: a new one needs no addition here.
 
 mod fleet;
 
@@ -43,8 +43,8 @@ fn the_list_is_sound() {
     }
 }
 
-/// Each member's share of the requests becomes its share of the weights, whether requests end at once, never,
-/// or after some others.
+/// Checks that each member's share of the requests approaches its share of the weights, whether requests end
+/// at once, never, or after some others.
 #[test]
 fn shares_converge_to_capacities() {
     const REQUESTS: usize = 40_000;
@@ -77,7 +77,7 @@ fn shares_converge_to_capacities() {
                 let sum: f64 = weights.iter().sum();
                 for (count, weight) in counts.iter().zip(weights) {
                     let share = weight / sum;
-                    // Five deviations of independent draws, the worst that any strategy is; and where few are in
+                    // Five deviations of independent draws, the worst of any strategy; and with few in
                     // flight, a member of a small share has one or none.
                     let noise = 5.0 * (share * (1.0 - share) / REQUESTS as f64).sqrt();
                     let grain = if held == 50 { 0.02 } else { 0.0 };
@@ -93,7 +93,7 @@ fn shares_converge_to_capacities() {
     }
 }
 
-/// The same for a group as large as they come.
+/// Checks the same for a group of the maximum size.
 #[test]
 fn shares_converge_in_large_groups() {
     let weights: Vec<f64> = (0..10_000).map(|index| f64::from(1 + index % 4)).collect();
@@ -118,7 +118,7 @@ fn round_robin_goes_round() {
     assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
 }
 
-/// No neighbour of a busy member gets that member's turns on top of its own.
+/// Checks that no neighbour of a busy member gets that member's turns on top of its own.
 #[test]
 fn idle_members_share_the_turns_of_a_busy_one() {
     for weights in [&[1.0; 5][..], &[1.0; 30], &[2.0, 1.0, 1.0, 1.0, 2.0]] {
@@ -153,7 +153,8 @@ fn first_available_fills_one_after_the_other() {
     assert_eq!(plan.choose(&mut Hand::default(), &Ask::default(), &[0, 1, 2].map(MemberId)), Choice::Nobody);
 }
 
-/// One hot key fills its member up to the bound and then the others, the same ones in the same order.
+/// Checks that one hot key fills its member up to the bound and then the others, the same ones in the same
+/// order.
 #[test]
 fn a_hot_key_is_bounded() {
     for (factor, weights) in
@@ -177,8 +178,8 @@ fn a_hot_key_is_bounded() {
     }
 }
 
-/// `maglev` and `lottery` with a key: the same member for the same key, whatever chance says, and the same second one
-/// when that is gone.
+/// Checks `maglev` and `lottery` with a key: the same member for the same key, whatever the random bits, and
+/// the same second one when that is gone.
 #[test]
 fn a_key_has_one_member() {
     for (name, count) in [("maglev", 2), ("maglev", 40), ("lottery", 2), ("lottery", 40)] {
@@ -195,7 +196,8 @@ fn a_key_has_one_member() {
     }
 }
 
-/// Nothing is kept for strategies that read nothing; failures are no speed for the one that does.
+/// Checks that nothing is recorded for strategies that read nothing, and that failures do not count as fast
+/// for one that reads latency.
 #[test]
 fn observations_reach_those_who_read_them() {
     let second = Duration::from_secs(1);
@@ -210,7 +212,7 @@ fn observations_reach_those_who_read_them() {
     }
 }
 
-/// A plan over members that have said how many requests they can work on, and the hand that heard it.
+/// Returns a plan over members that have reported their knees, and the hand that recorded them.
 fn spoken(strategy: &'static Strategy, admission: bool, knees: &[f32]) -> (Plan, Hand) {
     let plan = plan(strategy, members(&vec![1.0; knees.len()])).admitting(admission);
     let mut hand = Hand::default();
@@ -221,8 +223,8 @@ fn spoken(strategy: &'static Strategy, admission: bool, knees: &[f32]) -> (Plan,
     (plan, hand)
 }
 
-/// Where admission is on each member gets as many requests as its knee and twice the square root of that, and what comes then is
-/// told that it is too much; where it is off, nothing is.
+/// Checks that with admission each member gets as many requests as its knee and twice its square root, and
+/// further ones are shed; without admission none is.
 #[test]
 fn no_member_gets_more_than_it_can_work_on() {
     let (knees, limits) = ([1.0, 2.0, 4.0, 4.0, 9.0], [3, 5, 8, 8, 15]);
@@ -243,7 +245,7 @@ fn no_member_gets_more_than_it_can_work_on() {
         let said = plan.refuses(&plan.members()[2], Time(1)).expect("it is at its limit");
         assert_eq!(said, "has 8 requests, its concurrency limit by its load reports");
         assert!(plan.explain(&plan.members()[2], Time(1)).contains(&("limit", 8.0)), "{}", strategy.name);
-        // An answer makes room by what it says.
+        // A load report with an answer makes room.
         plan.members()[3].vitals.end();
         let reading = Reading { in_flight: 7, knee: 4.0, work: 0.01, sojourn: 0.01, ..Reading::default() };
         plan.hear(&mut hand, 3, &reading, Time(1));
@@ -261,7 +263,8 @@ fn no_member_gets_more_than_it_can_work_on() {
     }
 }
 
-/// Those that go by turns and ranks give a member in slow start its part of them, and nobody a part more than the others.
+/// Checks that strategies by turns and ranks give a member in slow start its part of them, and no other
+/// member more than the rest.
 #[test]
 fn a_member_in_slow_start_has_a_part_of_its_turns() {
     let parts = |name: &str, slow: &[usize]| {
@@ -316,7 +319,7 @@ fn any_count() -> impl Strategy_<Value = u32> {
     prop_oneof![3 => 0_u32..4, 1 => any::<u32>(), 1 => Just(u32::MAX)]
 }
 
-/// Any plan at all: strategy, knobs, 1 to 200 members in any condition.
+/// Returns any plan: strategy, knobs, 1 to 200 members in any condition.
 fn any_plan() -> impl Strategy_<Value = Plan> {
     let any_member =
         (any_weight(), any_count(), prop_oneof![2 => Just(u32::MAX), 1 => any_count()], any::<u64>());
@@ -356,13 +359,13 @@ fn any_ask() -> impl Strategy_<Value = Ask> {
     })
 }
 
-// Two things are called so.
+// The name has two meanings.
 use proptest::strategy::Strategy as Strategy_;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-    /// Whatever the plan, the choice is one that may be had, and the same when asked again.
+    /// Checks that a choice is allowed, and the same when repeated, for any plan.
     #[test]
     fn a_choice_is_sound(plan in any_plan(), asks in prop::collection::vec(any_ask(), 8), share in 0_u32..=4) {
         let member = |index: usize| &plan.members()[index];
@@ -374,7 +377,7 @@ proptest! {
             let mut hand = Hand::default();
             let choice = plan.choose(&mut hand.clone(), ask, &tried);
             prop_assert_eq!(choice, plan.choose(&mut hand, ask, &tried));
-            // Only a threshold, or members that are all full, keep a strategy from choosing anyone.
+            // Only a threshold, or members that are all full, keep a strategy from a choice.
             let reject = plan.knobs().named(plan.strategy(), "reject").is_some_and(|reject| reject > 0.0);
             let first = (plan.strategy().choose)(&plan, &mut hand, ask);
             prop_assert!(first < plan.members().len() || reject || plan.members().iter().all(Member::full));
@@ -395,7 +398,7 @@ proptest! {
         }
     }
 
-    /// `least_connections` is exact.
+    /// Checks that `least_connections` is exact.
     #[test]
     fn the_least_loaded_is_the_least_loaded(
         specs in prop::collection::vec((1_u32..100, any_count()), 1..=50), ask in any_ask(), tried in 0_u32..50,
@@ -413,7 +416,7 @@ proptest! {
         }
     }
 
-    /// One round of `weighted_round_robin` is exact.
+    /// Checks that one round of `weighted_round_robin` is exact.
     #[test]
     fn a_round_gives_each_its_share(weights in prop::collection::vec(1_u32..20, 1..40), start in any::<u32>()) {
         let plan = plan(named("weighted_round_robin"), members(&weights.iter().map(|weight| f64::from(*weight) * 0.7).collect::<Vec<_>>()));
@@ -429,8 +432,8 @@ proptest! {
         }
     }
 
-    /// `rendezvous`: who loses a member loses only that member's keys, who gains one loses only to the new one, and
-    /// a key's second choice is the one it gets when the first is gone.
+    /// Checks `rendezvous`: the loss of a member moves only its own keys, and a new member takes keys only
+    /// for itself. A key's second choice is the one it gets when the first is gone.
     #[test]
     fn only_the_keys_move_that_must(
         weights in prop::collection::vec(any_weight(), 2..40), gone in any::<prop::sample::Index>(), seed in any::<u64>(),
@@ -453,7 +456,7 @@ proptest! {
         }
     }
 
-    /// `rendezvous`: a member whose weight grows (slow start) takes keys and gives none.
+    /// Checks `rendezvous`: a member whose weight grows (slow start) takes keys and gives none.
     #[test]
     fn a_growing_member_only_takes(
         weights in prop::collection::vec(0.1_f64..10.0, 2..40), which in any::<prop::sample::Index>(), seed in any::<u64>(),

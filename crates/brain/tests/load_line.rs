@@ -1,5 +1,5 @@
-//! The load line against simulated members whose capacity is known: shared processors and thread pools, alike and not, with
-//! agents and without, through strategies that go by load and that do not.
+//! The load line against simulated members of known capacity: shared processors and thread pools, alike and
+//! unequal, with and without agents, by strategies that use load and that do not.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -15,7 +15,7 @@ mod world;
 
 use world::{Kind, Server, World};
 
-/// What it says after so many seconds at a load, as a share of the true capacity.
+/// Returns its result after some seconds at a load, as a share of the true capacity.
 fn at(world: &mut World, share: f64, seconds: f64) -> plimsoll_brain::status::LoadLine {
     let rate = share * world.capacity();
     world.run(rate, seconds);
@@ -93,12 +93,12 @@ fn predictions_are_held_against_what_comes() {
     let after = at(&mut world, 0.9, 90.0);
     assert!(after.predictions_checked >= 2 && after.error.unwrap() < 0.1, "{after:?}");
     assert_eq!(after.verdict, "good");
-    // What it said of 80 % of the capacity, when it was at 40 %.
+    // The predictions for 80 % of the capacity, made at 40 %.
     let measured = World::measured(alike(Kind::Shared, 3), true, 0.8 * truth, 300.0);
     let predicted = before.predicted.iter().find(|one| one.load == 0.8).unwrap();
     within(predicted.p50, measured.0, 0.25, "median");
     within(predicted.p99, measured.1, 0.35, "99th percentile");
-    // Over the line requests pile up, and what is served is the capacity.
+    // Above the line requests pile up, and the served rate is the capacity.
     world.run(1.3 * truth, 60.0);
     let over = world.estimator.status().unwrap();
     within(over.capacity, truth, 0.05, "saturated");
@@ -108,7 +108,7 @@ fn predictions_are_held_against_what_comes() {
 #[test]
 fn a_bad_fit_is_found_out() {
     let mut world = World::new(alike(Kind::Shared, 2), true, true, 5);
-    // Agents that see half of what is busy, as one that reads another group's limits would.
+    // Agents that see half of the utilization, as one with another group's limits would.
     world.agents_see = 0.5;
     let truth = world.capacity();
     let before = at(&mut world, 0.35, 90.0);
@@ -141,13 +141,13 @@ fn what_if() {
 fn where_the_strategy_is_blind_the_slowest_member_is_the_line() {
     let servers = vec![Server::new(Kind::Shared, 2.0, 0.02), Server::new(Kind::Shared, 4.0, 0.02)];
     let mut world = World::new(servers, true, false, 13);
-    // Half of the requests each: 200 a second is what the small one can do twice.
+    // Half of the requests each: 200 a second is twice the capacity of the small one.
     world.run(80.0, 90.0);
     let line = world.estimator.status().unwrap();
     within(line.capacity, 200.0, 0.12, "turns");
 }
 
-/// The least and the most that it says, look by look, at a third of the capacity.
+/// Returns the least and the greatest result, look by look, at a third of the capacity.
 fn spread(world: &mut World, seconds: u32) -> (f64, f64) {
     let rate = world.capacity() / 3.0;
     world.run(rate, 60.0);
@@ -160,12 +160,12 @@ fn spread(world: &mut World, seconds: u32) -> (f64, f64) {
     (least, most)
 }
 
-/// Four members with one core, four with three.
+/// Returns four members with one core, and four with three.
 fn one_and_three() -> Vec<Server> {
     (0..8).map(|place| Server::new(Kind::Shared, if place % 2 == 0 { 1.0 } else { 3.0 }, 0.02)).collect()
 }
 
-/// Chance gives one member or another more than its share for some seconds; that is not what the group can carry.
+/// Checks that a member's random excess over its share for some seconds does not change the group's capacity.
 #[test]
 fn where_members_are_drawn_the_line_is_that_of_their_shares() {
     for servers in [alike(Kind::Shared, 8), one_and_three()] {
@@ -175,12 +175,12 @@ fn where_members_are_drawn_the_line_is_that_of_their_shares() {
         let (least, most) = spread(&mut world, 60);
         assert!(least > 0.9 * truth && most < 1.1 * truth, "{least:.0} to {most:.0}, not {truth:.0}");
     }
-    // In turns half of the members have three times what they should.
+    // With turns half of the members have three times their fair share.
     let (least, most) = spread(&mut World::new(one_and_three(), true, false, 29), 60);
     assert!(least > 0.9 * 400.0 && most < 1.1 * 400.0, "{least:.0} to {most:.0}, not 400");
 }
 
-/// Sessions cost the balancer processor time, and no requests are counted for that.
+/// Checks that the balancer's processor time for sessions, which are no requests, is no cost of requests.
 #[test]
 fn what_else_the_balancer_carries_is_no_cost_of_requests() {
     let mut world = World::new(alike(Kind::Shared, 4), true, true, 17);
@@ -197,7 +197,7 @@ fn what_else_the_balancer_carries_is_no_cost_of_requests() {
     assert!(never_alone.why.contains("is unknown: it carries tcp or udp"), "{}", never_alone.why);
 }
 
-/// What is predicted is as old as its last window, and says so.
+/// Checks that predictions have the age of their last window.
 #[test]
 fn predictions_have_an_age() {
     let mut world = World::new(alike(Kind::Shared, 2), true, true, 31);
@@ -231,12 +231,12 @@ fn who_loses_its_only_member_has_nothing_left() {
     );
 }
 
-/// Agents tell, and there is no number nevertheless: then it is not said that none tells.
+/// Checks the reason if agents report and there is no number nevertheless.
 #[test]
 fn why_nothing_is_known_is_true_where_agents_tell() {
     for (agents, said) in [(false, "no agent tells"), (true, "agents tell")] {
         let mut world = World::new(alike(Kind::Shared, 2), agents, true, 41);
-        // What they see is next to nothing: requests take their time elsewhere.
+        // They see almost nothing: requests take their time elsewhere.
         world.agents_see = 0.05;
         let line = at(&mut world, 0.25, 60.0);
         assert_eq!(line.verdict, "unknown", "{line:?}");
@@ -272,7 +272,7 @@ fn sessions_have_no_load_line() {
     );
 }
 
-/// Errors are quick, and no requests that were served.
+/// Checks that failures, which are fast, do not count as served requests.
 #[test]
 fn what_fails_says_nothing_of_what_can_be_done() {
     use plimsoll_brain::load_line::{Beside, Cpu, Estimator, MemberSeen, Own, Seen};

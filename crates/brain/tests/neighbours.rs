@@ -1,4 +1,5 @@
-//! Groups on the same hosts: they chase each other where each goes by all that is told of a host, and do not where it is told apart.
+//! Groups on the same hosts: they chase each other if each uses the whole load of a host, and do not if the
+//! load is divided.
 
 #[expect(dead_code, reason = "other tests draw more")]
 mod dice;
@@ -9,9 +10,10 @@ use dice::Dice;
 use plimsoll_brain::neighbours::{Apart, Neighbours, Stake};
 use plimsoll_brain::{Event, Time};
 
-/// Groups that spread their work over two hosts: at each report each moves as much as would make the hosts it sees equally loaded.
+/// Groups that spread their work over two hosts. At each report each moves the amount that would equalize the
+/// loads it sees.
 struct Groups {
-    /// Work of each at the first host and at the second.
+    /// The work of each at the first host and at the second.
     work: Vec<[f64; 2]>,
     apart: Vec<[Apart; 2]>,
     told_apart: bool,
@@ -22,12 +24,12 @@ impl Groups {
         Self { work: work.to_vec(), apart: vec![[Apart::default(); 2]; work.len()], told_apart }
     }
 
-    /// How much more the first host has.
+    /// Returns the excess of the first host.
     fn error(&self) -> f64 {
         self.work.iter().map(|[first, second]| first - second).sum()
     }
 
-    /// A report of both hosts, as each group sees it, and what each does about it.
+    /// Runs a report of both hosts, as each group sees it, and the response of each.
     fn step(&mut self) {
         let loads = [0, 1].map(|host: usize| self.work.iter().map(|work| work[host]).sum::<f64>());
         let groups = self.work.len() as u32;
@@ -45,7 +47,7 @@ impl Groups {
     }
 }
 
-/// The greatest error among the last of many steps, and how often it changed its sign.
+/// Returns the greatest error among the last of many steps, and the number of its sign changes.
 fn run(mut groups: Groups) -> (f64, u32) {
     let (mut last, mut turns, mut worst) = (groups.error(), 0, 0.0_f64);
     for step in 0..200 {
@@ -74,7 +76,7 @@ fn groups_that_go_by_all_that_is_told_chase_each_other_and_those_that_tell_it_ap
                 "{count} groups: {worst} of {begun}, {turns} turns"
             );
             let (worst, turns) = run(Groups::new(&work, true));
-            // The first report corrects too much once: nobody knows yet what the others do.
+            // The first report corrects too much once: the others' responses are unknown yet.
             assert!(worst < 0.02 * begun && turns <= 2, "{count} groups: {worst} of {begun}, {turns} turns");
         }
     }

@@ -1,4 +1,4 @@
-//! Answers that are wanted within some time, in a fleet in virtual time.
+//! Latency objectives, in a fleet in virtual time.
 
 #![expect(clippy::print_stdout, reason = "what was measured")]
 
@@ -29,7 +29,7 @@ fn measure(name: &'static str, setting: &Setting, millis: f64) -> Outcome {
     outcome
 }
 
-/// Members that refuse what is too much for them, of each ten so many that say nothing.
+/// Returns a setting of members that reject excess requests, of which `silent` in ten send no load reports.
 fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
     Setting {
         balancers,
@@ -43,7 +43,8 @@ fn fleet(balancers: usize, load: f64, silent: usize) -> Setting {
     }
 }
 
-/// Just below the capacity all are busy at times. A request waits that out, but for times that are longer than its client has.
+/// Checks that requests outlast the short times below the capacity in which all members are full, unless
+/// these exceed their objective.
 #[test]
 fn just_below_the_capacity_hardly_any_is_refused() {
     let rows = each(1..=48, |seed| measure("adaptive", &Setting { seed, ..fleet(1, 0.93, 0) }, 600.0));
@@ -52,7 +53,7 @@ fn just_below_the_capacity_hardly_any_is_refused() {
     assert!(runs <= 8 && refused <= 0.4, "{runs} of {}, {refused:.3} % of all", rows.len());
 }
 
-/// Far above it nobody is the better off for waiting, and nothing is lost by it.
+/// Checks that far above the capacity a longer wait neither helps nor harms.
 #[test]
 fn what_can_be_served_is_however_long_others_wait() {
     let setting = fleet(20, 1.3, 0);
@@ -62,7 +63,7 @@ fn what_can_be_served_is_however_long_others_wait() {
     assert!(patient.quantile(0.99) <= 300.0 && patient.refusal(0.99) <= 300.0);
 }
 
-/// Whoever has no time to wait is told at once, and members get no fewer for it.
+/// Checks that requests without time to wait are rejected at once, and members get no fewer for it.
 #[test]
 fn who_has_no_time_waits_for_nothing() {
     let setting = fleet(1, 1.3, 0);

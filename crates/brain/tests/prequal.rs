@@ -1,5 +1,5 @@
-//! What `prequal` promises: hot members are left alone, of the others the fastest is taken, what is known grows old, and
-//! in a simulated fleet that says what it has to do, it does about what its paper's probes do.
+//! The properties of `prequal`: hot members are avoided, of the others the fastest is taken, and results age.
+//! In a simulated fleet with load reports it is about as good as with the probes of its paper.
 
 #[expect(dead_code, reason = "other tests use the rest of it")]
 mod farm;
@@ -37,7 +37,7 @@ fn says(in_flight: u32, sojourn: f32) -> Reading {
     }
 }
 
-/// How many of 1000 requests, each over at once, go to each member from `now` on, one every `step`.
+/// Returns how many of 1000 requests, each ended at once, go to each member from `now` on, one every `step`.
 fn shares(plan: &Plan, hand: &mut Hand, now: Time, step: Duration) -> Vec<u32> {
     let mut counts = vec![0; plan.members().len()];
     let mut dice = Dice(9);
@@ -69,7 +69,7 @@ fn a_hot_member_is_left_alone_however_fast_it_is() {
     let plan = plan(&[1.0; 8]);
     let mut hand = Hand::default();
     for index in 0..8 {
-        // The fastest of them says that it has a crowd.
+        // The fastest of them reports a crowd.
         let (crowd, sojourn) = if index == 5 { (50, 0.001) } else { (1 + index as u32 % 2, 0.02) };
         plan.hear(&mut hand, index, &says(crowd, sojourn), at(0.0));
     }
@@ -97,7 +97,7 @@ fn what_was_said_is_forgotten() {
     plan.hear(&mut hand, 0, &says(50, 0.5), at(0.0));
     plan.hear(&mut hand, 1, &says(0, 0.001), at(0.0));
     assert_eq!(shares(&plan, &mut hand, at(0.1), Duration::ZERO)[0], 0);
-    // A second later nobody knows anything of the first one: it has its turns again.
+    // A second later the first one's results have expired: it has its turns again.
     assert!(shares(&plan, &mut hand, at(1.5), MS)[0] > 0);
 }
 
@@ -134,7 +134,8 @@ fn a_member_that_fails_fast_draws_nothing_in() {
     assert!(counts[3] < 20, "{counts:?}");
 }
 
-/// At 90 % load, with so many of ten members that say nothing; mean over two seeds, milliseconds.
+/// Returns the 99th percentile at 90 % load, with `silent` of ten members without load reports; mean over two
+/// seeds, milliseconds.
 fn p99(silent: usize, policy: impl Fn(&Setting) -> Box<dyn Policy>) -> f64 {
     let of = |seed| {
         let setting = Setting { warmup: 8.0, measured: 6.0, silent, ..Setting::at(0.9, seed) };

@@ -1,4 +1,4 @@
-//! What reports do to a plan, told as stories.
+//! The effects of load reports on a plan, as scenarios.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Group {
         Self { analyzer, plan, plans: 1, events: Vec::new() }
     }
 
-    /// Lets time pass as a shell does: wakes the analyzer when it asks, takes plans and events.
+    /// Advances the time as a shell does: wakes the analyzer at its timeouts, takes plans and events.
     fn until(&mut self, seconds: f64) {
         loop {
             let end = at(seconds);
@@ -88,7 +88,7 @@ impl Group {
         self.plan.members()[member].effective.map(|effective| effective.value)
     }
 
-    /// How often each is chosen in 600 turns.
+    /// Returns how often each member is chosen in 600 turns.
     fn turns(&self) -> Vec<u32> {
         let mut counts = vec![0; self.plan.members().len()];
         for turn in 0..600 {
@@ -113,7 +113,7 @@ fn a_report_that_ages_becomes_the_mean_and_then_nothing() {
         group.load(second, B, 5.0);
         group.load(second, C, 7.0);
     }
-    // Ten seconds ago it said 1; after two it began to count for less, after ten for nothing.
+    // Its report of 1 is ten seconds old; it counts less from two seconds on, and not at all after ten.
     assert_eq!(group.effective(0), None);
     assert_eq!((group.effective(1), group.effective(2)), (Some(5.0), Some(7.0)));
     assert!(group.plan.members()[0].load.is_some_and(|load| load.value == 1.0), "for people to see");
@@ -129,7 +129,7 @@ fn a_report_that_ages_becomes_the_mean_and_then_nothing() {
     }
     let half = group.effective(0).expect("five seconds old");
     assert!((3.0..5.5).contains(&half), "{half} is on the way from 1 to the mean of the others");
-    // Heard of again: nothing of that is left.
+    // After a new report nothing of that is left.
     group.load(15.0, A, 2.0);
     assert_eq!(group.effective(0), Some(2.0));
 }
@@ -180,7 +180,7 @@ fn a_flood_of_reports_makes_few_plans() {
         group.load(f64::from(report) / 10_000.0, A, f64::from(report % 7));
     }
     assert!((8..=12).contains(&group.plans), "{} plans in a second", group.plans);
-    // A strategy that reads none makes none.
+    // Reports make no new plan for a strategy that reads none.
     let mut group = Group::new("least_connections", &[1.0; 3]);
     for report in 0..1_000 {
         group.load(f64::from(report) / 100.0, A, 1.0);
@@ -196,7 +196,7 @@ fn weights_by_report_begin_late_and_end() {
     group.usage(1.5, B, 100.0, 0.25);
     assert_eq!(group.turns(), [150, 150, 300], "the first ten seconds say nothing");
     group.until(11.6);
-    // 200, 400, and the mean of the two for who says nothing.
+    // 200, 400, and the mean of the two for the one without a report.
     let turns = group.turns();
     assert!(
         turns[0].abs_diff(133) <= 1 && turns[1].abs_diff(267) <= 1 && turns[2].abs_diff(200) <= 1,
@@ -205,7 +205,7 @@ fn weights_by_report_begin_late_and_end() {
     group.usage(12.0, A, 100.0, 0.25);
     group.until(13.1);
     assert_eq!(group.turns(), [200, 200, 200]);
-    // Work that is none says nothing, and nonsense is refused.
+    // A report of no work is ignored, and invalid numbers are rejected.
     group.usage(14.0, A, 0.0, 0.9);
     for bad in [f64::NAN, -1.0, f64::INFINITY] {
         let usage = Usage { rps: bad, utilization: 1.0, eps: 0.0, at: at(14.0) };
@@ -219,7 +219,7 @@ fn weights_by_report_begin_late_and_end() {
     assert_eq!(group.analyzer.poll_timeout(), None);
 }
 
-/// Loads of three members with a little noise, a report a second; C is twice the others from `step` on.
+/// Sends loads of three members with a little noise, a report a second; C is twice the others from `step` on.
 fn step(group: &mut Group, from: u32, to: u32, step: u32) {
     for second in from..to {
         for (member, base) in [(A, 0.5), (B, 0.5), (C, if second < step { 0.5 } else { 1.0 })] {
@@ -243,7 +243,7 @@ fn a_surplus_is_an_alert_with_its_reasons() {
     assert!(event.why.contains("too much"), "{}", event.why);
     let alert: Alert = group.analyzer.alerts().next().expect("an alert").clone();
     assert!(alert.member == C && alert.since < at(32.0));
-    // Its sessions are to go to the two others, which lack as much as it has too much.
+    // Its sessions are to move to the two others, whose deficit is its surplus.
     let [a, b, c] = group.plan.members() else { panic!("three members") };
     assert!(c.shed == alert.shed && c.shed.share > 0.05 && c.shed.epoch > 0 && c.deficit == 0.0, "{c:?}");
     assert!((c.shed.period.as_secs_f64() - 1.0).abs() < 0.1);
@@ -288,7 +288,7 @@ fn who_is_out_of_use_is_under_no_alert() {
     group.until(33.0);
     assert_eq!(group.analyzer.alerts().count(), 0);
     assert_eq!(group.events.last().map(|event| event.kind), Some(EventKind::AlertCleared));
-    // What it reports meanwhile concerns nobody.
+    // Its reports meanwhile have no effect.
     step(&mut group, 34, 50, 30);
     assert_eq!(group.analyzer.alerts().count(), 0);
 }
@@ -306,7 +306,7 @@ fn without_on_demand_binding_there_are_no_alerts() {
     assert!(group.plan.members().iter().all(|member| member.shed.share == 0.0 && member.deficit == 0.0));
 }
 
-/// A member that claims an absurd load gives its own sessions away and hides no other's surplus.
+/// Checks that a member with an absurd load gives its own sessions away and hides no other's surplus.
 #[test]
 fn a_liar_harms_only_itself() {
     for lie in [1e6, f64::MAX] {
@@ -326,7 +326,8 @@ fn a_liar_harms_only_itself() {
     }
 }
 
-/// Of what is told of a host a group that shares it follows the others' part slowly; of what is told of a member it is all its own.
+/// Checks that a group on a shared host follows the others' part of a host's load slowly, and a member's own
+/// load in full.
 #[test]
 fn what_is_told_of_a_member_is_not_told_apart() {
     for of_host in [false, true] {
@@ -343,7 +344,7 @@ fn what_is_told_of_a_member_is_not_told_apart() {
         let expected = if of_host { 1.6 + 0.8 + 5.6 / 4.0 } else { 8.0 };
         let counted = group.effective(0).expect("it counts");
         assert!((counted - expected).abs() < 1e-9, "{counted}, not {expected}");
-        // What was told before a long silence says nothing of what others do now.
+        // After a long silence earlier reports do not count for the others' present part.
         tell(&mut group, 2.0, 60.0);
         assert_eq!(group.effective(0), Some(2.0));
     }

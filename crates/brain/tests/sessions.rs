@@ -1,10 +1,10 @@
-//! Sessions bound on demand, in virtual time: do alerts bring a group into balance, and do they leave it in peace?
+//! Sessions bound on demand, in virtual time: alerts must bring a group into balance, and leave it at rest.
 //!
-//! 2000 sessions whose demands differ (lognormal, sigma 1) are bound to 20 unequal members at random, capacity
-//! aside. Each member reports its load every 3 s, each at a time of its own: the mean over the time since the last
-//! report, with the noise of counting requests (100 a second for each unit of demand). At 300 s two members lose
-//! 60 % of their speed. A session under alert is asked when its next request comes. What is measured is the true
-//! load of the worst member over the load that all would have if it were spread evenly.
+//! 2000 sessions whose demands differ (lognormal, sigma 1) are bound to 20 unequal members at random,
+//! capacity aside. Each member reports its load every 3 s, each at a time of its own: the mean over the time
+//! since the last report, with the noise of counting requests (100 a second for each unit of demand). At 300
+//! s two members lose 60 % of their speed. A session under alert is asked with its next request. The measured
+//! figure is the true load of the worst member over the load that all would have if it were spread evenly.
 
 #![expect(clippy::print_stdout, reason = "the tables are what the runs are for")]
 
@@ -26,47 +26,47 @@ use plimsoll_brain::{
 
 const SESSIONS: usize = 2_000;
 
-/// Of ten members; there are two of each.
+/// The capacities of ten members; there are two of each.
 const CAPACITIES: [f64; 10] = [4.0, 4.0, 4.0, 4.0, 8.0, 8.0, 6.0, 6.0, 2.0, 2.0];
 
 const MEMBERS: usize = 2 * CAPACITIES.len();
 
-/// The two that lose speed, one of them small, and what is left.
+/// The two that lose speed, one of them small, and the remaining speed.
 const SLOWED: [usize; 2] = [0, 8];
 const SPEED: f64 = 0.4;
 
-/// Seconds.
+/// The times of the step and of the end, seconds.
 const STEP: f64 = 300.0;
 const END: f64 = 600.0;
 
-/// Seconds between two reports of a member.
+/// The seconds between two reports of a member.
 const PERIOD: f64 = 3.0;
 
-/// Members report one after the other, one in each tick.
+/// The seconds of a tick: members report one after the other, one in each tick.
 const TICK: f64 = PERIOD / MEMBERS as f64;
 
-/// Requests a second for each unit of demand.
+/// The requests a second for each unit of demand.
 const REQUESTS: f64 = 100.0;
 
-/// By when it is to have settled: 25 reports.
+/// The time by which the group is to have settled: 25 reports.
 const SETTLED: f64 = 25.0 * PERIOD;
 
 /// The ratio that counts as fair.
 const FAIR: f64 = 1.15;
 
-/// How a group is balanced, and by which reports.
+/// A way to balance a group, and the reports.
 struct Way {
     name: &'static str,
     strategy: &'static str,
     knobs: &'static [(&'static str, f64)],
     on_demand: bool,
-    /// Balancers that hold a part of the sessions each, and decide without the others.
+    /// The number of balancers, each of which holds a part of the sessions and decides alone.
     balancers: usize,
-    /// Does each know what part of a member's requests from it a session is, as it does of http?
+    /// Whether each knows a session's part of a member's requests from it, as it does with HTTP.
     sized: bool,
-    /// Part of the reports that is lost.
+    /// The part of the reports that is lost.
     lost: f64,
-    /// Greatest load that is reported.
+    /// The greatest reported load.
     most: f64,
 }
 
@@ -84,19 +84,19 @@ const OURS: Way = Way {
 /// Every balancer gets every report and moves its own sessions only.
 const MANY: Way = Way { name: "ours, 7 balancers", balancers: 7, ..OURS };
 
-/// Both with sessions whose size is known: they take turns.
+/// Both with sessions of known size: they take turns.
 const SIZED: Way = Way { name: "ours, in turn", sized: true, ..OURS };
 const MANY_SIZED: Way = Way { name: "ours, 7 balancers, in turn", sized: true, ..MANY };
 
 /// A monitor that drops reports.
 const LOSSY: Way = Way { name: "ours, a third of reports lost", lost: 0.33, ..OURS };
 
-/// A metric that knows no more than fully used, as cpu does.
+/// A metric that saturates when fully used, as cpu does.
 const FULL: Way = Way { name: "ours, loads of at most 1", most: 1.0, ..OURS };
 
 const NEVER: Way = Way { name: "never", on_demand: false, ..OURS };
 
-/// The papers' thresholds. The second is the best there is at a load of one half.
+/// The papers' thresholds. The second is the best possible one at a load of one half.
 const PAPERS: [Way; 6] = [
     Way { name: "critical 1.0", knobs: &[("critical", 1.0)], ..OURS },
     Way {
@@ -115,19 +115,19 @@ const PAPERS: [Way; 6] = [
     Way { name: "load_minimum", strategy: "load_minimum", knobs: &[("per_balance_load", 0.01)], ..OURS },
 ];
 
-/// What came of one run. Pairs are before and after the step; ratios are the worst member's true load over the fair
-/// one.
+/// The result of one run. Pairs are before and after the step; ratios are the worst member's true load over
+/// the fair one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
-    /// 25 reports after the start, and after the step.
+    /// The ratio 25 reports after the start, and after the step.
     ratio: [f64; 2],
-    /// Seconds until the ratio is below 1.15 for the first time; all there are if it never is.
+    /// The seconds until the ratio is below 1.15 for the first time; the whole time if it never is.
     settled: [f64; 2],
-    /// Part of the time after the 25th report in which it is not.
+    /// The part of the time after the 25th report in which it is not.
     off: [f64; 2],
-    /// Moves of a session, in all.
+    /// The moves of a session, in all.
     moves: f64,
-    /// Moves of a session in a minute, in the last 100 s before the step and before the end.
+    /// The moves of a session in a minute, in the last 100 s before the step and before the end.
     rest: f64,
 }
 
@@ -160,7 +160,7 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
         })
         .collect();
     let ids: Vec<_> = brains[0].0.members().map(|(id, ..)| id).collect();
-    // Of each balancer's sessions.
+    // The demands of each balancer's sessions.
     let mut demands = vec![[0.0; MEMBERS]; way.balancers];
     for (index, session) in sessions.iter().enumerate() {
         demands[index % way.balancers][session.member] += session.demand;
@@ -237,12 +237,13 @@ fn run(way: &Way, load: f64, seed: u64) -> Outcome {
     outcome
 }
 
-/// What all balancers have at a member.
+/// Returns the load of all balancers at a member.
 fn at(demands: &[[f64; MEMBERS]], member: usize) -> f64 {
     demands.iter().map(|of| of[member]).sum()
 }
 
-/// Asks a session under alert, if it has a request within this tick; does it move? `demands`: those of all with the same balancer.
+/// Asks a session under alert, if it has a request within this tick; returns whether it moves. `demands`:
+/// those of all with the same balancer.
 fn move_one(
     session: &mut Session,
     sized: bool,
@@ -294,17 +295,17 @@ fn spec(way: &Way, capacities: impl Iterator<Item = f64>) -> GroupSpec {
     group(strategy, knobs, capacities)
 }
 
-/// Between 0 and 1, neither included.
+/// Returns a number between 0 and 1, neither included.
 fn unit(dice: &mut Dice) -> f64 {
     ((dice.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
 }
 
-/// Box and Muller's.
+/// Returns a normal number, by Box and Muller.
 fn normal(dice: &mut Dice) -> f64 {
     (-2.0 * unit(dice).ln()).sqrt() * (std::f64::consts::TAU * unit(dice)).cos()
 }
 
-/// A Poisson number; of a large mean as good as normal.
+/// Returns a Poisson number; with a large mean it is approximately normal.
 fn counted(mean: f64, dice: &mut Dice) -> f64 {
     if mean > 50.0 {
         return (mean + mean.sqrt() * normal(dice)).round().max(0.0);
@@ -319,7 +320,7 @@ fn counted(mean: f64, dice: &mut Dice) -> f64 {
     }
 }
 
-/// The mean over seeds, printed as a row.
+/// Returns the mean over seeds, printed as a row.
 fn runs(way: &Way, load: f64, seeds: std::ops::Range<u64>) -> Outcome {
     let count = seeds.clone().count() as f64;
     let mut mean = Outcome::default();
@@ -357,11 +358,12 @@ fn heading() {
 
 const LOADS: [f64; 3] = [0.5, 0.75, 0.9];
 
-/// Targets R1, R2 and R3: one configuration, without a threshold, for every load.
+/// Checks targets R1, R2 and R3: one configuration, without a threshold, for every load.
 fn settles(way: &Way, seeds: std::ops::Range<u64>) {
     for load in LOADS {
         let ours = runs(way, load, seeds.clone());
-        // A member that is full does not say by how much: where nearly all are, it gives away a little at a time.
+        // A full member does not report its excess: where nearly all are full, it gives away a little at a
+        // time.
         let blind = way.most.is_finite();
         for phase in 0..if blind { 1 } else { 2 } {
             assert!(ours.ratio[phase] <= FAIR, "R1 at {load}: {ours:?}");
@@ -374,7 +376,8 @@ fn settles(way: &Way, seeds: std::ops::Range<u64>) {
     }
 }
 
-/// No threshold brings a group into balance: the worst member stays far off, or sessions go round, or both.
+/// Checks that no threshold brings a group into balance: the worst member stays far off, or sessions keep
+/// moving, or both.
 fn thresholds_do_not(loads: &[f64], seeds: std::ops::Range<u64>) {
     // The best of them at a load of one half, and the worst but one at 0.9.
     let mut second = Vec::new();
@@ -442,7 +445,7 @@ fn long() {
     thresholds_do_not(&LOADS, 1..6);
 }
 
-/// The same seed, the same run.
+/// Checks that the same seed gives the same run.
 #[test]
 fn a_run_can_be_replayed() {
     assert_eq!(format!("{:?}", run(&OURS, 0.75, 7)), format!("{:?}", run(&OURS, 0.75, 7)));

@@ -1,7 +1,8 @@
-//! Strategies against members that queue, in virtual time: what the choice does to the latency of requests.
+//! Strategies against members that queue, in virtual time: the effect of the choice on the latency of
+//! requests.
 //!
-//! Arrivals are Poisson, service times exponential, each member works on a few requests at once and queues the
-//! rest in order. Everything follows from the seed.
+//! Arrivals are Poisson, service times exponential, each member works on a few requests at once and queues
+//! the rest in order. Everything follows from the seed.
 
 mod fleet;
 
@@ -18,13 +19,13 @@ use plimsoll_brain::{
 
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-/// Requests a member works on at once.
+/// The requests that a member works on at once.
 const WORKERS: usize = 4;
 
-/// Mean service time of a healthy member, seconds.
+/// The mean service time of a healthy member, seconds.
 const SERVICE: f64 = 0.010;
 
-/// What a member is like at a time (seconds since the start).
+/// The behaviour of a member over time (seconds since the start).
 #[derive(Clone, Copy)]
 enum Nature {
     Healthy,
@@ -35,7 +36,7 @@ enum Nature {
 }
 
 impl Nature {
-    /// Seconds that a request takes, and whether it fails.
+    /// Returns the seconds that a request takes, and whether it fails.
     fn serve(self, now: f64, dice: &mut Dice) -> (f64, bool) {
         let work = -SERVICE * unit(dice).ln();
         match self {
@@ -46,7 +47,7 @@ impl Nature {
     }
 }
 
-/// One request as it ended.
+/// An ended request.
 struct Outcome {
     arrived: f64,
     member: usize,
@@ -61,7 +62,7 @@ impl Outcomes {
         self.0.iter().filter(move |outcome| (from..to).contains(&outcome.arrived))
     }
 
-    /// Quantile of the latencies of what arrived between two times, seconds.
+    /// Returns the quantile of the latencies of requests that arrived between two times, seconds.
     fn quantile(&self, quantile: f64, from: f64, to: f64) -> f64 {
         let mut latencies: Vec<f64> = self.between(from, to).map(|outcome| outcome.latency).collect();
         latencies.sort_by(f64::total_cmp);
@@ -73,14 +74,14 @@ impl Outcomes {
         failed as f64 / self.between(from, to).count() as f64
     }
 
-    /// A member's share of the requests, as a multiple of a fair one.
+    /// Returns a member's share of the requests, as a multiple of a fair one.
     fn share(&self, member: usize, members: usize, from: f64, to: f64) -> f64 {
         let own = self.between(from, to).filter(|outcome| outcome.member == member).count();
         own as f64 / self.between(from, to).count() as f64 * members as f64
     }
 }
 
-/// What decides: a fixed plan, or an analyzer that is told of failures.
+/// The decider: a fixed plan, or an analyzer that gets failures.
 enum Brain {
     Plan(Plan),
     Analyzer(Box<Analyzer>, Plan),
@@ -99,7 +100,8 @@ impl Brain {
         }
     }
 
-    /// As the proxy does: counts the streak, calls the analyzer when it is long enough or a timeout is due.
+    /// Records an end as the proxy does: counts the streak, calls the analyzer when it is long enough or a
+    /// timeout is due.
     fn ended(&mut self, vitals: &Vitals, id: u32, failed: bool, now: Time) {
         let streak = if failed { vitals.failed() } else { 0 };
         if !failed {
@@ -124,7 +126,7 @@ struct Server {
     queue: VecDeque<usize>,
 }
 
-/// A request under way.
+/// A request in flight.
 struct Flight {
     arrived: f64,
     id: u32,
@@ -139,7 +141,7 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
     let mut servers: Vec<Server> = natures.iter().map(|_| Server::default()).collect();
     let mut flights: Vec<Flight> = Vec::new();
     let mut outcomes = Vec::new();
-    // Nanoseconds at which a flight's service ends.
+    // The nanoseconds at which a flight's service ends.
     let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
     let mut arrival = 0.0;
     loop {
@@ -194,7 +196,7 @@ fn run(mut brain: Brain, natures: &[Nature], rate: f64, seconds: f64, seed: u64)
     }
 }
 
-/// Between 0 and 1, neither included.
+/// Returns a number between 0 and 1, neither included.
 fn unit(dice: &mut Dice) -> f64 {
     ((dice.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
 }
@@ -203,7 +205,7 @@ fn time(seconds: f64) -> Time {
     Time((seconds * 1e9) as u64)
 }
 
-/// Requests a second that load `count` healthy members to this share.
+/// Returns the requests a second that load `count` healthy members to this share.
 fn load(share: f64, count: usize) -> f64 {
     share * (count * WORKERS) as f64 / SERVICE
 }
@@ -265,8 +267,8 @@ fn a_member_that_fails_fast_is_no_black_hole_for_peak_ewma() {
         assert!((0.09..0.11).contains(&turns));
         let ewma = failed("peak_ewma", None);
         assert!(ewma < 0.002, "{ewma}");
-        // What the penalty is for: without it, and with every strategy that only counts what is in flight,
-        // the failing member looks best.
+        // Without the penalty, and with every strategy that only counts requests in flight, the failing
+        // member looks best.
         assert!(failed("peak_ewma", Some(vec![10.0, 0.0])) > 1.5 * turns);
         assert!(failed("least_connections", None) > 1.5 * turns);
     }
@@ -322,7 +324,8 @@ fn ejection_closes_the_black_hole_for_all_others() {
     }
 }
 
-/// A member without an estimate that hangs gets a request or two, not the flood its idleness invites.
+/// Checks that a hanging member without an estimate gets a request or two, not the flood that its idleness
+/// attracts.
 #[test]
 fn an_unknown_member_is_tried_and_not_flooded() {
     let mut natures = [Nature::Healthy; 10];

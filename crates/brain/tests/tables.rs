@@ -1,6 +1,6 @@
-//! The tables of the study that `adaptive` came from (section 4 of it), by the policies as they are here: every published policy and
-//! those of the papers, faults, overload, and fleets of other kinds. The short form holds a few rows to what was found; `make bench-sim`
-//! runs all and prints them.
+//! The tables of the study of `adaptive` (its section 4), by the present policies: every published policy and
+//! those of the papers, faults, overload, and fleets of other kinds. The short form compares a few rows with
+//! the known results; `make bench-sim` runs all and prints them.
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
@@ -14,17 +14,17 @@ use measure::{Effort, LONG, Row, each, measure};
 
 const LOADS: [f64; 4] = [0.5, 0.75, 0.9, 1.05];
 
-/// A few seconds, one seed: of the order of the long form, no more.
+/// A few seconds and one seed: the same order of magnitude as the long form, no more.
 const BRIEF: Effort = Effort { warmup: 8.0, measured: 5.0, seeds: 1 };
 
-/// The study's table of sensitivity has one.
+/// One seed, as in the study's table of sensitivity.
 const SINGLE: Effort = Effort { seeds: 1, ..LONG };
 
 fn at(load: f64) -> Setting {
     Setting::at(load, 0)
 }
 
-/// 4.1: the healthy fleet, by those policies that `adaptive.rs` does not run.
+/// Checks 4.1: the healthy fleet, by those policies that `adaptive.rs` does not run.
 fn healthy(loads: &[f64], effort: Effort) {
     for load in loads {
         let row = |name: &'static str| measure(name, &at(*load), effort);
@@ -55,7 +55,7 @@ fn healthy(loads: &[f64], effort: Effort) {
     }
 }
 
-/// 4.2: one member fails at once what it gets, another runs at a tenth of its speed.
+/// Checks 4.2: one member fails its requests at once, another runs at a tenth of its speed.
 fn faults(loads: &[f64], effort: Effort) {
     for load in loads {
         let faulty = Setting { failing: Some(0), slow: Some(6), ..at(*load) };
@@ -84,7 +84,8 @@ fn faults(loads: &[f64], effort: Effort) {
     }
 }
 
-/// 4.3: more than there is capacity for, with members that go on with what clients have given up, and that do not.
+/// Checks 4.3: more demand than capacity, with members that continue abandoned requests, and with members
+/// that do not.
 fn overload(loads: &[f64], effort: Effort) {
     for load in loads {
         for ignore_cancel in [false, true] {
@@ -106,7 +107,7 @@ fn overload(loads: &[f64], effort: Effort) {
     }
 }
 
-/// 4.6: fleets of other kinds.
+/// Returns the cases of 4.6: fleets of other kinds.
 fn kinds() -> Vec<(&'static str, Setting)> {
     let with = |change: fn(&mut Setting)| {
         let mut setting = at(0.75);
@@ -127,11 +128,13 @@ fn kinds() -> Vec<(&'static str, Setting)> {
     ]
 }
 
-/// Nowhere is it slower than Prequal as tuned by hand, with five probes for each request; by how much it may be by one seed.
+/// Returns the allowed ratio to Prequal as tuned by hand, with five probes for each request, for one seed. In
+/// no case is it slower over many seeds.
 fn behind(what: &str, load: f64) -> f64 {
     match what {
-        // Some believe for a while that they can do one at a time, as they are given too few to see that a batch takes no longer
-        // than one: 24 seeds of 20 s have 71 ± 5 ms and 0.12 % refused, Prequal 76 ± 4 ms and none.
+        // Some have a knee of one for a while, as they are given too few requests to show that a batch takes
+        // no longer than one. With 24 seeds of 20 s they have 71 ± 5 ms and 0.12 % rejected, Prequal 76 ± 4
+        // ms and none.
         "batches" if load > 0.75 => 1.3,
         _ => 1.0,
     }
@@ -162,7 +165,7 @@ fn sensitivity(loads: &[f64], effort: Effort, which: impl Fn(&str) -> bool) {
     }
 }
 
-/// The first seconds of balancers and members that know nothing, and bursts.
+/// Checks the first seconds of balancers and members without history, and bursts.
 fn beginnings(effort: Effort) {
     let cold = Effort { warmup: 0.0, measured: 3.0, ..effort };
     for load in [0.75, 0.9] {

@@ -1,7 +1,7 @@
-//! What TAO's load balancer got wrong, so that nobody gets it wrong again.
+//! The faults of TAO's load balancer, as tests that they do not recur.
 //!
-//! Each test is a case that its code (as read in the sources of its LoadBalancing service) decides differently from
-//! what its papers mean; the rule it follows there is said at each test, and computed where that makes it plain.
+//! In each test the code of TAO (its LoadBalancing service) decides differently from what its papers mean.
+//! The test describes the rule of that code, and computes it where that makes it plain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use plimsoll_brain::{
     WhenAllDown, mix, strategy,
 };
 
-/// Reports of a group, 3 s apart.
+/// The reports of a group, 3 s apart.
 struct Group {
     analyzer: Analyzer,
     plan: Plan,
-    /// Rounds of reports.
+    /// The rounds of reports.
     round: u32,
     kinds: Vec<EventKind>,
 }
@@ -55,7 +55,7 @@ impl Group {
         Self { analyzer, plan, round: 0, kinds: Vec::new() }
     }
 
-    /// Every member reports; those with a negative load do not.
+    /// Reports for every member; those with a negative load do not report.
     fn report(&mut self, loads: &[f64]) -> &mut Self {
         self.round += 1;
         let now = Time(0) + Duration::from_secs(3) * self.round;
@@ -73,7 +73,7 @@ impl Group {
         self
     }
 
-    /// Every member reports the same twice: the second time each is judged with all the others known.
+    /// Reports the same twice: the second time each member is judged with all the others known.
     fn settle(&mut self, loads: &[f64]) -> &mut Self {
         self.report(loads).report(loads)
     }
@@ -82,7 +82,7 @@ impl Group {
         self.plan.choose(&mut Hand::default(), &Ask { turn, chance: mix(turn), ..Ask::default() }, &[])
     }
 
-    /// How often each is chosen for 1000 sessions that are bound and end.
+    /// Returns how often each is chosen for 1000 sessions that are bound and end.
     fn choices(&self) -> Vec<u32> {
         let mut counts = vec![0; self.plan.members().len()];
         for turn in 0..1_000 {
@@ -97,14 +97,14 @@ impl Group {
         self.plan.members()[member].effective.expect("it reported").value
     }
 
-    /// Members under alert.
+    /// Returns the members under alert.
     fn alerts(&self) -> Vec<u32> {
         self.analyzer.alerts().map(|alert| alert.member.0).collect()
     }
 }
 
-/// TAO applies the recurrence at every look at a load, so that with many selections between two reports nothing of
-/// the past is left.
+/// Checks dampening per report. TAO applies the recurrence at every look at a load, so that with many
+/// selections between two reports nothing of the past is left.
 #[test]
 fn dampening_is_once_for_each_report() {
     let mut group = Group::new("least_loaded", 2, &[("dampening", 0.9)]);
@@ -122,8 +122,8 @@ fn dampening_is_once_for_each_report() {
     assert_eq!(group.choices(), [1_000, 0], "0.9^7 of 100 are below 50");
 }
 
-/// In TAO the memory for dampening is only made if dampening is set when the strategy is built, which it never is:
-/// the past is always 0, and dampening just makes loads smaller.
+/// Checks that dampening has a memory. In TAO the memory is only made if dampening is set when the strategy
+/// is built, which it never is. The past is always 0, and dampening just makes loads smaller.
 #[test]
 fn dampening_remembers() {
     let mut group = Group::new("least_loaded", 2, &[("dampening", 0.1), ("critical", 35_000.0)]);
@@ -136,8 +136,8 @@ fn dampening_remembers() {
     assert_eq!(group.alerts(), [0]);
 }
 
-/// TAO divides by the tolerance inside the recurrence: with dampening d and tolerance t a constant load L is taken
-/// for (1 - d) L / (t - d).
+/// Checks that tolerance is a band. TAO divides by it inside the recurrence: with dampening d and tolerance t
+/// a constant load L counts as (1 - d) L / (t - d).
 #[test]
 fn tolerance_is_a_band_and_no_divisor() {
     let set = [("tolerance", 2.0), ("dampening", 0.5), ("critical", 80.0)];
@@ -155,7 +155,8 @@ fn tolerance_is_a_band_and_no_divisor() {
     assert!(counts[1].abs_diff(500) < 60, "60 is as good as 40: {counts:?}");
 }
 
-/// TAO's search begins with a least load of 0: if the first member is not taken, no later one can be below that.
+/// Checks rejected members. TAO's search begins with a least load of 0: if the first member is not taken, no
+/// later one can be below that.
 #[test]
 fn a_member_that_is_rejected_hides_nobody() {
     let set = [("reject", 25_000.0), ("critical", 35_000.0)];
@@ -163,20 +164,20 @@ fn a_member_that_is_rejected_hides_nobody() {
     assert_eq!(group.report(&[30_000.0, 20_000.0, 10_000.0]).choices(), [0, 0, 1_000]);
     assert_eq!(group.report(&[25_000.0, 24_999.0, 30_000.0]).choices(), [0, 1_000, 0]);
     assert_eq!(group.report(&[0.0, 30_000.0, 30_000.0]).choices(), [1_000, 0, 0]);
-    // All reject: the client waits. A load that is the threshold is rejected.
+    // All reject: the client waits. A load equal to the threshold is rejected.
     group.report(&[25_000.0, 25_000.0, 1e9]);
     assert!((0..100).all(|turn| group.choice(turn) == Choice::Shed));
     assert_eq!(group.report(&[25_000.0, 3.0, 1e9]).choices(), [0, 1_000, 0]);
 }
 
-/// TAO leaves the alert of a member as it was while that member is the least loaded so far: all may be under alert, and
-/// their clients go round between them. Here one is always open.
+/// Checks that one member is always open. TAO leaves the alert of a member unchanged while that member is the
+/// least loaded so far: all may be under alert, and their clients move between them.
 #[test]
 fn the_least_loaded_is_not_under_alert() {
     let mut group = Group::new("least_loaded", 2, &[("critical", 10.0)]);
     assert_eq!(group.report(&[20.0, 30.0]).alerts(), [1]);
     assert_eq!(group.kinds, [EventKind::AlertRaised]);
-    // For a round the last that is open stays so, though it is not the least loaded any more.
+    // For a round the last open one stays so, though it is not the least loaded any more.
     assert_eq!(group.report(&[40.0, 30.0]).alerts(), []);
     assert_eq!(group.report(&[40.0, 30.0]).alerts(), [0]);
     assert_eq!(group.report(&[10.0, 10.0]).alerts(), [], "a load that is the threshold is not above it");
@@ -184,7 +185,8 @@ fn the_least_loaded_is_not_under_alert() {
     assert_eq!(group.report(&[5.0, 5.0]).alerts(), []);
 }
 
-/// TAO's LoadMinimum alerts for 1.4 to 2 times the minimum and does nothing beyond, not even clear.
+/// Checks loads far above the minimum. TAO's LoadMinimum alerts for 1.4 to 2 times the minimum and does
+/// nothing beyond, not even clear.
 #[test]
 fn twice_the_minimum_and_more_is_too_much() {
     let mut group = Group::new("load_minimum", 3, &[]);
@@ -196,11 +198,11 @@ fn twice_the_minimum_and_more_is_too_much() {
     }
     // Above 1.4 times the minimum and yet below the average.
     assert_eq!(group.settle(&[10.0, 16.0, 100.0]).alerts(), [2]);
-    // Against a member that does nothing, anything above the average is too much.
+    // Against an idle member, anything above the average is too much.
     assert_eq!(group.settle(&[9.0, 1.0, 0.0]).alerts(), [0]);
 }
 
-/// The same for LoadAverage, at twice the average.
+/// Checks the same for LoadAverage, at twice the average.
 #[test]
 fn twice_the_average_and_more_is_too_much() {
     for load in [30.0, 100.0, 1e6] {
@@ -218,14 +220,15 @@ fn twice_the_average_and_more_is_too_much() {
     assert_eq!(group.settle(&[10.0, 10.0, 10.0, 13.0]).alerts(), []);
 }
 
-/// TAO's LoadMinimum takes the default of dampening for that of the load per balance, and adds it at every look.
+/// Checks the load per binding. TAO's LoadMinimum takes the default of dampening for that of the load per
+/// balance, and adds it at every look.
 #[test]
 fn a_binding_counts_as_much_as_is_said() {
     for strategy in ["least_loaded", "load_minimum", "minimum_dispersion"] {
         let at_once = |set: &[(&str, f64)], bound: usize| {
             let mut group = Group::new(strategy, 2, set);
             group.report(&[10.0, 20.0]);
-            // A look costs nothing.
+            // A look has no effect.
             group.choices();
             (0..bound).for_each(|_| _ = group.plan.members()[0].vitals.begin());
             group.choices()
@@ -236,7 +239,7 @@ fn a_binding_counts_as_much_as_is_said() {
         assert_eq!(at_once(&set, 49), [1_000, 0], "{strategy}: 19.8 is below 20");
         assert_eq!(at_once(&set, 51), [0, 1_000], "{strategy}: 20.2 is above 20");
     }
-    // With the next report they are in the load.
+    // The next report contains them.
     let mut group = Group::new("least_loaded", 2, &[("per_balance_load", 5.0)]);
     group.report(&[10.0, 20.0]);
     (0..10).for_each(|_| _ = group.plan.members()[0].vitals.begin());
@@ -244,7 +247,7 @@ fn a_binding_counts_as_much_as_is_said() {
     assert_eq!(group.report(&[15.0, 20.0]).choices(), [1_000, 0]);
 }
 
-/// In TAO a member without a report is never chosen while another has one.
+/// Checks members without a report. In TAO one is never chosen while another has a report.
 #[test]
 fn a_member_without_a_report_has_its_share() {
     let mut group = Group::new("least_loaded", 4, &[]);
@@ -252,13 +255,13 @@ fn a_member_without_a_report_has_its_share() {
     assert!(counts[3].abs_diff(250) < 60, "its static share: {counts:?}");
     assert_eq!(counts[0], 1_000 - counts[3]);
     assert_eq!(Group::new("least_loaded", 3, &[]).choices().iter().filter(|count| **count > 250).count(), 3);
-    // Nor is everything its own while the others reject.
+    // Nor does it get everything while the others reject.
     let mut group = Group::new("least_loaded", 4, &[("reject", 5.0)]);
     let counts = group.report(&[9.0, 9.0, 9.0, -1.0]).choices();
     assert!(counts[..3] == [0; 3] && counts[3].abs_diff(250) < 60, "{counts:?}");
 }
 
-/// TAO tosses a coin between two that are equal, so of three the last gets half.
+/// Checks equal members. TAO tosses a coin between two equal ones, so of three the last gets half.
 #[test]
 fn of_equal_members_each_has_its_share() {
     let mut group = Group::new("least_loaded", 4, &[]);
@@ -266,7 +269,7 @@ fn of_equal_members_each_has_its_share() {
     assert!(counts[..3].iter().all(|count| count.abs_diff(333) < 60) && counts[3] == 0, "{counts:?}");
 }
 
-/// The quick way, where bindings bring no load, and the slow one choose alike.
+/// Checks that the quick way, without a load per binding, and the slow one choose alike.
 #[test]
 fn a_plan_knows_who_is_the_least_loaded() {
     for loads in [[3.0, 1.0, 1.4, -1.0, 9.0], [0.0, 0.0, 7.0, 8.0, 1e300], [9.0, 9.5, 9.9, -1.0, -1.0]] {
@@ -274,7 +277,7 @@ fn a_plan_knows_who_is_the_least_loaded() {
             let set = [("tolerance", 1.5), ("reject", 9.5), ("per_balance_load", per_balance)];
             Group::new("least_loaded", 5, &set).report(&loads).choices()
         };
-        // So little that it never matters.
+        // A load so small that it never matters.
         let (quick, slow) = (counts(0.0), counts(1e-12));
         for (quick, slow) in quick.iter().zip(&slow) {
             assert!(quick.abs_diff(*slow) < 70 && (*quick == 0) == (*slow == 0), "{loads:?}: {quick} {slow}");
@@ -282,7 +285,7 @@ fn a_plan_knows_who_is_the_least_loaded() {
     }
 }
 
-/// What does not report any more is no longer under alert, and what is not a load is refused.
+/// Checks that a member without reports is no longer under alert, and that invalid loads are rejected.
 #[test]
 fn a_monitor_that_dies_or_lies_harms_nobody() {
     let mut group = Group::new("least_loaded", 2, &[("critical", 50.0)]);

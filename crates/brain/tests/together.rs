@@ -1,8 +1,9 @@
-//! Balancers that tell one another what they see (`fleet`), in front of the same members in virtual time: one to eight of them choose
-//! nearly as one would, whatever of their reports is lost, and none is worse off for it.
+//! Balancers that exchange their observations (`fleet`), in front of the same members in virtual time: one to
+//! eight of them choose nearly as one would, whatever part of their reports is lost, and no balancer is worse
+//! off for it.
 //!
-//! Members are unequal and have noisy neighbours (`farm`), and say nothing of themselves unless a line says otherwise. The short form
-//! runs with the other tests; `make bench-sim` runs the long form and prints the whole table.
+//! Members are unequal and have noisy neighbours (`farm`), and send no load reports unless a case has them.
+//! The short form runs with the other tests; `make bench-sim` runs the long form and prints the whole table.
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
@@ -14,7 +15,7 @@ use farm::ours::Ours;
 use farm::{Setting, run};
 use parallel::each;
 
-/// How the balancers of a run know of each other.
+/// The exchange between the balancers of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Knows {
     Nothing,
@@ -22,7 +23,7 @@ enum Knows {
     Told(f64),
 }
 
-/// Means over the seeds: milliseconds, and how unevenly requests lie on the members.
+/// The means over the seeds: milliseconds, and the dispersion of requests over the members.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     p50: f64,
@@ -86,7 +87,7 @@ fn measure(
     row
 }
 
-/// The strategies that go by what is in flight, and whether members say something of themselves.
+/// The strategies by requests in flight, and whether members send load reports.
 const ALL: [(&str, bool); 6] = [
     ("adaptive", true),
     ("adaptive", false),
@@ -96,7 +97,7 @@ const ALL: [(&str, bool); 6] = [
     ("prequal", false),
 ];
 
-/// Eight balancers are nearly as good as one, and better than eight that know nothing of each other.
+/// Checks that eight balancers are nearly as good as one, and better than eight without an exchange.
 fn as_one(strategy: &'static str, speak: bool, better: f64) {
     let one = measure(strategy, speak, 1, 0.75, Knows::Nothing, SHORT);
     let alone = measure(strategy, speak, 8, 0.75, Knows::Nothing, SHORT);
@@ -110,9 +111,9 @@ fn as_one(strategy: &'static str, speak: bool, better: f64) {
     }
 }
 
-/// Times one balancer's. The goal is 1.05; measured were 1.04 to 1.07.
+/// The maximum ratio to one balancer. The goal is 1.05; the measured ratios are 1.04 to 1.07.
 const NEAR: f64 = 1.08;
-/// Times that of balancers that know nothing of each other.
+/// The maximum ratio to balancers without an exchange.
 const NOISE: f64 = 1.04;
 
 #[test]
@@ -122,9 +123,9 @@ fn least_connections_of_many_are_those_of_one() {
 
 #[test]
 fn adaptive_where_members_say_nothing() {
-    // Alone they are nearly as one already, and words of others make it no better and no worse: 107 ms by one, 110 by eight alone, 111 by
-    // eight that are told (sixteen seeds; of four each is known to 2 %). By the fewest requests in flight, with turns by latency, it was
-    // 108, 122 and 114.
+    // Without an exchange they are nearly as good as one, and reports change nothing: 107 ms with one, 110
+    // with eight alone, 111 with eight that exchange reports (sixteen seeds; four give each to 2 %). By the
+    // fewest requests in flight, with turns by latency, it is 108, 122 and 114.
     as_one("adaptive", false, NOISE);
 }
 
@@ -133,9 +134,9 @@ fn two_choices_of_many() {
     as_one("least_request", false, 0.75);
 }
 
-/// Members that speak, and balancers that tell one another what they heard as seldom as every three seconds. If they went by that, all of
-/// them would have the same old words and meet at the member that was the emptiest when they were said; so each goes by what it was told
-/// itself, and is as good as alone.
+/// Checks members with load reports, and balancers that exchange those as seldom as every three seconds. If
+/// balancers used old reports of others, all would choose the member that was the emptiest then. So each uses
+/// its own reports, and is as good as alone.
 fn stale_words(strategy: &'static str, load: f64, balancers: usize, every: &[f64], effort: Effort) {
     let measure = |every: Option<f64>| {
         let (mut p99, mut cv, mut lost) = (0.0, 0.0, 0.0);

@@ -1,5 +1,6 @@
-//! Laws of wait queues of unequal urgency, whatever comes: the most urgent wait as if they were alone, until their queue stands; none is woken
-//! before one that is more urgent, no more wait than may be served, and where all are alike it is one queue.
+//! Laws of wait queues of unequal urgency, for any input. The most urgent wait as if they were alone, until
+//! their queue stands; none is woken before a more urgent one; no more wait than may be served; and with
+//! equal urgencies it is one queue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,18 +14,18 @@ const WAIT: Duration = Duration::from_secs(1);
 
 const PACE: Pace = Pace { sojourn: SOJOURN, in_flight: 8, wait: WAIT };
 
-/// What may happen. Numbers are taken modulo what there is.
+/// A step of a test. Numbers are taken modulo the present count.
 #[derive(Clone, Debug)]
 enum Step {
-    /// One of this urgency finds no room; it came so many hundredths of a sojourn ago.
+    /// A request of this urgency finds no room; it came this many hundredths of a sojourn ago.
     Enter(u8, u32),
     Call,
     Look(usize),
-    /// One leaves, served or not.
+    /// A request leaves, served or not.
     Leave(usize, bool),
-    /// All whose wait is over are told.
+    /// All whose wait is over are dismissed.
     Dismiss,
-    /// So many hundredths of a sojourn pass.
+    /// This many hundredths of a sojourn pass.
     Pass(u32),
 }
 
@@ -52,12 +53,12 @@ struct Waiter {
     called: bool,
 }
 
-/// Queues, and beside them one for those of the urgency `alone` only, to which the same happens.
+/// Queues, and beside them one only for the urgency `alone`, with the same input.
 struct World {
     queues: WaitQueues<u32>,
     beside: Option<WaitQueues<u32>>,
     alone: Urgency,
-    /// Are there others than those `alone`? Then the queue beside is given up once it stands.
+    /// Whether there are others than those `alone`. Then the queue beside is dropped once it stands.
     told_apart: bool,
     waiters: BTreeMap<u32, Waiter>,
     next: u32,
@@ -208,10 +209,10 @@ proptest! {
     }
 }
 
-/// Queues of which that of this urgency has just come to stand, with one request in it.
+/// Returns queues of which that of this urgency has just come to stand, with one request in it.
 fn standing(urgency: Urgency) -> (WaitQueues<u32>, Time) {
     let (mut queues, mut now) = (WaitQueues::default(), Time(0) + SOJOURN);
-    // There is always one that waits, and none is served, until that lasts for too long.
+    // One always waits, and none is served, until the queue stands.
     let mut last = queues.enter(urgency, 0, PACE, now, now).expect("a place");
     while !queues.standing(urgency) {
         now = now + SOJOURN / 2;

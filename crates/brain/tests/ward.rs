@@ -1,4 +1,4 @@
-//! What becomes of processes under supervision, in virtual time.
+//! Processes under supervision, in virtual time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn running() -> Ward {
     ward
 }
 
-/// One that has failed once and was started again at once.
+/// Returns one that has failed once and was started again at once.
 fn again() -> Ward {
     let mut ward = running();
     ward.ended(Ending::Signal(9), 0, Time(0));
@@ -98,7 +98,7 @@ fn a_stop_is_final() {
         ward.handle_timeout(Time(u64::MAX));
         assert_eq!((orders(&mut ward), ward.phase(), ward.poll_timeout()), (vec![], Phase::Stopped, None));
     }
-    // Told by somebody else.
+    // Told to end by another program.
     for ending in [Ending::Code(0), Ending::Code(130), Ending::Signal(15), Ending::Signal(2)] {
         let mut ward = running();
         ward.ended(ending, 0, Time(6));
@@ -133,7 +133,7 @@ fn a_restart_ends_before_it_begins() {
     ward.ended(Ending::Code(1), 0, Time(4));
     ward.restart(Time(5));
     assert_eq!((orders(&mut ward), ward.phase()), (vec![Order::Start], Phase::Running));
-    // The last word counts.
+    // The last command counts.
     ward.restart(Time(6));
     ward.stop(Time(7));
     ward.ended(Ending::Code(0), 0, Time(8));
@@ -165,9 +165,9 @@ enum Call {
     Restart,
     Changed,
     Ended(Ending, u64),
-    /// Time passes, milliseconds.
+    /// Milliseconds pass.
     Wait(u64),
-    /// Until it wants to be called.
+    /// Time passes until its next timeout.
     Due,
 }
 
@@ -192,12 +192,13 @@ fn any_call() -> impl Strategy<Value = Call> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// There is never a second process beside the first, none after a stop, never an end of trying.
+    /// Checks that there is never a second process beside the first, none after a stop, and never an end of
+    /// restarts.
     #[test]
     fn a_ward_keeps_its_promises(calls in prop::collection::vec(any_call(), 1..80)) {
         let rules = Rules::default();
         let (mut ward, mut now) = (Ward::new(rules, Time(0)), Time(0));
-        // What the shell has: a process, or not.
+        // The shell's state: a process, or none.
         let (mut alive, mut wanted) = (false, false);
         for call in calls {
             match call {
@@ -243,7 +244,7 @@ proptest! {
             }
             prop_assert_eq!(alive, matches!(ward.phase(), Phase::Running | Phase::Stopping));
             prop_assert_eq!(ward.wanted(), wanted);
-            // Wanted and not there: it is only a matter of time, or of a file that has to change.
+            // Wanted and not running: a timeout, or a change of its configuration, will start it.
             let waits = ward.poll_timeout().is_some() || ward.phase() == Phase::Failed;
             prop_assert!(!wanted || alive || waits);
         }

@@ -1,4 +1,4 @@
-//! What `adaptive` makes of what a member said a while ago, and of what was seen of it.
+//! The use of an old load report by `adaptive`, and of observations.
 
 mod fleet;
 
@@ -14,7 +14,7 @@ fn at(millis: u32) -> Time {
     Time(1) + millis * MS
 }
 
-/// A request takes 10 ms where there are few, four fit at once, and six are there.
+/// A request takes 10 ms at low concurrency, four fit at once, and six are there.
 const WORD: Reading = Reading {
     in_flight: 6,
     knee: 4.0,
@@ -25,8 +25,8 @@ const WORD: Reading = Reading {
     open: false,
 };
 
-/// Two members that have said [`WORD`] for a second, with so many requests from here. The answers of the second have taken 50 ms,
-/// those of the first 20.
+/// Returns two members with a report of [`WORD`] and `here` requests from here. The answers of the second
+/// have taken 50 ms, those of the first 20.
 fn fleet(here: u32) -> (Plan, Hand) {
     let strategy = strategy::find("adaptive").expect("a strategy of this name");
     let plan = Plan::new(strategy, Knobs::defaults(strategy), members(&[1.0, 1.0]));
@@ -47,7 +47,8 @@ fn fleet(here: u32) -> (Plan, Hand) {
     (plan, hand)
 }
 
-/// How many of 1000 requests, each over at once, go to the second at that many milliseconds after its last word.
+/// Returns how many of 1000 requests, each ended at once, go to the second this many milliseconds after its
+/// last report.
 fn second(here: u32, later: u32) -> u32 {
     let (plan, mut hand) = fleet(here);
     let mut dice = Dice(7);
@@ -67,20 +68,20 @@ fn of_an_old_one_what_is_seen_takes_the_place() {
     assert_eq!(second(0, 100), 0);
 }
 
-/// Whoever sends all that a member has knows how much it is.
+/// Checks that a balancer that sends all of a member's requests knows their number.
 #[test]
 fn not_where_all_requests_are_ones_own() {
     assert!((400..600).contains(&second(6, 100)), "{}", second(6, 100));
 }
 
-/// As what is seen of a member that is not asked grows old, too.
+/// Checks that the observations of an unused member age, too.
 #[test]
 fn a_member_that_was_slow_is_tried_again() {
     let (before, after) = (second(0, 100), second(0, 9000));
     assert!(before == 0 && after > 100, "{before}, {after}");
 }
 
-/// So it is once what it said is forgotten, beside one that is heard.
+/// Checks that it is tried again once its report is forgotten, beside one with reports.
 #[test]
 fn nor_is_it_slow_for_ever_once_its_word_is_forgotten() {
     let (plan, mut hand) = fleet(0);

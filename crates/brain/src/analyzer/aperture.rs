@@ -1,14 +1,15 @@
-//! The aperture: of a large group a balancer uses a part only, whatever the strategy.
+//! The aperture: the part of a large group that a balancer uses, whatever the strategy.
 //!
-//! With many balancers before many members each has less than one request with most of them: it learns too little of too many, keeps
-//! connections to all, and what it counts says nothing. So each uses a part of them that is its own (Finagle's aperture): the first
-//! so many in an order that is drawn from the balancer and the member (rendezvous, as in `strategy/rendezvous.rs`). Other balancers have
-//! other orders, so all members are used alike; a member that comes or goes changes at most one place; one that cannot be used makes
-//! room for the next.
+//! With many balancers in front of many members, each has less than one request at most of them. It learns
+//! too little of too many, keeps connections to all, and its counts mean nothing. So each uses a part of its
+//! own (Finagle's aperture): the first members in an order drawn from the balancer and the member
+//! (rendezvous, as in `strategy/rendezvous.rs`). Other balancers have other orders, so all members are used
+//! alike. A member that joins or leaves changes at most one place. A member that cannot be used makes room
+//! for the next.
 //!
-//! It is as wide as [`PER_REQUEST`] members for each request in flight from here, and at least as the configuration says. It widens at once
-//! where that is too little, a quarter further than needed, and narrows when it has been half as wide again as needed for [`CALM`]: each
-//! step is a new plan.
+//! The width is [`PER_REQUEST`] members for each request in flight from here, and at least the configured
+//! minimum. If that is too little it widens at once, a quarter further than needed. It narrows when it has
+//! been half as wide again as needed for [`CALM`]. Each step is a new plan.
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -17,24 +18,25 @@ use core::time::Duration;
 use super::{Analyzer, Entry};
 use crate::{EventKind, Member, MemberId, Time, hash, mix};
 
-/// What is kept of it, whether it is asked for or not.
+/// The state of the aperture, which exists without a configured one, too.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aperture {
-    /// Tells balancers apart.
+    /// The seed that distinguishes balancers.
     seed: u64,
-    /// Members used; 0 before the first look.
+    /// The number of members used; 0 before the first look.
     width: usize,
-    /// Requests in flight from here, averaged.
+    /// The mean of the requests in flight from here.
     busy: f64,
-    /// Since when it is wider than it has to be.
+    /// The time since which it has been wider than necessary.
     wide: Option<Time>,
     looked: Option<Time>,
-    /// Members that could be used and are not.
+    /// The members that could be used and are not.
     pub(super) outside: BTreeSet<MemberId>,
 }
 
 impl Analyzer {
-    /// Says which balancer this is: those with different seeds use different parts of the members. Any number will do.
+    /// Sets the seed of this balancer: different seeds use different parts of the members. Any number will
+    /// do.
     pub fn seat(&mut self, seed: u64) {
         if self.aperture.seed != seed {
             self.aperture.seed = seed;
@@ -42,12 +44,12 @@ impl Analyzer {
         }
     }
 
-    /// Could it be used, and is not, as this balancer uses others?
+    /// Returns `true` if the member could be used, and is outside the aperture.
     pub fn is_outside(&self, member: MemberId) -> bool {
         self.aperture.outside.contains(&member)
     }
 
-    /// Looks at the requests in flight, and sets how many members are used.
+    /// Sets the number of members used from the requests in flight.
     pub(super) fn look_through(&mut self) {
         let Some(least) = self.spec.aperture else { return };
         let in_flight: u32 = self.entries.iter().map(|entry| entry.vitals.in_flight_here()).sum();
@@ -61,7 +63,7 @@ impl Analyzer {
         let need = (libm::ceil(PER_REQUEST * aperture.busy) as usize).max(least as usize);
         let before = aperture.width.max(least as usize);
         let width = aperture.follow(need, least as usize, self.now);
-        // Where there are no more it makes no difference.
+        // In a smaller group it makes no difference.
         let all = self.usable;
         if width.min(all) != before.min(all) {
             let (shown, busy) = (width.min(all), self.aperture.busy);
@@ -77,7 +79,7 @@ impl Analyzer {
         }
     }
 
-    /// Of those that could be in a plan, those that are.
+    /// Removes the members outside the aperture from those of a plan.
     pub(super) fn within(&mut self, mut members: alloc::vec::Vec<Member>) -> alloc::vec::Vec<Member> {
         self.aperture.outside.clear();
         let Some(least) = self.spec.aperture else { return members };
@@ -101,7 +103,8 @@ impl Analyzer {
         members
     }
 
-    /// Is it one that could be used and is not? Whoever is bound to it may come to it.
+    /// Returns `true` if the member could be used and is outside the aperture. It serves clients that are
+    /// bound to it.
     pub(super) fn shut_out(&self, entry: &Entry) -> bool {
         entry.state.eligible() && self.is_outside(entry.id)
     }
@@ -125,12 +128,12 @@ impl Aperture {
     }
 }
 
-/// Members for each request in flight from here.
+/// The members for each request in flight from here.
 const PER_REQUEST: f64 = 2.0;
 
-/// Seconds over which requests in flight are averaged when they become more, and when they become fewer.
+/// The seconds over which requests in flight are averaged as they rise, and as they fall.
 const RISE: f64 = 0.1;
 const FALL: f64 = 2.0;
 
-/// How long it has to be wider than it has to be before it narrows.
+/// The time for which it must be wider than necessary before it narrows.
 const CALM: Duration = Duration::from_secs(30);

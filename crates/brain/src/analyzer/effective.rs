@@ -1,14 +1,19 @@
-//! From a member's reports to the load that strategies go by.
+//! The load that strategies use, computed from a member's reports.
 //!
-//! Dampening is an average over reports: with dampening d, what was known before has weight d and a new report
+//! Dampening is an average over reports. With dampening d, the previous value has weight d and a new report
 //! 1 - d, once for each report, however often members are chosen in between.
 //!
-//! A report says less the older it is. How far apart a member's reports are is learned (a moving average of their
-//! spacing), so no period has to be configured. For two periods a report counts in full; then it is mixed with the
-//! mean of the group, with e^(-age/2) left after each further period, age counted in periods; after ten it is
-//! forgotten, and the member counts as one without reports. So a monitor that dies makes its member an average one and
-//! then one with its static share: not the one that looked idle last and gets everything, nor the one that looked
-//! busy and gets nothing.
+//! Reports age. The period of a member's reports is learnt (a moving average of their spacing), so none has
+//! to be configured. The weight of a report, against the mean of the group, depends on its age in periods:
+//!
+//! | age | weight |
+//! |---|---|
+//! | up to 2 | 1 |
+//! | up to 10 | `e^((2 - age)/2)` |
+//! | above 10 | none: the member counts as one without reports |
+//!
+//! So a monitor that dies makes its member an average one and then one with its static share. A member that
+//! looked idle last does not get everything, and one that looked busy does not get nothing.
 
 use core::time::Duration;
 
@@ -16,25 +21,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Effective, Load, Time};
 
-/// One member's reports.
+/// The reports of one member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Reports {
-    /// The last one.
+    /// The last report.
     pub(super) last: Load,
-    /// Averaged over reports.
+    /// The average over reports.
     pub(super) value: f64,
     begun: u32,
-    /// How far apart they are; `None` before the second one.
+    /// The spacing of reports; `None` before the second one.
     spacing: Option<Duration>,
 }
 
 impl Reports {
-    /// The first one; `begun` as in [`Effective`].
+    /// Returns the state after the first report; `begun` as in [`Effective`].
     pub(super) fn new(load: Load, begun: u32) -> Self {
         Self { last: load, value: load.value, begun, spacing: None }
     }
 
-    /// What a process before this one had, if it can be true.
+    /// Returns the state of the previous process, if it is plausible.
     pub(super) fn recalled(self, now: Time) -> Option<Self> {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
         let spacing = self.spacing.map(|spacing| spacing.clamp(SHORTEST, LONGEST));
@@ -42,7 +47,7 @@ impl Reports {
         good.then_some(Self { spacing, ..self })
     }
 
-    /// The next one. One that is older than the last says nothing new and is left out.
+    /// Adds a report. One that is older than the last is ignored.
     pub(super) fn add(&mut self, load: Load, dampening: f64, begun: u32) {
         if load.at < self.last.at {
             return;
@@ -57,12 +62,12 @@ impl Reports {
         (self.last, self.begun) = (load, begun);
     }
 
-    /// How far apart reports are, as far as that is known.
+    /// Returns the spacing of reports, or the assumed one.
     pub(super) fn period(&self) -> Duration {
         self.spacing.unwrap_or(USUAL)
     }
 
-    /// The part of its say that is left, 0 to 1; `None` if the last report is too old to count.
+    /// Returns the remaining weight of the last report, 0 to 1; `None` if it is too old to count.
     pub(super) fn say(&self, now: Time) -> Option<f64> {
         let age = now.since(self.last.at).as_secs_f64() / self.period().as_secs_f64();
         match age {
@@ -72,25 +77,25 @@ impl Reports {
         }
     }
 
-    /// When its say next changes so much that strategies should know.
+    /// Returns the time of the next change of its weight that strategies need.
     pub(super) fn ages(&self, now: Time) -> Time {
         let fresh = self.last.at + FRESH as u32 * self.period();
         if now < fresh { fresh } else { now + self.period() }
     }
 
-    /// What strategies go by, with the mean of the group.
+    /// Returns the load that strategies use, given the mean of the group.
     pub(super) fn effective(&self, mean: f64, now: Time) -> Option<Effective> {
         let say = self.say(now)?;
         Some(Effective { value: say * self.value + (1.0 - say) * mean, begun: self.begun })
     }
 }
 
-/// The mean load of a group, each report with what is left of its say; 0 without any.
+/// Returns the mean load of a group, each report with its remaining weight; 0 without any.
 pub(super) fn mean<'a>(reports: impl Iterator<Item = &'a Reports>, now: Time) -> f64 {
     let (mut sum, mut says) = (0.0, 0.0);
     for report in reports {
         if let Some(say) = report.say(now) {
-            // Part by part: the greatest loads there are have no finite sum.
+            // Added one by one: the sum of the greatest loads would not be finite.
             says += say;
             sum += (report.value - sum) * say / says;
         }
@@ -98,19 +103,19 @@ pub(super) fn mean<'a>(reports: impl Iterator<Item = &'a Reports>, now: Time) ->
     sum
 }
 
-/// What is assumed before the second report: the longer of the papers' two periods.
+/// The assumed period before the second report: the longer of the papers' two periods.
 const USUAL: Duration = Duration::from_secs(5);
 
-/// Periods for which a report counts in full.
+/// The periods for which a report counts in full.
 const FRESH: f64 = 2.0;
 
-/// Periods after which it does not count any more.
+/// The periods after which it does not count any more.
 const DEAD: f64 = 10.0;
 
-/// One over the weight of a new spacing.
+/// The inverse of the weight of a new spacing.
 const NEW: u32 = 4;
 
-/// A spacing counts for at most this many times the known one: a monitor that was away has not become slow.
+/// The maximum of a spacing, as a multiple of the known one: a monitor that was away has not become slow.
 const MOST_TIMES: u32 = 4;
 
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -148,7 +153,7 @@ mod tests {
         assert!(reports.period() > SECOND * 9 / 10 && reports.period() < SECOND * 11 / 10);
         reports.add(load(1.0, 4000.0), 0.0, 0);
         assert!(reports.period() < 2 * SECOND, "{:?}", reports.period());
-        // Times from the past, or all at once, say nothing.
+        // Reports from the past, or all at once, change no period.
         reports.add(load(9.0, 100.0), 0.0, 0);
         assert_eq!(reports.last.value, 1.0);
         reports.add(load(2.0, 4000.0), 0.0, 0);

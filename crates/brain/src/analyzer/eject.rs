@@ -1,5 +1,5 @@
-//! Taking members out and back in: how many may be out, and what is told of it. Who is to be taken out is found in `outlier`,
-//! or by whoever calls.
+//! Ejecting and readmitting members: the ejection budget, and the events. `outlier` or the caller finds the
+//! members to eject.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,13 +12,13 @@ use crate::member::suspicion::TRIAL;
 use crate::{EventKind, State, Time, event};
 
 impl Analyzer {
-    /// Ejects a member in use, unless too many are out already or it is the last that can be used.
+    /// Ejects a member in use, unless too many are ejected already or it is the last usable one.
     pub(super) fn eject(&mut self, place: usize, why: String, inputs: &[(&str, f64)]) {
         let why = self.blamed(place, why);
         self.eject_by(place, why, inputs, Ejection::begin);
     }
 
-    /// The same with what its last failure was, if that is known.
+    /// Returns `why` with the reason of the last failure, if it is known.
     pub(super) fn blamed(&self, place: usize, why: String) -> String {
         match self.entries[place].blame.as_str() {
             "" => why,
@@ -72,7 +72,8 @@ impl Analyzer {
         self.settle(place);
     }
 
-    /// After a new configuration: no more are out than it allows, those first whose time ends first.
+    /// Applies the ejection budget of a new configuration: surplus ejections end, the one nearest to its end
+    /// first.
     pub(super) fn bound_ejections(&mut self) {
         let allowed =
             self.spec.outlier.as_ref().map_or(0, |outlier| outlier::allowed(outlier, self.entries.len()));

@@ -1,8 +1,8 @@
-//! What active checks say of a member: rise and fall, as HAProxy and most others count them.
+//! The verdict of active health checks: rise and fall, as HAProxy and most others count them.
 //!
-//! A member that was never checked is not used, so its first check decides at once, either way; the first pass
-//! of its life brings it up even after failures, because there is no past to distrust. After that it takes
-//! `fall` failures in a row to go down and `rise` passes in a row to come up.
+//! A member that was never checked is not used, so its first check decides at once, either way. The first
+//! pass of its life brings it up even after failures, because there is no past to distrust. After that it
+//! takes `fall` failures in a row to go down and `rise` passes in a row to come up.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -12,48 +12,48 @@ use serde::{Deserialize, Serialize};
 
 use super::HealthSpec;
 
-/// One member's checks so far.
+/// The checks of one member so far.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Health {
-    /// What follows from them.
+    /// The verdict.
     pub verdict: Verdict,
-    /// For a person.
+    /// The reason, for display.
     pub why: String,
-    /// Checks in a row that contradict the verdict.
+    /// The checks in a row that contradict the verdict.
     against: u32,
-    /// Did a check ever pass?
+    /// Whether a check ever passed.
     passed: bool,
 }
 
-/// What follows from the checks.
+/// The verdict of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Nothing yet: it is not used.
+    /// No check has ended: the member is not used.
     Unchecked,
-    /// It may be used.
+    /// The member may be used.
     Up,
-    /// It may not.
+    /// The member may not be used.
     Down,
 }
 
 impl Health {
-    /// Before the first check.
+    /// Returns the health before the first check.
     pub fn unchecked() -> Self {
         Self { verdict: Verdict::Unchecked, why: "not checked yet".to_owned(), against: 0, passed: false }
     }
 
-    /// The health of a member whose name has no address: it is down.
+    /// Returns the health of a member whose name has no address: it is down.
     pub fn nowhere() -> Self {
         Self { verdict: Verdict::Down, why: "its name has no address".to_owned(), against: 0, passed: false }
     }
 
-    /// Without checks.
+    /// Returns the health of a member without checks.
     pub fn assumed() -> Self {
         Self { verdict: Verdict::Up, why: "no health checks".to_owned(), against: 0, passed: true }
     }
 
-    /// Counts one check in. Returns the checks in a row that changed the verdict, if it changed.
+    /// Records a check. Returns the number of checks in a row that changed the verdict, if it changed.
     pub fn record(&mut self, outcome: Result<(), &str>, spec: &HealthSpec) -> Option<u32> {
         let agrees = outcome.is_ok() == (self.verdict == Verdict::Up) && self.verdict != Verdict::Unchecked;
         self.against = if agrees { 0 } else { self.against.saturating_add(1) };
@@ -85,7 +85,8 @@ mod tests {
 
     const SPEC: HealthSpec = HealthSpec { rise: 2, fall: 3 };
 
-    /// `+` is a check that passes, `-` one that fails; what the verdict is after each: U, D or ?.
+    /// Records the checks, `+` for a pass and `-` for a failure, and compares the verdict after each: U, D or
+    /// ?.
     #[track_caller]
     fn run(mut health: Health, checks: &str, verdicts: &str) {
         let mut seen = String::new();

@@ -1,4 +1,4 @@
-//! What monitors report: loads, usage, and the alerts that follow from them.
+//! Monitors' reports: loads, usage, and the alerts that follow from them.
 
 use core::time::Duration;
 
@@ -10,11 +10,13 @@ use crate::rebind::{Change, Outcome, Rebind, Report};
 use crate::{Alert, EventKind, Load, MemberId, Time, Usage};
 
 impl Analyzer {
-    /// A monitor reported the load of a member, in the unit of the group's metric: how busy the member is for its
-    /// size. Refused, with `false`, if it is not a number, infinite or negative, or the member is not known.
+    /// Records a load report of a member, in the unit of the group's metric: how busy the member is for its
+    /// size.
     ///
-    /// What it comes to is in the next plan ([`Member::effective`](crate::Member)). A report makes a new one if the
-    /// strategy reads loads, and if it changes what sessions are asked to do; at most one in 100 ms.
+    /// Returns `false` and ignores the report if the load is not a number, infinite or negative, or the
+    /// member is not known. The effective load is in the next plan ([`Member::effective`](crate::Member)). A
+    /// report makes a new plan if the strategy reads loads, and if it changes the moves of sessions; at most
+    /// one in 100 ms.
     pub fn handle_load(&mut self, member: MemberId, load: Load) -> bool {
         let sound = load.value.is_finite() && load.value >= 0.0;
         let Some(&place) = self.places.get(&member).filter(|_| sound) else { return false };
@@ -28,7 +30,7 @@ impl Analyzer {
         if entry.reports.as_ref().is_none_or(|reports| reports.say(load.at).is_none()) {
             entry.apart.forget();
         }
-        // What is of the whole host strategies go by as far as it is the group's doing, and follow the rest slowly.
+        // Of a whole host's load, strategies use the part that the group causes, and follow the rest slowly.
         let value = if load.of_host { entry.apart.load(load.value) } else { load.value };
         let load = Load { value, ..load };
         let begun = entry.vitals.begun();
@@ -44,7 +46,7 @@ impl Analyzer {
         true
     }
 
-    /// What loads are measured by is another thing from now on: none that was reported before counts, and alerts are over.
+    /// Discards all reported loads because the metric has changed: none counts any more, and alerts end.
     pub fn forget_loads(&mut self, now: Time) {
         self.advance(now);
         for place in 0..self.entries.len() {
@@ -57,17 +59,19 @@ impl Analyzer {
         }
     }
 
-    /// The group's part of what goes on at a member's host, and how many groups are there: as
-    /// [`Neighbours::share`](crate::neighbours::Neighbours::share) has it.
+    /// Sets the group's part of the load of a member's host, and the number of groups there: as
+    /// [`Neighbours::share`](crate::neighbours::Neighbours::share) returns them.
     pub fn set_host_share(&mut self, member: MemberId, share: (f64, u32)) {
         if let Some(&place) = self.places.get(&member) {
             self.entries[place].apart.set(share);
         }
     }
 
-    /// A member said how much it does and how busy that makes it. Refused, with `false`, if a number is not one,
-    /// infinite or negative, or the member is not known. Where nothing was done or nothing was used the report says
-    /// nothing, and the one before stays until it is too old.
+    /// Records a member's report of its work and utilization.
+    ///
+    /// Returns `false` and ignores the report if a number is not one, infinite or negative, or the member is
+    /// not known. A report of no work or no utilization changes nothing: the previous one stays until it is
+    /// too old.
     pub fn handle_usage(&mut self, member: MemberId, usage: Usage, now: Time) -> bool {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
         let sound = sound(usage.rps) && sound(usage.utilization) && sound(usage.eps);
@@ -90,7 +94,8 @@ impl Analyzer {
         true
     }
 
-    /// Are clients of this group bound on demand? If so, alerts are raised and cleared from now on.
+    /// Sets whether clients of this group are bound on demand. If so, alerts are raised and cleared from now
+    /// on.
     pub fn set_on_demand(&mut self, on: bool, now: Time) {
         self.advance(now);
         if on == self.rebind.is_some() {
@@ -107,17 +112,18 @@ impl Analyzer {
         self.rebind = None;
     }
 
-    /// Is somebody told before sessions leave a member under alert? Then each alert is held when it is raised, until
-    /// [`Analyzer::release`]; if not, those that are held are released with their members' next reports. To be said again
-    /// after [`Analyzer::set_on_demand`].
+    /// Sets whether a drain hook runs before sessions leave a member under alert.
+    ///
+    /// If so, each alert is held when it is raised, until [`Analyzer::release`]. If not, held alerts are
+    /// released with their members' next reports. It is to be set again after [`Analyzer::set_on_demand`].
     pub fn set_hand_over(&mut self, on: bool) {
         if let Some(rebind) = &mut self.rebind {
             rebind.set_holds(on);
         }
     }
 
-    /// Lets a member's alert ask sessions from now on, if it is the one of this number ([`Alert::held`]). False if that is
-    /// over.
+    /// Lets a member's alert move sessions from now on, if it is the one of this number ([`Alert::held`]).
+    /// Returns `false` if that alert is over.
     pub fn release(&mut self, member: MemberId, number: u32, now: Time) -> bool {
         self.advance(now);
         let now = self.now;
@@ -128,22 +134,24 @@ impl Analyzer {
         released
     }
 
-    /// The member's alert in force, where clients are bound on demand.
+    /// Returns the member's alert in force, in groups that bind clients on demand.
     pub fn alert(&self, member: MemberId) -> Option<&Alert> {
         self.rebind.as_ref()?.alert(member)
     }
 
-    /// Alerts in force, where clients are bound on demand.
+    /// Returns the alerts in force, in groups that bind clients on demand.
     pub fn alerts(&self) -> impl Iterator<Item = &Alert> {
         self.rebind.iter().flat_map(Rebind::alerts)
     }
 
-    /// The member's alert in force, or else its last one: what sessions that leave it, or just left, were asked by.
+    /// Returns the member's alert in force, or else its last one, by which sessions that just left were
+    /// moved.
     pub fn last_alert(&self, member: MemberId) -> Option<&Alert> {
         self.rebind.as_ref()?.last_alert(member)
     }
 
-    /// What loads come to now, of members whose reports still count: by this alerts are raised, and strategies that read loads choose.
+    /// Returns the present effective loads of members whose reports still count. They raise alerts, and
+    /// strategies that read loads choose by them.
     pub fn counted(&self, now: Time) -> impl Iterator<Item = (MemberId, f64)> {
         let mean = self.mean_load();
         let counted =
@@ -151,13 +159,13 @@ impl Analyzer {
         self.entries.iter().filter_map(counted)
     }
 
-    /// The group's mean load, of members that may be chosen.
+    /// Returns the group's mean load, over members that may be chosen.
     pub(super) fn mean_load(&self) -> f64 {
         let usable = self.entries.iter().filter(|entry| entry.state.eligible());
         effective::mean(usable.filter_map(|entry| entry.reports.as_ref()), self.now)
     }
 
-    /// After a new configuration.
+    /// Applies the alert rule of a new configuration.
     pub(super) fn follow_strategy(&mut self) {
         let rule = (self.spec.strategy.rule)(&self.knobs());
         if let Some(rebind) = &mut self.rebind {
@@ -165,7 +173,7 @@ impl Analyzer {
         }
     }
 
-    /// Looks at how old a member's reports are, and when to look again.
+    /// Ages a member's reports, and sets the time of the next look.
     pub(super) fn age(&mut self, place: usize) {
         let (now, planned, reads) = (self.now, self.planned, self.spec.strategy.reads_load);
         let (blackout, expiry) = times(&self.spec);
@@ -210,7 +218,7 @@ impl Analyzer {
         }
     }
 
-    /// A member is out of use, or reports no more: no alert is for it, and no session goes there.
+    /// Ends a member's alert and its deficit: it is out of use, or reports no more.
     pub(super) fn forget_load(&mut self, place: usize) {
         let id = self.entries[place].id;
         if let Some(change) = self.rebind.as_mut().and_then(|rebind| rebind.forget(id)) {
@@ -219,7 +227,7 @@ impl Analyzer {
         }
     }
 
-    /// Makes the plan that reports ask for, once its time has come.
+    /// Marks the plan as outdated once the time of a new plan by reports has come.
     pub(super) fn renew(&mut self) {
         match self.replan {
             Some(due) if due <= self.now => {
@@ -231,14 +239,14 @@ impl Analyzer {
         }
     }
 
-    /// A new plan, but not sooner than `apart` after the last one.
+    /// Requests a new plan, but not sooner than `apart` after the last one.
     fn plan_soon(&mut self, apart: Duration) {
         let due = self.now.max(self.planned + apart);
         self.replan = Some(self.replan.map_or(due, |planned| planned.min(due)));
         self.renew();
     }
 
-    /// Lets the rule look at a member that reported.
+    /// Applies the alert rule to a member that reported.
     fn judge(&mut self, place: usize) {
         let entry = &self.entries[place];
         let (Some(rebind), Some(reports)) = (&mut self.rebind, &entry.reports) else { return };
@@ -273,30 +281,31 @@ impl Analyzer {
     }
 }
 
-/// What a member says of its work.
+/// A member's reports of its work.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Work {
     last: Usage,
-    /// When it first said so, without a long silence since.
+    /// The time of its first report without a long silence since.
     since: Time,
 }
 
 impl Work {
-    /// What a process before this one had, if it can be true.
+    /// Returns the state of the previous process, if it is plausible.
     pub(super) fn recalled(self, now: Time) -> Option<Self> {
         let Usage { rps, utilization, eps, at } = self.last;
         let sound = [rps, utilization, eps].iter().all(|value| value.is_finite() && *value >= 0.0);
         (sound && at <= now && self.since <= now).then_some(self)
     }
 
-    /// The last report, if it gives a weight now.
+    /// Returns the last report, if it gives a weight now.
     pub(super) fn usage(&self, spec: &GroupSpec, now: Time) -> Option<Usage> {
         let (blackout, expiry) = times(spec);
         (now.since(self.since) >= blackout && now.since(self.last.at) < expiry).then_some(self.last)
     }
 }
 
-/// For how long first reports give no weight, and after how long a report gives none any more.
+/// Returns the time for which first reports give no weight, and the age from which a report gives none any
+/// more.
 fn times(spec: &GroupSpec) -> (Duration, Duration) {
     let seconds = |name, usual| {
         let seconds = spec.knobs.named(spec.strategy, name).unwrap_or(usual);
@@ -305,14 +314,14 @@ fn times(spec: &GroupSpec) -> (Duration, Duration) {
     (seconds("blackout", BLACKOUT), seconds("expiry", EXPIRY))
 }
 
-/// Seconds; gRPC A58's.
+/// The default of `blackout`, seconds; gRPC A58's.
 const BLACKOUT: f64 = 10.0;
 
-/// Seconds; gRPC A58's.
+/// The default of `expiry`, seconds; gRPC A58's.
 const EXPIRY: f64 = 180.0;
 
-/// Plans for the sake of loads and alerts are at least this far apart.
+/// The minimum time between plans by loads and alerts.
 const PLANS_APART: Duration = Duration::from_millis(100);
 
-/// The same for weights by usage, as in gRPC A58.
+/// The minimum time between plans by usage, as in gRPC A58.
 const WEIGHTS_APART: Duration = Duration::from_secs(1);

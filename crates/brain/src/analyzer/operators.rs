@@ -1,5 +1,5 @@
-//! What operators do with members: drained and disabled ones get nothing new. Nor do those of which the configuration says that they
-//! are about to leave.
+//! Operators' commands: drained and disabled members get nothing new. Neither do members that leave, by the
+//! configuration.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,22 +13,22 @@ use crate::{EventKind, Time};
 use super::health::Verdict;
 use super::{Analyzer, Entry};
 
-/// Why a member is draining that nobody drains.
+/// The reason why a member drains without a command.
 pub(super) const LEAVING: &str = "it is about to end, its source of members says";
 
-/// Who lets a member's work end.
+/// The actor that drains a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Drainer {
-    /// A person, or what acts for one.
+    /// A person, or a program on behalf of one.
     #[default]
     Operator,
-    /// The group's scaler, which has no use for it any more.
+    /// The group's scaler, which needs the member no more.
     Scaler,
 }
 
 impl Drainer {
-    /// Why a member is drained, for a person.
+    /// Returns the reason of the drain, for display.
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Operator => "drained by an operator",
@@ -38,34 +38,36 @@ impl Drainer {
 }
 
 impl Analyzer {
-    /// An error if there is no such member.
+    /// Returns an error if there is no such member.
     pub fn has(&self, member: &str) -> Result<(), String> {
         let found = self.spec.members.iter().any(|spec| &*spec.name == member);
         if found { Ok(()) } else { Err(self.no_such(member)) }
     }
 
-    /// Gives a member nothing new from now on, as an operator says. An error if there is no such member; nothing if it is draining.
+    /// Drains a member on behalf of an operator: it gets nothing new. Returns an error if there is no such
+    /// member; does nothing if it is draining.
     pub fn drain(&mut self, member: &str, now: Time) -> Result<(), String> {
         self.drain_by(member, Drainer::Operator, now)
     }
 
-    /// The same, as somebody says who is named in what is told of it.
+    /// Drains a member on behalf of the given actor, which the event names.
     pub fn drain_by(&mut self, member: &str, who: Drainer, now: Time) -> Result<(), String> {
         self.set_draining(member, Some(who), now)
     }
 
-    /// Takes a member back. An error if there is no such member; nothing if it is not draining.
+    /// Ends the drain of a member. Returns an error if there is no such member; does nothing if it is not
+    /// draining.
     pub fn undrain(&mut self, member: &str, now: Time) -> Result<(), String> {
         self.set_draining(member, None, now)
     }
 
-    /// Takes a member out of use, at once and without telling anybody: it gets nothing new, and keeps what it has. An error
-    /// if there is no such member; nothing if it is disabled.
+    /// Disables a member at once, without a notification: it gets nothing new, and keeps its work. Returns an
+    /// error if there is no such member; does nothing if it is disabled.
     pub fn disable(&mut self, member: &str, now: Time) -> Result<(), String> {
         self.set_disabled(member, true, now)
     }
 
-    /// Puts a member back in use. An error if there is no such member; nothing if it is not disabled.
+    /// Enables a member. Returns an error if there is no such member; does nothing if it is not disabled.
     pub fn enable(&mut self, member: &str, now: Time) -> Result<(), String> {
         self.set_disabled(member, false, now)
     }
@@ -90,8 +92,8 @@ impl Analyzer {
         Ok(())
     }
 
-    /// A member that was not there, or not at this address: what is known of another server by its name says nothing of it. What operators
-    /// said they said of the name.
+    /// Returns the entry of a new member, or of one at a new address. The state of another server of that
+    /// name does not count for it, but operators' commands apply to the name.
     pub(super) fn newcomer(&mut self, place: usize, before: Option<Entry>) -> Entry {
         let name = self.spec.members[place].name.clone();
         let fresh = self.entry(place, false);
@@ -117,7 +119,8 @@ impl Analyzer {
         entry
     }
 
-    /// Whether the member at `place` is about to leave follows from the configuration; its state is settled by the caller.
+    /// Follows the configuration on whether the member at `place` is about to leave; the caller derives its
+    /// state.
     pub(super) fn follow_leaving(&mut self, place: usize) {
         let leaving = self.spec.members[place].leaving;
         let entry = &mut self.entries[place];
@@ -152,7 +155,7 @@ impl Analyzer {
 }
 
 impl Entry {
-    /// Does it get nothing new and keep what it has?
+    /// Returns `true` if it gets nothing new and keeps its work.
     pub(super) fn drained(&self) -> bool {
         self.draining || self.leaving
     }

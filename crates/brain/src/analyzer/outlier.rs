@@ -1,22 +1,22 @@
-//! Passive outlier detection: traffic itself says which member is sick.
+//! Passive outlier ejection: the traffic itself reveals a failing member.
 //!
-//! Two rules, as in Envoy and gRPC (proposal A50): failures in a row, which catches a dead member within a few
-//! requests, and a success rate far below the group's, which catches one that fails now and then. Two things are
-//! different, because users of the rules as they stand complain of ejections they cannot understand:
+//! There are two rules, as in Envoy and gRPC (proposal A50). Failures in a row catch a dead member within a
+//! few requests. A success rate far below the group's catches one that fails now and then. Two points differ,
+//! because users of the original rules complain of ejections that they cannot understand:
 //!
 //! - A member is compared with the mean and the deviation of the *others*. In a group of n, no member can lie
-//!   more than sqrt(n - 1) deviations below a mean that it is itself part of, so with the usual factor of 1.9 the
-//!   rule says nothing in groups of four or less, and two sick members hide each other.
-//! - What chance explains is no reason. If all members fail one request in twenty, some member always lies 1.9
-//!   deviations below the mean. Here that many failures must also be less likely than one in a million for a
-//!   member as good as the others, by Chernoff's bound: n KL(p || q) >= ln 10^6, with n requests of which the
-//!   share p failed, while of the others' the share q did.
+//!   more than sqrt(n - 1) deviations below a mean that it is itself part of. So with the usual factor of 1.9
+//!   the rule never applies in groups of four or less, and two failing members hide each other.
+//! - A deviation that chance explains is no reason. If all members fail one request in twenty, some member
+//!   always lies 1.9 deviations below the mean. Here that many failures must also be less likely than one in
+//!   a million for a member as good as the others. By Chernoff's bound that is n KL(p || q) >= ln 10^6, for n
+//!   requests with a failed share p, and a failed share q of the others.
 //!
-//! A third rule comes before both: Wald's sequential test on each outcome (`member/suspicion.rs`), which has no
-//! count, volume or interval to set, only the chance of a false alarm.
+//! A third rule comes before both: Wald's sequential test on each outcome (`member/suspicion.rs`), which has
+//! no count, volume or interval to set, only the chance of a false alarm.
 //!
-//! The k-th ejection in a row lasts k times as long as the first. Good behaviour is forgotten at the same rate
-//! as bad: each such length in use takes one off k.
+//! The k-th ejection in a row lasts k times as long as the first. Good behaviour is forgotten at the same
+//! rate as bad: each such length in use takes one off k.
 
 use alloc::format;
 use alloc::string::String;
@@ -28,35 +28,35 @@ use serde::{Deserialize, Serialize};
 use super::{OutlierSpec, Totals};
 use crate::Time;
 
-/// One member's ejections.
+/// The ejections of one member.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Ejection {
-    /// When the one in force ends.
+    /// The end of the one in force.
     pub(super) until: Option<Time>,
-    /// For a person.
+    /// The reason, for display.
     pub(super) why: String,
-    /// How many in a row, as of `ended`.
+    /// The number of ejections in a row, as of `ended`.
     row: u32,
-    /// When the last one ended.
+    /// The end of the last one.
     ended: Time,
 }
 
 impl Ejection {
-    /// Begins one; returns how many in a row it is and its length.
+    /// Begins an ejection; returns its number in a row and its length.
     pub(super) fn begin(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
         let longest = spec.max_ejection.max(spec.ejection);
         self.lasts(spec.ejection, |row| spec.ejection.saturating_mul(row).min(longest), now)
     }
 
-    /// Begins one on suspicion. Such an ejection comes after two or three failures and tries again soon: 2 s at
-    /// first, and twice as long each time, up to 32 s, or [`OutlierSpec::max_ejection`] if that is less.
+    /// Begins an ejection on suspicion. It comes after two or three failures and tries again soon: after 2 s
+    /// at first, and twice as long each time, up to 32 s, or [`OutlierSpec::max_ejection`] if that is less.
     pub(super) fn suspect(&mut self, spec: &OutlierSpec, now: Time) -> (u32, Duration) {
         let longest = spec.max_ejection.max(spec.ejection);
         self.lasts(Duration::from_secs(2), |row| Duration::from_secs(1 << row.min(5)).min(longest), now)
     }
 
-    /// Begins one that another balancer has begun: it counts for no longer row here.
+    /// Begins an ejection that another balancer has begun: it does not extend the row here.
     pub(super) fn follow(&mut self, left: Duration, now: Time) -> (u32, Duration) {
         self.until = Some(now + left);
         (self.row, left)
@@ -70,35 +70,35 @@ impl Ejection {
         (self.row, length)
     }
 
-    /// Ends the one in force.
+    /// Ends the ejection in force.
     pub(super) fn end(&mut self, now: Time) {
         self.until = None;
         self.ended = now;
     }
 }
 
-/// How many of `members` may be out at once.
+/// Returns the number of `members` that may be ejected at once.
 pub(super) fn allowed(spec: &OutlierSpec, members: usize) -> usize {
-    // A conversion to usize saturates and takes what is not a number for 0.
+    // A conversion to usize saturates and converts a value that is not a number to 0.
     ((members as f64 * spec.max_ejected) as usize).clamp(1, members.max(1))
 }
 
 /// A member that does worse than the others.
 #[derive(Debug, PartialEq)]
 pub(super) struct Finding {
-    /// As given with the sample.
+    /// The index of the sample.
     pub(super) index: usize,
     pub(super) traffic: Totals,
-    /// Success rate of the member.
+    /// The success rate of the member.
     pub(super) rate: f64,
-    /// Mean success rate of the others.
+    /// The mean success rate of the others.
     pub(super) mean: f64,
-    /// Its standard deviation.
+    /// The standard deviation of the others' success rates.
     pub(super) deviation: f64,
 }
 
 impl Finding {
-    /// One sentence for a person.
+    /// Returns a sentence for display.
     pub(super) fn why(&self) -> String {
         format!(
             "{} of {} requests failed: {:.1} % success against {:.1} % of the other members",
@@ -110,8 +110,8 @@ impl Finding {
     }
 }
 
-/// Which of the samples (a member's index and its traffic within an interval) lie out, the worst first, at most
-/// `room`. Who is found is no standard for the rest.
+/// Returns the outliers among the samples (a member's index and its traffic within an interval), the worst
+/// first, at most `room`. A found outlier is excluded from the comparison of the rest.
 pub(super) fn outliers(spec: &OutlierSpec, samples: &[(usize, Totals)], room: usize) -> Vec<Finding> {
     let mut left: Vec<Sample> = samples
         .iter()
@@ -130,7 +130,7 @@ pub(super) fn outliers(spec: &OutlierSpec, samples: &[(usize, Totals)], room: us
     found
 }
 
-/// One member's traffic within an interval.
+/// The traffic of one member within an interval.
 struct Sample {
     index: usize,
     traffic: Totals,
@@ -145,7 +145,7 @@ impl Sample {
     }
 }
 
-/// What is needed of the group to know what it is without any one member.
+/// The sums over the group that give its figures without any one member.
 #[derive(Default)]
 struct Sums {
     members: f64,
@@ -166,7 +166,7 @@ impl Sums {
         })
     }
 
-    /// What is wrong with a member of the group, if anything is.
+    /// Returns the finding about a member of the group, if it is an outlier.
     fn judge(&self, sample: &Sample, deviations: f64) -> Option<Finding> {
         let (index, traffic, rate) = (sample.index, sample.traffic, sample.rate);
         let others = self.members - 1.0;
@@ -183,8 +183,8 @@ impl Sums {
     }
 }
 
-/// By Chernoff's bound: minus the logarithm of the chance that of `requests` as many as `failed` or more fail,
-/// if the share `usual` does. 0 if fewer failed than usual.
+/// Returns, by Chernoff's bound, minus the logarithm of the probability that at least `failed` of `requests`
+/// fail if the share `usual` does. It is 0 if fewer failed than usual.
 fn surprise(requests: f64, failed: f64, usual: f64) -> f64 {
     let part =
         |observed: f64, usual: f64| if observed > 0.0 { observed * libm::log(observed / usual) } else { 0.0 };
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(found(&[(100, 2), (1000, 0), (1000, 0)]), [0; 0], "a failure or two happen");
     }
 
-    /// The rule of one fixed number of deviations ejects here every few intervals.
+    /// Checks with traffic in which a fixed number of deviations alone would eject every few intervals.
     #[test]
     fn chance_is_no_reason() {
         let mut bits = 7;

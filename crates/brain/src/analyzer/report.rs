@@ -1,4 +1,4 @@
-//! What the analyzer says of itself: events as they happen, and the state of things when asked.
+//! The analyzer's output: events as they happen, and the state on request.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -14,8 +14,8 @@ use crate::status::{Latency, LoadExplanation, MemberStatus};
 use crate::{Event, EventKind, MemberId, State, Time, meter};
 
 impl Analyzer {
-    /// All members in the order of the configuration. What only the data plane counts (requests, answers,
-    /// bytes, connections, latency) is left at 0 for it to fill in.
+    /// Returns all members in the order of the configuration. Figures that only the data plane counts
+    /// (requests, answers, bytes, connections, latency) are 0; the caller fills them in.
     pub fn status(&self, now: Time) -> Vec<(MemberId, MemberStatus)> {
         let now = now.max(self.now);
         let entries = self.entries.iter().zip(&self.spec.members);
@@ -70,7 +70,7 @@ impl Analyzer {
         self.entries.iter().map(|entry| entry.id).zip(status).collect()
     }
 
-    /// Mean of the loads that strategies go by, of members that can be used; `None` without a report that counts.
+    /// Returns the mean of the effective loads of usable members; `None` without a report that counts.
     pub fn load(&self, now: Time) -> Option<f64> {
         let now = now.max(self.now);
         let counts = |entry: &Entry| {
@@ -79,29 +79,30 @@ impl Analyzer {
         self.entries.iter().any(counts).then(|| self.mean_load())
     }
 
-    /// Load above which part of a member's sessions is to go, in the unit of the group's metric; `None` where no rule says so, or not enough
-    /// is known for it.
+    /// Returns the load above which part of a member's sessions is to leave, in the unit of the group's
+    /// metric; `None` if no rule gives one, or too little is known.
     pub fn alert_above(&self, member: MemberId) -> Option<f64> {
         self.rebind.as_ref()?.above(member)
     }
 
-    /// The load that strategies go by; `None` without one that counts.
+    /// Returns the effective load of a member; `None` without a report that counts.
     pub fn effective(&self, member: MemberId, now: Time) -> Option<f64> {
         let entry = self.entries.iter().find(|entry| entry.id == member)?;
         Some(entry.reports.as_ref()?.effective(self.mean_load(), now.max(self.now))?.value)
     }
 
-    /// Is it drained, or about to leave?
+    /// Returns `true` if the member is drained, or about to leave.
     pub fn drains(&self, member: MemberId) -> bool {
         self.entries.iter().any(|entry| entry.id == member && entry.drained())
     }
 
-    /// Those that are drained, about to leave or disabled: they get nothing new and keep what they have.
+    /// Returns the members that are drained, about to leave or disabled: they get nothing new and keep their
+    /// work.
     pub fn draining(&self) -> impl Iterator<Item = MemberId> {
         self.entries.iter().filter(|entry| entry.drained() || entry.disabled).map(|entry| entry.id)
     }
 
-    /// One line for a person: `4/5 members up, 1 ejected`.
+    /// Returns a line for display: `4/5 members up, 1 ejected`.
     pub fn verdict(&self) -> String {
         let members = self.entries.len();
         if members == 0 {
@@ -125,13 +126,13 @@ impl Analyzer {
         verdict
     }
 
-    /// Notes what happened to the member at `place`.
+    /// Records an event of the member at `place`.
     pub(super) fn tell_of(&mut self, place: usize, kind: EventKind, why: String, inputs: &[(&str, f64)]) {
         let name = self.spec.members[place].name.clone();
         self.tell(kind, Some(name), why, inputs);
     }
 
-    /// Notes what happened to a member, or to the group.
+    /// Records an event of a member, or of the group.
     pub(super) fn tell(
         &mut self,
         kind: EventKind,
@@ -139,7 +140,7 @@ impl Analyzer {
         why: String,
         inputs: &[(&str, f64)],
     ) {
-        // Room for what one reload can cause: all members leave and others join.
+        // Room for the events of one reload: all members leave and others join.
         if self.events.len() >= LIMIT_EVENTS.max(8 * self.entries.len()) {
             self.events.pop_front();
         }
@@ -147,7 +148,7 @@ impl Analyzer {
         self.events.push_back(Event { kind, group: self.spec.name.clone(), member, why, inputs });
     }
 
-    /// The answer to an operator who names a member that there is not.
+    /// Returns the error for a member name that does not exist.
     pub(super) fn no_such(&self, member: &str) -> String {
         let names: Vec<&str> = self.spec.members.iter().map(|spec| &*spec.name).take(LIMIT_NAMES).collect();
         let more = match self.spec.members.len() - names.len() {
@@ -178,11 +179,11 @@ impl Analyzer {
     }
 }
 
-/// Events that are kept for whoever asks, at least.
+/// The minimum number of events kept for the caller.
 const LIMIT_EVENTS: usize = 4096;
 
-/// Time after which what a member said of itself is forgotten.
+/// The time after which a load report is ignored.
 const SAID: Duration = Duration::from_secs(10);
 
-/// Names in an error message, at most.
+/// The maximum number of names in an error message.
 const LIMIT_NAMES: usize = 20;

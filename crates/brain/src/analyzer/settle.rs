@@ -1,4 +1,4 @@
-//! From facts to states: what a member is follows from what is known of it, what the group is from its members.
+//! The derivation of states: a member's from its facts, and the group's from its members.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -10,7 +10,7 @@ use super::{Analyzer, WhenAllDown, slow_start};
 use crate::{EventKind, State, Time};
 
 impl Analyzer {
-    /// One step of a ramp, or its end.
+    /// Takes one step of a slow start, or ends it.
     pub(super) fn grow(&mut self, place: usize, since: Time) {
         let window = self.spec.slow_start;
         if self.now.since(since) >= window {
@@ -47,7 +47,7 @@ impl Analyzer {
             entry.ramp = None;
             entry.original &= barred == State::Unchecked;
         } else if !before.eligible() {
-            // What it did before it was out of use says nothing about it now.
+            // Its history from before it was out of use is outdated.
             entry.vitals.forget();
             if before != State::Ejected {
                 entry.vitals.suspicion.forget();
@@ -59,7 +59,7 @@ impl Analyzer {
         let usual = if entry.ramp.is_some() { State::SlowStart } else { State::Up };
         entry.state = barred.unwrap_or(usual);
         if entry.state == before {
-            // Whether it can serve those who are bound to it may be another matter now.
+            // It may have become able, or unable, to serve the clients that are bound to it.
             self.stale |= before == State::Draining;
             return;
         }
@@ -78,14 +78,14 @@ impl Analyzer {
         }
     }
 
-    /// After a change to the list of members.
+    /// Rebuilds the indices after a change to the list of members.
     pub(super) fn index(&mut self) {
         self.places = self.entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
         self.usable = self.entries.iter().filter(|entry| entry.state.eligible()).count();
         self.out = self.entries.iter().filter(|entry| entry.ejection.until.is_some()).count();
     }
 
-    /// After a change to the rules.
+    /// Derives all states after a change to the rules.
     pub(super) fn settle_all(&mut self) {
         for place in 0..self.entries.len() {
             self.settle(place);
@@ -96,7 +96,8 @@ impl Analyzer {
         self.survey();
     }
 
-    /// Looks at the group as a whole: a member under suspicion is better than none, and none is worth telling.
+    /// Derives the state of the group. If no member is usable, ejected ones are readmitted, because a suspect
+    /// member is better than none. The loss and the return of the last member are events.
     pub(super) fn survey(&mut self) {
         if self.usable == 0 {
             for place in 0..self.entries.len() {

@@ -1,20 +1,21 @@
-//! Slow start: a member that comes back or joins takes a growing part of its share, so that cold caches and empty
-//! pools are not met by full load (Envoy's `slow_start_config` with aggression 1, HAProxy's `slowstart`).
+//! Slow start: a member that comes back or joins takes a growing part of its share. So cold caches and empty
+//! pools do not get the full load (Envoy's `slow_start_config` with aggression 1, HAProxy's `slowstart`).
 //!
-//! The part grows linearly from a tenth to the whole, in whole hundredths: new weights mean a new plan, so there
-//! are at most a hundred of these in a ramp and at most ten in a second, and weights keep a common measure.
+//! The part grows linearly from a tenth to the whole, in whole hundredths. New weights mean a new plan, so
+//! there are at most a hundred of these in a ramp and at most ten in a second, and weights keep a common
+//! measure.
 
 use core::time::Duration;
 
 use crate::Time;
 
-/// The part of its share that a member may take at `now`, between a tenth and 1.
+/// Returns the part of its share that a member may take at `now`, between a tenth and 1.
 pub(super) fn part(since: Time, now: Time, window: Duration) -> f64 {
     let done = now.since(since).as_secs_f64() / window.as_secs_f64().max(f64::MIN_POSITIVE);
     libm::floor(100.0 * (LEAST + (1.0 - LEAST) * done.min(1.0))) / 100.0
 }
 
-/// Between two steps of a ramp.
+/// Returns the time between two steps of a ramp.
 pub(super) fn step(window: Duration) -> Duration {
     (window / 100).max(SHORTEST_STEP)
 }

@@ -1,8 +1,8 @@
-//! What a process that takes over from another is left of a group: the facts of each member, by its name.
+//! The handoff of a group to the next process: the facts of each member, by its name.
 //!
-//! Both processes count time from the same moment, so ages, ejections and ramps go on as if nothing had been. What is left is
-//! as good as what the network says: what cannot be true is left out, and a member of which nothing is left is a new one.
-//! Alerts are raised anew by the next reports.
+//! Both processes count time from the same moment, so ages, ejections and ramps continue unchanged.
+//! Handed-off state is treated like input from the network: implausible values are left out, and a member
+//! without state is a new one. The next reports raise alerts again.
 
 use alloc::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::member::concurrency::ConcurrencyLimit;
 use crate::member::past::Past as Vital;
 use crate::{Load, State, Time};
 
-/// What is known of a member beyond its configuration.
+/// The handed-off state of a member beyond its configuration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Past {
@@ -39,13 +39,13 @@ pub struct Past {
 }
 
 impl Analyzer {
-    /// What is known of each member, by name.
+    /// Returns the state of each member, by name.
     pub fn past(&self) -> impl Iterator<Item = (&Arc<str>, Past)> {
         self.entries.iter().zip(&self.spec.members).map(|(entry, spec)| (&spec.name, entry.past()))
     }
 
-    /// Goes on with what a process before this one knew; `past` has it by the name of the member. To be called before anything
-    /// is chosen.
+    /// Restores the state from the previous process; `past` returns it by the name of the member. It is to be
+    /// called before the first choice.
     pub fn recall(&mut self, mut past: impl FnMut(&str) -> Option<Past>, now: Time) {
         self.advance(now);
         let (now, checks, outside) = (self.now, self.spec.health.is_some(), self.outside());
@@ -54,7 +54,7 @@ impl Analyzer {
                 entry.recall(past, checks, outside, now);
             }
         }
-        // What members said to that process is as good: the first request of each core goes by it already.
+        // Load reports to that process are as good: the first request of each core already uses them.
         if self.entries.iter().any(|entry| entry.vitals.heard.view().is_some()) {
             self.company.spoke();
         }
@@ -94,13 +94,14 @@ impl Entry {
         }
     }
 
-    /// `checks`: is its health checked now? `outside`: do weights come from outside?
+    /// Restores the state of a member. `checks`: whether its health is checked now. `outside`: whether
+    /// weights come from outside.
     fn recall(&mut self, past: Past, checks: bool, outside: bool, now: Time) {
         self.vitals.recall(&past.vitals, now);
         self.limit.recall(past.limit);
         self.totals = None;
         (self.draining, self.drainer, self.disabled) = (past.draining, past.drainer, past.disabled);
-        // Checks that came before this have said nothing yet that counts for more.
+        // No check of this process has ended yet that would count for more.
         if let Some(health) = past.health.filter(|health| checks && health.verdict != Verdict::Unchecked) {
             self.health = health;
         }
@@ -182,7 +183,7 @@ mod tests {
         analyzer.members().map(|(id, ..)| id).collect()
     }
 
-    /// What one leaves, through JSON.
+    /// Returns the handed-off state of a group, through JSON.
     fn left(analyzer: &Analyzer) -> BTreeMap<String, String> {
         analyzer
             .past()
@@ -217,11 +218,12 @@ mod tests {
         assert_eq!(states(&after), states(&before));
         let why = after.status(at(3)).into_iter().next().map(|(_, status)| status.why);
         assert_eq!(why.as_deref(), Some("drained by the scaler"));
-        // Nothing happened to anybody, and the last member that can be used is used at once.
+        // No event happened, and the last usable member is used at once.
         assert!(core::iter::from_fn(|| after.poll_event()).next().is_none());
         let plan = after.plan(at(3)).unwrap();
         assert_eq!(plan.members().iter().map(|member| &*member.name).collect::<Vec<_>>(), ["d:1"]);
-        // What was begun goes on: the ejection ends when it would have, and two checks bring the member back.
+        // Running actions continue: the ejection ends when it would have, and two checks bring the member
+        // back.
         let end = before.entries[1].ejection.until;
         assert_eq!(after.entries[1].ejection.until, end);
         after.handle_timeout(end.unwrap());
@@ -261,19 +263,19 @@ mod tests {
         let before = Analyzer::new(group(), at(0));
         let reading = |work: f32| Reading { knee: 1.0, work, sojourn: work, ..Reading::default() };
         for (place, entry) in before.entries.iter().enumerate() {
-            // The last one is by far the fastest.
+            // The last member is by far the fastest.
             let work = if place == 3 { 0.001 } else { 0.1 };
             entry.vitals.heard.take(&reading(work), 0, at(1));
         }
         let first = |left: &BTreeMap<String, String>, seed: u64| {
             let plan = taken(left, group(), at(2)).plan(at(2)).unwrap();
-            // A core that has heard nothing.
+            // A core without any load report.
             let ask = Ask { now: at(2), chance: crate::mix(seed), ..Ask::default() };
             plan.choose(&mut Hand::new(crate::mix(!seed)), &ask, &[])
         };
         let told = left(&before);
         assert!((0..100).all(|seed| first(&told, seed) == Choice::Member(3)));
-        // Who knows nothing begins anywhere.
+        // Without a handoff the first choice is random.
         let nothing = BTreeMap::new();
         assert!((0..100).any(|seed| first(&nothing, seed) != Choice::Member(3)));
     }

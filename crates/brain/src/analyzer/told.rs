@@ -1,4 +1,4 @@
-//! What other balancers have found out of members (`[fleet]`), and how far it is believed.
+//! Findings of other balancers about members (`[fleet]`), and the conditions under which they count.
 
 use alloc::format;
 use core::time::Duration;
@@ -8,7 +8,8 @@ use crate::{Load, MemberId, Time};
 use super::{Analyzer, Verdict};
 
 impl Analyzer {
-    /// Another balancer has ejected this member, for `left` from now on: so does this one, if no more are out than may be.
+    /// Follows another balancer's ejection of this member, for `left` from now on, if the ejection budget
+    /// allows.
     pub fn handle_told(&mut self, member: MemberId, left: Duration, by: &str, now: Time) {
         self.advance(now);
         let Some(&place) = self.places.get(&member) else { return };
@@ -23,8 +24,10 @@ impl Analyzer {
         self.survey();
     }
 
-    /// Another balancer has checked a member's health. That it passed is believed, unless requests from here fail; that it failed
-    /// is, where it is known to be down. Returns false if this one should check by itself, now.
+    /// Records another balancer's health check of a member.
+    ///
+    /// A pass counts unless requests from here fail. A failure counts if the member is already down. Returns
+    /// `false` if this balancer must check by itself, now.
     pub fn handle_told_check(&mut self, member: MemberId, passed: bool, by: &str, now: Time) -> bool {
         let Some(entry) = self.places.get(&member).map(|place| &self.entries[*place]) else { return true };
         let doubtful = match passed {
@@ -39,7 +42,7 @@ impl Analyzer {
         true
     }
 
-    /// A load was reported of a member to another balancer.
+    /// Records a load report that another balancer received.
     pub fn handle_told_load(&mut self, member: MemberId, load: Load) {
         let known = self.places.get(&member).and_then(|place| self.entries[*place].load);
         if known.is_none_or(|known| load.at > known.at) {

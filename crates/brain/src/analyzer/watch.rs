@@ -1,9 +1,9 @@
-//! A look at the traffic, several times a second: sets concurrency limits for members that send no load reports (`member::concurrency`),
-//! and ejects members that answer nothing.
+//! A look at the traffic, several times a second. It sets concurrency limits for members that send no load
+//! reports (`member::concurrency`), and ejects members that answer nothing.
 //!
-//! Where the strategy goes by load, one limit holds for all members together: the strategy shares it out among them, and each of many
-//! balancers has enough requests in all to measure by. Where the strategy does not, each member has a limit of its own, because
-//! a weak member would fill that of the group.
+//! If the strategy uses load, one limit holds for all members together. The strategy shares it out among
+//! them, and each of many balancers has enough requests in all to measure by. Otherwise each member has a
+//! limit of its own, because a weak member would fill that of the group.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -16,31 +16,32 @@ use super::outlier::Ejection;
 use crate::member::concurrency::{ConcurrencyLimit, Totals, Window};
 use crate::{Time, meter};
 
-/// The slow path's memory of a group's traffic.
+/// The state learnt from a group's traffic.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crowd {
     /// The limit of all members together.
     limit: ConcurrencyLimit,
-    /// The same in requests, for plans; 0 for none.
+    /// The limit in requests, for plans; 0 for none.
     pub(super) most: Arc<AtomicU32>,
     /// The largest delay of this balancer's own event loops since the last look.
     lag: Duration,
     totals: Totals,
-    /// The time to the head of the latest answers of members that say nothing, the mean over members by their answers, seconds.
+    /// The time to the head of the latest answers of members without load reports, the mean over members by
+    /// their answers, seconds.
     took: f64,
-    /// The same of all members.
+    /// The same time over all members.
     usual: f64,
 }
 
 impl Analyzer {
-    /// Records how long an event waited for this balancer itself: its loop was busy, or its process stood still. Such a delay says
-    /// nothing about members.
+    /// Records the delay of an event by this balancer itself: its loop was busy, or its process stood still.
+    /// Such a delay is no evidence about members.
     pub fn lagged(&mut self, lag: Duration) {
         self.crowd.lag = self.crowd.lag.max(lag);
     }
 
-    /// Takes a look; sets no limits if what is in flight from here is not all `requests`. Returns the time after which it is to be called
-    /// again.
+    /// Takes a look; sets no limits if not everything in flight from here is `requests`. Returns the time
+    /// until the next call.
     pub fn watch(&mut self, requests: bool, now: Time) -> Duration {
         self.advance(now);
         self.look_through();
@@ -79,7 +80,7 @@ impl Analyzer {
             self.crowd.usual = takes / every.answered;
         }
         let most = if limits && together && known > 0.0 {
-            // Members are looked at side by side, not one after the other.
+            // Members are measured side by side, not one after the other.
             let look = Window { seconds: all.seconds / known, looks: 1.0, lag, ..all };
             self.crowd.took = if look.answered > 0.0 { took / look.answered } else { self.crowd.took };
             self.crowd.limit.follow(&look, self.crowd.took, patience, now)
@@ -96,8 +97,8 @@ impl Analyzer {
         LOOK
     }
 
-    /// Returns the limit that the mean knee of members with bounded knees allows; 0 unless half of those that send load
-    /// reports have one.
+    /// Returns the limit that the mean knee of members with bounded knees allows; 0 unless half of those that
+    /// send load reports have one.
     fn limit_of_peers(&self) -> u32 {
         let (mut knees, mut bounded, mut views) = (0.0, 0.0, 0.0);
         for view in self.entries.iter().filter_map(|entry| entry.vitals.view(self.now)) {
@@ -127,8 +128,11 @@ impl Analyzer {
         }
     }
 
-    /// Lets each member be given what `rate` requests a second come to since the last call, or any number without one; to be called every
-    /// ten milliseconds or so where there is a rate, and before a plan with new members is made. How many may be given to all of them now.
+    /// Fills each member's bucket with `rate` requests a second since the last call; without a rate it is
+    /// unlimited. Returns the requests that all members may get now.
+    ///
+    /// With a rate it is to be called about every ten milliseconds, and before a plan with new members is
+    /// made.
     pub fn fill(&mut self, rate: Option<f64>, now: Time) -> u32 {
         self.advance(now);
         let (now, mut all) = (self.now, 0_u32);
@@ -143,13 +147,14 @@ impl Analyzer {
     }
 }
 
-/// The time between two looks, without traffic too: a baseline that is measured a second after the first request may be
-/// that of a queue.
+/// The time between two looks, without traffic too: a baseline that is measured a second after the first
+/// request may be that of a queue.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long clients wait where the configuration does not say it.
+/// The default time that clients wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a member may answer nothing before it is ejected: so long, and so many times as long as answers take in the group.
+/// The time without an answer after which a member is ejected: the minimum, and the multiple of the group's
+/// latency.
 const SILENT: Duration = Duration::from_secs(1);
 const LONG: f64 = 8.0;

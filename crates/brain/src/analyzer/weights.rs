@@ -1,8 +1,8 @@
-//! Weights from outside: what an expression of the operator's makes of the members.
+//! Weights from outside: the values of an operator's expression for the members.
 //!
-//! A new weight means a new plan, so one that differs by no more than a hundredth from the one in force is let go.
-//! A member for which there is none (its figures are missing or too old) gets what the others have on average for
-//! their capacity, times its own: it is neither starved nor flooded for its silence. If there is none for any, the
+//! A new weight means a new plan, so one that differs by no more than a hundredth from the one in force is
+//! ignored. A member without a value (its figures are missing or too old) gets the average of the others per
+//! capacity, times its own capacity: it is neither starved nor flooded. If no member has a value, the
 //! capacities count.
 
 use alloc::vec::Vec;
@@ -11,10 +11,11 @@ use super::Analyzer;
 use crate::{MemberId, Time, strategy};
 
 impl Analyzer {
-    /// Takes the weights of members: `None` for one that is not known. Only a group whose strategy is
-    /// [`strategy::EXPRESSION`] takes them; a weight that is not a number or infinite counts as not known, a negative one
-    /// as 0: what falls with a load is below 0 where the load is greatest.
-    /// Members that are not named keep what they have.
+    /// Records the weights of members: `None` for an unknown one. Members that are not named keep theirs.
+    ///
+    /// Only a group whose strategy is [`strategy::EXPRESSION`] accepts them. A weight that is not a number or
+    /// infinite counts as unknown, and a negative one as 0: an expression that falls with a load is below 0
+    /// where the load is greatest.
     pub fn handle_weights(&mut self, weights: &[(MemberId, Option<f64>)], now: Time) {
         self.advance(now);
         if !self.outside() {
@@ -44,7 +45,7 @@ impl Analyzer {
         }
     }
 
-    /// After a new configuration: what another strategy left behind counts no more.
+    /// Removes the weights of another strategy after a new configuration.
     pub(super) fn forget_weights(&mut self) {
         if !self.outside() {
             self.entries.iter_mut().for_each(|entry| entry.outside = None);
@@ -56,10 +57,10 @@ impl Analyzer {
     }
 }
 
-/// A change of weight that is not worth a plan.
+/// The relative change of weight that does not justify a plan.
 const TOLERANCE: f64 = 0.01;
 
-/// A weight above this one counts as this one, so that sums stay finite.
+/// The maximum of a weight, so that sums stay finite.
 const GREATEST: f64 = 1e12;
 
 #[cfg(test)]
@@ -123,7 +124,7 @@ mod tests {
         assert!(weights(&mut analyzer).is_some());
         hand(&mut analyzer, [Some(100.9), Some(99.1), Some(100.0)]);
         assert_eq!(weights(&mut analyzer), None);
-        // Small steps do not add up unseen: each is held against the weight in force.
+        // Small steps do not add up unseen: each is compared with the weight in force.
         hand(&mut analyzer, [Some(101.1), Some(99.1), Some(100.0)]);
         assert_eq!(weights(&mut analyzer).unwrap(), [101.1, 100.0, 100.0]);
     }

@@ -1,28 +1,32 @@
-//! What the choices of a group know of other balancers, for all cores to read.
+//! The state of other balancers that a group's choices use, readable by all cores.
 //!
-//! What is in flight from here is known to the request, what others have is some milliseconds old. If both counted the same, all
-//! balancers would see nearly the same member as the emptiest for that long, and meet there: a herd. So each request of one's
-//! own counts as many times as there are balancers, as if every other had sent one as well, which is what each of them is about to
-//! do; what they are known to have is added to that. Between members with as many requests from here it decides, and a member that is slow for
-//! all, or has many requests of others, is left in time. Where nothing is heard it is what each does alone.
+//! A request knows the exact requests in flight from here, but those of others are some milliseconds old. If
+//! both counted the same, all balancers would see nearly the same member as the emptiest for that long, and
+//! choose it: a herd. So each of this balancer's own requests counts as many times as there are balancers, as
+//! if every other had sent one as well. Each of them is about to do so. The known requests of others are
+//! added.
 //!
-//! Simulated against the sum, against draws of a few members, and against pouring the requests that are not seen yet over all
-//! members (Goren, Vargaftik and Moses, Stochastic coordination in heterogeneous load balancing systems, PODC 2021), this was the
-//! nearest to one balancer that sees everything, at every age of the reports (`tests/together`).
+//! They decide between members with as many requests from here. A member that is slow for all, or has many
+//! requests of others, is avoided in time. Without reports each balancer decides alone.
+//!
+//! In simulations this was the nearest to one balancer that sees everything, at every age of the reports
+//! (`tests/together`). The alternatives were the sum, draws of a few members, and pouring the unseen requests
+//! over all members (Goren, Vargaftik and Moses, Stochastic coordination in heterogeneous load balancing
+//! systems, PODC 2021).
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Written by one thread, read with each choice; no lock.
+/// State that one thread writes and each choice reads, without a lock.
 #[derive(Debug, Default)]
 pub struct Company {
-    /// Others that are heard of; 0 for a balancer that is alone.
+    /// The number of other balancers with recent reports; 0 without others.
     others: AtomicU32,
-    /// Is there a member of which others, or the process before this one, have heard something that it said of itself?
+    /// Whether others, or the previous process, received a load report from a member.
     speaks: AtomicU32,
 }
 
 impl Company {
-    /// So many others serve the group and are heard of.
+    /// Sets the number of other balancers that serve the group and send reports.
     pub fn set(&self, others: usize) {
         let others = u32::try_from(others).unwrap_or(u32::MAX).min(MOST);
         if self.others.load(Relaxed) != others {
@@ -30,24 +34,24 @@ impl Company {
         }
     }
 
-    /// How many times a request of one's own counts: for each balancer once.
+    /// Returns the count of one own request: the number of balancers.
     #[inline]
     pub fn scale(&self) -> f64 {
         f64::from(self.others.load(Relaxed)) + 1.0
     }
 
-    /// A member spoke to another balancer, or to the process before this one, who passed it on.
+    /// Records that another balancer, or the previous process, passed on a load report of a member.
     pub(crate) fn spoke(&self) {
         if self.speaks.load(Relaxed) == 0 {
             self.speaks.store(1, Relaxed);
         }
     }
 
-    /// Did one ever?
+    /// Returns `true` if a load report was ever passed on.
     pub(crate) fn speaks(&self) -> bool {
         self.speaks.load(Relaxed) != 0
     }
 }
 
-/// With more than that one's own requests decide anyway.
+/// The maximum number of others: with more, a balancer's own requests decide anyway.
 const MOST: u32 = 63;

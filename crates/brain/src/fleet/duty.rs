@@ -1,10 +1,10 @@
-//! Who checks whose health: of the balancers that serve a member those with the best numbers drawn from both their names
-//! (rendezvous hashing, Thaler and Ravishankar, 1998). All come to the same without asking, and when one comes or goes only its own
-//! members change hands.
+//! The assignment of health checks: of the balancers that serve a member, those with the best numbers drawn
+//! from both names check it (rendezvous hashing, Thaler and Ravishankar, 1998). All get the same result
+//! without communication. When a balancer joins or leaves, only its own members change hands.
 
 use crate::mix;
 
-/// Is `own` one of the `probers` that check `member`, where `others` serve it, too?
+/// Returns `true` if `own` is one of the `probers` that check `member`, which `others` serve, too.
 pub(crate) fn mine(member: u64, own: u64, others: impl Iterator<Item = u64>, probers: usize) -> bool {
     let score = |who: u64| (mix(mix(member) ^ who), who);
     let own = score(own);

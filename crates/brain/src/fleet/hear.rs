@@ -1,4 +1,4 @@
-//! What others say, and what follows from it.
+//! Receiving reports of other balancers, and applying them.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,13 +11,13 @@ use crate::meter::Reading;
 use crate::{MOST_WARNED, Time};
 
 impl Fleet {
-    /// Takes report number `seq` of another balancer; numbers count from any number and are given once. What is of groups and
-    /// members that are not served here is left out.
+    /// Records report number `seq` of another balancer; numbers start anywhere and are used once. Entries of
+    /// groups and members that are not served here are ignored.
     pub fn hear(&mut self, from: u64, seq: u32, report: &Report, now: Time) {
         if from == self.settings.own {
             return;
         }
-        // Who says something is there, even if that was not heard of by other ways yet; who was lost has to come back first.
+        // A sender of a report is present, even if it is unknown so far. A lost one must be announced first.
         if !self.peers.contains_key(&from) {
             self.up(from, now);
         }
@@ -26,7 +26,8 @@ impl Fleet {
             return;
         }
         if !peer.spoke() {
-            // Now it is certain that it hears: what it was told before may have come too early.
+            // Now it is certain that the sender receives reports: earlier ones may have come too early for
+            // it.
             self.renewed = self.renewed.max(now);
         }
         if !peer.came(seq, now) {
@@ -52,7 +53,8 @@ impl Fleet {
         }
     }
 
-    /// Looks after what grows old: to be called several times a second. Where there are many members, some of them each time.
+    /// Applies the ageing of reports. It is to be called several times a second. With many members it covers
+    /// some of them each time.
     pub fn tend(&mut self, now: Time) {
         let forget = self.settings.forget;
         self.peers.retain(|_, peer| !peer.gone(forget, now));
@@ -81,7 +83,7 @@ impl Fleet {
         }
     }
 
-    /// Takes one word.
+    /// Records the entry of one member.
     fn take(&mut self, from: u64, (place, member): (usize, usize), word: &Word, seq: u32, now: Time) {
         let group = self.groups[place].id;
         let members = self.groups[place].members.len();
@@ -103,7 +105,7 @@ impl Fleet {
         if word.suspicion > 0 && before.is_none_or(|before| word.suspicion > before.suspicion) {
             vitals.suspicion.warn((f64::from(word.suspicion) / 8.0).min(MOST_WARNED));
         }
-        // Whoever serves requests with it all the while knows better.
+        // A balancer that serves requests with the member all the time knows better.
         let contradicted = rate >= BUSY && vitals.streak() == 0 && vitals.suspicion.sum() <= MOST_WARNED;
         let mut news = Vec::new();
         if let Some(left) = word.ejected
@@ -126,7 +128,7 @@ impl Fleet {
         }
     }
 
-    /// Makes what choices read of what is known of some members of a group.
+    /// Recomputes the state that choices read, for some members of a group.
     fn refresh(&mut self, place: usize, members: impl Iterator<Item = usize>, now: Time) {
         let Some(group) = self.groups.get_mut(place) else { return };
         let there: Vec<(u64, &Peer, &Said, f64)> = self
@@ -135,10 +137,10 @@ impl Fleet {
             .filter(|(_, peer)| peer.there())
             .filter_map(|(id, peer)| Some((*id, peer, peer.said(group.id)?, peer.say(now))))
             .collect();
-        // One that was lost keeps its part of limits, if it served this group.
+        // A lost balancer keeps its part of limits, if it served this group.
         let lost = self.peers.values().filter(|peer| !peer.there() && peer.said(group.id).is_some());
         let missing = lost.count();
-        // Whoever is not heard of does not count.
+        // Silent balancers do not count.
         group.company.set(there.iter().filter(|(.., say)| *say > HEARD).count());
         let mut news = Vec::new();
         for member in members {
@@ -192,31 +194,32 @@ impl Fleet {
 }
 
 impl super::Own {
-    /// Takes what the member said of itself to another, if it has said nothing to this balancer that still means something: what a
-    /// balancer is told itself no other knows, and that keeps them from meeting at the member that all know to be the emptiest.
+    /// Records a load report that another balancer received, unless this balancer has a recent one of its
+    /// own. A balancer's own report is known to no other. That keeps balancers from choosing the same member,
+    /// which all know to be the emptiest.
     fn borrow(&mut self, reading: &Reading, at: Time, now: Time) {
         let known = self.vitals.heard.view();
         let own = self.vitals.view(now).is_some_and(|view| view.at != self.borrowed);
         if own || known.is_some_and(|known| at <= known.at) {
             return;
         }
-        // What is under way to it since its last word to this balancer it may not have had yet.
+        // The member may not have received yet the requests sent since its last report to this balancer.
         let (begun, in_flight) = self.vitals.work();
         let unanswered = known.map_or(0, |known| begun.wrapping_sub(known.begun)).min(in_flight);
         self.vitals.heard.take(&Reading { slot: false, ..*reading }, begun.wrapping_sub(unanswered), at);
-        // It is not told again.
+        // It is not reported again.
         self.borrowed = self.vitals.heard.view().map_or(self.borrowed, |view| view.at);
     }
 }
 
-/// Requests a second from which a balancer knows by itself how a member does.
+/// The requests a second from which a balancer knows the state of a member itself.
 const BUSY: f64 = 5.0;
 
-/// Checks that were made within this are the same one, told again.
+/// The time within which two checks are the same one, reported again.
 const SAME: Duration = Duration::from_millis(20);
 
-/// Members that are looked after at once: each costs as many steps as there are balancers.
+/// The maximum number of members refreshed at once: each costs as many steps as there are balancers.
 const AGED: usize = 512;
 
-/// How much of its say a balancer has at least that counts as one.
+/// The minimum weight of a balancer that counts as one.
 const HEARD: f64 = 0.5;

@@ -1,4 +1,4 @@
-//! What one other balancer said, and how well it is heard.
+//! The reports of one other balancer, and their quality.
 
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -12,30 +12,30 @@ use crate::Time;
 /// Another balancer.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Since when it is lost; `None` while it is there.
+    /// The time of its loss; `None` while it is present.
     lost: Option<Time>,
-    /// When it was heard of last.
+    /// The time of its last report.
     pub(super) heard: Time,
-    /// When the first of its reports came since which none was missed.
+    /// The time of the first report since which none was missed.
     unbroken: Time,
-    /// The count of its latest report; `None` before the first.
+    /// The number of its latest report; `None` before the first.
     seq: Option<u32>,
-    /// Its reports that came, and that did not, so far.
+    /// The reports received and missed so far.
     received: u64,
     missed: u64,
     groups: BTreeMap<u64, Said>,
 }
 
-/// What it said of a group.
+/// Its reports about a group.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// Requests that it begins with it, a second.
+    /// The requests a second that it begins with the group.
     pub(super) rate: f64,
-    /// In the order of our members; `None` for one that it does not serve.
+    /// The entries in the order of our members; `None` for one that it does not serve.
     words: Vec<Option<Heard>>,
 }
 
-/// What it said of a member.
+/// Its report about a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heard {
     pub(super) at: Time,
@@ -47,24 +47,24 @@ pub(super) struct Heard {
     pub(super) latency: f32,
     pub(super) suspicion: u8,
     pub(super) ejected: bool,
-    /// When its check was made, by our clock.
+    /// The time of its check, by our clock.
     pub(super) check: Time,
 }
 
-/// How another balancer is heard.
+/// The quality of another balancer's reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Acquaintance {
     /// Its number.
     pub id: u64,
-    /// Is it there, as far as is known?
+    /// Whether it is known to be present.
     pub there: bool,
-    /// How long ago it was heard of.
+    /// The age of its last report.
     pub age: Duration,
-    /// Its reports that came.
+    /// The number of reports received.
     pub received: u64,
-    /// Its reports that did not come, as their counts tell.
+    /// The number of reports missed, by their numbers.
     pub missed: u64,
-    /// Groups that it serves with us.
+    /// The number of groups that it serves with this balancer.
     pub groups: usize,
 }
 
@@ -102,7 +102,7 @@ impl Peer {
         }
     }
 
-    /// One that is lost, and served these groups.
+    /// Returns a lost balancer that served these groups.
     pub(super) fn gone_since(since: Time, groups: impl Iterator<Item = u64>) -> Self {
         let groups = groups.map(|group| (group, Said::default())).collect();
         Self { lost: Some(since), groups, ..Self::new(since) }
@@ -112,7 +112,7 @@ impl Peer {
         self.lost
     }
 
-    /// That it serves with us.
+    /// Returns the groups that it serves with this balancer.
     pub(super) fn groups(&self) -> impl Iterator<Item = u64> {
         self.groups.keys().copied()
     }
@@ -121,7 +121,7 @@ impl Peer {
         self.lost.is_none()
     }
 
-    /// It is gone, and did not say so before: what it had is gone with it.
+    /// Marks it as lost without an announcement: its requests are lost with it.
     pub(super) fn lose(&mut self, now: Time) {
         self.lost.get_or_insert(now);
         for said in self.groups.values_mut() {
@@ -129,17 +129,17 @@ impl Peer {
         }
     }
 
-    /// Has it been lost for as long as that?
+    /// Returns `true` if it has been lost for the time `after`.
     pub(super) fn gone(&self, after: Duration, now: Time) -> bool {
         self.lost.is_some_and(|lost| now.since(lost) >= after)
     }
 
-    /// Did a report of it come?
+    /// Returns `true` if a report of it was received.
     pub(super) fn spoke(&self) -> bool {
         self.seq.is_some()
     }
 
-    /// A report came; false if it is too old to be of use.
+    /// Records the number of a report; returns `false` if it is too old to be useful.
     pub(super) fn came(&mut self, seq: u32, now: Time) -> bool {
         let latest = self.seq.unwrap_or_else(|| seq.wrapping_sub(1));
         let step = seq.wrapping_sub(latest) as i32;
@@ -161,12 +161,13 @@ impl Peer {
         true
     }
 
-    /// Since when what it said of a member holds: it is told when it changes, so it holds up to now, unless a report was missed.
+    /// Returns the time up to which its report about a member holds. Changes are reported, so that is the
+    /// time of the last report, unless one was missed.
     pub(super) fn stamp(&self, heard: &Heard) -> Time {
         if heard.at >= self.unbroken { self.heard } else { heard.at }
     }
 
-    /// How much its words count: all of it while it is heard of, and nothing two seconds later.
+    /// Returns the weight of its reports: 1 while they are recent, and 0 two seconds later.
     pub(super) fn say(&self, now: Time) -> f64 {
         let silent = now.since(self.heard).as_secs_f64() - FRESH;
         match silent {
@@ -180,14 +181,14 @@ impl Peer {
         self.groups.get(&group)
     }
 
-    /// For what it says of a group that has so many members here.
+    /// Returns the section for its reports about a group with `members` members here.
     pub(super) fn section(&mut self, group: u64, members: usize) -> &mut Said {
         let said = self.groups.entry(group).or_default();
         said.words.resize(members, None);
         said
     }
 
-    /// Members of a group have other places than before.
+    /// Moves its entries to the new order of a group's members.
     pub(super) fn arrange(&mut self, group: u64, before: &[(u64, u32)], after: &[(u64, u32)]) {
         let Some(said) = self.groups.get_mut(&group) else { return };
         let mut words = vec![None; after.len()];
@@ -227,12 +228,12 @@ impl Said {
     }
 }
 
-/// Reports that may overtake another and leave it worth reading.
+/// The number of later reports after which a delayed report is still useful.
 const LATE: i32 = 64;
 
-/// Seconds for which a balancer may be silent and count as before: as long as it takes to know that one has died, and more than a busy
-/// machine lets it wait.
+/// The seconds for which a silent balancer counts as before. That is the time in which a death is detected,
+/// and more than the delay of a busy machine.
 const FRESH: f64 = 1.0;
 
-/// Seconds in which its words lose two thirds of their say after that.
+/// The seconds in which its weight loses two thirds after that.
 const FADE: f64 = 0.2;

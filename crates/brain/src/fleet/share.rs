@@ -1,31 +1,37 @@
-//! Whose part of a member's limit is how large.
+//! The division of a member's limit among balancers.
 //!
-//! Each balancer computes the parts of all, from what each last told of its demand (its own by what it last told, too), so that
-//! all come to nearly the same table without asking. One each, where that is enough for twice as many, and a tenth of the rest is
-//! split evenly, so that whoever has no demand yet can begin; what is left follows demand. Parts are whole numbers: floors, and what is left over goes to the largest remainders.
-//! Whoever has more in flight than its part because that has just become smaller takes the difference from the others until it has ended.
+//! Each balancer computes all parts from the last reported demands, its own by its last report, too. So all
+//! get nearly the same table without communication. The parts of a limit are, in this order:
+//!
+//! - one for each balancer, if the limit is at least twice their number;
+//! - a tenth of the rest split evenly, so that a balancer without demand can begin;
+//! - the remainder in proportion to demand.
+//!
+//! Parts are whole numbers: floors, and the remaining units go to the largest remainders. If a balancer has
+//! more in flight than its new, smaller part, the others give up the difference until those requests have
+//! ended.
 
 use alloc::vec::Vec;
 
-/// What one balancer wants of a member.
+/// The demand of one balancer for a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Want {
-    /// Who; only to tell equals apart, alike everywhere.
+    /// The number of the balancer, which breaks ties in the same way everywhere.
     pub(crate) who: u64,
-    /// Requests that it has and that wait for the member, in the mean; not negative.
+    /// The mean number of its requests there and of those that wait for the member; not negative.
     pub(crate) demand: f64,
-    /// Requests that it has there now.
+    /// Its requests in flight there.
     pub(crate) in_flight: u32,
 }
 
-/// The part of `limit` that is the first one's. `missing` others are not heard of, and keep theirs.
+/// Returns the first balancer's part of `limit`. `missing` lost balancers keep theirs.
 pub(crate) fn part(limit: u32, wants: &[Want], missing: usize) -> u32 {
     let Some(own) = wants.first() else { return limit };
     let there = wants.len();
     let total = u64::from(limit) * there as u64 / (there + missing) as u64;
     let parts = parts(total as f64, wants);
     let mine = parts.first().copied().unwrap_or_default();
-    // What others have in excess of their parts, each pays in proportion to its own.
+    // The others' requests above their parts reduce the parts of the rest in proportion.
     let others = || parts.iter().zip(wants).skip(1);
     let over = |(part, want): (&u32, &Want)| f64::from(want.in_flight.saturating_sub(*part));
     let excess: f64 = others().map(over).sum();
@@ -41,7 +47,7 @@ pub(crate) fn part(limit: u32, wants: &[Want], missing: usize) -> u32 {
     mine.saturating_sub(due as u32)
 }
 
-/// The first one's part of the requests that a member is given in a second, by the same rule: above 0, at most 1.
+/// Returns the first balancer's part of a member's requests a second, by the same rule: above 0, at most 1.
 pub(crate) fn portion(wants: &[Want], missing: usize) -> f64 {
     let Some(own) = wants.first() else { return 1.0 };
     let (there, sum) = (wants.len() as f64, wants.iter().map(|want| want.demand).sum::<f64>());
@@ -49,7 +55,7 @@ pub(crate) fn portion(wants: &[Want], missing: usize) -> f64 {
     (EVEN / there + (1.0 - EVEN) * wanted) * there / (there + missing as f64)
 }
 
-/// Whole numbers that come to `total`.
+/// Returns whole numbers with the sum `total`.
 fn parts(total: f64, wants: &[Want]) -> Vec<u32> {
     let first = u32::from(total >= 2.0 * wants.len() as f64);
     let total = total - f64::from(first) * wants.len() as f64;
@@ -75,7 +81,7 @@ fn parts(total: f64, wants: &[Want]) -> Vec<u32> {
     parts
 }
 
-/// Share of the limit that is split evenly, whatever the demand.
+/// The share of the limit that is split evenly, whatever the demand.
 const EVEN: f64 = 0.1;
 
 #[cfg(test)]
@@ -88,7 +94,7 @@ mod tests {
         Want { who, demand, in_flight }
     }
 
-    /// What each of them takes, as each computes it.
+    /// Returns the part of each balancer, as each computes it.
     fn each(limit: u32, wants: &[Want], missing: usize) -> Vec<u32> {
         let of = |own: usize| {
             let mut seen = vec![wants[own]];
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_one_has_too_much_others_do_without() {
-        // The first had all and has just been told of two others.
+        // The first had all and has just received reports of two others.
         let wants = [want(1, 40.0, 90), want(2, 40.0, 0), want(3, 40.0, 0)];
         let parts = each(90, &wants, 0);
         assert_eq!(parts[0], 30);

@@ -1,8 +1,9 @@
-//! What the others are told, and when.
+//! Sending reports to other balancers.
 //!
-//! With each round members are looked at, in turn where there are many, and those told of what has changed by enough to matter.
-//! What did not change is told again every [`SWEEP`]. Both is done within the bytes that may be sent: what does not
-//! fit now is the first of the next round. A balancer that has nothing to tell says so, ten times a second.
+//! Each round looks at the members, in turn if there are many, and reports those that have changed
+//! significantly. Unchanged members are reported again every [`SWEEP`]. Both stay within the allowed bytes:
+//! the next round begins with the entry that does not fit now. A balancer without changes sends an empty
+//! report ten times a second.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -12,12 +13,12 @@ use super::{Cursor, Fleet, HORIZON, LOOKS, Own};
 use crate::Time;
 use crate::member::suspicion::DOUBTFUL;
 
-/// What was told last of a member.
+/// The last report about a member.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) at: Time,
     pub(super) in_flight: u32,
-    /// In flight in the mean, and waiting.
+    /// The mean of the requests in flight, and the waiting requests.
     pub(super) mean: f64,
     pub(super) waiting: f64,
     ejected: bool,
@@ -28,21 +29,21 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What the member's limit is divided by.
+    /// Returns the demand by which the member's limit is divided.
     pub(super) fn demand(&self) -> f64 {
         self.mean + self.waiting
     }
 }
 
 impl Fleet {
-    /// What is to be sent to each of the others now, each report in a datagram of its own; nothing if there is nobody.
-    /// To be called every [`Settings::interval`](super::Settings::interval), or later.
+    /// Returns the reports to send to each other balancer now, each in a datagram of its own; none without
+    /// others. It is to be called every [`Settings::interval`](super::Settings::interval), or later.
     pub fn round(&mut self, now: Time) -> Vec<Report> {
         let heard = self.peers.values().filter(|peer| peer.there()).count();
         let passed = now.since(self.at).as_secs_f64();
         self.at = self.at.max(now);
         let rate = self.settings.bytes_per_second / heard.max(1) as f64;
-        // What was not sent can be made good for a quarter of a second; a datagram always can.
+        // Unused bytes accumulate for a quarter of a second; a datagram is always possible.
         self.tokens = (self.tokens + rate * passed).min((rate / 4.0).max(2.0 * DATAGRAM));
         let mut reports = Vec::new();
         let mut pen =
@@ -76,7 +77,7 @@ impl Fleet {
             own.look(now);
             looked += 1;
             let due = own.due(group.waiting, self.renewed, now);
-            // What did not change is told with half of the bytes: the rest is for what does.
+            // Unchanged entries use half of the bytes: the rest is for changes.
             let tells = match due {
                 Due::Changed => true,
                 Due::Again => pen.tokens > rate / 8.0,
@@ -103,19 +104,19 @@ impl Fleet {
     }
 }
 
-/// Why something is to be told of a member.
+/// The reason to report a member.
 enum Due {
     Changed,
-    /// It was not for a while.
+    /// It was not reported for a while.
     Again,
     No,
 }
 
-/// Writes words into reports as long as there are bytes for them.
+/// A writer of entries into reports within the allowed bytes.
 struct Pen<'r> {
     tokens: f64,
     report: Report,
-    /// Bytes left in it.
+    /// The bytes left in the report.
     room: usize,
     reports: &'r mut Vec<Report>,
 }
@@ -151,7 +152,7 @@ impl Pen<'_> {
         self.reports.push(core::mem::take(&mut self.report));
     }
 
-    /// The bytes that are left.
+    /// Returns the bytes that are left.
     fn end(mut self) -> f64 {
         if !self.report.is_empty() {
             self.close();
@@ -161,7 +162,7 @@ impl Pen<'_> {
 }
 
 impl Own {
-    /// Brings the means up to now.
+    /// Updates the means.
     fn look(&mut self, now: Time) {
         let (begun, in_flight) = (self.vitals.begun(), f64::from(self.vitals.in_flight()));
         let came = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun, begun)));
@@ -175,12 +176,12 @@ impl Own {
             self.mean += (in_flight - self.mean) * part;
             self.rate += (came / seconds - self.rate) * part;
         } else {
-            // It is counted the next time.
+            // They are counted the next time.
             self.begun = begun.wrapping_sub(came as u32);
         }
     }
 
-    /// Is there something to tell?
+    /// Returns whether and why the member is to be reported.
     fn due(&self, waiting: f64, renewed: Time, now: Time) -> Due {
         let Some(told) = &self.told else { return Due::Changed };
         if told.at < renewed || self.changed(told, waiting, now) {
@@ -189,11 +190,11 @@ impl Own {
         if now.since(told.at) >= SWEEP { Due::Again } else { Due::No }
     }
 
-    /// Is it otherwise than it was told?
+    /// Returns `true` if the member has changed significantly since its last report.
     fn changed(&self, told: &Told, waiting: f64, now: Time) -> bool {
         let in_flight = self.vitals.in_flight();
         let apart = in_flight.abs_diff(told.in_flight);
-        // Of many a few more say little.
+        // A change of less than a sixteenth does not matter.
         if apart > 0 && apart >= told.in_flight / 16 {
             return true;
         }
@@ -246,44 +247,46 @@ impl Own {
         }
     }
 
-    /// How much longer it is out on this balancer's own account.
+    /// Returns the remaining time of this balancer's own ejection.
     fn ejected(&self, now: Time) -> Option<Duration> {
         self.ejected.map(|until| until.since(now)).filter(|left| !left.is_zero())
     }
 
-    /// Is it nearly ejected by what is seen here? What was only told does not come that far.
+    /// Returns `true` if outcomes here nearly suffice to eject it. Notifications of others alone do not reach
+    /// that sum.
     fn suspected(&self) -> bool {
         self.vitals.suspicion.sum() > DOUBTFUL
     }
 
-    /// What the member said of itself to this balancer, if that is of use to others.
+    /// Returns the member's own load report to this balancer, if it is recent enough for others.
     fn reading(&self, now: Time) -> Option<(crate::meter::Reading, Time)> {
         let view = self.vitals.heard.view()?;
         let own = view.at != self.borrowed && now.since(view.at) <= STALE;
         own.then_some((view.reading, view.at))
     }
 
-    /// What a request takes there lately, seconds: as many are in flight as come in that time (Little's law).
+    /// Returns the recent latency of a request there, seconds, by Little's law: requests in flight divided by
+    /// their rate.
     fn latency(&self) -> Option<f64> {
         (self.rate > RARE).then(|| self.mean / self.rate)
     }
 }
 
-/// Requests a second below which no latency follows from them.
+/// The requests a second below which no latency is computed.
 const RARE: f64 = 0.5;
 
-/// Bytes of a datagram as the network has it, at most: head, name, seal, UDP and IP around the report.
+/// The maximum bytes of a datagram on the network: head, name, seal, UDP and IP around the report.
 pub(super) const DATAGRAM: f64 = MOST as f64 + 168.0;
 
-/// Everything is told so often, as far as there are bytes for it.
+/// The interval in which everything is reported, as far as the allowed bytes suffice.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// One that has nothing to tell says so this often.
+/// The interval of reports without changes.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// A member's readings are told no oftener than this.
+/// The minimum interval of a member's load reports.
 const READING: Duration = Duration::from_millis(20);
 
-/// Readings, and loads, that are older than this are of no use.
+/// The maximum age of a load report of the member, and of a monitor's, that is sent.
 const STALE: Duration = Duration::from_secs(5);
 const OLDEST: Duration = Duration::from_secs(60);

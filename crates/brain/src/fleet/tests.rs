@@ -10,7 +10,7 @@ fn at(millis: u64) -> Time {
     Time(SECOND + millis * 1_000_000)
 }
 
-/// A balancer of a group of two members, as the others see it.
+/// A balancer of a group of two members, with a view from the others.
 struct Stage {
     fleet: Fleet,
     vitals: Vec<Arc<Vitals>>,
@@ -42,7 +42,7 @@ impl Stage {
         Self { fleet, vitals, company, seq: 0, own }
     }
 
-    /// Says what it has to say to `other`; how many reports that took.
+    /// Sends its reports to `other` and returns their number.
     fn tell(&mut self, other: &mut Self, now: Time) -> usize {
         let reports = self.fleet.round(now);
         for report in &reports {
@@ -64,7 +64,7 @@ impl Stage {
     }
 }
 
-/// Two that know of each other.
+/// Returns two balancers that know of each other.
 fn pair(limit: u32) -> (Stage, Stage) {
     let (mut one, mut other) = (Stage::new(1, limit), Stage::new(2, limit));
     one.fleet.up(2, at(0));
@@ -83,7 +83,7 @@ fn what_one_has_counts_at_the_other_and_goes_with_it() {
     let fresh = one.vitals[0].others();
     assert!((7.9..=8.0).contains(&fresh), "{fresh}");
     assert_eq!((one.vitals[1].others(), one.company.scale()), (0.0, 2.0));
-    // It may have ended: what was usual counts more and more.
+    // The requests may have ended: the mean counts more and more.
     one.fleet.tend(at(60));
     let aged = one.vitals[0].others();
     assert!(aged < 2.0, "{aged}");
@@ -119,7 +119,7 @@ fn nothing_that_has_not_changed_is_told_but_in_the_sweep() {
             told += report.sections.iter().map(|section| section.words.len()).sum::<usize>();
         });
     }
-    // Twenty seconds, a sweep in each; and once more when the other was heard of.
+    // Twenty seconds with a sweep in each, and one more for the new balancer.
     assert!((36..=44).contains(&told), "{told}");
     one.load(0, 1);
     assert_eq!(one.tell(&mut other, at(20_000)), 1);
@@ -216,7 +216,7 @@ fn each_has_its_part_of_a_limit_and_keeps_it_when_it_is_cut_off() {
     assert_eq!(one.vitals[0].part(), Some(5), "the other may be there, and only not be heard");
     one.fleet.tend(at(65_000));
     assert_eq!(one.vitals[0].part(), None, "it is forgotten");
-    // Who says that it goes leaves at once.
+    // A balancer that announces its end leaves at once.
     other.fleet.down(1, true, at(4100));
     assert_eq!(other.vitals[0].part(), None);
 }
@@ -233,7 +233,7 @@ fn ejections_are_believed_unless_what_is_seen_here_contradicts() {
     assert!(one.fleet.round(at(60)).iter().all(|report| {
         report.sections.iter().flat_map(|section| &section.words).all(|word| word.ejected.is_none())
     }));
-    // This one serves twenty requests a second with the other member, and all is well.
+    // This one serves twenty requests a second with the other member, without failures.
     for step in 0..100 {
         one.load(1, 1);
         one.vitals[1].end();
@@ -256,7 +256,7 @@ fn checks_are_shared_and_told_once() {
     other.tell(&mut one, at(50));
     let age = Duration::from_millis(10);
     assert_eq!(one.news(), [What::Checked { passed: false, age, by: 2 }]);
-    // With the other gone all is for this one.
+    // Without the other balancer, this one checks all members.
     one.fleet.down(2, true, at(100));
     assert!(one.fleet.groups[0].members.iter().all(|own| own.mine));
     assert!(one.news().iter().all(|what| *what == What::Duty(true)));
@@ -300,7 +300,7 @@ fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
         open: false,
     };
     let mine = one.vitals[0].clone();
-    // A tunnel, which is there for as long as it likes, and requests that were answered without a word.
+    // A tunnel of indefinite length, and requests that were answered without a load report.
     mine.begin();
     mine.heard.take(&reading, mine.begun(), at(50));
     for _ in 0..3 {

@@ -1,84 +1,86 @@
-//! What one balancer tells the others of a member, and how many bytes that takes (`docs/guide/fleet.md` has the bytes).
+//! One balancer's report about a member, and its size in bytes (`docs/guide/fleet.md` describes the bytes).
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::meter::Reading;
 
-/// One balancer's word about one member. All of it is its own: what it only heard of others it does not tell.
+/// One balancer's entry about one member. All of it is its own observation: it does not pass on reports of
+/// others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Word {
-    /// Which member: see [`member_id`](super::member_id).
+    /// The number of the member: see [`member_id`](super::member_id).
     pub member: u64,
-    /// Requests, sessions or flows in flight there from this balancer, now.
+    /// The requests, sessions or flows in flight there from this balancer, now.
     pub in_flight: u32,
-    /// The mean of that over about the last half second, sixteenths.
+    /// The mean of those over about the last half second, sixteenths.
     pub mean: u32,
-    /// Requests that wait for a place there, sixteenths.
+    /// The requests that wait for a place there, sixteenths.
     pub waiting: u32,
-    /// Requests that it begins there, a second, quarters.
+    /// The requests that it begins there, a second, quarters.
     pub rate: u32,
-    /// What one takes, microseconds; 0 for not known.
+    /// The latency of a request, microseconds; 0 if unknown.
     pub latency: u32,
-    /// What its own requests say against the member: a log-likelihood ratio, eighths; 0 for nothing that counts.
+    /// The evidence of its own requests against the member: a log-likelihood ratio, eighths; 0 for none that
+    /// counts.
     pub suspicion: u8,
-    /// It has ejected the member, for so many milliseconds more.
+    /// The remaining milliseconds of its ejection of the member.
     pub ejected: Option<u32>,
-    /// Its last health check of the member passed or not, so many milliseconds ago.
+    /// Whether its last health check of the member passed, and the age, milliseconds.
     pub check: Option<(bool, u32)>,
-    /// What the member said of itself, so many milliseconds ago.
+    /// The load report of the member, and its age, milliseconds.
     pub reading: Option<(Reading, u32)>,
-    /// The load that was reported of it here.
+    /// The load that a monitor reported here.
     pub load: Option<Reported>,
 }
 
-/// A load that was reported of a member.
+/// A monitor's load report of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reported {
-    /// In the unit of the group's metric; finite, not negative.
+    /// The load in the unit of the group's metric; finite, not negative.
     pub value: f32,
-    /// It is of all that goes on at the member's host.
+    /// Whether it is the load of the member's whole host.
     pub of_host: bool,
-    /// So many milliseconds ago.
+    /// The age in milliseconds.
     pub age: u32,
 }
 
-/// What it tells of the members of a group.
+/// The entries about the members of a group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
-    /// Which group: see [`group_id`](super::group_id).
+    /// The number of the group: see [`group_id`](super::group_id).
     pub group: u64,
-    /// Requests that it begins with the group, a second, quarters.
+    /// The requests that it begins with the group, a second, quarters.
     pub rate: u32,
-    /// Of members that there is something to tell of.
+    /// The entries of members to report.
     pub words: Vec<Word>,
 }
 
-/// What fits into one datagram.
+/// The content of one datagram.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// One for each group that there is something to tell of.
+    /// A section for each group to report.
     pub sections: Vec<Section>,
 }
 
-/// Bytes of a report's sections, at most: with head, name and seal they stay below 1400.
+/// The maximum bytes of a report's sections: with head, name and seal they stay below 1400.
 pub const MOST: usize = 1232;
 
-/// Words of a section, at most.
+/// The maximum number of entries of a section.
 pub const WORDS: usize = 255;
 
-/// Bytes of the group's id and of the count of words.
+/// The bytes of the group's id and of the count of entries.
 const SECTION: usize = 9;
 
-/// Bytes that `number` takes, seven bits in each.
+/// Returns the bytes of `number`, seven bits in each.
 pub fn varint(number: u32) -> usize {
     (32 - (number | 1).leading_zeros() as usize).div_ceil(7)
 }
 
 impl Word {
-    /// Bytes that it takes.
+    /// Returns its size in bytes.
     pub fn size(&self) -> usize {
-        // The id, which parts there are, and how suspect the member is.
+        // The id, the flags of its parts, and the suspicion.
         let fixed = 8 + 1 + 1;
         let numbers = [self.in_flight, self.mean, self.waiting, self.rate, self.latency];
         let numbers: usize = numbers.into_iter().map(varint).sum();
@@ -93,36 +95,36 @@ impl Word {
 }
 
 impl Section {
-    /// Bytes of a section without words.
+    /// Returns the bytes of a section without entries.
     pub(super) fn head(rate: u32) -> usize {
         SECTION + varint(rate)
     }
 
-    /// Bytes that it takes.
+    /// Returns its size in bytes.
     pub fn size(&self) -> usize {
         Self::head(self.rate) + self.words.iter().map(Word::size).sum::<usize>()
     }
 }
 
 impl Report {
-    /// Bytes that it takes.
+    /// Returns its size in bytes.
     pub fn size(&self) -> usize {
         self.sections.iter().map(Section::size).sum()
     }
 
-    /// Does it tell nothing but that its sender is there?
+    /// Returns `true` if it only shows that its sender is present.
     pub fn is_empty(&self) -> bool {
         self.sections.is_empty()
     }
 }
 
-/// Milliseconds as they are told.
+/// Returns the milliseconds of a report.
 pub(super) fn millis(span: Duration) -> u32 {
     u32::try_from(span.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// A number as it is told, in parts of a whole.
+/// Returns a number of a report, in parts of a whole.
 pub(super) fn parts(number: f64, of: f64) -> u32 {
-    // A conversion saturates and takes what is not a number for 0.
+    // A conversion saturates and converts a value that is not a number to 0.
     libm::round(number * of) as u32
 }

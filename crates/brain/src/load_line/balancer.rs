@@ -1,35 +1,37 @@
-//! What the balancer itself can do: processor seconds of its process over the requests that it ended meanwhile.
+//! The capacity of the balancer itself: processor seconds of its process over the requests that it ended
+//! meanwhile.
 //!
-//! It may carry more than requests: sessions and datagrams, which cost processor time and are counted nowhere here. So what a
-//! request costs is learned only from looks between which nothing of that kind moved; what such traffic costs now is what
-//! is left of the time when requests have been paid for, and that much is not there for more of them. Where it never
-//! rests, it cannot be told what a request costs, and nothing is said.
+//! It may carry more than requests: sessions and datagrams, which cost processor time and are not counted
+//! here. So the cost of a request is learnt only from looks without other traffic. The present cost of that
+//! traffic is the processor time that requests do not explain, which is not available for more requests. If
+//! that traffic never stops, the cost of a request is unknown, and there is no result.
 //!
-//! Both sides of each quotient have the same memory: what a request costs is of the last minutes, what is done now of the last
-//! seconds, as the rate of the group is.
+//! Both sides of each quotient have the same memory: the cost of a request is that of the last minutes, the
+//! present work that of the last seconds, as the rate of the group is.
 
 use super::{MEMORY, Own, RECENT, keep};
 
-/// What is known of it.
+/// The state of the balancer's own measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Balancer {
-    /// At the last look.
+    /// The counts at the last look.
     own: Own,
-    /// Processor seconds, requests and seconds of looks in which there was nothing but requests.
+    /// The processor seconds, requests and seconds of looks with requests only.
     pure: [f64; 3],
-    /// Of all looks of late: requests and seconds; processor seconds and requests of those with other traffic.
+    /// Over all recent looks: requests and seconds; processor seconds and requests of those with other
+    /// traffic.
     recent: [f64; 4],
-    /// Processor seconds and seconds of all looks.
+    /// The processor seconds and seconds of all looks.
     busy: [f64; 2],
 }
 
 impl Balancer {
-    /// From here on.
+    /// Returns the state with the measurement beginning now.
     pub(super) fn new(own: Own) -> Self {
         Self { own, ..Self::default() }
     }
 
-    /// Takes a look after so many seconds.
+    /// Takes a look after `seconds`.
     pub(super) fn spend(&mut self, own: Own, seconds: f64) {
         let cpu = (own.cpu_seconds - self.own.cpu_seconds).max(0.0);
         // A member that is gone took its count with it.
@@ -44,21 +46,21 @@ impl Balancer {
         self.own = own;
     }
 
-    /// Processor seconds of a request, if that is known.
+    /// Returns the processor seconds of a request, if that is known.
     fn each(&self) -> Option<f64> {
         let [cpu, requests, seconds] = self.pure;
         let enough = requests >= FEW && cpu >= BUSY * self.own.processors * seconds;
         enough.then(|| cpu / requests)
     }
 
-    /// Is it busy enough to tell, if there were not all that other traffic?
+    /// Returns `true` if it would be busy enough to measure without the other traffic.
     pub(super) fn is_mixed(&self) -> bool {
         let [cpu, seconds] = self.busy;
         self.each().is_none() && self.recent[2] > 0.0 && cpu >= BUSY * self.own.processors * seconds
     }
 
-    /// Requests a second that it can do for a group with this rate of late, beside all else that it does; infinite while that
-    /// cannot be told.
+    /// Returns the requests a second that it can serve for a group with this recent rate, beside its other
+    /// work; infinite while that is unknown.
     pub(super) fn capacity(&self, rate: f64) -> f64 {
         let Some(each) = self.each() else { return f64::INFINITY };
         let [requests, seconds, mixed, paid] = self.recent;
@@ -75,7 +77,8 @@ fn add<const N: usize>(sums: &mut [f64; N], fresh: [f64; N], kept: f64) {
     }
 }
 
-/// Share of its processors that it has to be busy with, and requests that it has to have ended, to know what one costs.
+/// The minimum utilization of its processors, and the minimum number of requests, from which the cost of one
+/// is known.
 const BUSY: f64 = 0.05;
 const FEW: f64 = 200.0;
 
@@ -83,7 +86,7 @@ const FEW: f64 = 200.0;
 mod tests {
     use super::*;
 
-    /// Looks once a second: so many requests of 5 ms, and so much for other traffic, on two processors.
+    /// Takes looks once a second: `requests` of 5 ms, and `others` for other traffic, on two processors.
     fn after(mut balancer: Balancer, looks: u32, requests: u64, others: f64) -> Balancer {
         for _ in 0..looks {
             let mut own = balancer.own;
@@ -108,7 +111,7 @@ mod tests {
     fn a_count_that_goes_down_is_no_huge_number() {
         let known = after(fresh(), 60, 100, 0.0);
         about(known.capacity(100.0), 400.0);
-        // A member is gone, and with it most of what it ever served.
+        // A member is gone, and with it most of its served requests.
         let mut own = known.own;
         (own.requests, own.cpu_seconds) = (own.requests - 900_000, own.cpu_seconds + 0.5);
         let mut less = known;
@@ -126,11 +129,11 @@ mod tests {
     #[test]
     fn what_is_no_request_costs_requests_nothing() {
         let known = after(fresh(), 60, 100, 0.0);
-        // 0.8 of the two processors carry something else now.
+        // 0.8 of the two processors carry other traffic now.
         let both = after(known, 30, 100, 0.8);
         about(both.capacity(100.0), 240.0);
         assert!(!both.is_mixed());
-        // And are free again.
+        // The processors are free again.
         about(after(both, 40, 100, 0.0).capacity(100.0), 400.0);
         let never_alone = after(fresh(), 90, 100, 0.8);
         assert!(never_alone.capacity(100.0).is_infinite() && never_alone.is_mixed());
@@ -138,7 +141,7 @@ mod tests {
 
     #[test]
     fn what_other_groups_have_now_is_taken_off_what_there_is_now() {
-        // 100 a second for long, 300 of late, of which this group has 50.
+        // 100 a second for long, 300 recently, of which this group has 50.
         let balancer = after(after(fresh(), 240, 100, 0.0), 40, 300, 0.0);
         about(balancer.capacity(50.0), 150.0);
     }

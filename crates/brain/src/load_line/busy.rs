@@ -1,52 +1,52 @@
-//! What a member can do, from how busy the server itself keeps its processors: the utilization law. (What is told of all that runs
-//! at a host is read by `host`.)
+//! The capacity of a member from the utilization of its server's own processors: the utilization law. (`host`
+//! handles reports of whole hosts.)
 //!
-//! A request is `d` of the processors' second, and something else keeps them busy for a share `b` whatever comes, so at `X`
-//! requests a second they are busy for `b + d X`; they are full at `(1 - b) / d`. Where the load has varied by much more than
-//! chance makes it vary, both follow by regression; else `b` is taken for nothing (which errs to the low side), and the upper end
-//! allows for a tenth of what was busy. Old windows count for less.
+//! A request takes `d` of the processors' second, and other work keeps them busy for a share `b` at any load.
+//! At `X` requests a second they are busy for `b + d X`; they are full at `(1 - b) / d`. If the load has
+//! varied by much more than chance, a regression gives both. Otherwise `b` is assumed to be 0 (which errs to
+//! the low side), and the upper end allows for a tenth of the utilization. Old windows count for less.
 
 use super::host::student;
 
-/// How busy a member's processors are.
+/// The utilization of a member's processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cpu {
-    /// Share of them that is in use, 0 to 1 (more is taken for 1).
+    /// The used share of them, 0 to 1 (more counts as 1).
     pub share: f64,
-    /// How many there are, if that was told; above 0.
+    /// Their number, if it was reported; above 0.
     pub processors: Option<f64>,
-    /// Is that all that runs at a host, rather than the server alone?
+    /// Whether it is that of a whole host rather than of the server alone.
     pub whole: bool,
 }
 
-/// What is kept of windows, in sums that decay.
+/// The sums over windows, which decay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Busy {
     windows: f64,
-    /// Of the weights squared: how many windows these are worth.
+    /// The sum of the squared weights, from which the effective number of windows follows.
     squared: f64,
     rate: f64,
     share: f64,
     rate_rate: f64,
     rate_share: f64,
     share_share: f64,
-    /// Seconds of a window.
+    /// The seconds of the windows.
     seconds: f64,
     processors: Option<f64>,
 }
 
-/// Requests a second that the processors can do.
+/// The requests a second that the processors can serve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Bound {
     pub(super) low: f64,
     pub(super) best: f64,
     pub(super) high: f64,
-    /// How many there are, if that is known, and processor seconds of a request then.
+    /// The number of processors, if that is known, and then the processor seconds of a request.
     pub(super) processors: Option<(f64, f64)>,
 }
 
 impl Busy {
-    /// Takes a window of so many seconds; what was known weighs `kept` from now on.
+    /// Adds a window of `seconds`; the earlier ones keep the weight `kept`.
     pub(super) fn add(&mut self, rate: f64, cpu: Cpu, seconds: f64, kept: f64) {
         let share = cpu.share.clamp(0.0, 1.0);
         let squared = kept * kept;
@@ -61,7 +61,7 @@ impl Busy {
         self.processors = cpu.processors.or(self.processors);
     }
 
-    /// What that makes; `None` while too little is known.
+    /// Returns the bound; `None` while too little is known.
     pub(super) fn bound(&self) -> Option<Bound> {
         let windows = self.windows;
         let (rate, share) = (self.rate / windows, self.share / windows);
@@ -79,7 +79,7 @@ impl Busy {
             background = (share - together / spread * rate).clamp(0.0, MOST_BACKGROUND * share);
         }
         let demand = (share - background) / rate;
-        // What the line leaves unexplained.
+        // The part that the line leaves unexplained.
         let off = (scatter - 2.0 * demand * together + demand * demand * spread).max(0.0);
         let lever = if regressed { spread.min(rate * rate) } else { rate * rate };
         let error = (libm::sqrt(off / independent / lever) / demand).min(1.0);
@@ -96,22 +96,22 @@ impl Busy {
     }
 }
 
-/// Windows below which nothing is said.
+/// The number of windows below which there is no result.
 const LEAST: f64 = 1.9;
 
-/// A share below which processors are as good as idle: what else they do is as much.
+/// The share below which processors count as idle: other work has as much.
 const IDLE: f64 = 0.02;
 
-/// Share of the rate by which it varies without that being a change of the load, and how many times the variance by chance
-/// shows a change.
+/// The share of the rate by which it varies under a constant load, and the multiple of the random variance
+/// that shows a change.
 const VARIES: f64 = 0.05;
 const MUCH: f64 = 9.0;
 
-/// Share of what is busy that may be nothing of the requests', where the load never changed; and that can be at all.
+/// The assumed share of the utilization that is other work under a constant load, and the maximum share.
 const BACKGROUND: f64 = 0.1;
 const MOST_BACKGROUND: f64 = 0.9;
 
-/// No bound is surer than this.
+/// The minimum uncertainty of a bound.
 const SURE: f64 = 0.03;
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! The members of a group together: stations that requests meet, and what becomes of them with other members.
+//! The members of a group together: the stations of its requests, also with changed members.
 //!
-//! Where the strategy sends less to whoever has more, a request that would wait at one member goes to another, and the members
-//! are together one station with the servers of all. Where it does not, each member is a station of its own with its part of
-//! the requests, and the group is saturated when the first of them is.
+//! If the strategy sends less to members with more load, a request that would wait at one member goes to
+//! another. The members together are then one station with the servers of all. Otherwise each member is a
+//! station of its own with its part of the requests, and the group is saturated when the first of them is.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::curve::{self, Station};
 
-/// One member.
+/// A member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mate {
-    /// Requests a second, and the ends of the interval; the upper one may be infinite.
+    /// The requests a second, and the ends of the interval; the upper one may be infinite.
     pub(super) capacity: f64,
     pub(super) low: f64,
     pub(super) high: f64,
@@ -20,28 +20,28 @@ pub(super) struct Mate {
     pub(super) guess: bool,
     pub(super) servers: f64,
     pub(super) shared: bool,
-    /// Seconds of a request that is alone.
+    /// The seconds of a request alone.
     pub(super) base: f64,
-    /// Part of the requests that it gets; of all members 1.
+    /// Its part of the requests; the parts of all members add up to 1.
     pub(super) part: f64,
 }
 
-/// The members that can be used.
+/// The usable members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crew {
     pub(super) mates: Vec<Mate>,
-    /// Does the strategy send less to whoever has more?
+    /// Whether the strategy sends less to members with more load.
     pub(super) by_load: bool,
-    /// Part of the variance of guesses that all of them share.
+    /// The part of the variance of guesses that all of them share.
     pub(super) together: f64,
 }
 
-/// Requests a second that members can do together.
+/// The requests a second that members can serve together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reach {
     pub(super) low: f64,
     pub(super) best: f64,
-    /// Infinite where nothing bounds it.
+    /// The upper end, infinite if nothing bounds it.
     pub(super) high: f64,
     /// `true` if it is narrow enough to be shown as a number rather than as a range.
     pub(super) proven: bool,
@@ -68,11 +68,11 @@ impl Crew {
         Some(Reach { low, best, high, proven })
     }
 
-    /// Returns lower end, best estimate and upper end for all members, given the ends of each.
+    /// Returns the lower end, the best estimate and the upper end for all members, given the ends of each.
     ///
     /// Known members are measured the same way, so their errors add up. The upper ends of unknown members err
-    /// independently, but for the mean of their peers: variances add up. Lower ends are no estimates, and add
-    /// up.
+    /// independently, except for the mean of their peers: variances add up. Lower ends are no estimates, and
+    /// add up.
     fn ends(&self, of: impl Fn(&Mate) -> (f64, f64)) -> [f64; 3] {
         if !self.by_load {
             let first = |end: &dyn Fn(&Mate) -> f64| {
@@ -94,7 +94,7 @@ impl Crew {
         [low, best, best + libm::sqrt(variance)]
     }
 
-    /// What requests meet.
+    /// Returns the stations of the requests.
     pub(super) fn stations(&self) -> Vec<Station> {
         if self.mates.is_empty() {
             return Vec::new();
@@ -120,7 +120,7 @@ impl Crew {
         stations
     }
 
-    /// Without the member that can do most; `None` if there would be none.
+    /// Returns the group without its strongest member; `None` if it would be empty.
     pub(super) fn minus_one(&self) -> Option<Self> {
         let by_capacity =
             |one: &usize, other: &usize| self.mates[*one].capacity.total_cmp(&self.mates[*other].capacity);
@@ -132,7 +132,7 @@ impl Crew {
         (!mates.is_empty()).then_some(Self { mates, ..*self })
     }
 
-    /// With one more, like the median member; `None` if there is none.
+    /// Returns the group with one more member like the median one; `None` if it is empty.
     pub(super) fn plus_one(&self) -> Option<Self> {
         let mut mates = self.mates.clone();
         mates.sort_by(|one, other| one.capacity.total_cmp(&other.capacity));
@@ -144,16 +144,18 @@ impl Crew {
     }
 }
 
-/// Parts of a whole in proportion to weights; the same for all where there are none.
+/// Returns the parts of a whole in proportion to weights; equal parts without weights.
 pub(super) fn shares(weights: &[f64]) -> Vec<f64> {
     let all: f64 = weights.iter().sum();
     let equal = 1.0 / weights.len().max(1) as f64;
     weights.iter().map(|weight| if all > 0.0 { weight / all } else { equal }).collect()
 }
 
-/// Parts by how many requests each had, where weights do not say it: chance alone makes the greatest of many parts greater
-/// than it is, and the more so the fewer requests there were. So parts are drawn towards those of the weights by as much
-/// of how they differ as chance makes (James and Stein 1961; by the chi-squared of all of them).
+/// Returns the parts by the requests of each member, for strategies without fixed shares.
+///
+/// Chance alone makes the greatest of many parts greater than it is, the more so the fewer requests there
+/// were. So parts are shrunk towards those of the weights by the part of their difference that chance
+/// explains (James and Stein 1961; by the chi-squared of all of them).
 pub(super) fn parts(counts: &[f64], weights: &[f64]) -> Vec<f64> {
     let expected = shares(weights);
     let all: f64 = counts.iter().sum();
@@ -170,7 +172,7 @@ pub(super) fn parts(counts: &[f64], weights: &[f64]) -> Vec<f64> {
     counts.iter().zip(&expected).map(|(count, share)| share + real * (count / all - share)).collect()
 }
 
-/// A few that stand for all, the fullest as it is.
+/// Returns a few stations that represent all, the fullest as it is.
 fn thinned(mut stations: Vec<Station>) -> Vec<Station> {
     let fullness = |station: &Station| station.part / station.capacity;
     stations.sort_by(|one, other| fullness(other).total_cmp(&fullness(one)));
@@ -181,21 +183,21 @@ fn thinned(mut stations: Vec<Station>) -> Vec<Station> {
         Station { capacity: some[0].capacity / some[0].part.max(1e-12) * part, part, ..some[0] }
     };
     let mut kept = vec![stations[0]];
-    // Its capacity for more requests comes with more of the same.
+    // Its capacity for more requests comes with more servers of the same kind.
     kept.extend(stations[1..].chunks(each).map(|some| Station { servers: some[0].servers, ..merge(some) }));
     kept
 }
 
-/// The load above which the group is saturated.
+/// Returns the load above which the group is saturated.
 pub(super) fn saturation(stations: &[Station]) -> Option<f64> {
     Some(curve::saturation(stations)).filter(|load| load.is_finite() && *load > 0.0)
 }
 
-/// Greatest ratio of the ends of a number: as if known members were known exactly, and with their errors.
+/// The greatest ratio of the ends of a number: as if known members were known exactly, and with their errors.
 const GUESSED: f64 = 2.0;
 const PROVEN: f64 = 3.0;
 
-/// Stations at most: what is worked out for each takes its time.
+/// The maximum number of stations, which bounds the work for each.
 const MOST: usize = 16;
 
 #[cfg(test)]
@@ -233,7 +235,7 @@ mod tests {
         };
         let vague = |capacity| Mate { low: 0.8 * capacity, high: 1.5 * capacity, ..mate(capacity, 0.5) };
         let guess = |low, high| Mate { low, high, guess: true, ..mate(100.0, 0.5) };
-        // What is measured the same way errs together.
+        // Members measured the same way err together.
         let known = reach(&[vague(100.0); 2], true);
         assert_eq!(known, Reach { low: 160.0, best: 200.0, high: 300.0, proven: true });
         let wide = Mate { high: 400.0, ..vague(100.0) };
@@ -244,18 +246,18 @@ mod tests {
         let found =
             reach(&[mate(100.0, 0.5), mate(100.0, 0.5), guess(50.0, 200.0), guess(50.0, 200.0)], true);
         assert!(found.low == 300.0 && found.high > 570.0 && found.high < 600.0 && found.proven, "{found:?}");
-        // What is guessed is not to be more than what is measured, nor is it to be of most members.
+        // The guessed part must not exceed the measured one, nor cover most members.
         assert!(!reach(&[mate(100.0, 0.5), guess(20.0, 300.0)], true).proven);
         assert!(!reach(&[mate(100.0, 0.5), guess(90.0, 110.0), guess(90.0, 110.0)], true).proven);
         let nothing = Mate { high: f64::INFINITY, ..guess(20.0, 0.0) };
         let found = reach(&[mate(100.0, 0.5), nothing], true);
         assert!(found.low == 120.0 && found.high.is_infinite() && !found.proven, "{found:?}");
-        // In turns the first that is full counts, which may be the one that was seen to do least.
+        // With turns the first full member counts, which may be the one that was seen to do least.
         let found = reach(&[mate(100.0, 0.5), guess(20.0, 300.0)], false);
         assert_eq!(found, Reach { low: 40.0, best: 200.0, high: 200.0, proven: false });
         let found = reach(&[mate(100.0, 0.5), guess(120.0, 300.0)], false);
         assert_eq!(found, Reach { low: 200.0, best: 200.0, high: 200.0, proven: true });
-        // Whatever members can do, the balancer can not do more.
+        // The balancer bounds the members.
         let crew = Crew { mates: vec![guess(20.0, f64::INFINITY); 2], by_load: true, together: 0.5 };
         assert_eq!(crew.reach(70.0), Some(Reach { low: 40.0, best: 70.0, high: 70.0, proven: false }));
         assert_eq!(Crew::default().reach(70.0), None);

@@ -1,44 +1,45 @@
-//! How long requests take at a load that was not there yet: the response curve of one station.
+//! The response curve of one station: the time of requests at a load that has not been observed.
 //!
-//! A station is `servers` that can do `capacity` requests a second, and a request takes `base` seconds when nobody else is
-//! there (that may be more than `servers / capacity`: waiting for a disk or another service is no work of the station). The mean
-//! wait is that of M/M/c, in the closed form of Sakasegawa (1977), which also holds between whole numbers of servers:
-//! `p / (capacity (1 - u))`, where `u` is the utilization and `p = u^(sqrt(2 (c + 1)) - 1)` the chance to wait. First come first
-//! served it is multiplied by (1 + v) / 2, v being the squared coefficient of variation of the service (Allen and Cunneen);
-//! where all share the processors it holds for any distribution.
+//! A station is `servers` that can serve `capacity` requests a second. A request takes `base` seconds alone,
+//! which may be more than `servers / capacity`: waiting for a disk or another service is no work of the
+//! station. The mean wait is that of M/M/c, in the closed form of Sakasegawa (1977), which also holds between
+//! whole numbers of servers: `p / (capacity (1 - u))`. Here `u` is the utilization and `p = u^(sqrt(2
+//! (c + 1)) - 1)` the probability of a wait. First come, first served, it is multiplied by (1 + v) / 2, with
+//! the squared coefficient of variation v of the service (Allen and Cunneen). With shared processors it holds
+//! for any distribution.
 //!
-//! For percentiles: who waits waits exponentially long; first come first served that is added to the service whatever its
-//! length, with sharing it is in proportion to the service. For one server that is exact in the first case with exponential
-//! service; in the second the standard deviation is exact to 25 % at half load and to 3 % near saturation (Coffman, Muntz and
-//! Trotter, JACM 17(1), 1970).
+//! For percentiles, a wait is exponentially distributed. First come, first served, it is added to the service
+//! whatever its length; with sharing it is in proportion to the service. For one server that is exact in the
+//! first case with exponential service. In the second the standard deviation is exact to 25 % at half load
+//! and to 3 % near saturation (Coffman, Muntz and Trotter, JACM 17(1), 1970).
 
 use alloc::vec::Vec;
 
-/// One station.
+/// A station.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Station {
-    /// Requests a second at most; above 0.
+    /// The maximum requests a second; above 0.
     pub(super) capacity: f64,
-    /// At once without slowing one another down; at least 1, need not be whole.
+    /// The simultaneous requests that do not slow one another down; at least 1, need not be whole.
     pub(super) servers: f64,
-    /// Seconds of a request that is alone; above 0.
+    /// The seconds of a request alone; above 0.
     pub(super) base: f64,
-    /// Are the servers shared by all that are there, or do requests wait for one, first come first served?
+    /// Whether all requests share the servers, or else wait for one, first come, first served.
     pub(super) shared: bool,
-    /// Part of the group's requests that comes here; the parts of all stations are 1.
+    /// Its part of the group's requests; the parts of all stations add up to 1.
     pub(super) part: f64,
 }
 
-/// What services are like: values with their chances; mean 1.
+/// The distribution of services: values with their probabilities; mean 1.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shape {
     points: Vec<(f64, f64)>,
-    /// Squared coefficient of variation.
+    /// The squared coefficient of variation.
     pub(super) variation: f64,
 }
 
 impl Shape {
-    /// Of seconds with how often they were seen; `None` without any.
+    /// Returns the distribution of observed seconds with their counts; `None` without any.
     pub(super) fn of(histogram: &[(f64, f64)]) -> Option<Self> {
         let all: f64 = histogram.iter().map(|(_, count)| count).sum();
         let mean = histogram.iter().map(|(value, count)| value * count).sum::<f64>() / all;
@@ -66,7 +67,7 @@ impl Shape {
         Some(Self { points, variation: (second / mean / mean - 1.0).max(0.0) })
     }
 
-    /// Exponential: what is assumed before anything was seen.
+    /// Returns the exponential distribution, which is assumed before the first observation.
     pub(super) fn exponential() -> Self {
         let mut points = Vec::with_capacity(CUTS.len());
         let mut from = 0.0;
@@ -79,7 +80,7 @@ impl Shape {
     }
 }
 
-/// Shares of the services up to which one point stands for all: finer where percentiles lie.
+/// The shares of the services up to which one point represents all: finer near the percentiles.
 const CUTS: [f64; 20] = [
     0.1, 0.2, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.985, 0.989, 0.991, 0.994, 0.997,
     0.999, 1.0,
@@ -90,13 +91,14 @@ impl Station {
         load * self.part / self.capacity
     }
 
-    /// The chance to wait at a load of the group.
+    /// Returns the probability of a wait at a load of the group.
     fn waits(&self, load: f64) -> f64 {
         let exponent = libm::sqrt(2.0 * (self.servers + 1.0)) - 1.0;
         libm::pow(self.utilization(load).clamp(0.0, 1.0), exponent)
     }
 
-    /// Mean seconds beyond [`Station::base`] at a load of the group; infinite at saturation and above.
+    /// Returns the mean seconds beyond [`Station::base`] at a load of the group; infinite at saturation and
+    /// above.
     pub(super) fn wait(&self, load: f64, shape: &Shape) -> f64 {
         let left = 1.0 - self.utilization(load);
         if left <= 0.0 {
@@ -109,7 +111,7 @@ impl Station {
         if self.shared { 1.0 } else { (1.0 + shape.variation) / 2.0 }
     }
 
-    /// The chance that a request takes longer than `seconds`.
+    /// Returns the probability that a request takes longer than `seconds`.
     fn exceeds(&self, seconds: f64, load: f64, shape: &Shape) -> f64 {
         let left = 1.0 - self.utilization(load);
         if left <= 0.0 {
@@ -125,12 +127,13 @@ impl Station {
     }
 }
 
-/// Mean seconds of a request of a group at a load; infinite where a station is saturated.
+/// Returns the mean seconds of a request of a group at a load; infinite if a station is saturated.
 pub(super) fn mean(stations: &[Station], load: f64, shape: &Shape) -> f64 {
     stations.iter().map(|station| station.part * (station.base + station.wait(load, shape))).sum()
 }
 
-/// Seconds within which the share `quantile` of a group's requests ends at a load; `None` where a station is saturated.
+/// Returns the seconds within which the share `quantile` of a group's requests ends at a load; `None` if a
+/// station is saturated.
 pub(super) fn quantile(stations: &[Station], load: f64, shape: &Shape, quantile: f64) -> Option<f64> {
     if stations.iter().any(|station| station.utilization(load) >= 1.0) {
         return None;
@@ -151,13 +154,13 @@ pub(super) fn quantile(stations: &[Station], load: f64, shape: &Shape, quantile:
     Some(high)
 }
 
-/// The load above which a station is saturated.
+/// Returns the load above which a station is saturated.
 pub(super) fn saturation(stations: &[Station]) -> f64 {
     let of = |station: &Station| station.capacity / station.part.max(1e-12);
     stations.iter().map(of).fold(f64::INFINITY, f64::min)
 }
 
-/// Requests a second where so many are there at once (Little's law along the curve).
+/// Returns the requests a second with `at_once` of them in flight (Little's law along the curve).
 pub(super) fn throughput(stations: &[Station], at_once: f64, shape: &Shape) -> f64 {
     let (mut low, mut high) = (0.0, saturation(stations));
     if !high.is_finite() {

@@ -1,20 +1,22 @@
-//! What one member can do: everything that is known of it, weighed.
+//! The capacity of one member from all its evidence, weighed.
 //!
-//! Three sources, each with an interval: the processors that an agent tells (`busy`), what the member's own meter says of its
-//! knee and the work of a request, and response times by how many were there (`knee`). The narrowest counts, within what the
-//! others leave of it; where another one finds a lower limit that lies wholly below, that one holds: a request needs threads
-//! *and* processors, and the scarcer decides. Processors bound a member only from above where a request's processor time is a
-//! small part of how long it takes alone: what takes the rest may have a limit of its own that nobody has met yet.
+//! There are three sources, each with an interval: the processors by an agent's report (`busy`), the knee and
+//! the work of a request by the member's own meter, and response times by requests in flight (`knee`). The
+//! narrowest interval counts, within those of the others. If another interval lies wholly below, that one
+//! holds: a request needs threads *and* processors, and the scarcer resource decides. Processors bound a
+//! member only from above if a request's processor time is a small part of its time alone: the rest may have
+//! a limit of its own that was not reached yet.
 //!
-//! What is told of a whole host is read by `host`, which knows of other work; what is told of the server alone by `busy`. Of members
-//! that share a host each has its part of it: what its requests make of all that balanced requests do there, a request of another
-//! one being as much dearer as it takes longer.
+//! `host` handles reports of a whole host, which include other work; `busy` those of the server alone.
+//! Members that share a host have a part of it each: that of their requests in all balanced requests there. A
+//! request of another member counts as more in proportion to its longer time.
 //!
-//! What other balancers send to it keeps its processors busy as well: what a request costs follows from all of them, and what is left of
-//! that is this balancer's. Response times by how many are here know by themselves what others leave.
+//! Requests of other balancers use its processors as well. The cost of a request follows from all of them,
+//! and the remainder is this balancer's. Response times by requests in flight from here account for the
+//! others by themselves.
 //!
-//! The rate of a window is a lower end whatever the sources say. For a member without a source nothing else
-//! is known here; `peers` estimates the rest from other members.
+//! The rate of a window is a lower end whatever the sources. A member without a source has no other evidence
+//! here; `peers` estimates the rest from other members.
 
 use alloc::vec::Vec;
 
@@ -26,53 +28,54 @@ use super::levels::Table;
 use super::{Beside, MemberSeen, Said, keep};
 use crate::Time;
 
-/// One member.
+/// The evidence of one member.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gauge {
-    /// Requests, failures, seconds at the last look.
+    /// The requests, failures and seconds at the last look.
     last: Option<(u64, u64, f64)>,
     table: Table,
     busy: Busy,
     host: Host,
-    /// Is what was last told of a whole host?
+    /// Whether the last report was that of a whole host.
     whole: bool,
-    /// What others that share its host did up to the last look, and did of late; and its own requests and their seconds.
+    /// The work of others that share its host, up to the last look and recently, and its own requests and
+    /// their seconds.
     beside: Beside,
     shared: [f64; 4],
-    /// Requests a second that other balancers send to it, of late.
+    /// The recent requests a second that other balancers send to it.
     elsewhere: f64,
-    /// Share of its host that other work keeps busy; and does that come and go?
+    /// The share of its host that other work keeps busy, and whether that varies.
     other: Option<f64>,
     restless: bool,
-    /// Is it sure that there is hardly any, or that nothing is told of a host?
+    /// Whether there is certainly hardly any other work, or no report of a host.
     alone: bool,
     said: Option<Said>,
-    /// When the last report on the processors was measured.
+    /// The time of measurement of the last report of the processors.
     told: Option<Time>,
     window: Window,
-    /// Requests, their seconds, and seconds, over the last seconds.
+    /// The requests, their seconds, and the seconds, over the last seconds.
     recent: [f64; 3],
-    /// Requests over the last minutes, since the members were others.
+    /// The requests over the last minutes, since the last change of the members.
     pub(super) long: f64,
-    /// Most requests a second that were served for a window, of late.
+    /// The recent maximum of the requests a second served for a window.
     peak: f64,
     pub(super) base: Base,
     pub(super) estimate: Option<Estimate>,
 }
 
-/// Some seconds.
+/// The counts of a window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     pub(super) seconds: f64,
     pub(super) requests: f64,
-    /// Seconds that these took.
+    /// The seconds that the requests took.
     pub(super) took: f64,
-    /// Of the looks in it, requests a second.
+    /// The requests a second of the looks in it.
     least: f64,
     most: f64,
     looks: f64,
     unsound: bool,
-    /// Requests of others that share its host, and of other balancers.
+    /// The requests of others that share its host, and of other balancers.
     beside: f64,
     elsewhere: f64,
     shares: f64,
@@ -80,36 +83,36 @@ pub(super) struct Window {
     processors: Option<f64>,
 }
 
-/// Seconds that a request takes alone, averaged over windows.
+/// The seconds that a request takes alone, averaged over windows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Base {
     sum: f64,
     weight: f64,
 }
 
-/// What a member can do.
+/// The capacity of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
-    /// Requests a second; the upper end may be infinite.
+    /// The requests a second; the upper end may be infinite.
     pub(super) low: f64,
     pub(super) best: f64,
     pub(super) high: f64,
-    /// Requests at once without waiting.
+    /// The simultaneous requests without waiting.
     pub(super) servers: f64,
     pub(super) shared: bool,
-    /// For people.
+    /// The source, for display.
     pub(super) source: &'static str,
 }
 
 impl Estimate {
-    /// Is it worth a number?
+    /// Returns `true` if it is narrow enough for a number.
     pub(super) fn known(&self) -> bool {
         self.high <= WIDE * self.low
     }
 }
 
 impl Base {
-    /// Takes what a window says.
+    /// Adds the result of a window.
     pub(super) fn add(&mut self, seconds: f64, weight: f64, kept: f64) {
         self.sum = self.sum * kept + seconds * weight;
         self.weight = self.weight * kept + weight;
@@ -121,7 +124,7 @@ impl Base {
 }
 
 impl Window {
-    /// Takes a look of so many seconds.
+    /// Adds a look of `seconds`.
     pub(super) fn add(&mut self, requests: f64, took: f64, seconds: f64, sound: bool) {
         let rate = requests / seconds;
         self.least = if self.looks > 0.0 { self.least.min(rate) } else { rate };
@@ -133,12 +136,12 @@ impl Window {
         self.unsound |= !sound;
     }
 
-    /// Requests a second.
+    /// Returns the requests a second.
     pub(super) fn rate(&self) -> f64 {
         self.requests / self.seconds.max(1e-9)
     }
 
-    /// Was the load one and the same, as far as chance lets it be, and did requests succeed?
+    /// Returns `true` if the load was constant, except for chance, and requests succeeded.
     pub(super) fn steady(&self) -> bool {
         let chance = libm::sqrt(self.rate() * self.looks / self.seconds.max(1e-9));
         !self.unsound && self.most - self.least <= SAME * self.rate() + CHANCE * chance
@@ -146,7 +149,8 @@ impl Window {
 }
 
 impl Gauge {
-    /// Takes a look after so many seconds: requests that ended, how long they took, and those that failed.
+    /// Takes a look after `seconds`. Returns the ended requests, the time that they took, and the failed
+    /// ones.
     pub(super) fn look(&mut self, seen: &MemberSeen<'_>, seconds: f64) -> (f64, f64, f64) {
         let counts = (seen.requests, seen.failures, seen.seconds);
         let beside = core::mem::replace(&mut self.beside, seen.beside);
@@ -158,7 +162,7 @@ impl Gauge {
         let failed = seen.failures.wrapping_sub(failures) as f64;
         let took = (seen.seconds - took).max(0.0);
         let sound = failed <= FAILING * ended;
-        // What is counted a moment before its request is, is seen with the next that ends.
+        // A level that is counted a moment before its request shows with the next request that ends.
         if ended > 0.0 {
             self.table.look(seen.levels, keep(seconds, super::MEMORY), sound);
         }
@@ -177,7 +181,7 @@ impl Gauge {
         self.long = self.long * keep(seconds, super::MEMORY) + ended;
         let others = seen.beside.requests.wrapping_sub(beside.requests) as f64;
         let theirs = (seen.beside.seconds - beside.seconds).max(0.0);
-        // Who joins brings all that it ever did.
+        // A new member brings all its earlier counts.
         let others = if seen.beside.members == beside.members { [others, theirs] } else { [0.0; 2] };
         self.window.beside += others[0];
         let kept = keep(seconds, super::MEMORY);
@@ -191,32 +195,32 @@ impl Gauge {
         (ended, took, failed)
     }
 
-    /// Of a member that has done nothing so far.
+    /// Returns the evidence of a member that has done nothing so far.
     pub(super) fn idle() -> Self {
         Self { last: Some((0, 0, 0.0)), table: Table::idle(), ..Self::default() }
     }
 
-    /// Were that many requests counted at the last look?
+    /// Returns `true` if that many requests were counted at the last look.
     pub(super) fn knows(&self, requests: u64) -> bool {
         self.last.is_some_and(|(known, ..)| known == requests)
     }
 
-    /// The members are others: so are their shares.
+    /// Restarts its share after a change of the members.
     pub(super) fn share_anew(&mut self) {
         self.long = 0.0;
     }
 
-    /// Did an agent ever tell how busy its processors are?
+    /// Returns `true` if an agent ever reported its processors.
     pub(super) fn is_told(&self) -> bool {
         self.told.is_some()
     }
 
-    /// Requests a second of late.
+    /// Returns the recent requests a second.
     pub(super) fn rate(&self) -> f64 {
         self.recent[0] / self.recent[2].max(1e-9)
     }
 
-    /// A window is over: what it was.
+    /// Ends a window and returns it.
     pub(super) fn close(&mut self) -> Window {
         let window = core::mem::take(&mut self.window);
         let kept = keep(window.seconds, super::MEMORY);
@@ -228,7 +232,7 @@ impl Gauge {
         self.peak = self.peak.max(window.rate());
         if window.reports > 0.0 {
             let (share, processors) = (window.shares / window.reports, window.processors);
-            // Requests of all balancers.
+            // The requests of all balancers.
             let all = window.rate() + window.elsewhere / window.seconds.max(1e-9);
             if self.whole {
                 let others = window.beside / window.seconds.max(1e-9);
@@ -240,35 +244,38 @@ impl Gauge {
         window
     }
 
-    /// How many times as long as its own the requests of others take that share its host.
+    /// Returns the time of requests of others that share its host, as a multiple of its own.
     fn dearer(&self) -> f64 {
         let [requests, took, others, theirs] = self.shared;
         if took > 0.0 && others > 0.0 { theirs / others / (took / requests) } else { 0.0 }
     }
 
-    /// Its part of what balanced requests do at its host.
+    /// Returns its part of the work of balanced requests on its host.
     fn part(&self) -> f64 {
         let [_, took, _, theirs] = self.shared;
         if took > 0.0 && theirs > 0.0 { took / (took + theirs) } else { 1.0 }
     }
 
-    /// Share of its host that other work keeps busy, where what is told is of a host and it is much.
+    /// Returns the share of its host that other work keeps busy, if the report is that of a host and it is
+    /// large.
     pub(super) fn other(&self) -> Option<f64> {
         self.other.filter(|other| *other >= MUCH)
     }
 
-    /// The same, or 0, where it is not sure that there is hardly any, and what the member can do is not known.
+    /// Returns the share of its host that other work keeps busy, or 0, if it is not certainly small and its
+    /// capacity is unknown.
     pub(super) fn unsure_of(&self) -> Option<f64> {
         let unknown = self.estimate.is_none_or(|estimate| !estimate.known());
         self.other.filter(|_| unknown && !self.alone)
     }
 
-    /// Is nothing known although it is known what a request costs? What takes the rest of its time may have a limit of its own.
+    /// Returns `true` if nothing is known although the cost of a request is: the rest of its time may have a
+    /// limit of its own.
     pub(super) fn waits(&self) -> bool {
         self.estimate.is_none()
     }
 
-    /// What its processors bound, as far as that is known.
+    /// Returns the bound of its processors, as far as that is known.
     fn processors(&mut self) -> Option<Bound> {
         (self.other, self.restless, self.alone) = (None, false, true);
         if !self.whole {
@@ -282,7 +289,7 @@ impl Gauge {
         Some(Bound { low, best, high, processors })
     }
 
-    /// Seconds that a request takes where few are there, at most.
+    /// Returns the maximum seconds that a request takes at low concurrency.
     fn quickest(&self) -> Option<f64> {
         self.table.quickest(self.host.processors().unwrap_or(1.0), ALONE)
     }
@@ -297,7 +304,7 @@ impl Gauge {
         self.estimate.map_or((self.peak, f64::INFINITY), |estimate| (estimate.low, estimate.high))
     }
 
-    /// Works out anew what it can do.
+    /// Computes its capacity.
     pub(super) fn weigh(&mut self, shape: &Shape) {
         let fit = knee::fit(&self.table.rows(LEAST), shape.variation, self.rate());
         let mut known: Vec<Estimate> = Vec::new();
@@ -329,7 +336,7 @@ impl Gauge {
             let source = "what it says of itself with its answers";
             known.push(Estimate { low, best, high, servers: knee, shared: !lines, source });
         }
-        // Where other work takes processors away, and gives them back, times do not grow with the requests alone.
+        // With varying other work on the processors, times do not grow with the requests alone.
         if let Some(fit) = fit.filter(|_| !self.restless && self.other().is_none()) {
             known.push(Estimate {
                 low: fit.low,
@@ -340,30 +347,32 @@ impl Gauge {
                 source: "how its response times grow with the requests that it has",
             });
         }
-        // What was served while there was less other work is no lower end.
+        // The rate served during less other work is no lower end.
         let peak = if self.restless { 0.0 } else { self.peak };
         self.estimate = weighed(&known).map(|estimate| bounded(estimate, above, peak));
     }
 
-    /// What other balancers leave of what it can do for all; what it does for this one at least.
+    /// Returns the part of its total capacity that other balancers leave, and at least its present rate for
+    /// this one.
     fn own(&self, all: f64) -> f64 {
         (all - self.elsewhere).max(self.rate().min(all))
     }
 
-    /// Processors and processor seconds of a request, if those are a good part of what it takes.
+    /// Returns the processors and the processor seconds of a request, if those are a significant part of its
+    /// time.
     fn bounds(&self, bound: &Bound) -> Option<(f64, f64)> {
         let (processors, demand) = bound.processors?;
         let alone = self.table.mean_up_to(processors, LEAST_ALONE).or_else(|| {
             let (requests, took) = (self.recent[0], self.recent[1]);
             (requests > LEAST_ALONE).then(|| took / requests)
         })?;
-        // Other work makes all of it take longer.
+        // Other work prolongs all of it.
         let alone = alone * (1.0 - self.other.unwrap_or(0.0));
         (demand >= PART * alone).then_some((processors.max(1.0), demand))
     }
 }
 
-/// The narrowest, within the others; or another that lies wholly below.
+/// Returns the narrowest interval, within the others; or another that lies wholly below.
 fn weighed(known: &[Estimate]) -> Option<Estimate> {
     let wide = |estimate: &Estimate| estimate.high / estimate.low;
     let mut chosen = *known.iter().min_by(|one, other| wide(one).total_cmp(&wide(other)))?;
@@ -378,7 +387,7 @@ fn weighed(known: &[Estimate]) -> Option<Estimate> {
     Some(chosen)
 }
 
-/// Not more than `above`, nor less than what was served.
+/// Limits an estimate to at most `above`, and at least the served rate.
 fn bounded(mut estimate: Estimate, above: f64, peak: f64) -> Estimate {
     for end in [&mut estimate.low, &mut estimate.best, &mut estimate.high] {
         *end = end.min(above).max(peak);
@@ -386,30 +395,31 @@ fn bounded(mut estimate: Estimate, above: f64, peak: f64) -> Estimate {
     estimate
 }
 
-/// An interval whose ends differ by more than so many times is no number.
+/// The greatest ratio of the ends of an interval that counts as a number.
 const WIDE: f64 = 3.0;
 
-/// Knees that members say are found within a third of the truth for processors, between half and once and a half for queues
-/// (docs/decisions/0004): they may be too large by so many times, and too small, which is twice but for what [`WIDE`] would call no number.
+/// The errors of members' knees: within a third for processors, and between half and one and a half for
+/// queues (docs/decisions/0004). They may be too large by the first factor. They may be too small by two,
+/// which is reduced here so that [`WIDE`] still accepts it as a number.
 const METER: (f64, f64) = (1.5, 1.98);
 
-/// Share of a request's time alone that its processor time has to be for processors to be what limits.
+/// The minimum share of processor time in a request's time alone if processors are the limit.
 const PART: f64 = 0.3;
 
-/// How far below another the upper end of a source has to lie to overrule it.
+/// The factor by which the upper end of a source must lie below another to overrule it.
 const CLEARLY: f64 = 1.25;
 
-/// Requests at a level, and of those that were alone, that make a mean.
+/// The number of requests at a level, and of those alone, that make a mean.
 const LEAST: f64 = 3.0;
 const LEAST_ALONE: f64 = 20.0;
 
-/// The same for how long a request takes, which bounds what it costs.
+/// The number of requests that make a mean of the time that bounds the cost of one.
 const ALONE: f64 = 100.0;
 
-/// Share of failures above which response times say nothing: refusals are quick.
+/// The share of failures above which response times do not count: rejections are fast.
 pub(super) const FAILING: f64 = 0.05;
 
-/// By how much looks of a steady load differ: a share of it, and what chance makes of it.
+/// The difference of looks under a constant load: a share of it, and a multiple of chance.
 const SAME: f64 = 0.3;
 const CHANCE: f64 = 5.0;
 
@@ -431,7 +441,8 @@ mod tests {
         assert_eq!(weighed(&[]), None);
     }
 
-    /// Minutes of 50 requests a second from here, at a server of two processors that can do 200; so much is told of these.
+    /// Returns the evidence after two minutes of 50 requests a second from here, at a server of two
+    /// processors that can serve 200. The reported utilization is the last argument.
     fn minutes(elsewhere: f64, told: f64) -> Gauge {
         let mut gauge = Gauge::idle();
         for second in 1..=120_u64 {

@@ -1,34 +1,37 @@
-//! What a request costs where what is told of processors is of a whole host: of all that runs there, not of the server alone.
+//! The cost of a request from reports of a whole host's processors, which include other work than the
+//! server's.
 //!
-//! A request is `d` of the host's processors' second, and other work keeps them busy for a share `b`, which comes and goes; at `X`
-//! requests a second they are busy for `b + d X`, and full at `X` plus what is free over `d`. So all that has to be known is `d`, and
-//! three things bound it:
+//! A request takes `d` of the host's processors' second, and other work keeps them busy for a varying share
+//! `b`. At `X` requests a second they are busy for `b + d X`, and they are full at `X` plus the free share
+//! over `d`. So only `d` is needed, and three facts bound it:
 //!
-//! * from above, that other work is not less than nothing: `d <= share / X`;
-//! * from above, how long a request takes. It uses no more of one processor than its response time, if it works on one thread at a
-//!   time and ends with its answer: `d <= R / processors`. This is an assumption, and [`BEYOND`] is allowed beyond it;
-//! * from both sides, how the share goes with the rate: the slope of the regression, with an intercept. Its error takes in what the
-//!   line leaves unexplained and that both go on for longer than a window (Bartlett 1935: of two series that are correlated with
-//!   themselves there are fewer independent pairs). What is told is of other moments than what is counted, which makes a slope that
-//!   rests on chance less steep than it is: [`SKEW`].
+//! - from above, other work is not negative: `d <= share / X`;
+//! - from above, the response time. A request uses no more of one processor than that, if it works on one
+//!   thread at a time and ends with its answer: `d <= R / processors`. This is an assumption, and [`BEYOND`]
+//!   is allowed beyond it;
+//! - from both sides, the slope of the regression of the share on the rate, with an intercept. Its error
+//!   includes the scatter around the line. It also includes that both persist for longer than a window
+//!   (Bartlett 1935: two autocorrelated series have fewer independent pairs). Reports are of other moments
+//!   than counts, which makes a slope that rests on chance less steep than it is: [`SKEW`].
 //!
-//! Where requests would take about their whole response time of a processor if there were no other work, there is hardly any: for
-//! there to be, requests would have to wait for something else for just as long as it keeps the processors busy. That is taken for
-//! a coincidence, down to half of the cost.
+//! If requests would take about their whole response time of a processor without other work, there is hardly
+//! any. Otherwise requests would have to wait for something else for just as long as other work keeps the
+//! processors busy. That is considered a coincidence, down to half of the cost.
 //!
-//! Where the rate hardly varies the slope says little. Then the interval is wide, down to no upper end at all, and what is most
-//! likely is that requests do all that they can have done: the line errs to the low side. Only windows of the last minutes count.
+//! If the rate hardly varies the slope carries little information. The interval is then wide, possibly
+//! without an upper end, and the most likely case is that requests caused all that they can have: the line
+//! errs to the low side. Only windows of the last minutes count.
 
 use alloc::collections::VecDeque;
 
 use super::busy::Bound;
 use super::keep;
 
-/// What is kept of windows.
+/// The recent windows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Host {
     kept: VecDeque<Kept>,
-    /// Seconds so far, and windows in them.
+    /// The seconds so far, and the windows in them.
     now: f64,
     windows: f64,
     processors: Option<f64>,
@@ -41,21 +44,21 @@ struct Kept {
     share: f64,
 }
 
-/// What that makes.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Found {
-    /// Requests a second that the processors can do beside other work; the upper end may be infinite.
+    /// The requests a second that the processors can serve beside other work; the upper end may be infinite.
     pub(super) bound: Bound,
-    /// Share of the processors that other work keeps busy, most likely.
+    /// The most likely share of the processors that other work keeps busy.
     pub(super) other: f64,
-    /// Does other work come and go, by more than chance makes requests' work come and go?
+    /// Whether other work varies by more than requests' work does by chance.
     pub(super) restless: bool,
-    /// Is it sure that there is hardly any?
+    /// Whether there is certainly hardly any other work.
     pub(super) alone: bool,
 }
 
 impl Host {
-    /// Seconds pass.
+    /// Advances the time.
     pub(super) fn pass(&mut self, seconds: f64) {
         self.now += seconds;
         self.windows += 1.0;
@@ -64,7 +67,7 @@ impl Host {
         }
     }
 
-    /// Takes a window that ends now.
+    /// Adds a window that ends now.
     pub(super) fn add(&mut self, rate: f64, share: f64, processors: Option<f64>) {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
@@ -73,12 +76,13 @@ impl Host {
         self.processors = processors.or(self.processors);
     }
 
-    /// Processors, if that was told.
+    /// Returns the number of processors, if it was reported.
     pub(super) fn processors(&self) -> Option<f64> {
         self.processors
     }
 
-    /// What that makes; `None` while too little is known. `response`: seconds that a request takes where few are there, at most.
+    /// Returns the result; `None` while too little is known. `response`: the maximum seconds that a request
+    /// takes at low concurrency.
     pub(super) fn found(&self, response: Option<f64>) -> Option<Found> {
         let mut line = self.line()?;
         if line.rate <= 0.0 || line.share < IDLE {
@@ -88,25 +92,25 @@ impl Host {
         let whole =
             self.processors.zip(response).map_or(f64::INFINITY, |(processors, seconds)| seconds / processors);
         let likely = all.min(whole);
-        // Other work that happened to come and go with the requests: nothing is learned from that.
+        // Other work that happened to vary with the requests shows nothing.
         if line.slope - line.sure * line.error > BEYOND * likely {
             (line.slope, line.error) = (0.0, f64::INFINITY);
         }
-        // Unless the slope says otherwise.
+        // Unless the slope contradicts.
         let steepest = (line.slope + line.sure * line.error) / (1.0 - SKEW);
         let alike = (all / whole - 1.0).abs() <= ALIKE && steepest >= (1.0 - ALIKE) * all;
         let slope = (line.slope - line.sure * line.error).max(0.0);
         let unsure = SURE + line.sure * line.unsure / line.share;
         let most = (all * (1.0 + unsure)).min(whole * BEYOND);
-        // A slope of nothing but chance bounds nothing.
+        // A slope of mere chance bounds nothing.
         let most = if steepest > 0.0 { most.min(steepest.max(slope * (1.0 + SURE))) } else { most };
         let least = slope.max(if alike { HALF * all } else { 0.0 }).min(most / (1.0 + SURE));
-        // Both say something: each by how sure it is.
+        // Both count, each by its certainty.
         let trust = likely * if alike { BELIEVED_ALIKE } else { BELIEVED };
         let trust = trust * trust;
         let weight = if line.error.is_finite() { trust / (trust + line.error * line.error) } else { 0.0 };
         let cost = if weight > 0.0 { likely + (line.slope - likely) * weight } else { likely };
-        // Requests cost something, whichever way the share went by chance.
+        // Requests have a cost, whatever the random slope.
         let cost = cost.clamp(least.max(LITTLE * likely).min(most), most);
         let free = 1.0 - line.share;
         let off = line.sure * line.unsure;
@@ -125,7 +129,7 @@ impl Host {
         Some(Found { bound, other, restless, alone })
     }
 
-    /// Regression of the share on the rate; the older a window the less it counts.
+    /// Computes the regression of the share on the rate; older windows count less.
     fn line(&self) -> Option<Line> {
         if self.kept.len() < LEAST {
             return None;
@@ -178,81 +182,85 @@ impl Host {
 }
 
 struct Line {
-    /// Means.
+    /// The means.
     rate: f64,
     share: f64,
-    /// Of a window.
+    /// The seconds of a window.
     seconds: f64,
-    /// What the line leaves of the share, as a standard deviation.
+    /// The residual of the share, as a standard deviation.
     scatter: f64,
-    /// How one window's goes with the next one's.
+    /// The correlation of one window's residual with the next one's.
     persists: f64,
     slope: f64,
-    /// Standard errors of the slope, infinite if nothing is known of it, and of the share at the mean rate.
+    /// The standard errors of the slope, infinite if nothing is known of it, and of the share at the mean
+    /// rate.
     error: f64,
     unsure: f64,
-    /// Errors of 95 %.
+    /// The number of errors for 95 %.
     sure: f64,
 }
 
-/// The quantile of 97.5 % of Student's distribution, to some hundredths from two degrees of freedom on.
+/// Returns the quantile of 97.5 % of Student's distribution, to some hundredths from two degrees of freedom
+/// on.
 pub(super) fn student(free: f64) -> f64 {
     let free = free.max(1.0);
     1.96 + 2.4 / free + 4.3 / (free * free)
 }
 
-/// Windows that are kept: four minutes, after which one counts for a quarter.
+/// The number of windows kept: four minutes, after which one counts for a quarter.
 const KEPT: usize = 48;
 
-/// Seconds after which a window says nothing of now, such as the last ones before a night without traffic.
+/// The seconds after which a window is outdated, such as the last ones before a night without traffic.
 const OLD: f64 = 1200.0;
 
-/// Windows below which nothing is said.
+/// The number of windows below which there is no result.
 const LEAST: usize = 2;
 
-/// A share below which processors are as good as idle.
+/// The share below which processors count as idle.
 const IDLE: f64 = 0.02;
 
-/// Times its response time that a request may use of a processor: for what is done after its answer, and on other threads.
+/// The multiple of its response time that a request may use of a processor: for work after its answer, and on
+/// other threads.
 const BEYOND: f64 = 1.5;
 
-/// Part by which a slope may be less steep than it should be.
+/// The part by which a slope may be less steep than it should be.
 const SKEW: f64 = 0.2;
 
-/// By how much what a request would cost, if there were no other work, may differ from its response time to say that there is hardly
-/// any; and the part of that which it costs at least then.
+/// The maximum difference between a request's cost without other work and its response time at which there is
+/// hardly any other work. Then the minimum part of that cost.
 const ALIKE: f64 = 0.25;
 const HALF: f64 = 0.5;
 
-/// How far off what is most likely without a slope is thought to be, as a part of it; and where processors and response times agree.
+/// The assumed error of the most likely cost without a slope, as a part of it, and that if processors and
+/// response times agree.
 const BELIEVED: f64 = 0.3;
 const BELIEVED_ALIKE: f64 = 0.05;
 
-/// Part of what is likely that a request costs at least, where the slope is level or falls.
+/// The minimum cost of a request, as a part of the most likely one, if the slope is level or falls.
 const LITTLE: f64 = 0.1;
 
-/// Squared coefficient of variation that requests' work may have, and the share by which a host varies beyond that where other work
-/// comes and goes.
+/// The squared coefficient of variation of requests' work, and the share by which a host varies beyond that
+/// with varying other work.
 const VARIATION: f64 = 2.0;
 const RESTLESS: f64 = 0.03;
 
-/// Correlation of what is left of one window with that of the next that is more than chance.
+/// The correlation of successive residuals that is more than chance.
 const PERSISTS: f64 = 0.4;
 
-/// Share of a host that other work keeps busy from which on it is spoken of.
+/// The share of a host that other work keeps busy from which it is reported.
 pub(super) const MUCH: f64 = 0.1;
 
-/// No bound is surer than this.
+/// The minimum uncertainty of a bound.
 const SURE: f64 = 0.03;
 
-/// A correlation with the window before that is not told from one for ever.
+/// The maximum correlation with the previous window: a higher one could not be distinguished from 1.
 const LONGEST: f64 = 0.9;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Windows of five seconds, and what they make.
+    /// Returns the result of windows of five seconds.
     fn found(rates: &[f64], share: impl Fn(usize, f64) -> f64, response: f64) -> Found {
         let mut host = Host::default();
         for (window, rate) in rates.iter().enumerate() {
@@ -279,10 +287,10 @@ mod tests {
 
     #[test]
     fn where_it_does_not_only_the_response_time_bounds_what_a_request_costs() {
-        // A request of 5 ms, at most: 100 of them a second are not why a host of two is 80 % busy.
+        // A request takes at most 5 ms: 100 of them a second do not explain a host of two at 80 %.
         let found = found(&[100.0; 20], |_, _| 0.8, 0.005);
         assert!(found.bound.high.is_infinite() && !found.alone, "{found:?}");
-        // 40 % of a processor of the two is free at least: 100 + 0.2 / 0.0025, less what is allowed for.
+        // 20 % of the two processors are free at least: 100 + 0.2 / 0.0025, less the allowance.
         assert!((found.bound.best / 180.0 - 1.0).abs() < 0.01 && found.bound.low > 140.0, "{found:?}");
         assert!((found.other - 0.55).abs() < 0.01, "{found:?}");
     }
@@ -338,7 +346,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is told: the ends are in order, numbers, and never below what was carried while the host had room.
+        /// Checks for any reports that the ends are in order, numbers, and never below the rate carried while
+        /// the host had room.
         #[test]
         fn ends_are_in_order(
             windows in proptest::collection::vec((0.1..1e5_f64, 0.0..1.0_f64), 2..60),

@@ -1,46 +1,47 @@
-//! What a member can do, from nothing but how long its requests took by how many were there: where nobody tells.
+//! The capacity of a member from its response times by requests in flight alone, without any report.
 //!
-//! Below its knee a member's requests take what they take, above it they take longer the more there are. How much longer
-//! depends on how they are served, which is not known; so several hypotheses are held against the means of the levels, each
-//! for any number `c` of servers, with the demand `D` that fits best:
+//! Below its knee a member's requests take a constant time, and above it a longer time the more there are.
+//! The growth depends on how they are served, which is unknown. So several hypotheses are compared with the
+//! means of the levels, each for any number `c` of servers, with the demand `D` that fits best:
 //!
-//! * first come first served, service exponential: `D (1 + (n - c) / c)` above `c`;
-//! * the same for service as variable as it was seen to be: of the first to end some `(1 + v) / 2` of a service is left;
-//! * shared processors: the mean sojourn of a request that makes `n`, from the birth and death chain of those beside it, with
-//!   as many requests coming as do now, and with none coming (balancers send fewest where most are).
+//! - first come, first served, exponential service: `D (1 + (n - c) / c)` above `c`;
+//! - the same with service of the observed variation: the first to end has `(1 + v) / 2` of a service left;
+//! - shared processors: the mean sojourn of a request that makes `n`, from the birth and death chain of the
+//!   others. It is computed with as many arrivals as now, and with none (balancers send fewest where most
+//!   are).
 //!
-//! Every pair whose chi-squared is within four of the best (twice the standard deviation; more where none fits well) is
-//! believed, and the interval is that of their `c / D`. Where so few were there at once that no knee at all fits as well, there
-//! is no upper end: then all that is known is what was carried without waiting.
+//! Every pair whose chi-squared is within four of the best (twice the standard deviation; more if none fits
+//! well) is accepted, and the interval is that of their `c / D`. If concurrency was so low that no knee fits
+//! as well, there is no upper end: only the rate carried without waiting is known.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::levels::Row;
 
-/// What the levels say.
+/// The result of the levels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fit {
-    /// Requests a second: the least that is believed, the best, and the most (infinite if nothing bounds it).
+    /// The requests a second: the least accepted, the best, and the most (infinite if nothing bounds it).
     pub(super) low: f64,
     pub(super) best: f64,
     pub(super) high: f64,
-    /// Of the best: requests at once without waiting, and how they are served.
+    /// The best fit's simultaneous requests without waiting, and how they are served.
     pub(super) servers: f64,
     pub(super) shared: bool,
 }
 
-/// How requests are served.
+/// The discipline of the service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Discipline {
-    /// First come first served; of the service to end next so much is left.
+    /// First come, first served; `left` of the next service to end remains.
     Line { left: f64 },
-    /// Shared, while so many requests come per second.
+    /// Shared, with `coming` arrivals a second.
     Shared { coming: f64 },
 }
 
-/// Fits the levels; `None` without enough of them. `variation` is the squared coefficient of variation of what requests take,
-/// `rate` the requests that come a second now.
+/// Fits the levels; `None` without enough of them. `variation` is the squared coefficient of variation of the
+/// requests' times, `rate` the present requests a second.
 pub(super) fn fit(rows: &[Row], variation: f64, rate: f64) -> Option<Fit> {
     let all: f64 = rows.iter().map(|row| row.count).sum();
     let most = rows.last()?.in_flight;
@@ -57,14 +58,14 @@ pub(super) fn fit(rows: &[Row], variation: f64, rate: f64) -> Option<Fit> {
             let alone = rows[0].mean;
             let mut fitted = against(rows, variation, servers, discipline, alone);
             if matches!(discipline, Discipline::Shared { coming } if coming > 0.0) {
-                // How many come during a service depends on how long that is.
+                // The arrivals during a service depend on its length.
                 fitted = against(rows, variation, servers, discipline, fitted.1);
             }
             tried.push((fitted.0, servers, fitted.1, discipline));
         }
         servers = if servers < 16.0 { servers + 1.0 } else { libm::ceil(servers * 1.1) };
     }
-    // No knee at all as far as was seen.
+    // No knee within the observed range.
     let (without, demand) = against(rows, variation, f64::INFINITY, Discipline::Line { left: 1.0 }, 0.0);
     let best = tried.iter().copied().min_by(|one, other| one.0.total_cmp(&other.0))?;
     let least = best.0.min(without);
@@ -83,7 +84,7 @@ pub(super) fn fit(rows: &[Row], variation: f64, rate: f64) -> Option<Fit> {
     })
 }
 
-/// Chi-squared and the demand that makes it least.
+/// Returns the chi-squared and the demand that minimizes it.
 fn against(rows: &[Row], variation: f64, servers: f64, discipline: Discipline, alone: f64) -> (f64, f64) {
     let times = match discipline {
         Discipline::Line { left } => rows.iter().map(|row| line(row.in_flight, servers, left)).collect(),
@@ -100,7 +101,7 @@ fn against(rows: &[Row], variation: f64, servers: f64, discipline: Discipline, a
     (pairs().map(off).sum(), demand)
 }
 
-/// Services that a request takes that is the n-th of a line with so many servers.
+/// Returns the time of the n-th request of a line with `servers`, in services.
 fn line(in_flight: f64, servers: f64, left: f64) -> f64 {
     let ahead = in_flight - servers;
     if ahead <= 0.0 {
@@ -110,11 +111,16 @@ fn line(in_flight: f64, servers: f64, left: f64) -> f64 {
     1.0 + (ahead - 1.0 + left).max(ahead.min(1.0) * left) / servers
 }
 
-/// The same where servers are shared and `coming` requests come in a service: the sojourn of a request that makes `n` solves
-/// `(coming + n m(n)) V(n) = 1 + coming V(n + 1) + (n - 1) m(n) V(n - 1)`, `m(n) = min(1, servers / n)` being each one's speed.
+/// Returns the times with shared servers and `coming` arrivals in a service.
+///
+/// `V(n)` is the sojourn of a request that makes `n`, and `m(n) = min(1, servers / n)` is the speed of each:
+///
+/// ```text
+/// (coming + n m(n)) V(n) = 1 + coming V(n + 1) + (n - 1) m(n) V(n - 1)
+/// ```
 fn sojourns(rows: &[Row], servers: f64, coming: f64) -> Vec<f64> {
     let most = rows.last().map_or(1, |row| libm::ceil(row.in_flight) as usize).min(MOST);
-    // Beyond what was seen as much again; then nobody comes.
+    // The states go to twice the observed range; beyond that there are no arrivals.
     let states = 2 * most + 8;
     let (mut over, mut right) = (vec![0.0; states + 1], vec![0.0; states + 1]);
     for n in 1..=states {
@@ -134,26 +140,26 @@ fn sojourns(rows: &[Row], servers: f64, coming: f64) -> Vec<f64> {
         let at = row.in_flight.clamp(1.0, most as f64);
         let (below, part) = (at as usize, at - libm::floor(at));
         let inside = sojourn[below] * (1.0 - part) + sojourn[below + 1] * part;
-        // Far up each one more costs the same.
+        // Far above the knee each further one costs the same.
         inside + (row.in_flight - at) * (sojourn[most] - sojourn[most - 1])
     };
     rows.iter().map(of).collect()
 }
 
-/// Requests below which levels say nothing.
+/// The requests below which levels do not count.
 const ENOUGH: f64 = 200.0;
 
-/// How much worse than the best a pair may fit that is believed: two standard deviations.
+/// The maximum misfit of an accepted pair beyond the best one: two standard deviations.
 const BELIEVED: f64 = 4.0;
 
-/// No interval is narrower than this to either side: real members are none of the hypotheses.
+/// The minimum width of an interval to either side: real members match none of the hypotheses.
 const SURE: f64 = 1.05;
 
-/// How many times as much the means of levels vary as if requests were independent: those that are there at the same time wait
+/// The factor of the variance of levels' means over that of independent requests: simultaneous requests wait
 /// for the same.
 const NEIGHBOURS: f64 = 2.0;
 
-/// Beyond so many at once sojourns are extrapolated.
+/// The concurrency beyond which sojourns are extrapolated.
 const MOST: usize = 256;
 
 #[cfg(test)]

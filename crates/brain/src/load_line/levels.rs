@@ -1,16 +1,16 @@
-//! How long requests took by how many their member had when they began: what a member's knee shows in.
+//! The times of requests by the requests in flight at their start, which show a member's knee.
 //!
-//! Up to 15 every number has a level of its own, above each octave has eight.
+//! Up to 15 every number has a level of its own; above that each octave has eight.
 
 use alloc::vec::Vec;
 
-/// Levels of a table: the last one is of 3840 requests and more.
+/// The number of levels of a table: the last one is of 3840 requests and more.
 pub const LEVELS: usize = (9 + 1) << SUB;
 
-/// Levels of an octave, as a shift.
+/// The number of levels of an octave, as a shift.
 const SUB: u32 = 3;
 
-/// The level of a request that makes it `in_flight` at its member, itself counted.
+/// Returns the level of a request that makes it `in_flight` at its member, including itself.
 #[inline]
 pub fn level(in_flight: u32) -> usize {
     if in_flight < 1 << SUB {
@@ -21,7 +21,7 @@ pub fn level(in_flight: u32) -> usize {
     ((((octave - SUB + 1) as usize) << SUB) + sub).min(LEVELS - 1)
 }
 
-/// The least number of requests of a level.
+/// Returns the least number of requests of a level.
 fn floor(level: usize) -> u32 {
     let (octave, sub) = (level >> SUB, (level & ((1 << SUB) - 1)) as u32);
     match octave {
@@ -30,41 +30,41 @@ fn floor(level: usize) -> u32 {
     }
 }
 
-/// The middle of the numbers of a level.
+/// Returns the middle of the numbers of a level.
 pub(super) fn middle(level: usize) -> f64 {
     f64::from(floor(level) + floor(level + 1) - 1) / 2.0
 }
 
-/// Requests and seconds by level, the older the less.
+/// The requests and seconds by level, older ones with less weight.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    /// As they were counted at the last look; `None` before the first. What is beyond its end is 0.
+    /// The counts at the last look; `None` before the first. Missing levels are 0.
     last: Option<Vec<[u64; 2]>>,
-    /// Requests and seconds; likewise.
+    /// The requests and seconds; missing levels are 0.
     kept: Vec<[f64; 2]>,
 }
 
-/// What is known of one level.
+/// The data of one level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Row {
-    /// Requests in flight, with the one that began.
+    /// The requests in flight, including the new one.
     pub(super) in_flight: f64,
-    /// How many there were; the older count for less.
+    /// Their number; older ones count for less.
     pub(super) count: f64,
-    /// Mean seconds that they took.
+    /// Their mean time, seconds.
     pub(super) mean: f64,
 }
 
 impl Table {
-    /// Of a member that has done nothing so far.
+    /// Returns the table of a member that has done nothing so far.
     pub(super) fn idle() -> Self {
         Self { last: Some(Vec::new()), kept: Vec::new() }
     }
 
-    /// Takes counts (requests, nanoseconds) since the member joined; what was known weighs `kept` from now on. Nothing of it
-    /// counts if not `sound`.
+    /// Records counts (requests, nanoseconds) since the member joined; earlier data keep the weight `kept`.
+    /// The counts are ignored if not `sound`.
     pub(super) fn look(&mut self, counts: &[[u64; 2]], kept: f64, sound: bool) {
-        // Most members are never at most levels: nothing is kept beyond the last at which one was.
+        // Most members never reach most levels: nothing is kept beyond the last used one.
         let used =
             counts.iter().take(LEVELS).rposition(|counted| *counted != [0; 2]).map_or(0, |last| last + 1);
         let counts = &counts[..used];
@@ -85,7 +85,7 @@ impl Table {
         last.extend_from_slice(counts);
     }
 
-    /// The levels at which at least `least` requests began, in ascending order.
+    /// Returns the levels at which at least `least` requests began, in ascending order.
     pub(super) fn rows(&self, least: f64) -> Vec<Row> {
         let row = |(level, [count, seconds]): (usize, &[f64; 2])| Row {
             in_flight: middle(level).max(1.0),
@@ -96,7 +96,7 @@ impl Table {
         seen.map(row).filter(|row| row.mean > 0.0).collect()
     }
 
-    /// Mean seconds of requests that found at most so many others; `None` for fewer than `least` of them.
+    /// Returns the mean seconds of requests at up to `in_flight`; `None` with fewer than `least` of them.
     pub(super) fn mean_up_to(&self, in_flight: f64, least: f64) -> Option<f64> {
         let (mut count, mut seconds) = (0.0, 0.0);
         for (level, kept) in self.kept.iter().enumerate() {
@@ -109,7 +109,8 @@ impl Table {
         (count >= least && seconds > 0.0).then(|| seconds / count)
     }
 
-    /// The same, over more others where there are fewer than `least` requests that found so few; `None` if there are not that many.
+    /// Returns the mean seconds of requests at up to `in_flight`, or at more until there are `least`
+    /// requests; `None` if there are not that many.
     pub(super) fn quickest(&self, in_flight: f64, least: f64) -> Option<f64> {
         let (mut count, mut seconds) = (0.0, 0.0);
         for (level, kept) in self.kept.iter().enumerate() {

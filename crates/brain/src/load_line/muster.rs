@@ -1,4 +1,4 @@
-//! The members of a group, as they are put together from what each is known to do.
+//! The group, built from the known capacities of its members.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -12,7 +12,8 @@ use super::{Estimator, FEW, MEMORY, Seen, WINDOW, keep};
 use crate::MemberId;
 
 impl Estimator {
-    /// Builds the group from its usable members. Those without measurements of their own are estimated from their peers.
+    /// Builds the group from its usable members. Those without measurements of their own are estimated from
+    /// their peers.
     pub(super) fn muster(
         &mut self,
         seen: &Seen<'_>,
@@ -71,7 +72,7 @@ impl Estimator {
 
     /// Returns the part of the requests that each member gets.
     fn parts(&self, seen: &Seen<'_>, usable: &[MemberId]) -> Vec<f64> {
-        // As in `usable`.
+        // In the order of `usable`.
         let weights = seen.members.iter().filter(|member| member.usable).map(|member| member.weight);
         let weights: Vec<f64> = weights.collect();
         if seen.by_weight {
@@ -81,7 +82,7 @@ impl Estimator {
         crew::parts(&usable.iter().map(count).collect::<Vec<f64>>(), &weights)
     }
 
-    /// Finds how long requests take alone: what they took, less what the curve says that they waited.
+    /// Learns the time of requests alone: the measured time less the wait of the curve.
     fn alone(
         &mut self,
         crew: &mut Crew,
@@ -128,7 +129,7 @@ impl Estimator {
         }
     }
 
-    /// Where most of what is known comes from.
+    /// Returns the sources of the known capacities.
     pub(super) fn source(&self, seen: &Seen<'_>) -> String {
         let usable = seen.members.iter().filter(|member| member.usable);
         let known = usable.filter_map(|member| self.gauges.get(&member.id)?.estimate);
@@ -139,8 +140,8 @@ impl Estimator {
     }
 }
 
-/// Share of the capacity that has to be left where the mean time alone is learned.
+/// The minimum free share of the capacity at which the mean time alone is learnt.
 const NEAR: f64 = 0.1;
 
-/// A request takes at least this share of its time alone: what the curve takes for waiting is not all of it.
+/// The minimum of the time alone as a share of a request's time: the curve's wait is not exact.
 const LEAST_ALONE: f64 = 0.3;

@@ -1,30 +1,30 @@
 //! The capacity of members that were never busy, estimated from that of their peers.
 //!
-//! Such a member can do at least what it did. The logarithms of capacities are taken for draws from one
+//! Such a member can do at least what it did. The logarithms of capacities are assumed to be draws from one
 //! normal distribution, of which the known members are a sample. Unknown members belong to that sample as
-//! censored values: a member is unknown *because* it never had enough to do, so it tends to be a strong one
+//! censored values: a member is unknown *because* it never had enough load, so it tends to be a strong one
 //! (Tobin 1958; estimated by expectation and maximization). A prior keeps a few members that are alike by
 //! chance from proving that all are.
 //!
 //! Two quantities are tried, each per unit of the configured capacity: requests a second, and requests at
 //! once (requests a second times the seconds that one takes alone). The one in which peers are more alike is
-//! used. Where configured capacities are numbers of workers, that is the second.
+//! used. If configured capacities are numbers of workers, that is the second.
 
 use alloc::vec::Vec;
 
 use super::host::student;
 
-/// A member and the evidence on its capacity.
+/// A member and the evidence of its capacity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    /// Its capacity as configured; above 0.
+    /// Its configured capacity; above 0.
     pub(super) unit: f64,
-    /// Requests a second that it can do, if that is known.
+    /// The requests a second that it can serve, if that is known.
     pub(super) known: Option<f64>,
-    /// Bounds that its own requests show.
+    /// The bounds that its own requests show.
     pub(super) least: f64,
     pub(super) most: f64,
-    /// Seconds that a request takes there where few are there.
+    /// The seconds that a request takes there at low concurrency.
     pub(super) alone: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn guesses(peers: &[Peer]) -> Option<(Vec<Guess>, f64)> {
 struct Spread {
     mean: f64,
     deviation: f64,
-    /// Peers that are known.
+    /// The number of known peers.
     known: f64,
 }
 
@@ -83,7 +83,7 @@ impl Spread {
         let mut mean = known.iter().sum::<f64>() / count;
         let mut deviation = PRIOR;
         for _ in 0..ROUNDS {
-            // A bound far below the mean says nothing.
+            // A bound far below the mean carries no information.
             let censored: Vec<(f64, f64)> = floors
                 .iter()
                 .filter(|floor| **floor > mean - FAR * deviation)
@@ -122,7 +122,7 @@ impl Spread {
     }
 }
 
-/// Returns mean and variance of a normal value that is known to lie above `floor`.
+/// Returns the mean and the variance of a normal value that is known to lie above `floor`.
 fn beyond(floor: f64, mean: f64, deviation: f64) -> (f64, f64) {
     let at = (floor - mean) / deviation;
     let ratio = if at < 6.0 {
@@ -149,19 +149,20 @@ fn beyond_share(share: f64) -> f64 {
     high
 }
 
-/// Prior standard deviation of the logarithm, and the number of members that it is worth.
+/// The prior standard deviation of the logarithm, and the number of members that it is worth.
 const PRIOR: f64 = 0.4;
 const PRIOR_WORTH: f64 = 3.0;
 
-/// Steps in which the distribution is found.
+/// The number of steps of the fit.
 const ROUNDS: usize = 25;
 
-/// Deviations below the mean at which a lower bound says nothing, and beyond which there are no members.
+/// The deviations below the mean at which a lower bound carries no information, and beyond which there are no
+/// members.
 const FAR: f64 = 2.0;
 const FARTHEST: f64 = 8.0;
 
-/// Probability that a member can do more than its upper end, and the deviations within which 95 % of normal
-/// values lie.
+/// The probability that a member can do more than its upper end, and the deviations within which 95 % of
+/// normal values lie.
 const UNSURE: f64 = 0.05;
 const NORMAL: f64 = 1.96;
 
@@ -211,13 +212,13 @@ mod tests {
         peers.extend([peer(1.0, None, 40.0); 3]);
         peers.push(peer(1.0, None, 0.0));
         let (found, _) = guesses(&peers).unwrap();
-        // The one that nobody has seen is not like those that are known, but like all.
+        // A member without load is not like the known ones, but like all.
         assert!(found[3].best > 20.0 && found[0].best > 40.0, "{found:?}");
     }
 
     #[test]
     fn a_capacity_counts_as_what_it_is_a_number_of() {
-        // Workers, of which each takes as long as its member's requests do.
+        // Numbers of workers, each of which takes as long as its member's requests do.
         let of = |workers: f64, alone: f64, known: bool| Peer {
             unit: workers,
             known: known.then_some(workers / alone),

@@ -1,10 +1,10 @@
-//! Predictions that were made, and what became of them.
+//! Past predictions, and their errors.
 //!
-//! Every window a prediction is kept with the load it was made at. When a later window has at least 1.2 times that load, the
-//! requests that were there at once are put into the predicted curve, and the throughput that follows is compared with the one
-//! that was measured. (Near saturation a response time follows from the load as a stick follows from how it is leaned on; the
-//! throughput that so many requests at once come to is as telling, and its error is one of the capacity.) Errors are averaged,
-//! a new one with weight 1/8.
+//! Every window a prediction is kept with the load at which it was made. When a later window has at least 1.2
+//! times that load, its requests in flight are put into the predicted curve, and the resulting throughput is
+//! compared with the measured one. (Near saturation a tiny error of the load changes the response time
+//! without bound. The throughput at a given concurrency tests as much, and its error is one of the capacity.)
+//! Errors are averaged, a new one with weight 1/8.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,13 +18,13 @@ use crate::Time;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Record {
     kept: VecDeque<Past>,
-    /// Averaged.
+    /// The mean error.
     pub(super) error: Option<f64>,
-    /// Predictions that met another load.
+    /// The number of predictions that met another load.
     pub(super) checked: u64,
-    /// Comparisons.
+    /// The number of comparisons.
     compared: u64,
-    /// Greatest utilization at which one was.
+    /// The greatest utilization of a comparison.
     pub(super) up_to: f64,
 }
 
@@ -33,18 +33,18 @@ struct Past {
     at: Time,
     load: f64,
     stations: Vec<Station>,
-    /// What the balancer itself can do.
+    /// The capacity of the balancer itself.
     most: f64,
     checked: bool,
 }
 
 impl Record {
-    /// The members are others: what was predicted of those before is of no use.
+    /// Discards the predictions, because the members have changed.
     pub(super) fn forget(&mut self) {
         self.kept.clear();
     }
 
-    /// Compares what was predicted with a steady window. `most` is the present capacity.
+    /// Compares the predictions with a steady window. `most` is the present capacity.
     pub(super) fn check(&mut self, window: &Window, shape: &Shape, most: f64, now: Time) {
         let (rate, at_once) = (window.rate(), window.took / window.seconds.max(1e-9));
         self.kept.retain(|past| now.since(past.at) < OLD);
@@ -66,7 +66,7 @@ impl Record {
         self.up_to = self.up_to.max((rate / most).min(1.0));
     }
 
-    /// Keeps a prediction; it takes the place of the one made last at about the same load.
+    /// Keeps a prediction in place of the last one at about the same load.
     pub(super) fn keep(&mut self, load: f64, stations: &[Station], most: f64, now: Time) {
         let alike = |past: &Past| (past.load / load - 1.0).abs() < ALIKE;
         self.kept.retain(|past| !alike(past));
@@ -78,19 +78,19 @@ impl Record {
     }
 }
 
-/// Predictions that are kept.
+/// The maximum number of predictions.
 const KEPT: usize = 24;
 
-/// How long.
+/// The maximum age of a prediction.
 const OLD: Duration = Duration::from_secs(3600);
 
-/// How many times the load at which it was made checks a prediction.
+/// The multiple of its load at which a prediction is checked.
 const FARTHER: f64 = 1.2;
 
-/// Loads that differ by less are alike.
+/// The relative difference below which loads are alike.
 const ALIKE: f64 = 0.1;
 
-/// Weight of a new error.
+/// The weight of a new error.
 const NEW: f64 = 0.125;
 
 #[cfg(test)]

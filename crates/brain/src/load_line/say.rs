@@ -1,4 +1,4 @@
-//! What is said of a load line: the numbers, one sentence, a word on how far to trust it.
+//! The explanation of a load line: the numbers, a sentence, and a verdict on their reliability.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -11,17 +11,17 @@ use super::gauge::Gauge;
 use super::record::Record;
 use crate::status::{LoadLine, Predicted, WhatIf};
 
-/// All that the numbers follow from.
+/// The inputs of the numbers.
 pub(super) struct Outlook<'a> {
     pub(super) crew: &'a Crew,
     pub(super) shape: &'a Shape,
-    /// For each of [`QUANTILES`]; 0 for none.
+    /// The anchor of each of [`QUANTILES`]; 0 for none.
     pub(super) anchors: [f64; 2],
-    /// Requests a second now.
+    /// The present requests a second.
     pub(super) rate: f64,
-    /// Of those at most, by the balancer; infinite if not known.
+    /// The maximum of those by the balancer; infinite if unknown.
     pub(super) balancer: f64,
-    /// Requests a second that were served just now, if that is a lower end; else 0.
+    /// The requests a second that were served just now, if that is a lower end; else 0.
     pub(super) served: f64,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn unknown(rate: f64, least: f64, why: &str) -> LoadLine {
     }
 }
 
-/// Why members are not known.
+/// Returns the reason why members are not known.
 pub(super) fn why_unknown<'g>(gauges: impl Iterator<Item = &'g Gauge>) -> String {
     let (mut count, mut low, mut open, mut told) = (0, 0.0, false, false);
     let (mut hosts, mut other, mut waits) = (0, 0.0, true);
@@ -105,12 +105,12 @@ fn range(guesses: usize, all: usize, source: &str) -> String {
     }
 }
 
-/// Follows where it is known from, if the balancer carries so much else that nothing is known of itself.
+/// The addition to the sources if the balancer's other traffic hides its own capacity.
 pub(super) const MIXED: &str =
     "; what the balancer itself can do is unknown: it carries tcp or udp beside requests all the time";
 
 impl Outlook<'_> {
-    /// All of it.
+    /// Returns the whole load line.
     pub(super) fn said(&self, reach: Reach, record: &Record, source: &str) -> LoadLine {
         let stations = self.crew.stations();
         let members = self.crew.reach(f64::INFINITY).map_or(0.0, |reach| reach.best);
@@ -141,7 +141,7 @@ impl Outlook<'_> {
             p50: self.quantile(&stations, load * capacity, 0),
             p99: self.quantile(&stations, load * capacity, 1),
         };
-        // An interval is no narrower than predictions were wrong; what is carried now can be carried.
+        // An interval is no narrower than the error of predictions; the present rate can be carried.
         let off = COVERS * record.error.unwrap_or(0.0);
         let low = reach.low.min((capacity / (1.0 + off)).max(self.rate.min(reach.low)));
         let high = reach.high.max((members * (1.0 + off)).min(self.balancer));
@@ -182,7 +182,7 @@ impl Outlook<'_> {
             let mut said =
                 WhatIf { change: change.to_string(), about: about.to_string(), ..WhatIf::default() };
             if !reach.proven {
-                // Certain only where both ends agree.
+                // Certain only if both ends agree.
                 said.over = [(load >= reach.high, true), (load < reach.low, false)]
                     .into_iter()
                     .find_map(|(sure, over)| sure.then_some(over));
@@ -199,7 +199,7 @@ impl Outlook<'_> {
         what.into_iter().map(of).collect()
     }
 
-    /// A percentile at a load, anchored.
+    /// Returns a percentile at a load, anchored.
     fn quantile(&self, stations: &[Station], load: f64, which: usize) -> Option<f64> {
         let anchor = self.anchors[which];
         let seconds = curve::quantile(stations, load, self.shape, QUANTILES[which])?;
@@ -207,10 +207,10 @@ impl Outlook<'_> {
     }
 }
 
-/// How far to trust it.
+/// Returns the verdict on its reliability.
 fn verdict(record: &Record) -> &'static str {
     match record.error {
-        // Far below the knee everything fits.
+        // Far below the knee every prediction fits.
         _ if record.up_to < TRIED => "unproven",
         None => "unproven",
         Some(error) if error <= GOOD => "good",
@@ -219,15 +219,16 @@ fn verdict(record: &Record) -> &'static str {
     }
 }
 
-/// Loads at which times are predicted, as shares of the capacity.
+/// The loads at which times are predicted, as shares of the capacity.
 const LOADS: [f64; 3] = [0.5, 0.8, 0.95];
 
-/// Mean errors that an interval covers to either side: of a normal error 1.6 standard deviations, nine of ten.
+/// The mean errors that an interval covers to either side: of a normal error 1.6 standard deviations, nine of
+/// ten.
 const COVERS: f64 = 2.0;
 
-/// Utilization to which a prediction must have been tried to count as such.
+/// The utilization to which a prediction must have been tested.
 const TRIED: f64 = 0.5;
 
-/// Errors of good and of fair predictions.
+/// The errors of good and of fair predictions.
 const GOOD: f64 = 0.1;
 const FAIR: f64 = 0.25;

@@ -1,19 +1,26 @@
-//! The client's side, as a value: [`pick`](Client::pick) a member for a service, send what
-//! [`poll_transmit`](Client::poll_transmit) gives, pass on what comes, and look at [`poll_outcome`](Client::poll_outcome).
+//! The client's side, as a value. Call [`pick`](Client::pick) for a member for a service, send the messages
+//! of [`poll_transmit`](Client::poll_transmit), pass on received messages, and read
+//! [`poll_outcome`](Client::poll_outcome).
 //!
-//! A request goes to one daemon, drawn from those known, which refers to the winner. If nothing comes within 20 ms or three
-//! round trips it goes to the same once more, unless that was silent before; then (without multicast: after two others) to all, where
-//! the ladder answers even if most are dead; then, after longer and longer waits, to one and to all in turn. All attempts carry the
-//! same id, so that whoever answered answers again. The first answer that names a member ends it; later ones find nobody waiting.
+//! A request goes to one daemon, drawn from the known ones, which refers to the winner. If no answer comes
+//! within 20 ms or three round trips, the further attempts are:
 //!
-//! The daemons to ask are those of a daemon's table, once there is one; those that it began with are asked again when none of these
-//! is left, as the table may be that of a daemon that was alone.
+//! 1. once more to the same daemon, unless it was silent before;
+//! 2. to all (without multicast: after two other daemons), where the ladder answers even if most daemons are
+//!    dead;
+//! 3. after longer and longer waits, to one and to all in turn.
 //!
-//! A daemon that says that there is nobody is not believed alone: another is asked at once, the same one if it is the only one, and
-//! the second that says so ends the request.
+//! All attempts carry the same id, so that a daemon that has answered repeats its answer. The first answer
+//! with a member ends the request; later ones are ignored.
 //!
-//! A member that failed is avoided for five seconds: it is listed in requests, and its answers are not used again. An answer with a
-//! ttl is used again for so long.
+//! The daemons to ask are those of a daemon's table, once there is one. The initial ones are asked again when
+//! none of these is left, as the table may be that of an isolated daemon.
+//!
+//! One daemon's answer without a member is not sufficient: another is asked at once (the same one if it is
+//! the only one), and the second such answer ends the request.
+//!
+//! A failed member is avoided for five seconds: it is listed in requests, and its answers are not used again.
+//! An answer with a ttl is used again for that time.
 
 mod known;
 mod past;
@@ -30,26 +37,27 @@ use crate::Time;
 use known::{Daemons, Known};
 use past::Past;
 
-/// What a client is told when it starts.
+/// The settings of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// Random, and known to nobody else: the ids of requests are made of it, and who does not know it cannot tell the next
-    /// from those before. Two clients with the same would choose the same ids.
+    /// A random secret: the ids of requests are derived from it, and the next one cannot be predicted without
+    /// it. Two clients with the same secret would choose the same ids.
     pub secret: Key,
-    /// How to ask first: one daemon, or all.
+    /// The mode of first attempts: one daemon, or all.
     pub mode: Mode,
-    /// Can it ask all? If not, it always asks one.
+    /// Whether it can ask all. If not, it always asks one.
     pub multicast: bool,
-    /// Attempts with one daemon before all are asked, where one is asked first: the more, the more a packet to all costs.
+    /// The attempts with one daemon before all are asked, if one is asked first: the more, the more a packet
+    /// to all costs.
     pub alone: u8,
-    /// The first wait for an answer at the least.
+    /// The minimum of the first wait for an answer.
     pub patience: Duration,
-    /// After so many attempts it gives up.
+    /// The number of attempts after which it gives up.
     pub attempts: u8,
 }
 
 impl ClientConfig {
-    /// Referrals; 20 ms; eight attempts, which take 1.3 s where round trips are short.
+    /// Returns the defaults: referrals; 20 ms; eight attempts, which take 1.3 s if round trips are short.
     pub fn new(secret: Key) -> Self {
         Self {
             secret,
@@ -62,23 +70,23 @@ impl ClientConfig {
     }
 }
 
-/// What came of [`Client::pick`].
+/// The result of [`Client::pick`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Picked {
     /// An answer that may still be used.
     Again(Answer),
-    /// A request is on its way: its id.
+    /// A request was sent, with this id.
     Asked(u64),
-    /// Too many are on their way.
+    /// Too many requests are open.
     Full,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A member.
     Member(Answer),
-    /// No member, and why; `None` if nobody said anything.
+    /// No member, and the reason; `None` without any answer.
     Nobody(u64, Option<Status>),
 }
 
@@ -88,15 +96,15 @@ pub struct Client {
     config: ClientConfig,
     daemons: Daemons,
     generation: u32,
-    /// The table that comes, and the part of it that was asked for last.
+    /// The received part of a new table, and the part that was requested last.
     coming: Vec<Known>,
     fetched: Option<Fetched>,
     open: BTreeMap<u64, Open>,
     due: BTreeSet<(Time, u64)>,
-    /// By service, and until when.
+    /// The answers by service, and their expiry.
     cache: BTreeMap<u32, (Answer, Time)>,
     avoid: Vec<(u16, Time)>,
-    /// Smoothed round trip and its deviation.
+    /// The smoothed round trip and its deviation.
     trip: Option<(Duration, Duration)>,
     turn: u64,
     outbox: VecDeque<(To, Message)>,
@@ -104,16 +112,16 @@ pub struct Client {
     past: Past,
 }
 
-/// A part of a table that was asked for.
+/// A requested part of a table.
 #[derive(Clone, Copy, Debug)]
 struct Fetched {
     from: SocketAddr,
     at: Time,
     id: u64,
     part: u16,
-    /// Of the parts before it.
+    /// The generation of the parts before it.
     generation: Option<u32>,
-    /// It has come.
+    /// Whether it has arrived.
     come: bool,
 }
 
@@ -126,35 +134,35 @@ struct Open {
     due: Time,
     /// The daemon asked last.
     asked: Option<SocketAddr>,
-    /// What daemons said instead of naming a member, and how often.
+    /// The status of answers without a member, and their number.
     refused: Option<Status>,
     refusals: u8,
-    /// Who said it last, to which attempt: a datagram may come twice.
+    /// The daemon and the attempt of the last such answer: a datagram may arrive twice.
     refuser: Option<(SocketAddr, u32)>,
 }
 
-/// Most requests on their way, services remembered, members avoided.
+/// The maximum of open requests, of remembered services, and of avoided members.
 const OPEN: usize = 4096;
 const SERVICES: usize = 256;
 const AVOID: usize = 16;
 
-/// Bytes of a request at the least: room for four further members of IPv4.
+/// The minimum bytes of a request: room for four further members of IPv4.
 const ROOM: u16 = 128;
 
-/// How long a member that failed is avoided.
+/// The time for which a failed member is avoided.
 const GRUDGE: Duration = Duration::from_secs(5);
 
-/// After so many requests in a row without an answer a daemon is left alone for as long: a loss is no death.
+/// The requests in a row without an answer after which a daemon is avoided for that time: a loss is no death.
 const SILENT: u8 = 2;
 
 /// The longest wait between two attempts.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Between two requests for a table.
+/// The time between two requests for a table.
 const FETCH: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// A client that knows nobody yet: it asks all until it does.
+    /// Returns a client without known daemons, which asks all until it knows some.
     pub fn new(config: ClientConfig) -> Self {
         Self {
             config,
@@ -174,23 +182,23 @@ impl Client {
         }
     }
 
-    /// The daemons to ask, by number and address.
+    /// Sets the daemons to ask, by number and address.
     pub fn learn(&mut self, daemons: impl IntoIterator<Item = (u16, SocketAddr)>) {
         let known = |(member, address)| Known::new(Some(member), address);
         self.daemons = Daemons::begin(daemons.into_iter().map(known));
     }
 
-    /// The same, where only addresses are known.
+    /// Sets the daemons to ask, by address alone.
     pub fn begin_with(&mut self, daemons: impl IntoIterator<Item = SocketAddr>) {
         self.daemons = Daemons::begin(daemons.into_iter().map(|address| Known::new(None, address)));
     }
 
-    /// Where the daemons are that it knows.
+    /// Returns the addresses of the known daemons.
     pub fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
         self.daemons.addresses()
     }
 
-    /// Wants a member for `service`; `info` is for the application (at most 1000 bytes go).
+    /// Requests a member for `service`; `info` is for the application (at most 1000 bytes are sent).
     pub fn pick(&mut self, now: Time, service: u32, info: &[u8]) -> Picked {
         self.avoid.retain(|(_, until)| *until > now);
         if let Some((answer, until)) = self.cache.get(&service)
@@ -219,7 +227,7 @@ impl Client {
         Picked::Asked(id)
     }
 
-    /// A member failed a moment ago: not that one again for a while.
+    /// Records that a member failed: it is avoided for a while.
     pub fn failed(&mut self, now: Time, member: u16) {
         self.avoid.retain(|(other, until)| *other != member && *until > now);
         if self.avoid.len() >= AVOID {
@@ -229,7 +237,7 @@ impl Client {
         self.cache.retain(|_, (answer, _)| answer.member != member);
     }
 
-    /// A message came.
+    /// Handles a received message.
     pub fn handle(&mut self, now: Time, from: SocketAddr, message: Message) {
         match message {
             Message::Answer(answer) => self.answered(now, from, answer),
@@ -238,22 +246,22 @@ impl Client {
         }
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     pub fn poll_transmit(&mut self) -> Option<(To, Message)> {
         self.outbox.pop_front()
     }
 
-    /// The next request that has ended.
+    /// Returns the next request that has ended.
     pub fn poll_outcome(&mut self) -> Option<Outcome> {
         self.outcomes.pop_front()
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout).
+    /// Returns the time to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Time> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Asks again what got no answer in time.
+    /// Repeats requests without an answer in time.
     pub fn handle_timeout(&mut self, now: Time) {
         let due: Vec<u64> = self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect();
         for id in due {
@@ -265,12 +273,13 @@ impl Client {
         }
     }
 
-    /// How many requests are on their way.
+    /// Returns the number of open requests.
     pub fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Requests that were given two members: a later answer named another one than the first, which is the one that counts.
+    /// Returns the number of requests that got two members: a later answer named another one than the first,
+    /// which counts.
     pub fn answered_twice(&self) -> u64 {
         self.past.twice
     }
@@ -301,9 +310,9 @@ impl Client {
         let everyone = self.config.multicast
             && (self.daemons.is_empty()
                 || match self.config.mode {
-                    // All but the fourth and every second one from there.
+                    // All attempts but the fourth and every second one from there.
                     Mode::Lottery => open.attempt < 3 || open.attempt % 2 == 0,
-                    // The third, or a later one, and every second one from there.
+                    // The third attempt, or a later one, and every second one from there.
                     Mode::Referral => {
                         open.attempt.checked_sub(self.config.alone).is_some_and(|more| more % 2 == 0)
                     }
@@ -317,7 +326,7 @@ impl Client {
         } else {
             let one = self.daemons.draw(now, bits, open.asked, avoided);
             let Some(one) = one else {
-                // Nobody is known and nobody can be found out.
+                // No daemon is known and none can be found.
                 open.attempt = self.config.attempts;
                 self.due.remove(&(open.due, id));
                 open.due = now;
@@ -348,8 +357,9 @@ impl Client {
         }
     }
 
-    /// The daemon that is to be asked again: once, the one that was asked first and said nothing, as it says the same if its answer
-    /// was lost or is late. Another one may know other loads, and name another member.
+    /// Returns the daemon to ask again: once, the one that was asked first and did not answer. Its answer
+    /// would be the same one if the first was lost or is late. Another daemon may know other loads, and name
+    /// another member.
     fn same(&mut self, now: Time, id: u64) -> Option<SocketAddr> {
         let open = self.open.get(&id).filter(|open| open.attempt == 1 && open.refusals == 0)?;
         open.asked.filter(|asked| self.daemons.bears(now, *asked))
@@ -367,7 +377,7 @@ impl Client {
             return;
         }
         let trip = Duration::from_micros(u64::from(micros(now).wrapping_sub(answer.client_time)));
-        // What is longer than any attempt is no round trip.
+        // A time longer than any attempt is no round trip.
         if trip <= 4 * LONGEST {
             let (mean, deviation) = self.trip.unwrap_or((trip, trip / 2));
             let off = mean.abs_diff(trip);
@@ -383,12 +393,13 @@ impl Client {
             if open.refuser.replace((from, answer.client_time)) == Some((from, answer.client_time)) {
                 return;
             }
-            // That nobody is known here says less than that nobody can.
+            // A missing service is weaker evidence than a service without a usable member.
             if open.refused.is_none() || answer.status != Status::UnknownService {
                 open.refused = Some(answer.status);
             }
             open.refusals += 1;
-            // One that answers no has answered: another at once, if it was asked last; nobody else knows if the second says so.
+            // An answer without a member asks another daemon at once, if its sender was asked last; the
+            // second such answer ends the request.
             if open.refusals > 1 {
                 let refused = open.refused;
                 self.close(answer.id);
@@ -408,8 +419,8 @@ impl Client {
         self.outcomes.push_back(Outcome::Member(answer));
     }
 
-    /// A part of the table: when all have come, they are the daemons to ask. If it changed meanwhile the next answer asks
-    /// anew, after a while.
+    /// Records a part of the table: when all have arrived, they are the daemons to ask. If the table changed
+    /// meanwhile, a later answer starts a new request for it.
     fn told(&mut self, now: Time, from: SocketAddr, table: Table) {
         let Some(fetched) = &mut self.fetched else { return };
         let Fetched { from: asked, id, part, generation, come, .. } = *fetched;
@@ -447,21 +458,21 @@ impl Client {
         self.avoid.iter().any(|(other, _)| *other == member)
     }
 
-    /// Three round trips, and more where they differ.
+    /// Returns three round trips, and more if they vary.
     fn wait(&self) -> Duration {
         let trips =
             self.trip.map_or(Duration::ZERO, |(mean, deviation)| (3 * mean).max(mean + 4 * deviation));
         self.config.patience.max(trips).min(LONGEST)
     }
 
-    /// Bits that only who has the secret can foretell.
+    /// Returns bits that cannot be predicted without the secret.
     fn bits(&mut self) -> u64 {
         self.turn += 1;
         self.config.secret.hash(&self.turn.to_be_bytes())
     }
 }
 
-/// The client's clock in requests: wraps after 71 minutes.
+/// Returns the client's clock in requests, which wraps after 71 minutes.
 fn micros(now: Time) -> u32 {
     (now.0 / 1000) as u32
 }

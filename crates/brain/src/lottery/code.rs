@@ -1,7 +1,9 @@
-//! Weights on the wire: a logarithmic scale in sixteenths of an octave (4.4 %), the same number on every machine.
+//! Weights on the wire: a logarithmic scale in sixteenths of an octave (4.4 %), the same number on every
+//! machine.
 //!
-//! The code c stands for 2^((c - 128) / 16); 0 stands for no weight. What is decoded is a whole number in units of 2^-14.
-//! From 2^-7.9 (a twentieth of a quarter of the least capacity is 2^-6.4) to 2^18.9 (four times the greatest is 2^18).
+//! The code c stands for 2^((c - 128) / 16); 0 stands for no weight. The decoded value is a whole number in
+//! units of 2^-14. The scale goes from 2^-7.9 (a twentieth of a quarter of the least capacity is 2^-6.4) to
+//! 2^18.9 (four times the greatest is 2^18).
 
 /// The greatest code; any above it is read as this one.
 pub const MOST: u16 = 431;
@@ -9,13 +11,13 @@ pub const MOST: u16 = 431;
 /// The code of the weight 1.
 pub const ONE: u16 = 128;
 
-/// The weight of a code, in units of 2^-14: below 2^33.
+/// Returns the weight of a code, in units of 2^-14: below 2^33.
 pub fn decode(code: u16) -> u64 {
     let code = usize::from(code.min(MOST));
     if code == 0 { 0 } else { OCTAVE[code % 16] << (code / 16) >> 10 }
 }
 
-/// The code nearest to a weight; 0 for what is not above 0.
+/// Returns the code nearest to a weight; 0 for a weight that is not above 0.
 pub fn of(weight: f64) -> u16 {
     let units = weight * f64::from(1 << 14);
     if units.is_nan() || units <= 0.0 {

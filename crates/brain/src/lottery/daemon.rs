@@ -1,12 +1,15 @@
-//! A daemon of the lottery, as a value: what comes in goes to [`handle`](Daemon::handle), what is to go out comes from
-//! [`poll_transmit`](Daemon::poll_transmit), and [`poll_timeout`](Daemon::poll_timeout) says when to call
-//! [`handle_timeout`](Daemon::handle_timeout). It reads no clock, opens no socket and rolls no dice.
+//! A daemon of the lottery, as a value: received messages go to [`handle`](Daemon::handle), messages to send
+//! come from [`poll_transmit`](Daemon::poll_transmit), and [`poll_timeout`](Daemon::poll_timeout) returns the
+//! time to call [`handle_timeout`](Daemon::handle_timeout). It reads no clock, opens no socket and uses no
+//! random source.
 //!
-//! * `ask.rs`: requests. Referrals, the ladder, answers that are repeated.
-//! * `rounds.rs`: reports, commits, tables, and what is due at a time. `change.rs`: other settings. `view.rs`: for people.
+//! - `ask.rs`: requests. Referrals, the ladder, repeated answers.
+//! - `rounds.rs`: reports, commits, tables, and timers. `change.rs`: new settings. `view.rs`: the state for
+//!   display.
 //!
-//! Everything it keeps is bounded: [`MEMBERS`](super::MEMBERS) members with [`SERVICES`](super::SERVICES) services each,
-//! [`Config::memory`] requests, 8192 that wait on the ladder, 8192 commits to be repeated, 8192 messages to be sent.
+//! All its state is bounded: [`MEMBERS`](super::MEMBERS) members with [`SERVICES`](super::SERVICES) services
+//! each, [`Config::memory`] requests, 8192 that wait on the ladder, 8192 commits to be repeated, 8192
+//! messages to be sent.
 
 mod ask;
 mod change;
@@ -32,55 +35,57 @@ use crate::{Time, mix};
 pub use change::Change;
 pub use view::{Other, Own, View};
 
-/// What a daemon is told when it starts.
+/// The settings of a daemon.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Its number, alone in the cluster.
+    /// Its number, unique in the cluster.
     pub member: u16,
-    /// Greater than in any life before.
+    /// Its incarnation, greater than in any earlier life.
     pub incarnation: u32,
-    /// Of the daemon.
+    /// The address of the daemon.
     pub address: SocketAddr,
-    /// What the server beside it offers; at most [`SERVICES`] count.
+    /// The services of the server beside it; at most [`SERVICES`] count.
     pub offers: Vec<Offer>,
-    /// The same on all daemons.
+    /// The key of the draw, the same on all daemons.
     pub key: Key,
-    /// For what is spread in time; any number.
+    /// The seed of random delays; any number.
     pub seed: u64,
-    /// Random, and known to nobody else, or others could answer in the place of those whom it asks: the ids of what it asks are
-    /// made of it. [`new`](Self::new) takes `key`, which will do where nobody is to be kept out.
+    /// A random secret: the ids of its own queries are derived from it, so that others cannot answer in place
+    /// of the queried daemon. [`new`](Self::new) takes `key`, which suffices if no daemon is hostile.
     pub secret: Key,
-    /// Between two reports, give or take a tenth.
+    /// The time between two reports, give or take a tenth.
     pub interval: Duration,
-    /// Does one packet reach all? If not, reports go to as many as requests pay for, and pass on what others said.
+    /// Whether one packet reaches all. If not, reports go to as many daemons as requests pay for, and relay
+    /// others' reports.
     pub multicast: bool,
-    /// For how long it gathers who is there before it takes part.
+    /// The time for which it collects members before it takes part.
     pub joining: Duration,
-    /// Candidates of a request: up to [`CANDIDATES`].
+    /// The number of candidates of a request: up to [`CANDIDATES`].
     pub candidates: usize,
-    /// Those of them who may answer.
+    /// The number of candidates that may answer.
     pub responders: usize,
-    /// Most requests to remember, 40 bytes each. As many are taken as come in the time of [`remember`](Self::remember), and half as
-    /// many again for a while when more come. With fewer some that are repeated late are drawn anew
-    /// ([`Statistics::forgotten`]).
+    /// The maximum number of remembered requests, 40 bytes each.
+    ///
+    /// The table grows with the requests within [`remember`](Self::remember), and takes half as much memory
+    /// again while it grows. With less room some late repeats are drawn anew ([`Statistics::forgotten`]).
     pub memory: usize,
-    /// For how long.
+    /// The time for which requests are remembered.
     pub remember: Duration,
-    /// For how many milliseconds a client may use an answer again.
+    /// The milliseconds for which a client may use an answer again.
     pub ttl: u16,
-    /// How long a member takes to come to its whole share.
+    /// The time in which a member reaches its whole share.
     pub slow_start: Duration,
-    /// Others are asked who they are, and who was out of the drum for so long is forgotten. `None` where a membership protocol says
-    /// all that.
+    /// The time after which a member outside the drum is forgotten; new ones are queried for their
+    /// description. `None` if a membership protocol provides both.
     pub forget: Option<Duration>,
-    /// Requests per second from one source, 0 for any number; and how many at once.
+    /// The requests per second from one source, 0 for no limit.
     pub rate: u32,
-    /// Most requests from one source at once.
+    /// The maximum burst of requests from one source.
     pub burst: u32,
 }
 
 impl Config {
-    /// With what the study of the lottery found best.
+    /// Returns the settings that were best in the study of the lottery.
     pub fn new(member: u16, incarnation: u32, address: SocketAddr, offers: Vec<Offer>, key: Key) -> Self {
         Self {
             member,
@@ -107,101 +112,102 @@ impl Config {
     }
 }
 
-/// What a daemon counted since it started, and how it sees things now.
+/// A daemon's counts since it started, and its present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Answers by lottery, for this member.
+    /// The answers by lottery, for this member.
     pub won: u64,
-    /// Those of them that were another's, who did not answer in time.
+    /// Those of them in place of another member that did not answer in time.
     pub stood_in: u64,
-    /// Answers by referral.
+    /// The answers by referral.
     pub referred: u64,
-    /// Answers that there is nobody.
+    /// The answers without a member.
     pub turned_away: u64,
-    /// Answers repeated for a repeated request.
+    /// The answers repeated for a repeated request.
     pub repeated: u64,
-    /// Requests that this daemon answered and another as well.
+    /// The requests that this daemon answered and another as well.
     pub duplicates: u64,
-    /// Messages of commits sent.
+    /// The messages of commits sent.
     pub commits: u64,
-    /// Reports sent.
+    /// The reports sent.
     pub reports: u64,
-    /// Reports of others that were news.
+    /// The new reports of others.
     pub heard: u64,
-    /// Reports that were not newer than what was known.
+    /// The reports that were not newer than the known ones.
     pub stale: u64,
-    /// Requests of sources that ask too much, and reports of strangers who have too much asked of them.
+    /// The requests of sources over their limit, and the reports of unknown members over their limit of
+    /// queries.
     pub limited: u64,
-    /// Requests forgotten before their time, as there were too many.
+    /// The requests forgotten before their time for want of room.
     pub forgotten: u64,
-    /// Requests that there is room to remember.
+    /// The number of requests that there is room to remember.
     pub room: usize,
-    /// Messages and requests that did not fit into their queue.
+    /// The messages and requests that did not fit into their queue.
     pub dropped: u64,
-    /// Requests for which it went last, as it is late itself.
+    /// The requests for which it answered last, because it lags.
     pub doubted: u64,
-    /// Requests that wait for another to answer.
+    /// The requests that wait for another daemon to answer.
     pub waiting: usize,
-    /// Messages to be sent, commits to be repeated, ids to be committed and to be listed.
+    /// The messages to be sent, commits to be repeated, ids to be committed and to be listed.
     pub queued: usize,
-    /// Members that are not down, without this one.
+    /// The number of other members that are not down.
     pub members: usize,
-    /// Those of them that have reported.
+    /// The number of those that have reported.
     pub members_heard: usize,
-    /// Those of them whose last report was of another view than ours when it came.
+    /// The number of those whose last report had another digest than ours when it arrived.
     pub members_differ: usize,
-    /// 39 of 40 commits of a winner came within this time after the request, if that is known.
+    /// The time after the request within which 39 of 40 commits of a winner arrived, if that is known.
     pub commit_delay: Option<Duration>,
-    /// How long each rank waits for the one before.
+    /// The time that each rank waits for the previous one.
     pub step: Duration,
-    /// Would clients do better with referrals, as the step is long?
+    /// Whether clients would do better with referrals, because the step is long.
     pub prefer_referral: bool,
-    /// How late it was of late.
+    /// Its recent lag.
     pub lag: Duration,
-    /// Services of its own server whose load was told once and is not known any more.
+    /// The number of its own services whose load was reported once and is not known any more.
     pub loads_lost: usize,
 }
 
-/// One daemon.
+/// A daemon.
 #[derive(Clone, Debug)]
 pub struct Daemon {
     config: Config,
     state: Standing,
-    /// When it came, came back or was drained no more.
+    /// The time at which it joined, came back or ended its drain.
     since: Time,
-    /// When it has gathered enough.
+    /// The end of the collection of members.
     joined: Time,
     services: Vec<Local>,
     table: Table,
     spread: Spread,
     memory: Memory,
     sources: Sources,
-    /// Those who have a daemon ask who they are.
+    /// The limits of queries that unknown senders may cause.
     strangers: Sources,
     delays: Delays,
     lag: Lag,
-    /// Until when others may hold it for dead, as it was away.
+    /// The time until which others may consider it dead, because it was stopped.
     away: Time,
-    /// When the shell said last how long what is handled has waited, and how long.
+    /// The last lag from the shell: when, and how long.
     waited: (Time, Duration),
     pending: BTreeMap<u64, Pending>,
     due: BTreeSet<(Time, u64)>,
     repeats: VecDeque<Repeat>,
-    /// Ids per member, to be sent together.
+    /// The ids per member, to be sent together.
     commits: BTreeMap<u16, Vec<u64>>,
     outbox: VecDeque<(To, Message)>,
-    /// Ids answered, and in how many reports each was.
+    /// The answered ids, and the number of reports that contained each.
     recent: VecDeque<(u64, u8)>,
     seq: u32,
     reported: Time,
     next_report: Time,
-    /// The part of a table that was asked for last.
+    /// The part of a table that was requested last.
     fetched: Option<rounds::Fetched>,
     fetches: u64,
     statistics: Statistics,
 }
 
-/// One service of the server beside the daemon.
+/// A service of the server beside the daemon.
 #[derive(Clone, Debug)]
 struct Local {
     service: u32,
@@ -210,28 +216,28 @@ struct Local {
     in_flight: u16,
     /// The code last reported.
     sent: u16,
-    /// Can the server do it now, and since when?
+    /// Whether the server can serve it now, and the time of the last change.
     ready: bool,
     since: Time,
-    /// Is nobody sent to it whatever the server can do, as somebody said so?
+    /// Whether an operator holds it, so that no client is sent to it.
     held: bool,
 }
 
 impl Local {
-    /// The code of what the server wants of it, where its daemon came at `since`.
+    /// Returns the code of its weight, given the time at which its daemon came.
     fn weight(&self, since: Time, now: Time, ramp: Duration) -> u16 {
         let gone = now.since(self.since.max(since));
         if self.ready && !self.held { self.gauge.weight(now, self.capacity, gone, ramp) } else { 0 }
     }
 }
 
-/// A request that waits for one before in rank.
+/// A request that waits for a better rank.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     due: Time,
     asked: ask::Asked,
     drawn: ask::Drawn,
-    /// Its time has come once, late.
+    /// Whether it was late once.
     late: bool,
 }
 
@@ -242,14 +248,14 @@ struct Repeat {
     others: Ranking,
 }
 
-/// How often a second one source may have a daemon ask who it is, which takes many times the bytes that a report has.
+/// The queries per second that one source may cause, each of which takes many times the bytes of a report.
 const STRANGERS: u32 = 4;
 
-/// Most of what waits: requests, commits to repeat, messages.
+/// The maximum length of each queue: requests, commits to repeat, messages.
 const QUEUE: usize = 8192;
 
 impl Daemon {
-    /// A daemon that joins at `now`.
+    /// Returns a daemon that joins at `now`.
     pub fn new(mut config: Config, now: Time) -> Self {
         config.offers.truncate(SERVICES);
         config.candidates = config.candidates.clamp(1, CANDIDATES);
@@ -287,12 +293,13 @@ impl Daemon {
         daemon
     }
 
-    /// A message came from `from`. Whether it may be believed was decided before.
+    /// Handles a message from `from`, which was authenticated before.
     pub fn handle(&mut self, now: Time, from: SocketAddr, message: Message) {
         self.handle_by(now, from, None, message);
     }
 
-    /// The same, where it may be sealed with a key for clients, of this number: what answers it goes to [`To::Asker`].
+    /// Handles a message that may be sealed with the client key of this number: the answer goes to
+    /// [`To::Asker`].
     pub fn handle_by(&mut self, now: Time, from: SocketAddr, key: Option<u32>, message: Message) {
         let back = key.map_or(To::Address(from), |key| To::Asker(from, key));
         match message {
@@ -306,8 +313,8 @@ impl Daemon {
         }
     }
 
-    /// The next message to send, if there is one. Commits go together with others to the same member: take messages
-    /// after a batch was handled, not after each.
+    /// Returns the next message to send, if there is one. Commits to the same member are combined: take
+    /// messages after a batch was handled, not after each.
     pub fn poll_transmit(&mut self) -> Option<(To, Message)> {
         if let Some(next) = self.outbox.pop_front() {
             return Some(next);
@@ -320,7 +327,7 @@ impl Daemon {
         None
     }
 
-    /// When to call [`handle_timeout`](Self::handle_timeout) at the latest.
+    /// Returns the latest time to call [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Time> {
         let mut next = self.next_report;
         if self.state == Standing::Joining {
@@ -335,14 +342,16 @@ impl Daemon {
         Some(next)
     }
 
-    /// How long what is handled next, at `now`, has waited since it arrived, if the shell can tell (a receive timestamp). A daemon that is
-    /// late lets others answer first, who have probably done so already, or leaves it to them.
+    /// Records the wait, since its arrival, of the message handled next, at `now`, if the shell knows it (a
+    /// receive timestamp). A daemon that lags lets others answer first, which have probably done so already,
+    /// or leaves the answer to them.
     pub fn note_lag(&mut self, now: Time, lag: Duration) {
         self.lagged(now, lag);
         self.waited = (now, lag);
     }
 
-    /// It is so late. After as long as others wait for a report it takes as long as one that is new takes to be known to them.
+    /// Records a lag. After a lag in which others suspect it, it is away for as long as a new daemon takes to
+    /// be known.
     fn lagged(&mut self, now: Time, late: Duration) {
         self.lag.note(now, late);
         if late >= self.config.interval * SUSPECT {
@@ -350,21 +359,22 @@ impl Daemon {
         }
     }
 
-    /// The load of a service: in thousandths of what the server can do, and requests that it works on. To be told again each
-    /// second or more often: what was not told for three is not known, and the weight follows from the capacity alone.
+    /// Sets the load of a service, in thousandths of the server's capacity, and its requests in flight. It is
+    /// to be repeated each second or more often: after three seconds it is unknown, and the weight follows
+    /// from the capacity alone.
     pub fn set_load(&mut self, now: Time, service: u32, load: u16, in_flight: u16) {
         let (since, interval) = (self.since, self.config.interval);
         let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
         local.gauge.note(now, load);
         local.in_flight = in_flight;
         let weight = local.weight(since, now, self.config.slow_start);
-        // A report that few hear is no quicker than the next.
+        // A report to a few daemons is no faster than the next.
         if self.config.multicast && self.state == Standing::Up && weight.abs_diff(local.sent) > STEP {
             self.next_report = self.next_report.min(now.max(self.reported + interval / 4));
         }
     }
 
-    /// Takes nothing more, or takes part again (slowly).
+    /// Drains it, or lets it take part again (slowly).
     pub fn drain(&mut self, now: Time, drain: bool) {
         match (self.state, drain) {
             (Standing::Joining | Standing::Up, true) => self.state = Standing::Draining,
@@ -377,7 +387,7 @@ impl Daemon {
         self.next_report = now;
     }
 
-    /// Is about to stop: says so, and answers nothing more. Send what is to be sent before it stops.
+    /// Announces its stop, and answers nothing more. Send the remaining messages before it stops.
     pub fn leave(&mut self, now: Time) {
         self.state = Standing::Leaving;
         self.next_report = now;
@@ -385,7 +395,7 @@ impl Daemon {
         self.due.clear();
     }
 
-    /// Others thought it dead: a new life begins, with a new incarnation, slowly.
+    /// Begins a new life with a new incarnation, slowly, because others considered it dead.
     pub fn rejoin(&mut self, now: Time, incarnation: u32) {
         if incarnation > self.config.incarnation {
             self.config.incarnation = incarnation;
@@ -396,34 +406,35 @@ impl Daemon {
         }
     }
 
-    /// The membership protocol says that a member is there. False if there is no room for it, or a later life is known.
+    /// Records from the membership protocol that a member is present. Returns `false` if there is no room for
+    /// it, or a later life is known.
     pub fn member_up(&mut self, listed: Listed) -> bool {
         listed.member != self.config.member && self.table.describe(listed, true)
     }
 
-    /// The membership protocol says that a member is dead.
+    /// Records from the membership protocol that a member is dead.
     pub fn member_down(&mut self, member: u16, incarnation: u32) {
         if member != self.config.member {
             self.table.down(member, incarnation);
         }
     }
 
-    /// Where the daemons of other members are, of those that are not down.
+    /// Returns the addresses of the other members' daemons that are not down.
     pub fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
         self.table.daemons()
     }
 
-    /// What it is about.
+    /// Returns its state.
     pub fn state(&self) -> Standing {
         self.state
     }
 
-    /// Is a member drawn for a service, as far as this daemon knows?
+    /// Returns `true` if this daemon draws the member for the service.
     pub fn draws(&self, member: u16, service: u32) -> bool {
         self.table.draws(member, service)
     }
 
-    /// Counts, and how it sees things.
+    /// Returns the counts, and the present state.
     pub fn statistics(&self, now: Time) -> Statistics {
         let (members, members_heard, members_differ) = self.table.count();
         let step = self.delays.step();
@@ -471,7 +482,7 @@ impl Daemon {
         Some((to, Message::Commit(Commit { member, incarnation, ids })))
     }
 
-    /// Tells the other candidates that `id` was answered.
+    /// Notifies the other candidates that `id` was answered.
     fn commit(&mut self, id: u64, others: &Ranking) {
         for place in others.places() {
             if place.member == self.config.member {
@@ -489,5 +500,5 @@ impl Daemon {
     }
 }
 
-/// A weight that moves further than this, in sixteenths of an octave, is reported at once: by a quarter.
+/// The change of a weight, in sixteenths of an octave, above which it is reported at once: a quarter.
 const STEP: u16 = 5;

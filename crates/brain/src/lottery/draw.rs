@@ -1,23 +1,23 @@
-//! The draw: who is to serve a request, the same on every machine that knows the same weights.
+//! The draw: the server of a request, the same on every machine with the same weights.
 //!
-//! Weighted rendezvous. Each member j draws h_j, uniform between 0 and 1, out of the request; its score is
-//! w_j / -log2(h_j), and the order of the scores is the ranking (Thaler and Ravishankar, 1998; Schindelhauer and
-//! Schomaker, 2005). Each wins as often as its weight says; a change of one weight moves only requests from or to that
-//! member; and who comes second is known without another draw.
+//! It is weighted rendezvous. Each member j draws h_j, uniform between 0 and 1, from the request. Its score
+//! is w_j / -log2(h_j), and the order of the scores is the ranking (Thaler and Ravishankar, 1998;
+//! Schindelhauer and Schomaker, 2005). Each wins as often as its weight demands; a change of one weight moves
+//! only requests from or to that member; and the second member is known without another draw.
 //!
-//! Everything is whole numbers. The logarithm comes from a table of 257 entries in units of 2^-24, interpolated, which is
-//! off by 2.8e-6 at most; scores are compared by cross-multiplication, which is exact. h_j is SipHash-2-4 of request id,
-//! service and member number in this order, each as it is on the wire (big-endian): 14 bytes, of which the first eight are
-//! hashed once for all members.
+//! All numbers are whole. The logarithm comes from a table of 257 entries in units of 2^-24, interpolated,
+//! with an error of at most 2.8e-6. Scores are compared by cross-multiplication, which is exact. h_j is
+//! SipHash-2-4 of request id, service and member number in this order, each as on the wire (big-endian): 14
+//! bytes, of which the first eight are hashed once for all members.
 //!
-//! Only the first few by *capacity* over -log2(h) take part (`k` of them), with the same h. Capacities hardly ever change, so all
-//! agree on who takes part, whatever they think of loads; and as a weight is never far from its capacity, these are
-//! nearly always those who would have won anyway.
+//! Only the first `k` by *capacity* over -log2(h) take part, with the same h. Capacities hardly ever change,
+//! so all agree on the candidates, whatever their information about loads. As a weight is never far from its
+//! capacity, these nearly always contain the winner by weight.
 
 use super::code;
 use super::sip::{Key, State};
 
-/// Most candidates of a request.
+/// The maximum number of candidates of a request.
 pub const CANDIDATES: usize = 8;
 
 /// A member in the drum.
@@ -25,38 +25,38 @@ pub const CANDIDATES: usize = 8;
 pub struct Entrant {
     /// Its number.
     pub member: u16,
-    /// What it can do beside the others, in any unit; 0 takes no part.
+    /// Its capacity beside the others, in any unit; 0 takes no part.
     pub capacity: u16,
-    /// What it wants of it now, on the scale of [`code`]; 0 takes no part.
+    /// Its present weight, on the scale of [`code`]; 0 takes no part.
     pub weight: u16,
 }
 
-/// A candidate and what it drew.
+/// A candidate and its draw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Number of the member.
+    /// The number of the member.
     pub member: u16,
     capacity: u16,
-    /// Decoded: below 2^33.
+    /// The decoded weight: below 2^33.
     weight: u64,
     /// -log2(h), in 2^-24: 1 to 2^30.
     cost: u64,
 }
 
 impl Place {
-    /// Does it come before `other` by weight?
+    /// Returns `true` if it precedes `other` by weight.
     fn beats(&self, other: &Self) -> bool {
         before((self.weight, self.cost, self.member), (other.weight, other.cost, other.member))
     }
 
-    /// Does it come before `other` by capacity, on which all agree?
+    /// Returns `true` if it precedes `other` by capacity, on which all agree.
     fn stands_before(&self, other: &Self) -> bool {
         let key = |place: &Self| (u64::from(place.capacity), place.cost, place.member);
         before(key(self), key(other))
     }
 }
 
-/// (weight, cost, member): is a's score the greater?
+/// Returns `true` if a's score is greater, for (weight, cost, member).
 fn before(a: (u64, u64, u16), b: (u64, u64, u16)) -> bool {
     // Below 2^33 times 2^30.
     let (left, right) = (a.0 * b.1, b.0 * a.1);
@@ -71,17 +71,18 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// In order.
+    /// Returns the candidates in order.
     pub fn places(&self) -> &[Place] {
         self.places.get(..self.count).unwrap_or(&[])
     }
 
-    /// The rank of a member, 0 for the winner.
+    /// Returns the rank of a member, 0 for the winner.
     pub fn rank(&self, member: u16) -> Option<usize> {
         self.places().iter().position(|place| place.member == member)
     }
 
-    /// Puts `place` where `order` wants it, which it says, and lets the last go if there are more than `most`.
+    /// Inserts `place` by `order` and returns its position. If there are more than `most`, the last one is
+    /// dropped.
     fn insert(&mut self, place: Place, most: usize, order: fn(&Place, &Place) -> bool) -> Option<usize> {
         let at = self.places().iter().position(|other| order(&place, other)).unwrap_or(self.count);
         if at >= most {
@@ -95,7 +96,7 @@ impl Ranking {
     }
 }
 
-/// The `k` candidates (at most [`CANDIDATES`]) of request `id` for `service`, in order.
+/// Returns the `k` candidates (at most [`CANDIDATES`]) of request `id` for `service`, in order.
 pub fn rank(
     key: &Key,
     id: u64,
@@ -107,8 +108,9 @@ pub fn rank(
     state.absorb(u64::from_le_bytes(id.to_be_bytes()));
     let most = k.min(CANDIDATES);
     let (mut first, mut hashes) = (Ranking::default(), [0; CANDIDATES]);
-    // Once there are enough: who has drawn less than `bar`, and has no more capacity than the last of them, comes after that one
-    // for sure, so that most need no logarithm. Drawn less by a part in 256, that is: neighbours may have the same cost.
+    // Once there are enough: a member whose hash is below `bar`, with no more capacity than the last of them,
+    // certainly comes after that one, so that most need no logarithm. The margin is a part in 256, because
+    // neighbours may have the same cost.
     let (mut bar, mut least) = (0, 0);
     for entrant in entrants {
         if entrant.capacity == 0 || entrant.weight == 0 {
@@ -119,7 +121,7 @@ pub fn rank(
             continue;
         }
         let Entrant { member, capacity, weight } = entrant;
-        // Decoded when it is known to be wanted.
+        // Decoded once it is needed.
         let place = Place { member, capacity, weight: u64::from(weight), cost: cost(hash) };
         if let Some(at) = first.insert(place, most, Place::stands_before) {
             hashes[at..first.count].rotate_right(1);
@@ -132,21 +134,21 @@ pub fn rank(
     }
     let mut ranking = Ranking::default();
     for place in first.places() {
-        // It is the code of an entrant still.
+        // It is still the code of an entrant.
         let weight = code::decode(place.weight as u16);
         ranking.insert(Place { weight, ..*place }, most, Place::beats);
     }
     ranking
 }
 
-/// The last six of the fourteen bytes, and their number.
+/// Returns the hash with the last six of the fourteen bytes, and their number.
 fn hash(state: State, service: u32, member: u16) -> u64 {
     let [a, b, c, d] = service.to_be_bytes();
     let [e, f] = member.to_be_bytes();
     state.finish(u64::from_le_bytes([a, b, c, d, e, f, 0, 14]))
 }
 
-/// -log2(hash / 2^64) in units of 2^-24: 1 to 2^30.
+/// Returns -log2(hash / 2^64) in units of 2^-24: 1 to 2^30.
 fn cost(hash: u64) -> u64 {
     let hash = hash | 1;
     let zeros = hash.leading_zeros();
@@ -161,7 +163,7 @@ fn cost(hash: u64) -> u64 {
 /// log2(1 + i / 256) in units of 2^-24, for i from 0 to 256.
 static LOG: [u32; 257] = table();
 
-/// Bit after bit: the square of a number has twice its logarithm.
+/// Computes the table bit after bit: the square of a number has twice its logarithm.
 const fn table() -> [u32; 257] {
     let mut table = [0; 257];
     let mut index = 0;
@@ -230,7 +232,7 @@ mod tests {
         assert!((1..=256).all(|index| LOG[index] > LOG[index - 1]));
     }
 
-    /// Daemons of different releases agree only as long as these stand.
+    /// Checks fixed values, because daemons of different releases agree only as long as these stand.
     #[test]
     fn values_are_forever() {
         let drum = entrants(&[1, 2, 4, 8, 2, 1, 2, 4, 8, 2]);
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(drawn.places()[0].cost, cost(key().hash(&[1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 0, 1])));
     }
 
-    /// Who needs no logarithm would have come to nothing with it.
+    /// Checks that a member without a computed logarithm would not have been a candidate.
     #[test]
     fn who_is_passed_over_would_not_have_been_a_candidate() {
         for turn in 0..3_000_u64 {
@@ -289,7 +291,7 @@ mod tests {
     }
 
     const GOLDEN_LOG: [u32; 4] = [0, 94_364, 188_362, 281_996];
-    /// As another program has it, which takes the logarithms in floating point.
+    /// The results of another program, which takes the logarithms in floating point.
     const GOLDEN: [[u16; 4]; 6] =
         [[9, 3, 4, 1], [8, 4, 7, 9], [9, 4, 8, 7], [9, 8, 7, 2], [10, 8, 2, 9], [9, 8, 4, 1]];
 

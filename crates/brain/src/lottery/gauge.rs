@@ -1,13 +1,14 @@
-//! What a member wants of the work: its capacity, less as it is loaded, less as it has only come.
+//! The weight of a member: its capacity, reduced by its load, and while it has only just come.
 //!
-//! weight = capacity * part / (1/4 + load), where the load is a share of what the member can do, smoothed over a second. It is
-//! four times the capacity where nothing is to do and a quarter at a load of 3.75, and no less: bounds within which the
-//! candidates by capacity are nearly always those by weight. AGS's 1 / load has no bound, so that one idle moment takes
-//! everything. A load that nobody tells, or tells no more, is not known: then the weight is that of the capacity alone,
-//! between the two.
+//! weight = capacity * part / (1/4 + load), where the load is a share of the member's capacity, smoothed over
+//! a second. It is four times the capacity without load, and a quarter of it from a load of 3.75. Within
+//! these bounds the candidates by capacity are nearly always those by weight. AGS's 1 / load has no bound, so
+//! that one idle moment takes everything. Without a recent report the load is unknown: then the weight is
+//! that of the capacity alone, between the two.
 //!
-//! The part grows from a twentieth to the whole in ten seconds (or what it is told) after a member comes, comes back or is
-//! drained no more. A member back from a crash is idle, and without this gets 2.4 to 3.2 times its share in its first second.
+//! The part grows from a twentieth to the whole in ten seconds (or the configured time) after a member comes,
+//! comes back or ends its drain. A member back from a crash is idle, and without this gets 2.4 to 3.2 times
+//! its share in its first second.
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -16,60 +17,60 @@ use super::code;
 use super::message::UNKNOWN;
 use crate::Time;
 
-/// Over which a load is smoothed.
+/// The time over which a load is smoothed.
 const SMOOTH: Duration = Duration::from_secs(1);
 
-/// For how long a load is known after it was told: twelve reports.
+/// The time for which a reported load counts: twelve reports.
 const KNOWN: Duration = Duration::from_secs(3);
 
-/// How long a member takes to come.
+/// The default time of a slow start.
 pub(super) const RAMP: Duration = Duration::from_secs(10);
 
-/// What part of its share it begins with.
+/// The part of its share at the beginning.
 const LEAST: f64 = 0.05;
 
-/// What it wants of its capacity, at the least and at the most.
+/// The bounds of the weight, as multiples of the capacity.
 const WANT: RangeInclusive<f64> = 0.25..=4.0;
 
-/// The codes of the weights that a member of this capacity can have, unless it wants nothing: from the least that it wants when it has
-/// only come to the most.
+/// Returns the codes of the weights that a member of this capacity can have, unless it is 0: from the least
+/// at the beginning of its slow start to the greatest.
 pub(super) fn bounds(capacity: u16) -> RangeInclusive<u16> {
     let capacity = f64::from(capacity);
     code::of(capacity * (WANT.start() * LEAST))..=code::of(capacity * WANT.end())
 }
 
-/// The load of one service, smoothed.
+/// The smoothed load of one service.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gauge {
-    /// A share of what the member can do.
+    /// The load as a share of the member's capacity.
     load: f64,
     at: Option<Time>,
 }
 
 impl Gauge {
-    /// A measurement, in thousandths.
+    /// Records a measurement, in thousandths.
     pub(super) fn note(&mut self, now: Time, load: u16) {
         let load = f64::from(load) / 1000.0;
         let gone = self.at.map_or(f64::INFINITY, |at| now.since(at).as_secs_f64());
-        // What it was before it was not known says nothing of now.
+        // A load from before a gap is outdated.
         let known = gone <= KNOWN.as_secs_f64();
         let part = if known { gone / (gone + SMOOTH.as_secs_f64()) } else { 1.0 };
         self.load += part * (load - self.load);
         self.at = Some(now);
     }
 
-    /// In thousandths, if it is known.
+    /// Returns the load in thousandths, if it is known.
     pub(super) fn load(&self, now: Time) -> Option<u16> {
         let known = self.at.is_some_and(|at| now.since(at) <= KNOWN);
         known.then_some(((self.load * 1000.0 + 0.5) as u16).min(UNKNOWN - 1))
     }
 
-    /// Was it known, and is no more?
+    /// Returns `true` if it was known, and is not any more.
     pub(super) fn lost(&self, now: Time) -> bool {
         self.at.is_some() && self.load(now).is_none()
     }
 
-    /// The code of the weight of a member that came `gone` ago and takes `ramp` to come.
+    /// Returns the code of the weight of a member that came `gone` ago, with a slow start of `ramp`.
     pub(super) fn weight(&self, now: Time, capacity: u16, gone: Duration, ramp: Duration) -> u16 {
         let want = if self.load(now).is_some() {
             (1.0 / (0.25 + self.load)).clamp(*WANT.start(), *WANT.end())
@@ -122,7 +123,7 @@ mod tests {
         let (last, then) = (Time(3 * SECOND), Time(3 * SECOND + 1));
         assert_eq!((gauge.load(last), gauge.weight(last, 8, RAMP, RAMP)), (Some(3750), code::of(2.0)));
         assert_eq!((gauge.load(then), gauge.weight(then, 8, RAMP, RAMP)), (None, by_capacity));
-        // And what it was then is forgotten.
+        // The earlier load is forgotten.
         gauge.note(then, 0);
         assert_eq!(gauge.load(then), Some(0));
     }

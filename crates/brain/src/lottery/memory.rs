@@ -1,11 +1,13 @@
-//! What a daemon remembers of requests: that it answered one, and how; that another did.
+//! A daemon's memory of requests: its own answers, and those of others.
 //!
-//! A table of eight places to a row: it needs no collecting, and a request costs the look at one row. The row comes from a keyed
-//! hash, as clients choose their ids. Where a row is full the oldest goes, which is counted if it has not lived for its span.
+//! It is a table with eight places in a row. It needs no collection, and a request costs the look at one row.
+//! The row comes from a keyed hash, as clients choose their ids. In a full row the oldest entry is replaced,
+//! which is counted if it has not lived for its span.
 //!
-//! It begins small and follows the rate: when one in sixteen of those that come takes the place of one before its
-//! time, a table of twice the size is made, and filled from the one before: a few rows with each request that comes,
-//! so that none waits for it. It never grows beyond its bound, nor shrinks: who was asked so much once will be again.
+//! It begins small and follows the rate: when one in sixteen requests replaces an unexpired one, a table of
+//! twice the size is made and filled from the previous one. Each request does a few rows of that, so that
+//! none waits for it. It never grows beyond its bound, and never shrinks: a rate that occurred once is likely
+//! to occur again.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,61 +17,61 @@ use super::message::{FURTHER, Status};
 use super::sip::Key;
 use crate::Time;
 
-/// Places in a row.
+/// The places in a row.
 const WAYS: usize = 8;
 
-/// Records that there is room for to begin with.
+/// The initial number of records.
 const FIRST: usize = 1 << 16;
 
-/// Rows of a larger table that are made with each request, and rows that are moved there: so it is done in as many requests as there
-/// were rows, and could be done again before it is full.
+/// The rows of a larger table that each request makes, and those that it moves. So growing takes as many
+/// requests as there were rows, and the next growth can begin before the table is full.
 const MADE: usize = 4;
 const MOVED: usize = 2;
 
-/// It grows if one in so many took the place of one before its time.
+/// The inverse of the share of unexpired replacements from which it grows.
 const CROWDED: usize = 16;
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
     pub(super) id: u64,
-    /// Where it was first heard of.
+    /// The time of its first message.
     pub(super) since: Time,
-    /// Who committed to it last, 0 for nobody, and how many microseconds after that.
+    /// The member that committed to it last, 0 for none, and the microseconds until that.
     by: u16,
     by_after: u32,
-    /// Who was to answer first when it came, 0 if that could not be told.
+    /// The member that was to answer first when it arrived, 0 if unknown.
     first: u16,
-    /// What was said.
+    /// The given answer.
     pub(super) said: Option<Said>,
-    /// The greatest seen.
+    /// The greatest attempt seen.
     pub(super) attempt: u8,
 }
 
 impl Record {
-    /// Who committed to it last, and when, to the microsecond.
+    /// Returns the member that committed to it last, and when, to the microsecond.
     pub(super) fn by(&self) -> Option<(u16, Time)> {
         (self.by != 0).then(|| (self.by, self.since + Duration::from_micros(self.by_after.into())))
     }
 
-    /// `member` commits to it.
+    /// Records that `member` commits to it.
     pub(super) fn commit(&mut self, member: u16, now: Time) {
         self.by = member;
         self.by_after = u32::try_from(now.since(self.since).as_micros()).unwrap_or(u32::MAX);
     }
 
-    /// `member` was to answer first when it came.
+    /// Records that `member` was to answer first when it arrived.
     pub(super) fn expect(&mut self, member: Option<u16>) {
         self.first = member.unwrap_or(0);
     }
 
-    /// Was it `member` who was to answer first? It is not known any more then.
+    /// Returns `true` if `member` was to answer first, and forgets that.
     pub(super) fn expected(&mut self, member: u16) -> bool {
         core::mem::take(&mut self.first) == member
     }
 }
 
-/// What an answer is made of.
+/// The content of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) status: Status,
@@ -83,32 +85,32 @@ type Row = [Option<Record>; WAYS];
 
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
-    /// A power of two of them.
+    /// The rows, a power of two of them.
     rows: Vec<Row>,
-    /// The table before, and how many of its rows were moved.
+    /// The previous table, and the number of its rows that were moved.
     old: Option<(Vec<Row>, usize)>,
-    /// The next one, while it is made.
+    /// The next table, while it is made.
     next: Vec<Row>,
-    /// Requests that came since it was last asked whether there is room, and what was forgotten up to then.
+    /// The requests since the last check of the room, and the number forgotten up to then.
     came: usize,
     before: u64,
-    /// Most rows.
+    /// The maximum number of rows.
     most: usize,
     key: Key,
     span: Duration,
-    /// Records that had to go before their time.
+    /// The records that were replaced before their time.
     pub(super) forgotten: u64,
 }
 
 impl Memory {
-    /// For up to about as many `records`, for `span` each.
+    /// Returns a memory for up to about `records`, for `span` each.
     pub(super) fn new(key: Key, records: usize, span: Duration) -> Self {
         let most = records.div_ceil(WAYS).next_power_of_two();
         let rows = vec![[None; WAYS]; most.min(FIRST / WAYS)];
         Self { rows, old: None, next: Vec::new(), came: 0, before: 0, most, key, span, forgotten: 0 }
     }
 
-    /// Records that there is room for.
+    /// Returns the number of records that there is room for.
     pub(super) fn room(&self) -> usize {
         self.rows.len() * WAYS
     }
@@ -123,7 +125,7 @@ impl Memory {
         row(&mut self.rows, hash)[at].as_mut()
     }
 
-    /// The record of a request, made if there is none.
+    /// Returns the record of a request, which is made if there is none.
     pub(super) fn enter(&mut self, now: Time, id: u64) -> &mut Record {
         self.grow(now);
         let hash = self.hash(id);
@@ -147,7 +149,7 @@ impl Memory {
         self.key.hash(&id.to_be_bytes())
     }
 
-    /// The place in this table of what was found in the one before.
+    /// Returns the place in this table of a record found in the previous one.
     fn moved(&mut self, hash: u64, now: Time, id: u64) -> Option<usize> {
         let (old, _) = self.old.as_mut()?;
         let from = place(old, hash, now, id, self.span)?;
@@ -157,7 +159,7 @@ impl Memory {
         Some(at)
     }
 
-    /// An empty place of a row, else that of the oldest, which goes.
+    /// Returns an empty place of a row, or else that of the oldest record, which is removed.
     fn vacate(&mut self, hash: u64, now: Time) -> usize {
         let row = row(&mut self.rows, hash);
         let age = |place: &Option<Record>| place.map_or(0, |record| record.since.0.saturating_add(1));
@@ -168,7 +170,7 @@ impl Memory {
         at
     }
 
-    /// Makes a few rows of a larger table if one is wanted, puts it in the place of the one before, and moves what that has.
+    /// Makes a few rows of a larger table if one is needed, replaces the previous one, and moves its records.
     fn grow(&mut self, now: Time) {
         if let Some((old, moved)) = &mut self.old {
             let until = (*moved + MOVED).min(old.len());
@@ -198,7 +200,7 @@ impl Memory {
         }
     }
 
-    /// One of the table before, if there is a place that is empty: others that came since are younger.
+    /// Moves a record of the previous table, if there is an empty place: later records are younger.
     fn keep(&mut self, now: Time, record: Record) {
         if now.since(record.since) > self.span {
             return;
@@ -217,7 +219,7 @@ fn row(rows: &mut [Row], hash: u64) -> &mut Row {
     &mut rows[index]
 }
 
-/// Where in its row the record of a request is.
+/// Returns the index of a request's record in its row.
 fn place(rows: &[Row], hash: u64, now: Time, id: u64, span: Duration) -> Option<usize> {
     let row = &rows[hash as usize & (rows.len() - 1)];
     let it = |record: &Record| record.id == id && now.since(record.since) <= span;
@@ -262,8 +264,9 @@ mod tests {
         assert!((9_900..10_000).all(|id| memory.find(Time(10_000), id).is_some()));
     }
 
-    /// Asked so often for 25 s from nothing on. Of what came when the rate was known: the share that was forgotten before its time, and
-    /// the share that was not known any more 1.3 s later, when a client asks for the last time.
+    /// Sends requests at this rate for 25 s to an empty memory. Returns, of those after the rate was known,
+    /// the share forgotten before its time. Returns, too, the share unknown 1.3 s later, at a client's last
+    /// attempt.
     fn asked(rate: u64, most: usize) -> (Memory, f64, f64) {
         let mut memory = Memory::new(Key::new([7; 16]), most, SPAN);
         let at = |turn: u64| Time(turn * 1_000_000_000 / rate);
@@ -289,10 +292,11 @@ mod tests {
         assert_eq!((quiet.room(), quiet.forgotten, forgotten), (FIRST, 0, 0.0), "little is asked");
         let (usual, forgotten, unknown) = asked(13_000, most);
         assert!(usual.room() == 1 << 18 && forgotten < 0.0625 && unknown < 1e-3, "{forgotten} {unknown}");
-        // In ten seconds 1.5 million requests, the target of a core: those that go before their time are old.
+        // In ten seconds 1.5 million requests, the target of a core: those that are replaced before their
+        // time are old.
         let (busy, forgotten, unknown) = asked(150_000, most);
         assert!(busy.room() == most && forgotten < 0.25 && unknown < 1e-3, "{forgotten} {unknown}");
-        // With less room less is known, and no more is taken.
+        // With less room less is known, and no more memory is used.
         let (bound, forgotten, _) = asked(30_000, 1 << 16);
         assert!(bound.room() == 1 << 16 && forgotten > 0.7 && bound.old.is_none(), "{forgotten}");
     }
@@ -304,7 +308,7 @@ mod tests {
         while memory.room() < 1 << 19 || memory.old.is_some() {
             memory.enter(now, next).commit(7, now);
             (now, next) = (now + Duration::from_micros(20), next + 1);
-            // While a table is being made, while it is filled, and then.
+            // While a table is made, while it is filled, and afterwards.
             for back in [1, 1000, 10_000] {
                 let known =
                     next.checked_sub(back).map(|id| memory.find(now, id).and_then(|record| record.by()));

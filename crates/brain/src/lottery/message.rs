@@ -1,273 +1,277 @@
-//! What daemons and clients say to one another. Their bytes are crate `wire`'s affair.
+//! The messages between daemons and clients. Crate `wire` encodes them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-/// One datagram, as a value.
+/// A datagram, as a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// A client wants a member.
+    /// A client's request for a member.
     Request(Request),
-    /// It gets one.
+    /// The answer to a request.
     Answer(Answer),
-    /// Requests that a member has answered.
+    /// The requests that a member has answered.
     Commit(Commit),
-    /// How a member does.
+    /// The state of a member.
     Report(Report),
-    /// Tell me of the members.
+    /// A request for a part of the table.
     Fetch(Fetch),
-    /// Of the members, a part.
+    /// A part of the table of members.
     Table(Table),
-    /// Tell me who is drawn.
+    /// A request for a part of a drum.
     Look(Look),
-    /// Who is drawn, a part.
+    /// A part of a drum.
     Drum(Drum),
 }
 
-/// Where a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// To one address.
+    /// One address.
     Address(SocketAddr),
-    /// To one who asked with a key for clients, of this number: sealed with the same.
+    /// A sender with the client key of this number: the answer is sealed with the same.
     Asker(SocketAddr, u32),
-    /// To every daemon of the cluster: by multicast, or to one after the other.
+    /// Every daemon of the cluster: by multicast, or one after the other.
     Everyone,
 }
 
-/// How a request wants to be answered.
+/// The mode of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By the daemon that gets it, for whoever wins.
+    /// The daemon that gets the request answers for the winner.
     Referral,
-    /// By the winner: every daemon got it.
+    /// The winner answers: every daemon got the request.
     Lottery,
 }
 
-/// From a client.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Random; the same in every attempt.
+    /// A random id, the same in every attempt.
     pub id: u64,
-    /// What is wanted.
+    /// The requested service.
     pub service: u32,
-    /// 0, and one more each time it is sent.
+    /// The number of the attempt, from 0.
     pub attempt: u8,
-    /// Who is to answer.
+    /// The mode of the answer.
     pub mode: Mode,
-    /// Of the table that the client knows; 0 for none.
+    /// The generation of the table that the client knows; 0 for none.
     pub generation: u32,
-    /// The client's clock, in any unit: comes back with the answer.
+    /// The client's clock, in any unit, which the answer returns.
     pub client_time: u32,
-    /// Members that failed it a moment ago.
+    /// The members that just failed.
     pub avoid: Vec<u16>,
-    /// For the application.
+    /// Data for the application.
     pub info: Vec<u8>,
-    /// Bytes of the datagram that it came in: its answer may have no more. What a client sends has as many at the least.
+    /// The bytes of the datagram that contained it: its answer may have no more. A client sends at least that
+    /// many.
     pub room: u16,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// There is a member.
     Ok,
     /// There are members, but none can be used now.
     Busy,
-    /// Nobody offers the service.
+    /// No member offers the service.
     UnknownService,
-    /// All who offer the service are going.
+    /// All members that offer the service are leaving.
     Draining,
 }
 
-/// From a daemon.
+/// A daemon's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Of the request.
+    /// The id of the request.
     pub id: u64,
-    /// Of the request.
+    /// The service of the request.
     pub service: u32,
-    /// If it is not `Ok`, `member` is who says so.
+    /// The outcome. If it is not `Ok`, `member` is the sender.
     pub status: Status,
     /// The rank of `member` in the lottery, 0 for the winner.
     pub rank: u8,
-    /// For so many milliseconds the client may use it again.
+    /// The milliseconds for which the client may use it again.
     pub ttl: u16,
-    /// Who is to serve it.
+    /// The member that is to serve it.
     pub member: u16,
-    /// Where: of the service, not of the daemon. `None` if it is not `Ok`.
+    /// The endpoint of the service, not of the daemon. `None` if the status is not `Ok`.
     pub endpoint: Option<SocketAddr>,
-    /// Of the request.
+    /// The `client_time` of the request.
     pub client_time: u32,
-    /// Of the daemon's table.
+    /// The generation of the daemon's table.
     pub generation: u32,
-    /// For the application.
+    /// Data for the application.
     pub info: Arc<[u8]>,
-    /// Who comes next in the lottery, at most [`FURTHER`]. A shell sends as many as fit.
+    /// The next members in the lottery, at most [`FURTHER`]. A shell sends as many as fit.
     pub further: Vec<Further>,
-    /// Of the request: bytes that it may have.
+    /// The maximum bytes of the answer, by the request.
     pub room: u16,
 }
 
-/// Most further endpoints in an answer.
+/// The maximum number of further endpoints in an answer.
 pub const FURTHER: usize = 4;
 
-/// A member to try if the one answered does not do.
+/// A member to try if the answered one fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Further {
     /// Its number.
     pub member: u16,
-    /// Where it serves.
+    /// Its endpoint.
     pub endpoint: SocketAddr,
 }
 
-/// Requests that a member has answered for itself.
+/// The requests that a member has answered for itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Who answered.
+    /// The member that answered.
     pub member: u16,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: u32,
-    /// Request ids, at most [`IDS`].
+    /// The request ids, at most [`IDS`].
     pub ids: Vec<u64>,
 }
 
-/// Most request ids in a commit or a report.
+/// The maximum number of request ids in a commit or a report.
 pub const IDS: usize = 64;
 
-/// What a member is about. The numbers are part of the digest.
+/// The state of a member. The numbers are part of the digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It gathers who is there, and takes nothing yet.
+    /// It collects the members, and serves nothing yet.
     Joining = 0,
     /// It takes its share.
     Up = 1,
-    /// It ends what it has, and refers clients to others.
+    /// It ends its work, and refers clients to others.
     Draining = 2,
     /// It is about to stop.
     Leaving = 3,
 }
 
-/// How a member does.
+/// A member's report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Who says so.
+    /// The member.
     pub member: u16,
-    /// Which life of it: greater each time it starts or was thought dead.
+    /// Its incarnation: greater each time it starts or was considered dead.
     pub incarnation: u32,
-    /// Greater with each report of a life.
+    /// The number of the report, which grows within a life.
     pub seq: u32,
-    /// What it is about.
+    /// Its state.
     pub state: Standing,
-    /// Of all that it knows of weights and states: equal where the same is known.
+    /// The digest of all weights and states that it knows: equal for equal information.
     pub digest: u64,
-    /// At most [`SERVICES`].
+    /// The services, at most [`SERVICES`].
     pub services: Vec<Share>,
-    /// Requests that it answered lately, at most [`IDS`].
+    /// The requests that it answered recently, at most [`IDS`].
     pub ids: Vec<u64>,
-    /// What others said of themselves last, as far as it heard: where not all hear each other's reports. All together at most
-    /// [`REPORT`] bytes with its own services and requests.
+    /// The last known reports of others, relayed where not all receive each other's reports. All together
+    /// they take at most [`REPORT`] bytes with its own services and requests.
     pub heard: Vec<Hearsay>,
 }
 
 impl Report {
-    /// Bytes left for what it heard of others.
+    /// Returns the bytes left for relayed reports.
     pub fn room(&self) -> usize {
         REPORT.saturating_sub(12 * self.services.len() + 8 * self.ids.len())
     }
 }
 
-/// Most bytes of services, requests and hearsay in a report that has hearsay: what RFS/2 leaves of 1200 bytes (`docs/rfs2.md`, REPORT).
+/// The maximum bytes of services, requests and relayed reports in a report with relayed ones: the part of
+/// 1200 bytes that RFS/2 leaves (`docs/rfs2.md`, REPORT).
 pub const REPORT: usize = 1139;
 
-/// What a member said of itself, passed on by another.
+/// A member's report, relayed by another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hearsay {
-    /// Who said so.
+    /// The member.
     pub member: u16,
-    /// As in its [`Report`].
+    /// The incarnation in its [`Report`].
     pub incarnation: u32,
-    /// As in its report.
+    /// The number of its report.
     pub seq: u32,
-    /// As in its report.
+    /// The state in its report.
     pub state: Standing,
-    /// As in its report.
+    /// The services in its report.
     pub services: Vec<Share>,
 }
 
 impl Hearsay {
-    /// Bytes that it takes in a report, as RFS/2 writes it.
+    /// Returns its bytes in a report, as RFS/2 writes it.
     pub fn bytes(&self) -> usize {
         12 + 12 * self.services.len()
     }
 }
 
-/// A load that is not known.
+/// The value of an unknown load.
 pub const UNKNOWN: u16 = u16::MAX;
 
-/// Most services of a member.
+/// The maximum number of services of a member.
 pub const SERVICES: usize = 64;
 
-/// How a member does in one service.
+/// The state of a member in one service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Which.
+    /// The service.
     pub service: u32,
-    /// What it can do beside the others, in any unit.
+    /// The capacity beside the others, in any unit.
     pub capacity: u16,
-    /// What it wants of it: 2^((weight - 128) / 16) in the same unit (see [`code`](super::code)); 0 for nothing.
+    /// The weight: 2^((weight - 128) / 16) in the same unit (see [`code`](super::code)); 0 for none.
     pub weight: u16,
-    /// In thousandths of what it can do, smoothed; [`UNKNOWN`] if nobody tells it.
+    /// The smoothed load in thousandths of its capacity; [`UNKNOWN`] without a report.
     pub load: u16,
-    /// Requests that it works on.
+    /// The requests in flight.
     pub in_flight: u16,
 }
 
-/// Asks for a part of the table.
+/// A request for a part of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fetch {
-    /// Another for each part.
+    /// An id, different for each part.
     pub id: u64,
-    /// Of the table known; 0 for none. Nothing comes if it is the daemon's own.
+    /// The generation of the known table; 0 for none. There is no answer if it is the daemon's own.
     pub generation: u32,
-    /// Which is wanted, from 0. Nothing comes if there is no such part.
+    /// The index of the part, from 0. There is no answer without such a part.
     pub part: u16,
 }
 
-/// Who is there: one part of it.
+/// A part of the table of members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Of the fetch.
+    /// The id of the fetch.
     pub id: u64,
-    /// The same in all parts, and on every daemon that knows the same of all members.
+    /// The generation, the same in all parts, and on every daemon with the same information.
     pub generation: u32,
-    /// From 0.
+    /// The index of the part, from 0.
     pub part: u16,
-    /// How many there are.
+    /// The number of parts.
     pub parts: u16,
-    /// As many as fit: together at most [`PART`] bytes.
+    /// The members that fit: together at most [`PART`] bytes.
     pub members: Vec<Listed>,
 }
 
-/// Most bytes of members in a part of the table: what RFS/2 leaves of a datagram (`docs/rfs2.md`, TABLE).
+/// The maximum bytes of members in a part of the table: the part of a datagram that RFS/2 leaves
+/// (`docs/rfs2.md`, TABLE).
 pub const PART: usize = 1155;
 
-/// Who a member is, and what it offers.
+/// The description of a member, and its services.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its number, alone in the cluster.
+    /// Its number, unique in the cluster.
     pub member: u16,
-    /// Which life of it.
+    /// Its incarnation.
     pub incarnation: u32,
-    /// Of its daemon.
+    /// The address of its daemon.
     pub address: SocketAddr,
-    /// At most [`SERVICES`].
+    /// Its services, at most [`SERVICES`].
     pub offers: Vec<Offer>,
 }
 
 impl Listed {
-    /// Bytes that it takes in a table, as RFS/2 writes it. One with more than [`PART`] cannot be told of.
+    /// Returns its bytes in a table, as RFS/2 writes it. A member with more than [`PART`] cannot be
+    /// described.
     pub fn bytes(&self) -> usize {
         let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
         let offer = |offer: &Offer| {
@@ -281,62 +285,64 @@ impl Listed {
 /// A service of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Which.
+    /// The service.
     pub service: u32,
-    /// What the member can do beside the others, in any unit.
+    /// The capacity of the member beside the others, in any unit.
     pub capacity: u16,
-    /// Where it serves.
+    /// Its endpoint.
     pub endpoint: SocketAddr,
-    /// For clients' applications, goes with each answer.
+    /// Data for clients' applications, sent with each answer.
     pub info: Arc<[u8]>,
 }
 
-/// Asks for a part of those who are drawn for a service: for balancers, which follow the lottery and take no part in it.
+/// A request for a part of the drum of a service, from balancers, which follow the lottery and take no part
+/// in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Another for each part.
+    /// An id, different for each part.
     pub id: u64,
-    /// Of which service.
+    /// The service.
     pub service: u32,
-    /// Which is wanted, from 0. Nothing comes if there is no such part.
+    /// The index of the part, from 0. There is no answer without such a part.
     pub part: u16,
 }
 
-/// Who is drawn for a service: one part of it.
+/// A part of the drum of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drum {
-    /// Of the look.
+    /// The id of the look.
     pub id: u64,
-    /// Of the look.
+    /// The service of the look.
     pub service: u32,
-    /// From 0.
+    /// The index of the part, from 0.
     pub part: u16,
-    /// How many there are; at least one.
+    /// The number of parts; at least one.
     pub parts: u16,
-    /// As many as fit: together at most [`DRUM`] bytes.
+    /// The members that fit: together at most [`DRUM`] bytes.
     pub places: Vec<Place>,
 }
 
-/// Most bytes of places in a part of a drum: what RFS/2 leaves of a datagram (`docs/rfs2.md`, DRUM).
+/// The maximum bytes of members in a part of a drum: the part of a datagram that RFS/2 leaves
+/// (`docs/rfs2.md`, DRUM).
 pub const DRUM: usize = 1155;
 
-/// Who is drawn, and how often.
+/// A member in the drum, with its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Its number.
     pub member: u16,
-    /// What it can do beside the others, in any unit.
+    /// The capacity beside the others, in any unit.
     pub capacity: u16,
-    /// What it wants of it: see [`Share::weight`]; 0 for one of which nothing was heard of late.
+    /// The weight: see [`Share::weight`]; 0 for a member without recent reports.
     pub weight: u16,
-    /// Of its daemon.
+    /// The address of its daemon.
     pub address: SocketAddr,
-    /// Where it serves.
+    /// Its endpoint.
     pub endpoint: SocketAddr,
 }
 
 impl Place {
-    /// Bytes that it takes in a drum, as RFS/2 writes it.
+    /// Returns its bytes in a drum, as RFS/2 writes it.
     pub fn bytes(&self) -> usize {
         let short = |address: &SocketAddr| if address.is_ipv4() { 7 } else { 19 };
         let near = self.endpoint.ip() == self.address.ip();

@@ -1,39 +1,41 @@
-//! How long the next in line waits: measured, not guessed. And how late this daemon is itself.
+//! The step that the next rank waits, which is measured, and the lag of this daemon itself.
 //!
-//! Whoever comes second answers unless it hears of the first's commit within a *step*. A step too short makes duplicates: with
-//! journeys of 0.5 ms and more, steps of 1, 2, 4 and 10 ms gave 42, 9.7, 0.9 and 0.45 % (`docs/decisions/0005`). So a daemon
-//! measures from the arrival of a request to the arrival of the winner's commit, and a step is five times what 39 of 40 take.
+//! The second rank answers unless it gets the winner's commit within a *step*. A step too short causes
+//! duplicates: with journeys of 0.5 ms and more, steps of 1, 2, 4 and 10 ms gave 42, 9.7, 0.9 and 0.45 %
+//! (`docs/decisions/0005`). So a daemon measures the time from the arrival of a request to that of the
+//! winner's commit. A step is five times the time that 39 of 40 take.
 //!
-//! What must not be measured is a wait that follows from the step itself, or the step would feed on it. So the pause between a
-//! commit and its repetition is fixed; a delay counts only if both came, as then the first to come was the first sent; and only
-//! for first attempts. What losses still put in (a winner that missed the first attempt, where the second was missed
-//! here) is rarer than one in 40 up to 5 % loss: the step stays at 4 ms. At 10 % it does not, and goes to 0.05 s.
+//! A wait that follows from the step itself must not be measured, or the step would feed on it. So the pause
+//! between a commit and its repetition is fixed. A delay counts only if both arrived, because then the first
+//! to arrive was the first sent, and only for first attempts. The remaining effect of losses (a winner that
+//! missed the first attempt, if the second was missed here) is rarer than one in 40 up to 5 % loss: the step
+//! stays at 4 ms. At 10 % it grows to 0.05 s.
 
 use core::time::Duration;
 
 use crate::Time;
 
-/// No step is shorter.
+/// The shortest step.
 pub(super) const LEAST: Duration = Duration::from_millis(4);
 
-/// The step as long as little was measured.
+/// The step before enough was measured.
 const UNKNOWN: Duration = Duration::from_millis(10);
 
-/// No step is longer: nobody waits for that.
+/// The longest step, because clients do not wait longer.
 const MOST: Duration = Duration::from_millis(250);
 
-/// With a longer step, clients do better to ask one daemon for a referral.
+/// The step above which clients do better with referrals.
 pub const REFERRAL: Duration = Duration::from_millis(20);
 
-/// Commits measured before a step follows from them.
+/// The commits measured before a step follows from them.
 const ENOUGH: u32 = 32;
 
-/// When so many were measured, the old count half.
+/// The number of measurements at which old ones are halved.
 const MANY: u32 = 2048;
 
 const BUCKETS: usize = 64;
 
-/// Delays of commits: a histogram in quarters of an octave from 16 us.
+/// The delays of commits: a histogram in quarters of an octave from 16 us.
 #[derive(Clone, Debug)]
 pub(super) struct Delays {
     counts: [u32; BUCKETS],
@@ -58,7 +60,8 @@ impl Delays {
         }
     }
 
-    /// What 39 of 40 stay within, up to a fourth too great; `None` as long as too few are known.
+    /// Returns the delay within which 39 of 40 stay, up to a fourth too great; `None` while too few are
+    /// known.
     pub(super) fn most(&self) -> Option<Duration> {
         if self.total < ENOUGH {
             return None;
@@ -84,14 +87,15 @@ fn bucket(delay: Duration) -> usize {
     ((octave - 2) * 4 + (units >> (octave - 2) & 3)).min(BUCKETS - 1)
 }
 
-/// The greatest delay of a bucket.
+/// Returns the greatest delay of a bucket.
 fn edge(bucket: usize) -> Duration {
     let (octave, quarter) = (bucket / 4 + 2, bucket % 4);
     Duration::from_micros(((5 + quarter as u64) << (octave - 2)) << 4)
 }
 
-/// How late this daemon is: the worst of late, half forgotten in each twentieth of a second. What a daemon missed in
-/// a third of a second it reads in a moment: were it forgotten more slowly, every stall would cost it seconds of work.
+/// The lag of this daemon: the recent maximum, halved in each twentieth of a second. A daemon reads the
+/// messages of a third of a second in a moment. With a slower decay, every stall would cost it seconds of
+/// work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lag {
     worst: Duration,
@@ -105,7 +109,8 @@ impl Lag {
         }
     }
 
-    /// Is it so late that another has taken its turn, or is about to?
+    /// Returns `true` if the lag is large enough, against the step, that another has taken its turn, or is
+    /// about to.
     pub(super) fn doubtful(&self, now: Time, step: Duration) -> bool {
         self.now(now) >= step * 3 / 4
     }
@@ -144,7 +149,7 @@ mod tests {
         assert_eq!(delays.step(), UNKNOWN);
         (0..1000).for_each(|_| delays.note(micros(300)));
         assert_eq!(delays.step(), LEAST);
-        // One in ten takes 10 ms: that is what is waited for.
+        // One in ten takes 10 ms: the step covers that.
         (0..1000).for_each(|turn| delays.note(if turn % 10 == 0 { micros(10_000) } else { micros(300) }));
         assert!((micros(50_000)..micros(63_000)).contains(&delays.step()), "{:?}", delays.step());
         (0..20_000).for_each(|_| delays.note(micros(2_000)));

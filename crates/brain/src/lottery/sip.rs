@@ -1,5 +1,5 @@
-//! SipHash-2-4 (Aumasson and Bernstein, SipHash: a fast short-input PRF, 2012): who does not know the key cannot choose
-//! a request id that a certain member wins.
+//! SipHash-2-4 (Aumasson and Bernstein, SipHash: a fast short-input PRF, 2012): a request id that a certain
+//! member wins cannot be chosen without the key.
 
 use core::fmt;
 
@@ -8,13 +8,13 @@ use core::fmt;
 pub struct Key([u64; 2]);
 
 impl Key {
-    /// From 16 secret bytes.
+    /// Returns the key of 16 secret bytes.
     pub fn new(bytes: [u8; 16]) -> Self {
         let (words, _) = bytes.as_chunks::<8>();
         Self([u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])])
     }
 
-    /// SipHash-2-4 of `bytes`.
+    /// Returns SipHash-2-4 of `bytes`.
     pub fn hash(&self, bytes: &[u8]) -> u64 {
         let mut state = self.begin();
         let (words, rest) = bytes.as_chunks::<8>();
@@ -28,7 +28,7 @@ impl Key {
         state.finish(u64::from_le_bytes(last))
     }
 
-    /// The state before the first word.
+    /// Returns the state before the first word.
     pub(super) fn begin(&self) -> State {
         let [k0, k1] = self.0;
         State([
@@ -46,7 +46,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A hash half made. A copy can be finished in many ways at the cost of its last word.
+/// An unfinished hash. A copy can be finished in many ways at the cost of its last word.
 #[derive(Clone, Copy)]
 pub(super) struct State([u64; 4]);
 
@@ -58,7 +58,7 @@ impl State {
         self.0[0] ^= word;
     }
 
-    /// `last`: up to seven bytes that are left, and the length of all in the highest byte.
+    /// Finishes the hash. `last`: up to seven remaining bytes, and the total length in the highest byte.
     pub(super) fn finish(mut self, last: u64) -> u64 {
         self.absorb(last);
         self.0[2] ^= 0xff;
@@ -94,7 +94,7 @@ mod tests {
         Key::new(core::array::from_fn(|index| index as u8))
     }
 
-    /// The first of the vectors published with the function: key 00 01 .. 0f, input empty, 00, 00 01, ...
+    /// Checks the first vectors published with the function: key 00 01 .. 0f, input empty, 00, 00 01, ...
     #[test]
     fn it_is_the_published_function() {
         let vectors: [[u8; 8]; 16] = [

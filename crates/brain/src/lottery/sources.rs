@@ -1,7 +1,7 @@
-//! How much one source may ask: so many requests per second, and some more at once.
+//! The limit of requests of one source: a rate per second, and a burst.
 //!
-//! A generic cell rate: for each source the time at which it will have paid for what it asked. In a table of fixed size, four
-//! places to a row; what goes where a row is full is the source that has the least to pay.
+//! It is a generic cell rate: for each source the time at which its requests are paid for. The table has a
+//! fixed size, with four places in a row. In a full row the source with the least to pay is replaced.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,40 +13,41 @@ use crate::Time;
 
 const WAYS: usize = 4;
 
-/// 1024 sources in all. One that has paid for what it asked needs no place.
+/// The number of rows: 1024 sources in all. A source that has paid needs no place.
 const ROWS: usize = 256;
 
-/// What sources asked of late.
+/// The recent requests of sources.
 #[derive(Clone, Debug)]
 pub struct Sources {
     rows: Vec<[(u64, Time); WAYS]>,
     key: Key,
-    /// What one request costs.
+    /// The cost of one request.
     cost: Duration,
-    /// How far ahead a source may be.
+    /// The maximum lead of a source.
     credit: Duration,
 }
 
-/// What one request costs, and how far ahead a source may be.
+/// Returns the cost of one request, and the maximum lead of a source.
 fn price(rate: u32, burst: u32) -> (Duration, Duration) {
     let cost = Duration::from_secs(1).checked_div(rate).unwrap_or_default();
     (cost, cost * burst)
 }
 
 impl Sources {
-    /// `rate` requests per second, and `burst` at once. Zero: as many as there are. Who knows the key can choose sources that displace
-    /// others.
+    /// Returns the limits for `rate` requests per second, and `burst` at once. A rate of 0 means no limit.
+    /// Sources that displace others could be chosen with the key.
     pub fn new(key: Key, rate: u32, burst: u32) -> Self {
         let (cost, credit) = price(rate, burst);
         Self { rows: vec![[(0, Time(0)); WAYS]; ROWS], key, cost, credit }
     }
 
-    /// Another rate and burst, from now on.
+    /// Applies another rate and burst.
     pub(super) fn charge(&mut self, rate: u32, burst: u32) {
         (self.cost, self.credit) = price(rate, burst);
     }
 
-    /// May `source` ask what costs as much as `count` requests? An IPv6 source is its network of 64 bits.
+    /// Returns `true` if `source` may send a request that costs as much as `count`. An IPv6 source is its
+    /// network of 64 bits.
     pub fn admit(&mut self, now: Time, source: IpAddr, count: u32) -> bool {
         if self.cost.is_zero() {
             return true;

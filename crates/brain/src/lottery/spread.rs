@@ -1,16 +1,20 @@
-//! To whom a report goes where there is no multicast, and each costs a packet for everybody who is to hear it.
+//! The destinations of a report without multicast, where each destination costs a packet.
 //!
-//! Of n daemons all telling all would cost 4 n (n - 1) packets a second: among a hundred three for each request, at a hundred requests a
-//! second and daemon. So a daemon tells as many as its requests pay for: a packet for each [`SHARE`] that it answers, at least one with
-//! each report, and all if that reaches. Where it does not, each hears of most others by others: a report passes on what its sender
-//! heard, the news first (push gossip: Demers et al., *Epidemic algorithms for replicated database maintenance*, 1987).
+//! If all n daemons reported to all, that would cost 4 n (n - 1) packets a second. Among a hundred that is
+//! three for each request, at a hundred requests a second and daemon. So a daemon reports to as many as its
+//! requests pay for: a packet for each [`SHARE`] that it answers, at least one with each report, and all if
+//! that suffices. Otherwise reports are relayed: a report contains those that its sender received, the latest
+//! first (push gossip: Demers et al., *Epidemic algorithms for replicated database maintenance*, 1987).
 //!
-//! * Whom it tells: one after the other, in an order by chance that is a new one each time all had their turn.
-//! * What cannot wait goes to all at once: that it comes, drains or leaves, and that it can do a service or cannot any more.
-//! * Where clients ask all at once (the ladder) everybody has to know the same, and everybody is told, whatever it costs.
+//! - The destinations take turns, in a random order that is new in each round.
+//! - Urgent reports go to all at once: that a daemon comes, drains or leaves, and that it can or cannot serve
+//!   a service any more.
+//! - If clients ask all daemons (the ladder), all need the same information, and all get every report,
+//!   whatever the cost.
 //!
-//! What a member wants is older then, by the time that news takes to get round: about 1.5 s among a hundred daemons that tell one or two each
-//! quarter of a second. Shares hardly depend on it, as a weight falls by less than the load rises: the loop has a gain below one.
+//! Weights are then older, by the time that reports take to spread: about 1.5 s among a hundred daemons that
+//! report to one or two each quarter of a second. Shares hardly depend on it, as a weight falls by less than
+//! the load rises: the loop has a gain below one.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -18,45 +22,45 @@ use core::time::Duration;
 use super::message::{Report, Standing};
 use crate::{Time, mix};
 
-/// Requests that pay for a packet.
+/// The requests that pay for a packet.
 const SHARE: f64 = 25.0;
 
-/// For how long after a client has asked all at once everybody is told.
+/// The time after a client has asked all for which all get every report.
 const LADDER: Duration = Duration::from_secs(10);
 
-/// Over which the rate of requests is smoothed.
+/// The time over which the rate of requests is smoothed.
 const SMOOTH: Duration = Duration::from_secs(1);
 
-/// Who is told next, and what it may cost.
+/// The next destinations, and the budget.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spread {
-    /// Requests since the last report, and how many a second there were of late.
+    /// The requests since the last report, and the recent rate.
     count: u32,
     rate: f64,
     at: Time,
-    /// Packets that are paid for and were not sent.
+    /// The packets that are paid for and were not sent.
     credit: f64,
-    /// When a client asked all at once last.
+    /// The last time at which a client asked all.
     ladder: Option<Time>,
-    /// What everybody was told last: the state and the services that it can do.
+    /// The last report to all: the state and the available services.
     told: Option<(u32, Standing, Vec<u32>)>,
-    /// Those who have not had their turn.
+    /// The members still to come in this round.
     order: Vec<u16>,
     rounds: u64,
 }
 
 impl Spread {
-    /// A request was answered.
+    /// Records that a request was answered.
     pub(super) fn answered(&mut self) {
         self.count = self.count.saturating_add(1);
     }
 
-    /// A client asked all at once.
+    /// Records that a client asked all.
     pub(super) fn climbed(&mut self, now: Time) {
         self.ladder = Some(now);
     }
 
-    /// How many of `others` hear a report that is made now: all, or as many as are paid for.
+    /// Returns how many of `others` get the present report: `None` for all, or as many as are paid for.
     pub(super) fn audience(&mut self, now: Time, report: &Report, others: usize) -> Option<usize> {
         let gone = now.since(self.at).as_secs_f64();
         let part = gone / (gone + SMOOTH.as_secs_f64());
@@ -64,7 +68,7 @@ impl Spread {
             self.rate += part * (f64::from(core::mem::take(&mut self.count)) / gone - self.rate);
         }
         self.at = now;
-        // What was not used in a second is not saved up.
+        // The unused budget of a second is not saved up.
         let paid = self.rate / SHARE;
         self.credit = (self.credit + paid * gone).min(paid.max(1.0));
         let able = report.services.iter().filter(|share| share.weight > 0).map(|share| share.service);
@@ -83,7 +87,7 @@ impl Spread {
         Some(few)
     }
 
-    /// The next whose turn it is, of `members`.
+    /// Returns the next of `members`.
     pub(super) fn next(&mut self, seed: u64, members: impl Iterator<Item = u16>) -> Option<u16> {
         if self.order.is_empty() {
             self.rounds += 1;
@@ -107,7 +111,7 @@ mod tests {
         Report { member: 1, incarnation: 1, seq: 1, state, digest: 0, services, ids: vec![], heard: vec![] }
     }
 
-    /// Packets in a minute of four reports a second, at so many requests a second.
+    /// Returns the packets in a minute of four reports a second, at this rate of requests.
     fn packets(spread: &mut Spread, rate: u32, others: usize) -> usize {
         let from = spread.at.0;
         let quarter = |turn: u64| Time(from + turn * 250_000_000);
@@ -129,7 +133,7 @@ mod tests {
         assert!((950..=970).contains(&sent), "a packet for 25 of 400 a second: {sent}");
         packets(&mut spread, 40_000, 99);
         assert_eq!(packets(&mut spread, 40_000, 99), 240 * 99, "all");
-        // And it forgets that it had so many.
+        // The high rate is forgotten.
         packets(&mut spread, 0, 99);
         assert_eq!(packets(&mut spread, 0, 99), 240);
     }

@@ -1,12 +1,19 @@
-//! Who is there, what each said of itself last, and who therefore is in the drum.
+//! The members, their last reports, and the resulting drums.
 //!
-//! A member is in the drum of a service if it was described (by the membership protocol or another daemon's table), is not
-//! down, and reported itself `Up` in its present life. Not heard of yet means not drawn. Where others can be asked who they are, one
-//! that begins another life where it is (it offers something else now, or the same at another place) stays in the drum between its
-//! two lives, by what is known of the one and the other: nobody but the asker knows that something is to be learnt. A member that is quiet for three
-//! reports is a *suspect*: it stays in the drum, as others may have heard of it, but nobody waits for it. One that is quiet for
-//! [`SILENT`] reports is out, whatever the membership protocol says. Where there is none, one that has been out for a time is
-//! forgotten: when it reports again, or another life of it does, it is a stranger, whom one asks who it is.
+//! A member is in the drum of a service if all of these hold:
+//!
+//! - it was described (by the membership protocol or another daemon's table);
+//! - it is not down;
+//! - it reported itself `Up` in its present life.
+//!
+//! A member without a report is not drawn. If members can be queried, one may begin another life at its
+//! address (with another offer, or the same at another endpoint). It stays in the drum between its two lives,
+//! by the combined information: only the querying daemon knows that something is missing.
+//!
+//! A member that is quiet for three reports is a *suspect*: it stays in the drum, as others may have its
+//! reports, but no daemon waits for it. One that is quiet for [`SILENT`] reports is out, whatever the
+//! membership protocol reports. Without such a protocol, one that has been out for a time is forgotten. When
+//! it, or another life of it, reports again it is unknown, and is queried for its description.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,29 +28,29 @@ use super::message::{
 };
 use crate::{Time, hash, mix};
 
-/// Most members of a cluster.
+/// The maximum number of members of a cluster.
 pub const MEMBERS: usize = 1024;
 
-/// Whoever is quiet for so many reports is nobody to wait for.
+/// The missed reports after which no daemon waits for a member.
 pub(super) const SUSPECT: u32 = 3;
 
-/// Reports missed after which a member is not drawn.
+/// The missed reports after which a member is not drawn.
 const SILENT: u32 = 20;
 
 #[derive(Clone, Debug)]
 pub(super) struct Table {
-    /// Whose table it is.
+    /// The member of this table.
     me: u16,
     peers: BTreeMap<u16, Peer>,
-    /// Per service, by number of the member.
+    /// The entrants per service, by number of the member.
     drums: BTreeMap<u32, Vec<Entrant>>,
-    /// Of all that was heard.
+    /// The digest of all reports.
     pub(super) digest: u64,
-    /// Of all descriptions of members that are not down; not 0.
+    /// The hash of all descriptions of members that are not down; not 0.
     pub(super) generation: u32,
     prints: u64,
     interval: Duration,
-    /// Reports come by others, too, in their own time.
+    /// Whether reports are relayed by others, too, with delays of their own.
     relayed: bool,
     /// See [`Config::forget`](super::daemon::Config::forget).
     forget: Option<Duration>,
@@ -52,16 +59,17 @@ pub(super) struct Table {
 #[derive(Clone, Debug)]
 struct Peer {
     listed: Listed,
-    /// Not down.
+    /// Whether it is not down.
     up: bool,
     heard: Option<Heard>,
-    /// Life and number of its newest report. What is older is none, even when that is forgotten: others may go on telling it.
+    /// The incarnation and the number of its newest report. An older one is ignored, even when that is
+    /// forgotten: others may still relay it.
     newest: (u32, u32),
-    /// Its last digest was not ours.
+    /// Whether its last digest differed from ours.
     differs: bool,
-    /// Of its description; 0 if it is down.
+    /// The hash of its description; 0 if it is down.
     print: u64,
-    /// Since when nothing is heard of it.
+    /// The time since which it has been quiet.
     quiet: Option<Time>,
 }
 
@@ -71,21 +79,21 @@ struct Heard {
     state: Standing,
     services: Vec<Share>,
     hash: u64,
-    /// From one report to the next, smoothed.
+    /// The smoothed spacing of its reports.
     gap: Duration,
-    /// How often it was passed on.
+    /// The number of times it was relayed.
     told: u32,
 }
 
-/// What a report was.
+/// The novelty of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// Of a member never described.
+    /// The member was never described.
     Stranger,
-    /// Older than what is known, or of a life that is over.
+    /// It is older than the known one, or of an earlier life.
     Old,
     Fresh,
-    /// The same, and of a later life than it was described in.
+    /// It is new, and of a later life than the description.
     Later,
 }
 
@@ -104,8 +112,8 @@ impl Table {
         }
     }
 
-    /// A description of a member. `alive`: by somebody who knows that it is not down. False if there is no room for it
-    /// or it is of a life that is over.
+    /// Records a description of a member. `alive`: its source knows that it is not down. Returns `false` if
+    /// there is no room for it or it is of an earlier life.
     pub(super) fn describe(&mut self, mut listed: Listed, alive: bool) -> bool {
         listed.offers.truncate(SERVICES);
         let member = listed.member;
@@ -136,7 +144,7 @@ impl Table {
         true
     }
 
-    /// A member's life is over, unless a later one is known.
+    /// Records that a member's life is over, unless a later one is known.
     pub(super) fn down(&mut self, member: u16, incarnation: u32) {
         if let Some(peer) = self.peers.get_mut(&member)
             && incarnation >= peer.listed.incarnation.max(peer.newest.0)
@@ -153,7 +161,7 @@ impl Table {
         self.note(now, member, (incarnation, seq), state, &report.services)
     }
 
-    /// The same of what another passes on.
+    /// Records a report that another daemon relays.
     pub(super) fn hear_of(&mut self, now: Time, said: &Hearsay) -> News {
         let Hearsay { member, incarnation, seq, state, ref services } = *said;
         self.note(now, member, (incarnation, seq), state, services)
@@ -175,7 +183,7 @@ impl Table {
         peer.newest = newest;
         peer.heard = Some(Heard { at: now, state, services: said.to_vec(), hash, gap, told: 0 });
         self.digest ^= before ^ hash;
-        // What it offers is what it offered, until somebody says otherwise.
+        // Its known offer holds until there is another description.
         if later && self.forget.is_some() {
             self.redraw(member);
             return News::Later;
@@ -186,7 +194,7 @@ impl Table {
             peer.listed.incarnation = incarnation;
             self.changed(member);
         } else if state == Standing::Leaving {
-            // As good as dead, and clients are to know.
+            // It is about to stop, and clients are to know.
             peer.up = false;
             self.changed(member);
         } else if before != hash {
@@ -195,7 +203,8 @@ impl Table {
         News::Fresh
     }
 
-    /// What was heard of others, within so many bytes: what was passed on least first, and of that the latest.
+    /// Returns the reports of others to relay within these bytes: those relayed least first, and of those the
+    /// latest.
     pub(super) fn gossip(&mut self, now: Time, mut room: usize) -> Vec<Hearsay> {
         let mut order: Vec<(u32, Duration, u16)> = self
             .peers
@@ -220,7 +229,7 @@ impl Table {
         said
     }
 
-    /// Notes whether a member knows what we know. Call after [`hear`](Self::hear).
+    /// Records whether a member has the same information. Call it after [`hear`](Self::hear).
     pub(super) fn compare(&mut self, member: u16, digest: u64) {
         let differs = digest != self.digest;
         if let Some(peer) = self.peers.get_mut(&member) {
@@ -228,7 +237,8 @@ impl Table {
         }
     }
 
-    /// Lets those go that have been quiet for too long; forgets those that nothing was heard of for a while after that.
+    /// Removes members that have been quiet for too long; forgets those without a report for a while after
+    /// that.
     pub(super) fn sweep(&mut self, now: Time) {
         let quiet = |peer: &Peer| {
             peer.heard.as_ref().is_some_and(|heard| now.since(heard.at) > self.usual(heard) * SILENT)
@@ -254,8 +264,10 @@ impl Table {
         lost.into_iter().for_each(|member| self.remove(member));
     }
 
-    /// A member is in this life, at `address` if that is known. If it is a later one than it was described in, and it was down or is
-    /// at another place, nothing that is known of it holds any more; unless nobody can be asked.
+    /// Records the life of a member, and its `address` if known.
+    ///
+    /// If it is a later life than the description, and the member was down or is at another address, its
+    /// state is discarded; unless members cannot be queried.
     pub(super) fn outdate(&mut self, member: u16, incarnation: u32, address: Option<SocketAddr>) {
         let over = |peer: &Peer| {
             let moved = address.is_some_and(|address| address != peer.listed.address);
@@ -266,19 +278,19 @@ impl Table {
         }
     }
 
-    /// Those who take part in the lottery for a service.
+    /// Returns the entrants of the lottery for a service.
     pub(super) fn drum(&self, service: u32) -> &[Entrant] {
         self.drums.get(&service).map_or(&[], Vec::as_slice)
     }
 
-    /// Members that may say something of a service that nobody can be drawn for, all alike.
+    /// Returns the members that may answer for a service without a member that can be drawn, all alike.
     pub(super) fn speakers(&self) -> impl Iterator<Item = Entrant> {
         let up = |peer: &Peer| peer.heard.as_ref().is_some_and(|heard| heard.state != Standing::Leaving);
         let entrant = |member: &u16| Entrant { member: *member, capacity: 1, weight: super::code::ONE };
         self.peers.iter().filter(move |(_, peer)| up(peer)).map(move |(member, _)| entrant(member))
     }
 
-    /// The states of those that offer a service and are not down; `None` for one that was not heard of.
+    /// Returns the states of those that offer a service and are not down; `None` for one without a report.
     pub(super) fn states(&self, service: u32) -> impl Iterator<Item = Option<Standing>> {
         let offers =
             move |peer: &&Peer| peer.up && peer.listed.offers.iter().any(|offer| offer.service == service);
@@ -289,14 +301,15 @@ impl Table {
         self.drum(service).binary_search_by_key(&member, |entrant| entrant.member).is_ok()
     }
 
-    /// Quiet for [`SUSPECT`] reports, give or take the spread of their times.
+    /// Returns `true` if it has been quiet for [`SUSPECT`] reports, give or take the spread of their times.
     pub(super) fn suspect(&self, member: u16, now: Time) -> bool {
         let heard = self.peers.get(&member).and_then(|peer| peer.heard.as_ref());
         member != self.me
             && heard.is_none_or(|heard| now.since(heard.at) > self.usual(heard) * (SUSPECT * 11) / 10)
     }
 
-    /// How long one waits for the next report of a member: an interval, or as long as they take of late if they come by others.
+    /// Returns the expected time until the next report of a member: an interval, or the recent spacing if
+    /// reports are relayed.
     fn usual(&self, heard: &Heard) -> Duration {
         if self.relayed { self.interval.max(heard.gap) } else { self.interval }
     }
@@ -309,12 +322,13 @@ impl Table {
         self.peers.get(&member).filter(|peer| peer.up).map(|peer| &peer.listed)
     }
 
-    /// The incarnation of a member that is not down.
+    /// Returns the incarnation of a member that is not down.
     pub(super) fn incarnation(&self, member: u16) -> Option<u32> {
         self.listed(member).map(|listed| listed.incarnation)
     }
 
-    /// Members that are not down, without this one; those of them that were heard of; those whose digest differed.
+    /// Returns the number of other members that are not down, of those with a report, and of those whose
+    /// digest differed.
     pub(super) fn count(&self) -> (usize, usize, usize) {
         let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
         others.fold((0, 0, 0), |(up, heard, differ), (_, peer)| {
@@ -323,7 +337,7 @@ impl Table {
         })
     }
 
-    /// Those who are not down but this one, for people.
+    /// Returns the other members that are not down, for display.
     pub(super) fn view(&self, now: Time) -> Vec<Other> {
         let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
         let other = |(member, peer): (&u16, &Peer)| Other {
@@ -337,8 +351,8 @@ impl Table {
         others.map(other).collect()
     }
 
-    /// The part that is asked for, if there is one. In order of members' numbers, and as full as can be: all who know the
-    /// same cut it alike.
+    /// Returns the requested part, if there is one. Parts are in order of members' numbers, and as full as
+    /// possible: all with the same information cut them alike.
     pub(super) fn part(&self, asked: Fetch) -> Option<message::Table> {
         // Not more than members.
         let (mut last, mut bytes, mut members) = (0_u16, 0, Vec::new());
@@ -357,7 +371,7 @@ impl Table {
         (part <= last).then_some(table)
     }
 
-    /// The part of a drum that is asked for, if there is one; suspects without a weight.
+    /// Returns the requested part of a drum, if there is one; suspects have no weight.
     pub(super) fn places(&self, now: Time, asked: Look) -> Option<Drum> {
         let (mut last, mut bytes, mut places) = (0_u16, 0, Vec::new());
         for entrant in self.drum(asked.service) {
@@ -383,26 +397,26 @@ impl Table {
         (part <= last).then_some(drum)
     }
 
-    /// Where the daemons of members are that are not down.
+    /// Returns the addresses of the other members' daemons that are not down.
     pub(super) fn daemons(&self) -> impl Iterator<Item = SocketAddr> {
         let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
         others.map(|(_, peer)| peer.listed.address)
     }
 
-    /// The numbers of the same.
+    /// Returns the numbers of the other members that are not down.
     pub(super) fn others(&self) -> impl Iterator<Item = u16> {
         let others = self.peers.iter().filter(|(member, peer)| **member != self.me && peer.up);
         others.map(|(member, _)| *member)
     }
 
-    /// What was heard of a member counts no more.
+    /// Discards the report of a member.
     fn forget(&mut self, member: u16) {
         if let Some(heard) = self.peers.get_mut(&member).and_then(|peer| peer.heard.take()) {
             self.digest ^= heard.hash;
         }
     }
 
-    /// It was never there.
+    /// Removes a member as if it had never been there.
     fn remove(&mut self, member: u16) {
         self.forget(member);
         if let Some(peer) = self.peers.get_mut(&member) {
@@ -412,7 +426,7 @@ impl Table {
         self.peers.remove(&member);
     }
 
-    /// A description or a life changed.
+    /// Follows a change of a description or a life.
     fn changed(&mut self, member: u16) {
         if let Some(peer) = self.peers.get_mut(&member) {
             let print = if peer.up { description(&peer.listed) } else { 0 };
@@ -423,7 +437,7 @@ impl Table {
         self.redraw(member);
     }
 
-    /// Puts a member into the drums it belongs to, and takes it out of all others.
+    /// Puts a member into the drums it belongs to, and removes it from all others.
     fn redraw(&mut self, member: u16) {
         self.drums.retain(|_, drum| {
             drum.retain(|entrant| entrant.member != member);
@@ -431,7 +445,7 @@ impl Table {
         });
         let Some(peer) = self.peers.get(&member).filter(|peer| peer.up) else { return };
         let Some(heard) = &peer.heard else { return };
-        // What it said in one life and what it offers in another go together only where it is asked for the rest.
+        // The report of one life and the offer of another are combined only if the rest is queried.
         let whole = peer.newest.0 == peer.listed.incarnation || self.forget.is_some();
         if heard.state != Standing::Up || !whole {
             return;
@@ -451,8 +465,8 @@ impl Table {
     }
 }
 
-/// What a member wants, as far as it may: whoever says more of itself than any load makes of its capacity would draw all requests to
-/// itself. All bound it alike, so that they draw alike.
+/// Returns the weight of a member within its bounds. A member that reports more than any load makes of its
+/// capacity would attract all requests. All daemons apply the same bounds, so that they draw alike.
 fn weight(share: &Share) -> u16 {
     if share.weight == 0 || share.capacity == 0 {
         return 0;
@@ -461,7 +475,7 @@ fn weight(share: &Share) -> u16 {
     share.weight.clamp(*bounds.start(), *bounds.end())
 }
 
-/// Of what a report says of weights and states; 0 is nothing.
+/// Returns the hash of a report's weights and states; 0 is none.
 fn fingerprint(member: u16, incarnation: u32, state: Standing, services: &[Share]) -> u64 {
     let mut print = mix(u64::from(member) << 40 | u64::from(incarnation) << 8 | state as u64);
     for share in services {
@@ -482,7 +496,7 @@ fn description(listed: &Listed) -> u64 {
     let mut state =
         mix(u64::from(listed.member) << 32 | u64::from(listed.incarnation)) ^ address(&listed.address);
     for offer in &listed.offers {
-        // Not the capacity: that is in each report, and changes without another description.
+        // Without the capacity, which is in each report, and changes without another description.
         state = mix(mix(state ^ u64::from(offer.service)) ^ address(&offer.endpoint) ^ hash(&offer.info));
     }
     state

@@ -1,29 +1,35 @@
-//! A concurrency limit for members that send no load reports: how many requests from here may await an answer's head.
+//! A concurrency limit for members that send no load reports: the number of requests from here that may await
+//! an answer's head.
 //!
-//! The controller bounds `T`, the time from a request to its answer's head, by `T* = max(0.15 P, 3 T0)`: a part of the
-//! time `P` that clients wait, or three times the baseline `T0` where requests take long anyway. A delay that clients do not
-//! notice is never taken for overload, however quick members are. The balancer's own delay is subtracted from `T` before
-//! anything is compared.
+//! The controller bounds `T`, the time from a request to its answer's head, by `T* = max(0.15 P, 3 T0)`. `P`
+//! is the time that clients wait; `T0` is the baseline, which decides where requests take long anyway. A
+//! delay that clients do not notice never counts as overload, however fast members are. The balancer's own
+//! delay is subtracted from `T` before any comparison.
 //!
 //! | state | limit | ends when |
 //! |---|---|---|
-//! | open | none | the integral of `T / T* - 1`, while that is above 0, comes to [`OVER`] |
+//! | open | none | the integral of `T / T* - 1`, while that is above 0, reaches [`OVER`] |
 //! | limited | `L = X T*`, approached step by step | see below |
 //!
-//! `X` is the rate of answers. By Little's law `L` holds `T` at `T*` while the members are saturated. If they are not, `T` is
-//! shorter, so that each window raises `L` by `T* / T`: the limit opens by itself as fast as it closes. All balancers before the same
-//! members see the same `T` and compare it with the same `T*`, so that none of them goes on down while another has no limit.
+//! `X` is the rate of answers. By Little's law `L` holds `T` at `T*` while the members are saturated. If they
+//! are not, `T` is shorter, so that each window raises `L` by `T* / T`: the limit opens by itself as fast as
+//! it closes. All balancers in front of the same members see the same `T` and compare it with the same `T*`.
+//! So none of them lowers its limit further while another has none.
 //!
-//! A limit is an experiment. It first allows [`FIRST`] of what was awaited, and then a third of what was awaited before, as long as `X` stays
-//! what it was. Where more were awaited in the meantime and no more came, that is known already. If requests take that long by themselves, `X` falls with the limit. Nobody misses the answers that come less in the
-//! meantime: those requests wait in the balancer for less time than their clients do.
+//! A limit is an experiment. It first allows [`FIRST`] of the awaited requests, and then a third of the
+//! awaited requests before, as long as `X` stays the same. If more were awaited meanwhile and no more answers
+//! came, the result is already known. If requests take that long by themselves, `X` falls with the limit. The
+//! lower rate of answers harms no client meanwhile: those requests wait in the balancer for less time than
+//! their clients do.
 //!
-//! The limited state ends by whichever of these comes first. None of them needs a request that the limit holds back.
+//! The limited state ends by whichever of these comes first. None of them needs a request that the limit
+//! holds back.
 //!
-//! * **The limit is not used:** fewer than [`USED`] of it are awaited for [`UNUSED`].
-//! * **Nothing is known:** no window was complete for [`BLIND`], because no answer came.
-//! * **The limit costs answers:** `X` is below [`KEPT`] of what it was by more than chance after [`JUDGED`], in which other balancers have had the time to see
-//!   the overload, too. The controller waits before it limits again, twice as long each time, while `T0` follows `T`.
+//! - **The limit is not used:** fewer than [`USED`] of it are awaited for [`UNUSED`].
+//! - **Nothing is known:** no window was complete for [`BLIND`], because no answer came.
+//! - **The limit costs answers:** `X` is below [`KEPT`] of what it was, by more than chance, after
+//!   [`JUDGED`]. By then other balancers have had the time to see the overload, too. The controller waits
+//!   before it limits again, twice as long each time, while `T0` follows `T`.
 
 use core::time::Duration;
 
@@ -36,39 +42,39 @@ use crate::Time;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     pub(crate) seconds: f64,
-    /// Requests that were sent.
+    /// Sent requests.
     pub(crate) sent: f64,
     /// Answers whose head came.
     pub(crate) answered: f64,
-    /// Looks, and the sum of the awaited answers at them.
+    /// The number of looks, and the sum of the awaited answers at them.
     pub(crate) looks: f64,
     pub(crate) sum: f64,
-    /// The sum, at these looks, of the delay of this balancer's own event loops, seconds.
+    /// The sum, over these looks, of the delay of this balancer's own event loops, seconds.
     pub(crate) lag: f64,
 }
 
-/// Counts requests to one member from one look to the next.
+/// The counts of requests to one member from one look to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic {
-    /// When the last look was; `None` before the first.
+    /// The time of the last look; `None` before the first.
     at: Option<Time>,
     begun: u32,
     awaiting: u32,
     lost: u32,
-    /// While answers are awaited and none comes.
+    /// The silence, while answers are awaited and none comes.
     silence: Option<Silence>,
 }
 
-/// A time in which a member answers nothing.
+/// A span in which a member sends no answer.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     since: Time,
-    /// Requests that were sent to the member in it, and the counts of the group when it began.
+    /// The requests sent to the member in it, and the counts of the group when it began.
     sent: f64,
     before: Totals,
 }
 
-/// Requests sent to all members of a group, and answers of theirs.
+/// The requests sent to all members of a group, and their answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) sent: f64,
@@ -81,11 +87,11 @@ pub(crate) struct Totals {
 pub(crate) struct ConcurrencyLimit {
     /// The baseline `T0`, seconds; 0 while it is not known.
     baseline: f64,
-    /// When the baseline was measured last.
+    /// The time of the last measurement of the baseline.
     measured: Time,
-    /// Is that a mean of enough answers?
+    /// Whether the baseline is a mean of enough answers.
     known: bool,
-    /// Answers until it was, and the seconds in which they came.
+    /// The answers until it was, and the seconds in which they came.
     #[serde(skip)]
     answers: f64,
     #[serde(skip)]
@@ -94,7 +100,8 @@ pub(crate) struct ConcurrencyLimit {
     window: Window,
     #[serde(skip)]
     state: State,
-    /// Limits that were given up because members did not queue, in a row, and until when no other is set.
+    /// The number of consecutive limits given up because members did not queue, and the time before which no
+    /// other limit is set.
     #[serde(skip)]
     mistakes: u32,
     #[serde(skip)]
@@ -103,28 +110,28 @@ pub(crate) struct ConcurrencyLimit {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// No limit. `over`: since when `T` has been too long.
+    /// No limit. `over`: the excess, while `T` is too long.
     Open {
         over: Option<Excess>,
     },
     Limited(Limited),
 }
 
-/// A time in which answers take too long.
+/// A span in which answers take too long.
 #[derive(Clone, Copy, Debug)]
 struct Excess {
-    /// Awaited answers and answers a second when it began.
+    /// The awaited answers, and the answers a second, when it began.
     awaited: f64,
     rate: f64,
     /// The sum of `(T / T* - 1) dt`, seconds.
     sum: f64,
 }
 
-/// A time in which fewer answers are awaited than before.
+/// A span in which fewer answers are awaited than before.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     since: Time,
-    /// Answers that came since the first of those requests, and their seconds.
+    /// The answers since the first of those requests, and their seconds.
     answered: f64,
     seconds: f64,
 }
@@ -132,14 +139,14 @@ struct Trial {
 #[derive(Clone, Copy, Debug)]
 struct Limited {
     limit: f64,
-    /// Awaited answers that the limit is to bring down, and the rate of answers that it is to leave as it is.
+    /// The awaited answers, which the limit is to reduce, and the rate of answers, which it is to keep.
     awaited: f64,
     rate: f64,
-    /// Has it brought them down before?
+    /// Whether it is known that fewer awaited answers leave their rate as it is.
     proven: bool,
-    /// Since when fewer are awaited, with the answers that came since the first of those, and their seconds.
+    /// The span with fewer awaited answers.
     fewer: Option<Trial>,
-    /// When the limit was in use last, and when a window was complete.
+    /// The last time at which the limit was in use, and at which a window was complete.
     used: Time,
     known: Time,
 }
@@ -156,8 +163,8 @@ impl Trial {
         self.seconds += window.seconds;
     }
 
-    /// Returns whether answers come at this `rate` or more, once that can be told. That they do not may be the moment in which members
-    /// that have fewer requests than others run out of them.
+    /// Returns whether answers come at this `rate` or more, once that can be decided. A lower rate may come
+    /// from the moment in which members with fewer requests than others run out of them.
     fn keeps(&self, rate: f64, now: Time) -> Option<bool> {
         let (more, chance) = (self.answered - rate * self.seconds, libm::sqrt(rate * self.seconds));
         let told = self.seconds > 0.0 && (more > 2.0 * chance || now.since(self.since) >= JUDGED);
@@ -176,22 +183,22 @@ impl Window {
         self.lag += look.lag;
     }
 
-    /// The mean of the awaited answers.
+    /// Returns the mean of the awaited answers.
     fn awaited(&self) -> f64 {
         self.sum / self.looks.max(1.0)
     }
 }
 
 impl Traffic {
-    /// Takes a look, about ten times a second. Returns the counts since the last one, unless that is too long ago.
-    /// `all`: the counts of the group up to then.
+    /// Takes a look, about ten times a second. Returns the counts since the last look, unless that is too
+    /// long ago. `all`: the counts of the group up to then.
     pub(crate) fn look(&mut self, vitals: &Vitals, all: &Totals, now: Time) -> Option<Window> {
         let (begun, awaiting, lost) = (vitals.begun_here(), vitals.awaiting_here(), vitals.lost());
         let before = core::mem::replace(&mut self.awaiting, awaiting);
         let sent = f64::from(begun.wrapping_sub(core::mem::replace(&mut self.begun, begun)));
         let lost = f64::from(lost.wrapping_sub(core::mem::replace(&mut self.lost, lost)));
         let at = self.at.replace(now);
-        // What is counted elsewhere at the same moment may make this negative by a few.
+        // Concurrent updates may make this negative by a few.
         let answered = (sent + f64::from(before) - f64::from(awaiting) - lost).max(0.0);
         let seconds = now.since(at?).as_secs_f64();
         if awaiting == 0 || answered > 0.0 || seconds > PAUSE {
@@ -204,9 +211,11 @@ impl Traffic {
         (seconds <= PAUSE).then_some(look)
     }
 
-    /// Returns for how long the member has answered nothing, if that is not chance: several requests were sent to it in that time, and if each
-    /// of them stayed unanswered as often as those of the others in the same time, all of them would in less than one case in a
-    /// thousand. `all`: the counts of the group by now.
+    /// Returns the length of the member's silence, if it is not chance. `all`: the counts of the group by
+    /// now.
+    ///
+    /// Several requests must have been sent in that time. If each stayed unanswered as often as the others'
+    /// requests in the same time, the probability that all of them do must be below one in a thousand.
     pub(crate) fn silence(&self, all: &Totals, now: Time) -> Option<Duration> {
         let silence = self.silence.as_ref()?;
         let sent = all.sent - silence.before.sent - silence.sent;
@@ -218,12 +227,12 @@ impl Traffic {
 }
 
 impl ConcurrencyLimit {
-    /// The baseline that a process which takes over begins with.
+    /// Returns the baseline for the handoff to the next process.
     pub(crate) fn past(&self) -> Self {
         Self { baseline: self.baseline, measured: self.measured, known: self.known, ..Self::default() }
     }
 
-    /// Takes over a baseline, if it can be true.
+    /// Takes over a baseline, if it is plausible.
     pub(crate) fn recall(&mut self, past: Self) {
         if past.baseline.is_finite() && past.baseline >= 0.0 {
             *self = past.past();
@@ -235,8 +244,8 @@ impl ConcurrencyLimit {
         self.state = State::default();
     }
 
-    /// Adds the counts of a look and returns the limit in requests, 0 for none. `took`: the time `T` of the latest answers, seconds.
-    /// `patience`: how long clients wait.
+    /// Adds the counts of a look and returns the limit in requests, 0 for none. `took`: the time `T` of the
+    /// latest answers, seconds. `patience`: the time that clients wait.
     pub(crate) fn follow(&mut self, look: &Window, took: f64, patience: Duration, now: Time) -> u32 {
         self.window.add(look);
         let window = self.window;
@@ -257,13 +266,13 @@ impl ConcurrencyLimit {
     fn judge(&mut self, window: &Window, took: f64, patience: f64, now: Time) {
         let (rate, awaited) = (window.answered / window.seconds, window.awaited());
         let own = LAGS * window.lag / window.looks.max(1.0);
-        // What the members took of it.
+        // The members' part of the time.
         let theirs = (took - own).max(0.0);
         if self.baseline <= 0.0 || now.since(self.measured) > FORGOTTEN {
             (self.baseline, self.measured) = (took, now);
             (self.answers, self.seconds, self.known) = (0.0, 0.0, false);
         }
-        // The first answers are the quickest ones, and no mean.
+        // The first answers are the fastest ones, and no mean.
         self.known |= self.answers >= FEWEST && self.seconds >= SOJOURNS * self.baseline;
         let known = self.known;
         let longest = (patience * NOTICED).max(TIMES * self.baseline);
@@ -271,7 +280,8 @@ impl ConcurrencyLimit {
         match &mut self.state {
             State::Open { over: since } => {
                 let held_off = now < self.held_off;
-                // Up only as far as chance goes, or where it was shown that requests take that long by themselves.
+                // The baseline rises only as far as chance goes, or if a limit has shown that requests take
+                // that long by themselves.
                 let memory = if held_off { SHOWN } else { RISE };
                 let part = match took < self.baseline {
                     _ if !known => window.answered / (self.answers + window.answered),
@@ -296,7 +306,7 @@ impl ConcurrencyLimit {
                 };
                 excess.sum += more;
                 if excess.sum >= OVER {
-                    // More are awaited and no more are answered: they queue.
+                    // More requests are awaited and no more are answered: they queue.
                     let proven = awaited > GROWN * excess.awaited && rate < KEEPS * excess.rate;
                     self.state = State::Limited(Limited {
                         limit: if proven { awaited / STEP } else { FIRST * awaited },
@@ -318,7 +328,7 @@ impl ConcurrencyLimit {
                 if awaited <= FEWER * limited.awaited && used {
                     let begun = Trial { since: now, answered: 0.0, seconds: 0.0 };
                     let fewer = limited.fewer.get_or_insert(begun);
-                    // Those that are answered at first were sent when there were more.
+                    // The first answers belong to requests that were sent when more were awaited.
                     if now.since(fewer.since).as_secs_f64() >= theirs.min(LONGEST) {
                         fewer.add(window);
                     }
@@ -342,7 +352,7 @@ impl ConcurrencyLimit {
                 let least = (limited.limit / STEP).max(first * limited.awaited);
                 limited.limit = wanted.min(STEP * limited.limit).max(least);
                 if awaited > limited.awaited {
-                    // What is to be brought down from here on.
+                    // The new number to reduce.
                     (limited.awaited, limited.fewer) = (awaited, None);
                 }
             }
@@ -359,61 +369,68 @@ impl ConcurrencyLimit {
     }
 }
 
-/// Seconds between two looks after which counting begins anew: there was no traffic, or this process stood still.
+/// Seconds between two looks after which counting restarts: there was no traffic, or this process stood
+/// still.
 const PAUSE: f64 = 0.5;
 
-/// Seconds of a window, at least; answers that it waits for, but no longer than that.
+/// The minimum seconds of a window, the answers that it waits for, and its maximum seconds.
 const SHORTEST: f64 = 0.15;
 const ENOUGH: f64 = 16.0;
 const LONGEST: f64 = 1.0;
 
-/// Part of the time that clients wait for which a request may be with a member, or how many times the baseline if that is more.
+/// The maximum time of a request at a member, as a part of the time that clients wait, or as a multiple of
+/// the baseline if that is more.
 const NOTICED: f64 = 0.15;
 const TIMES: f64 = 3.0;
 
-/// How many times its own delay this balancer adds to the time of an answer: once as it sends and once as it receives.
+/// The number of times that this balancer's own delay enters the time of an answer: in sending and in
+/// receiving.
 const LAGS: f64 = 2.0;
 
-/// Part of the way that the baseline goes down in a window, and seconds in which it goes up: usually, and where a limit was a mistake.
+/// The part of the way that the baseline falls in a window, and the seconds in which it rises: usually, and
+/// after a mistaken limit.
 const FALL: f64 = 0.25;
 const RISE: f64 = 60.0;
 const SHOWN: f64 = 5.0;
 
-/// Time without an answer after which a baseline says nothing any more.
+/// The time without an answer after which a baseline is outdated.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// Answers from which a baseline is known, and how many times as long as they take.
+/// The number of answers, and the multiple of their time, from which a baseline is known.
 const FEWEST: f64 = 64.0;
 const SOJOURNS: f64 = 3.0;
 
-/// Seconds for which answers take twice as long as they may before there is a limit; twice as many for half of that excess.
+/// The seconds of answers at twice the allowed time before there is a limit; with half of that excess it
+/// takes twice as long.
 const OVER: f64 = 0.4;
 
-/// Part of what was awaited that the first limit allows, and factor by which a window moves a limit at most.
+/// The part of the awaited requests that the first limit allows, and the maximum factor of a limit's change
+/// in a window.
 const FIRST: f64 = 0.7;
 const STEP: f64 = 3.0;
 
-/// How many times as many answers are awaited, and at most how many times as many come, where requests queue.
+/// The minimum growth of the awaited answers, and the maximum growth of their rate, if requests queue.
 const GROWN: f64 = 1.5;
 const KEEPS: f64 = 1.1;
 
-/// Part of the awaited answers that are fewer, and part of the rate of answers that is kept: half way between what is left of it where
-/// requests take that long by themselves, and all.
+/// The part of the awaited answers that counts as fewer, and the part of the answer rate that counts as kept.
+/// The latter is half way between the whole rate and the rate that is left if requests take that long by
+/// themselves.
 const FEWER: f64 = 0.75;
 const KEPT: f64 = 0.85;
 const JUDGED: Duration = Duration::from_secs(2);
 
-/// Part of a limit from which it is in use; how long it stays when it is not, and how long when no answer comes.
+/// The part of a limit from which it is in use, its life when it is not used, and its life without an answer.
 const USED: f64 = 0.7;
 const UNUSED: Duration = Duration::from_secs(1);
 const BLIND: Duration = Duration::from_secs(2);
 
-/// How long no limit is set after one that was a mistake, and how often that is doubled.
+/// The time without a limit after a mistaken one, and the maximum number of its doublings.
 const HELD_OFF: Duration = Duration::from_secs(1);
 const MISTAKES: u32 = 4;
 
-/// Unanswered requests from which a member is silent, chance below which they are no long ones, and part of the others' requests that is taken
-/// to be unanswered at least.
+/// The unanswered requests from which a member is silent, the probability below which that is not chance, and
+/// the least assumed part of unanswered requests of the others.
 const SEVERAL: f64 = 3.0;
 const FALSE_ALARM: f64 = 1e-3;
 const LEAST_UNANSWERED: f64 = 0.05;

@@ -1,19 +1,19 @@
-//! What a member last said of itself with an answer, for all cores to read.
+//! The last load report that a member sent with an answer, readable by all cores.
 //!
-//! Fields are written one by one: two answers that come at the same moment on two cores may leave a mixture of
-//! both, which is as good as either.
+//! Fields are written one by one: two answers at the same moment on two cores may leave a mixture of both,
+//! which is as good as either.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::Time;
 use crate::meter::{Reading, limit};
 
-/// The last [`Reading`] of a member and when it came.
+/// The last [`Reading`] of a member and the time of its arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// Nanoseconds; 0 for never.
+    /// The time of arrival, nanoseconds; 0 for never.
     at: AtomicU64,
-    /// Requests begun with the member when it came.
+    /// The requests begun at the member by then.
     begun: AtomicU32,
     in_flight: AtomicU32,
     /// Negative while the knee is open.
@@ -23,17 +23,18 @@ pub(crate) struct Heard {
     sojourn: AtomicU32,
 }
 
-/// The same at one moment.
+/// A copy of the report at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) at: Time,
     pub(crate) begun: u32,
-    /// Its numbers are finite and not negative, `knee` is at least 1, `work` and `sojourn` are above 0.
+    /// The report. Its numbers are finite and not negative, `knee` is at least 1, `work` and `sojourn` are
+    /// above 0.
     pub(crate) reading: Reading,
 }
 
 impl Heard {
-    /// Takes a reading, unless it cannot be true: then false.
+    /// Records a reading and returns `true`, or returns `false` if it is implausible.
     pub(crate) fn take(&self, reading: &Reading, begun: u32, now: Time) -> bool {
         if !reading.sound() {
             return false;
@@ -49,7 +50,7 @@ impl Heard {
         true
     }
 
-    /// Has it said anything, and be it long ago?
+    /// Returns `true` if the member has ever sent a report.
     pub(crate) fn ever(&self) -> bool {
         self.at.load(Relaxed) != 0
     }
@@ -72,7 +73,7 @@ impl Heard {
         })
     }
 
-    /// The same at this moment, apart from this.
+    /// Returns a separate copy of the present report.
     pub(crate) fn copy(&self) -> Self {
         let four = |cell: &AtomicU32| cell.load(Relaxed).into();
         Self {
@@ -92,7 +93,7 @@ impl Heard {
 }
 
 impl Reading {
-    /// Can it be true?
+    /// Returns `true` if the reading is plausible.
     pub(crate) fn sound(&self) -> bool {
         let sound = |value: f32, least: f32| (least..=MOST).contains(&value);
         sound(self.knee, 1.0)
@@ -103,15 +104,15 @@ impl Reading {
 }
 
 impl View {
-    /// Returns how many requests the member may have before balancers send it no more; a lower bound of that while
+    /// Returns the number of requests at which balancers send the member no more; a lower bound of it while
     /// the knee is open.
     pub(crate) fn limit(&self) -> u32 {
         limit(f64::from(self.reading.knee))
     }
 }
 
-/// Nothing takes less than a nanosecond.
+/// The shortest plausible time, seconds: a nanosecond.
 const LEAST: f32 = 1e-9;
 
-/// Seconds or requests: what claims more is not believed.
+/// The greatest plausible number of seconds or requests.
 const MOST: f32 = 1e6;

@@ -1,5 +1,5 @@
-//! What the live counts of a member come to when a process takes over from another: everything but what is in flight, which
-//! the process before ends itself.
+//! The handoff of a member's live counts to the next process: all but the requests in flight, which the
+//! previous process ends itself.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +9,7 @@ use super::Vitals;
 use crate::Time;
 use crate::meter::Reading;
 
-/// Of one member. Both processes count time from the same moment.
+/// The handed-off counts of one member. Both processes count time from the same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Past {
@@ -17,14 +17,14 @@ pub(crate) struct Past {
     streak: u32,
     lost: u32,
     ceiling: u32,
-    /// Nanoseconds as f32, and the tick it was updated in.
+    /// Nanoseconds as f32, and the tick of the update.
     latency: Option<(f32, u32)>,
-    /// Log-likelihood ratio, outcomes, parole.
+    /// The log-likelihood ratio, the outcomes, and the parole.
     suspicion: (f32, u64, bool),
     heard: Option<Said>,
 }
 
-/// What it last said with an answer.
+/// The last load report that came with an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Said {
@@ -34,7 +34,7 @@ struct Said {
 }
 
 impl Vitals {
-    /// What there is to be left.
+    /// Returns the counts for the handoff.
     pub(crate) fn past(&self) -> Past {
         let packed = self.latency.load(Relaxed);
         let heard = self.heard.view();
@@ -49,7 +49,7 @@ impl Vitals {
         }
     }
 
-    /// Goes on with what was left, as far as it can be true. Nothing is in flight here yet.
+    /// Restores handed-off counts, as far as they are plausible. Nothing is in flight here yet.
     pub(crate) fn recall(&self, past: &Past, now: Time) {
         self.work.store(u64::from(past.begun) << 32, Relaxed);
         self.streak.store(past.streak, Relaxed);
@@ -112,7 +112,7 @@ mod tests {
         };
         vitals.recall(&past, now);
         assert_eq!(vitals.past(), Past::default());
-        // Written by a version that knows more, or less.
+        // Written by a version with more fields, or fewer.
         let past: Past = serde_json::from_str("{\"begun\": 3, \"colour\": \"red\"}").unwrap();
         assert_eq!(past, Past { begun: 3, ..Past::default() });
     }

@@ -1,21 +1,21 @@
-//! How many requests a second a member is given: a token bucket that the slow path fills, so that a choice reads one number and
-//! no clock.
+//! The limit of a member's requests a second: a token bucket that the slow path fills, so that a choice reads
+//! one number and no clock.
 //!
-//! What a tenth of a second comes to may be saved up, and one request always: of a rate of 50 a second no second sees more than 55,
-//! and one of a request in ten seconds lets one through as soon as it is due. Choices on several cores at the same moment may
-//! take the last token twice; it is missing from the next filling then.
+//! The bucket holds a tenth of a second's rate, and at least one request. With a rate of 50 a second no
+//! second exceeds 55, and with one request in ten seconds it passes as soon as it is due. Simultaneous
+//! choices on several cores may take the last token twice; it is then missing from the next filling.
 
 use super::Vitals;
 use crate::Time;
 
-/// What one member may be given yet.
+/// The remaining requests of one member.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    /// Requests; below 0 for what was taken twice.
+    /// Requests; below 0 if tokens were taken twice.
     tokens: f64,
-    /// As of when, and requests begun by then; `None` before the first filling.
+    /// The time of the last filling, and the requests begun by then; `None` before the first.
     filled: Option<(Time, u32)>,
-    /// Requests a second from here, if they are limited.
+    /// The requests a second from here, if they are limited.
     rate: Option<f64>,
 }
 
@@ -26,8 +26,8 @@ impl Default for Bucket {
 }
 
 impl Bucket {
-    /// Fills it by what `rate` requests a second come to since the last time, or this balancer's part of them; without a rate the
-    /// member may be given as many as come. How many it may be given now.
+    /// Adds the tokens of this balancer's part of `rate` requests a second since the last filling. Returns
+    /// the available requests. Without a rate the number is unlimited.
     pub(crate) fn fill(&mut self, vitals: &Vitals, rate: Option<f64>, now: Time) -> u32 {
         let Some(rate) = rate else {
             *self = Self::default();
@@ -46,13 +46,13 @@ impl Bucket {
         whole
     }
 
-    /// Requests a second that the member is given from here at most; `None` for any number.
+    /// Returns the maximum requests a second from here; `None` for no limit.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.rate
     }
 }
 
-/// Seconds of the rate that may be saved up.
+/// The seconds of the rate that may be saved up.
 const SAVED: f64 = 0.1;
 
 #[cfg(test)]
@@ -63,7 +63,8 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(10);
 
-    /// Requests that get through in so many ticks if as many come as there is room for, in every tick at most `come`.
+    /// Returns the requests that pass in `ticks` if in every tick as many come as are allowed, at most
+    /// `come`.
     fn through(bucket: &mut Bucket, vitals: &Vitals, rate: f64, from: Time, ticks: u32, come: u32) -> u32 {
         let mut begun = 0;
         for tick in 0..ticks {
@@ -83,7 +84,7 @@ mod tests {
     fn a_second_sees_what_the_rate_comes_to_and_a_tenth_of_it_at_most() {
         for rate in [0.5, 3.0, 50.0, 2500.0] {
             let (mut bucket, vitals) = (Bucket::default(), Vitals::default());
-            // Nobody came for a minute.
+            // No request came for a minute.
             through(&mut bucket, &vitals, rate, Time(0), 6000, 0);
             let first = through(&mut bucket, &vitals, rate, Time(0) + TICK * 6000, 100, 1000);
             let most = rate + (0.1 * rate).max(1.0) + 1.0;

@@ -1,9 +1,11 @@
-//! What the outcomes of a member's requests say against it: Wald's sequential probability ratio test (Sequential
-//! tests of statistical hypotheses, 1945) of "fails every other request" against "fails as the fleet does".
+//! The evidence against a member from the outcomes of its requests: Wald's sequential probability ratio test
+//! (Sequential tests of statistical hypotheses, 1945) of "fails every other request" against "fails as the
+//! fleet does".
 //!
-//! Each outcome adds its log-likelihood ratio; the sum never goes below 0, so that a long good past does not
+//! Each outcome adds its log-likelihood ratio. The sum never goes below 0, so that a long good past does not
 //! hide a member that has just died (Page's cusum, 1954). In a healthy fleet two or three failures in a row
-//! reach the threshold; where all members fail alike none does. The only constant is the chance of a false alarm.
+//! reach the threshold; if all members fail alike none does. The only constant is the probability of a false
+//! alarm.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
@@ -13,23 +15,24 @@ use crate::Time;
 /// The test and the recent outcomes of one member.
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
-    /// Log-likelihood ratio, f32 bits.
+    /// The log-likelihood ratio, f32 bits.
     sum: AtomicU32,
-    /// Failures of the last [`MEMORY`] outcomes, f32 bits, above the number of outcomes, up to the memory.
+    /// The failures of the last [`MEMORY`] outcomes, f32 bits, above the number of outcomes, up to the
+    /// memory.
     outcomes: AtomicU64,
-    /// When it came back from an ejection, if it has had no success since; else 0.
+    /// The time of its return from an ejection, if it has had no success since; else 0.
     parole: AtomicU64,
-    /// Requests that it had then already: they are no trial.
+    /// The requests in flight at its return, which are no trial.
     older: AtomicU32,
 }
 
 impl Suspicion {
-    /// An outcome; `fleet` is the share of requests that fail with all members. Returns the sum with it.
+    /// Records an outcome and returns the new sum. `fleet` is the share of failed requests of all members.
     pub(crate) fn record(&self, failed: bool, fleet: f64) -> f64 {
         let mut sum = self.sum();
-        // A success of a member that is not suspected, which is nearly all there is, changes nothing.
+        // The usual case, a success of a member without suspicion, changes nothing.
         if failed || sum > 0.0 {
-            // Where all fail every other request or more, failing says nothing about one of them.
+            // If all members fail at least every other request, a failure is no evidence against one of them.
             let fleet = fleet.clamp(1e-4, 0.5);
             let step = if failed { libm::log(0.5 / fleet) } else { libm::log(0.5 / (1.0 - fleet)) };
             sum = (sum + step).clamp(0.0, MOST);
@@ -52,7 +55,8 @@ impl Suspicion {
         sum
     }
 
-    /// Another balancer suspects it: a failure that is seen here has less to prove then. Never enough to eject by itself.
+    /// Raises the sum because another balancer suspects the member, so that fewer failures here suffice. It
+    /// never suffices to eject by itself.
     pub(crate) fn warn(&self, sum: f64) {
         let sum = sum.min(MOST_WARNED);
         if sum > self.sum() {
@@ -64,12 +68,13 @@ impl Suspicion {
         f64::from(f32::from_bits(self.sum.load(Relaxed)))
     }
 
-    /// The sum, the outcomes and the parole, for a process that takes over.
+    /// Returns the sum, the outcomes and the parole, for the next process.
     pub(crate) fn past(&self) -> (f32, u64, bool) {
         (f32::from_bits(self.sum.load(Relaxed)), self.outcomes.load(Relaxed), self.on_parole())
     }
 
-    /// Goes on with what a process before this one had, as far as it can be true. Of a parole nobody said since when: since now.
+    /// Restores the state of the previous process, as far as it is plausible. A parole begins now, because
+    /// its start was not handed over.
     pub(crate) fn recall(&self, (sum, outcomes, parole): (f32, u64, bool), now: Time) {
         let (failures, count) = unpack(outcomes);
         if sum.is_finite() && (0.0..=MEMORY as f32).contains(&failures) && count <= MEMORY {
@@ -79,7 +84,7 @@ impl Suspicion {
         }
     }
 
-    /// The same at this moment, apart from this.
+    /// Returns a separate copy of the present state.
     pub(crate) fn copy(&self) -> Self {
         Self {
             sum: self.sum.load(Relaxed).into(),
@@ -89,8 +94,8 @@ impl Suspicion {
         }
     }
 
-    /// It comes back from an ejection, with so many requests that it has still: gets one request at a time until one succeeds, and the
-    /// first failures send it out again.
+    /// Ends an ejection, with `in_flight` requests remaining: the member gets one request at a time until one
+    /// succeeds, and the first failures eject it again.
     pub(crate) fn release(&self, in_flight: u32, now: Time) {
         let left = (self.sum() - RELIEF).max(0.0) as f32;
         self.sum.store(left.to_bits(), Relaxed);
@@ -98,19 +103,19 @@ impl Suspicion {
         self.parole.store(now.0.max(1), Relaxed);
     }
 
-    /// Back from an ejection and without a success since?
+    /// Returns `true` if the member is back from an ejection and without a success since.
     pub(crate) fn on_parole(&self) -> bool {
         self.parole.load(Relaxed) != 0
     }
 
-    /// Is one of so many requests the one it was tried with? What it had before it came back (a stream, a session) may last for days and
-    /// says nothing.
+    /// Returns `true` if one of `in_flight` requests is the trial. The requests from before its return (a
+    /// stream, a session) may last for days and are no evidence.
     #[inline]
     pub(crate) fn tried(&self, in_flight: u32) -> bool {
         self.on_parole() && in_flight > self.older.load(Relaxed)
     }
 
-    /// It serves again.
+    /// Ends the parole.
     #[inline]
     pub(crate) fn trust(&self) {
         if self.on_parole() {
@@ -118,7 +123,8 @@ impl Suspicion {
         }
     }
 
-    /// Ends a parole in which nothing has come of the trial for [`TRIAL`], as of a stream that goes on; when that is to be asked again.
+    /// Ends a parole whose trial had no outcome for [`TRIAL`], such as an endless stream. Returns the time of
+    /// the next check.
     pub(crate) fn expire(&self, now: Time) -> Option<Time> {
         let since = Some(self.parole.load(Relaxed)).filter(|since| *since != 0)?;
         let end = Time(since) + TRIAL;
@@ -129,7 +135,8 @@ impl Suspicion {
         Some(end)
     }
 
-    /// The same, and so lately that who can be sent again may still come and try it?
+    /// Returns `true` if it is on parole for so short a time that a request that can be retried may still
+    /// come to try it.
     pub(crate) fn spared(&self, now: Time) -> bool {
         self.on_parole() && now.since(Time(self.parole.load(Relaxed))) < SPARED
     }
@@ -140,7 +147,8 @@ impl Suspicion {
         self.parole.store(0, Relaxed);
     }
 
-    /// The least share of its requests that it fails, with 97.7 % confidence (Wilson's lower bound at z = 2).
+    /// Returns the least share of its requests that it fails, with 97.7 % confidence (Wilson's lower bound at
+    /// z = 2).
     pub(crate) fn failing(&self) -> f64 {
         let (failures, count) = unpack(self.outcomes.load(Relaxed));
         if failures <= 0.0 {
@@ -154,7 +162,7 @@ impl Suspicion {
     }
 }
 
-/// The sum at which the chance of a false alarm has come down to `false_alarm`, 0 to 1.
+/// Returns the sum at which the probability of a false alarm is `false_alarm`, 0 to 1.
 pub(crate) fn threshold(false_alarm: f64) -> f64 {
     -libm::log(false_alarm.clamp(1e-8, 1.0))
 }
@@ -163,33 +171,34 @@ fn unpack(packed: u64) -> (f32, u64) {
     (f32::from_bits((packed >> 32) as u32), packed & u64::from(u32::MAX))
 }
 
-/// The sum from which others are told of a member: half of what one false alarm in a million takes.
+/// The sum from which other balancers are notified of a member: half of the threshold for one false alarm in
+/// a million.
 pub(crate) const DOUBTFUL: f64 = 6.9;
 
-/// Up to where the word of others takes the sum.
+/// The maximum sum that notifications of other balancers cause.
 pub(crate) const MOST_WARNED: f64 = 6.5;
 
-/// The sum is kept below this: no past is so bad that it takes long to be made good.
+/// The maximum of the sum, so that a member recovers from any past in reasonable time.
 const MOST: f64 = 20.0;
 
-/// What the end of an ejection takes off the sum.
+/// The reduction of the sum at the end of an ejection.
 const RELIEF: f64 = 7.0;
 
-/// For so long only those requests try one that is back from an ejection that can be sent again if it fails them. There may be no
-/// such requests, so then all may.
+/// The time for which only requests that can be retried try a member back from an ejection. There may be
+/// none, so then all requests may.
 const SPARED: Duration = Duration::from_secs(1);
 
-/// After so long a trial that neither succeeded nor failed is no reason to send nothing else.
+/// The time after which a trial without an outcome holds back other requests no longer.
 pub(crate) const TRIAL: Duration = Duration::from_secs(10);
 
-/// Outcomes that count.
+/// The number of outcomes that count.
 const MEMORY: u64 = 64;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Outcomes until the sum reaches the threshold for one false alarm in a million.
+    /// Returns the number of outcomes until the sum reaches the threshold for one false alarm in a million.
     fn until_ejected(fleet: f64, outcomes: impl Iterator<Item = bool>) -> Option<usize> {
         let suspicion = Suspicion::default();
         outcomes.take(100_000).position(|failed| suspicion.record(failed, fleet) >= threshold(1e-6))

@@ -1,14 +1,15 @@
-//! Several servers on one host: each has a meter of its own, and what they do to the host's processors together is
-//! counted by one more.
+//! A common meter for several servers on one host. Each server has a meter of its own, and one more counts
+//! their joint use of the host's processors.
 //!
-//! A server's own meter cannot know that its neighbours are about to use the same processors: each of two servers on a
-//! host would promise all of them, to different balancers. So what is promised needs room at both, at the server, which
-//! may have fewer workers than the host has processors, and at the host. A refusal needs only one of them to be full.
+//! A server's own meter cannot know that its neighbours are about to use the same processors: each of two
+//! servers on a host would promise all of them, to different balancers. So a promise needs room at both: at
+//! the server, which may have fewer workers than the host has processors, and at the host. For a rejection
+//! one full meter suffices.
 //!
-//! All else that a server says is of itself, neighbours showing as slower work. To say the host's numbers in place of its own
-//! was tried, always and only while the host has too much: balancers then see the neighbours, but also what half of it
-//! comes from balancers of which they hear nothing, late. They wait less and refuse more than they need, up to a tenth of what the host
-//! could do.
+//! All other figures of a report are the server's own; neighbours appear as slower work. Reports with the
+//! host's numbers are worse. Balancers then see the neighbours, but half of the load comes from balancers
+//! unknown to them, and they see it late. They wait less and reject more than necessary, up to a tenth of the
+//! host's capacity.
 
 use super::{Job, Meter, Reading};
 use crate::Time;
@@ -17,7 +18,7 @@ use crate::Time;
 #[derive(Clone, Debug)]
 pub struct Host(Meter);
 
-/// One request between [`Host::begin`] and [`Host::end`].
+/// A request between [`Host::begin`] and [`Host::end`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Jobs {
     own: Job,
@@ -25,23 +26,23 @@ pub struct Jobs {
 }
 
 impl Host {
-    /// A host whose servers have just come up.
+    /// Returns the meter of a host whose servers have just come up.
     pub fn new(now: Time) -> Self {
         Self(Meter::new(now))
     }
 
-    /// A request has come to the server whose meter is `own`.
+    /// Records the arrival of a request at the server whose meter is `own`.
     pub fn begin(&mut self, own: &mut Meter, now: Time) -> Jobs {
         let jobs = Jobs { own: own.came(now), host: self.0.came(now) };
-        // Of the host's slots it spends the one that was promised with its server's.
+        // Of the host's slots the request uses the one that was promised with its server's.
         if let Some(until) = own.slots.pop_front() {
             self.0.withdraw(until);
         }
         jobs
     }
 
-    /// A request has been answered by the server whose meter is `own`, well or not; what the answer is to say. See
-    /// [`Meter::end`].
+    /// Records the end of a request at the server whose meter is `own`, and returns the report for its
+    /// answer. See [`Meter::end`].
     pub fn end(&mut self, own: &mut Meter, jobs: Jobs, succeeded: bool, now: Time) -> Reading {
         self.0.left(jobs.host, succeeded, now);
         own.left(jobs.own, succeeded, now);
@@ -53,12 +54,12 @@ impl Host {
         Reading { slot, ..own.reading() }
     }
 
-    /// Is one more request better refused than served, for the sake of its server or of the host?
+    /// Returns `true` if the server or the host requires that one more request is rejected.
     pub fn full(&self, own: &Meter) -> bool {
         own.full() || self.0.full()
     }
 
-    /// What all servers of the host do together.
+    /// Returns the joint report of all servers of the host.
     pub fn reading(&self) -> Reading {
         self.0.reading()
     }
@@ -85,10 +86,10 @@ mod tests {
             "two are there, and it is believed to take two"
         );
         assert!(host.end(&mut own[1], second, true, at(20)).slot);
-        // One is in flight, one is promised.
+        // One is in flight, and one is promised.
         let fourth = host.begin(&mut own[0], at(20));
         assert!(!host.end(&mut own[0], fourth, true, at(21)).slot);
-        // The server's client comes with what it was promised, which the host has back as well.
+        // The client uses its promised slot, which frees the host's slot as well.
         let fifth = host.begin(&mut own[1], at(22));
         assert!(host.end(&mut own[1], third, true, at(23)).slot);
         assert!(!host.end(&mut own[1], fifth, false, at(24)).slot, "a failure promises nothing");
@@ -115,7 +116,7 @@ mod tests {
         }
         assert_eq!(own.each_ref().map(Meter::full), [false, false]);
         assert_eq!(own.each_ref().map(|own| host.full(own)), [true, true]);
-        // Requests that no evidence calls too many are not refused.
+        // Requests are not rejected without evidence that there are too many.
         host.0.knee = Knee::default();
         assert_eq!(own.each_ref().map(|own| host.full(own)), [false, false]);
     }

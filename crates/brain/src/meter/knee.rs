@@ -1,34 +1,42 @@
-//! How many requests a member can work on at once before they slow one another down.
+//! An estimate of the requests that a member can work on at once before they slow one another down.
 //!
-//! A member with c processors gives each of n requests the share min(1, c/n) of one, or works on c and lets the others
-//! wait. Neither how long requests are nor how fast the member is need be known. Three witnesses say what c is:
+//! A member with c processors gives each of n requests the share min(1, c/n) of one, or works on c and lets
+//! the others wait. Neither the length of requests nor the speed of the member need be known. Three
+//! estimators score each c:
 //!
-//! - `shares`: where processors are shared, requests end as often as their shares say. That takes the least traffic, and
-//!   is nonsense where requests wait in order.
-//! - `visits`: what a request finds when it comes does not depend on how long it is. So with the right c, neither
-//!   does the service it gets. That bounds what the first one says, and needs moments with few and with many.
-//! - `flow`: with the right c completions keep step with the time at each level times min(n, c). It alone is asked where more
-//!   are in flight than fit nearly all the time. Then refusals make the levels; now and then it has fewer let in, to
-//!   see what that changes.
+//! - `shares`: where processors are shared, requests end in proportion to their shares. It needs the least
+//!   traffic, and is meaningless where requests wait in order.
+//! - `visits`: the number of requests that a request finds at its arrival does not depend on its length. So
+//!   with the right c, neither does the service that it gets. It bounds the first estimate, and needs moments
+//!   with few and with many.
+//! - `flow`: with the right c completions are in proportion to the time at each level times min(n, c). It
+//!   alone is used if more are in flight than fit nearly all the time. The rejections then make the levels;
+//!   now and then it admits fewer, to see the effect.
 //!
-//! Each time a witness is heard, the log-likelihoods of all candidates are added to its scores. Scores fade by as much as
-//! it could tell the candidates apart, so a member that idles does not forget what it is. Of those about as likely as the
-//! likeliest the smallest is believed: a member believed too small gets less, runs with fewer requests at once and shows what
-//! it can do; one believed too large never again runs with few enough to be found out.
+//! Each result of an estimator adds the log-likelihoods of all candidates to its scores. Scores fade in
+//! proportion to how well the result separates the candidates, so an idle member keeps its knee. Of the
+//! candidates about as likely as the likeliest, the smallest is used. If that is too small, the member runs
+//! with fewer requests and shows its capacity. If it were too large, the member would never run with few
+//! enough requests to reveal it.
 //!
-//! The knee is *open* while no evidence speaks against the largest candidate: no request was seen to be slowed down by the others. An
-//! open knee is a lower bound and no limit. The likelihoods of `visits` do not count as such evidence: they say which candidate fits better, and
-//! where the number in flight hardly changes all fit by chance. Its correlation with the largest candidate counts.
+//! The knee is *open* while no evidence speaks against the largest candidate: no request was seen to be
+//! slowed down by the others. An open knee is a lower bound and no limit. The likelihoods of `visits` are no
+//! such evidence: they compare candidates, and if the number in flight hardly changes all fit by chance. Its
+//! correlation with the largest candidate is evidence.
 //!
-//! What cannot be told: with clients that wait for their answers, a few more of them than fit and none refused, the number
-//! in flight never changes, and any knee up to that is as good. With a queue in order `visits` finds the knee too small, by
-//! a third and in the worst case half. A batch is twice its size: one is done while the next one fills. All of that is
-//! harmless, since what is promised and refused goes by the knee and twice its square root.
+//! Limits of the method:
+//!
+//! - If clients wait for their answers, a few more of them than fit, and none is rejected, the number in
+//!   flight never changes. Any knee up to that is then equally good.
+//! - With a queue in order `visits` finds the knee too small, by a third, and in the worst case by half.
+//! - A batch counts twice its size: one is processed while the next one fills.
+//!
+//! All of that is harmless, since promises and rejections use the knee and twice its square root.
 //!
 //! Known weakness: of members that work in batches of four or eight, at 90 % of the capacity, about a tenth
-//! has an estimate of one at any time. A batch that gets three requests looks like a server of one at a
-//! time, so it is given three. `flow` does not correct that, because it counts only windows in which more
-//! are in flight than fit for three quarters of the time.
+//! has an estimate of one at any time. A batch that gets three requests looks like a server of one at a time,
+//! so it is given three. `flow` does not correct that, because it counts only windows in which more are in
+//! flight than fit for three quarters of the time.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -42,24 +50,24 @@ mod flow;
 mod shares;
 mod visits;
 
-/// The learner.
+/// The estimator of the knee.
 #[derive(Clone, Debug)]
 pub(super) struct Knee {
     estimate: f64,
     /// Whether the estimate is a lower bound only: no evidence speaks against the largest candidate.
     open: bool,
-    /// The highest level there was.
+    /// The highest level so far.
     highest: usize,
     shares: Shares,
     visits: Visits,
     flow: Flow,
-    /// What `shares` has come to.
+    /// The scores of `shares`.
     guess: Scores,
-    /// What the other two have.
+    /// The scores of the other two.
     bounds: Scores,
 }
 
-/// Log-likelihood of each candidate, by its level, less that of the likeliest.
+/// The log-likelihood of each candidate, by its level, less that of the likeliest.
 #[derive(Clone, Debug)]
 struct Scores(Vec<f64>);
 
@@ -79,7 +87,7 @@ impl Default for Knee {
 }
 
 impl Knee {
-    /// A knee that evidence bounds.
+    /// Returns a knee that evidence bounds.
     #[cfg(test)]
     pub(super) fn bounded(estimate: f64) -> Self {
         Self { estimate, open: false, ..Self::default() }
@@ -94,19 +102,20 @@ impl Knee {
         self.open
     }
 
-    /// Requests in flight at which one more is refused; infinite while nothing is known.
+    /// Returns the requests in flight at which one more is rejected; infinite while nothing is known.
     pub(super) fn most(&self) -> f64 {
         self.flow.most(self.estimate, self.open)
     }
 
-    /// A request has come and found so many.
+    /// Records the arrival of a request that found `found` in flight.
     pub(super) fn came(&mut self, job: u32, found: u32) -> Seat {
         self.highest = self.highest.max(level(found.saturating_add(1)));
         self.shares.came(job);
         self.visits.came(found)
     }
 
-    /// A request that came so has left when so many were in flight, itself among them; `work` is what one needs.
+    /// Records the end of the request with this `seat`. `in_flight` includes it; `work` is the work of a
+    /// request.
     pub(super) fn left(&mut self, job: u32, seat: Seat, succeeded: bool, in_flight: u32, work: f64) {
         if succeeded {
             self.flow.ended();
@@ -129,8 +138,8 @@ impl Knee {
         }
     }
 
-    /// So many were in flight for these seconds. Requests take `sojourn` lately, of which `work` is their own, and
-    /// there are `mean` of them.
+    /// Records `seconds` with `in_flight` requests. Requests recently take `sojourn`, of which `work` is
+    /// their own, and `mean` is their mean number.
     pub(super) fn passed(&mut self, in_flight: u32, seconds: f64, sojourn: f64, work: f64, mean: f64) {
         self.shares.passed(in_flight, seconds, self.estimate, work);
         self.visits.passed(in_flight, seconds);
@@ -148,14 +157,14 @@ impl Knee {
         self.estimate += (value(level) - self.estimate) / 4.0;
     }
 
-    /// The last candidate: what is above is like it.
+    /// Returns the last candidate; those above are equal to it.
     fn top(&self) -> usize {
         (self.highest + 1).min(LEVELS)
     }
 }
 
 impl Scores {
-    /// A witness finds candidates from 1 to `top` as likely as that.
+    /// Adds an estimator's log-likelihoods of the candidates from 1 to `top`.
     fn add(&mut self, gains: &[f64], top: usize) {
         let most = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
@@ -172,7 +181,8 @@ impl Scores {
         self.within(doubt, candidate).1 == candidate
     }
 
-    /// The smallest and the largest candidate that are not less likely than the likeliest by more than this.
+    /// Returns the smallest and the largest candidate that are not less likely than the likeliest by more
+    /// than `doubt`.
     fn within(&self, doubt: f64, top: usize) -> (usize, usize) {
         let scores = &self.0[1..=top];
         let likely = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max) - doubt;
@@ -182,7 +192,8 @@ impl Scores {
     }
 }
 
-/// Levels of requests in flight: every number up to [`EXACT`], then eight to each doubling, up to 4096.
+/// Returns the level of a number in flight: every number up to [`EXACT`], then eight to each doubling, up
+/// to 4096.
 fn level(in_flight: u32) -> usize {
     let in_flight = in_flight.max(1) as usize;
     if in_flight <= EXACT {
@@ -192,7 +203,7 @@ fn level(in_flight: u32) -> usize {
     (EXACT + libm::ceil(doublings * STEPS as f64) as usize).min(LEVELS)
 }
 
-/// How many requests a level stands for.
+/// Returns the number of requests of a level.
 fn value(level: usize) -> f64 {
     if level <= EXACT {
         return level as f64;
@@ -200,19 +211,19 @@ fn value(level: usize) -> f64 {
     EXACT as f64 * libm::exp2((level - EXACT) as f64 / STEPS as f64)
 }
 
-/// Share of the scores that a window makes forget that told the candidates well apart.
+/// The share of the scores that a window with a clear result removes.
 const FORGET: f64 = 0.01;
 
-/// Log-likelihood by which a larger candidate must be better.
+/// The log-likelihood by which a larger candidate must be better.
 const DOUBT: f64 = 2.0;
 
-/// The same where refusals have made the levels differ.
+/// The same if rejections have made the levels differ.
 const CLOSE: f64 = 0.5;
 
-/// Log-likelihood by which the largest candidate must be worse by `shares` before the knee is a limit.
+/// The log-likelihood by which the largest candidate must be worse by `shares` before the knee is a limit.
 const CERTAIN: f64 = 8.0;
 
-/// Log-likelihood by which a candidate must be worse to be ruled out.
+/// The log-likelihood by which a candidate must be worse to be ruled out.
 const BOUND: f64 = 3.0;
 
 const EXACT: usize = 64;

@@ -1,10 +1,10 @@
-//! Admission: no member gets more than it can work on, by what is known of it (`member/room.rs`), and members that say nothing do
-//! not get more together than was found to be too much for them (`analyzer/watch.rs`). What finds no room waits or is refused:
-//! it would only slow down those that are there.
+//! Admission: keeps each member within its concurrency limit (`member/room.rs`). Members without load reports
+//! also share one limit, which `analyzer/watch.rs` learns. A request that no member can accept waits or is
+//! rejected, because it would only slow down the requests in flight.
 //!
-//! `adaptive` looks for room as it chooses. For every other strategy it is held against what the strategy chose, and against
-//! those that are left if that has no room, so that a strategy need not know of it. Where admission is off, which is usual for
-//! them, that costs a request the look at one flag.
+//! `adaptive` checks the limits as it chooses. For every other strategy the plan checks the member that the
+//! strategy chose, and if that member is full the remaining ones, so that a strategy need not know of
+//! admission. Admission is usually off for them; then a request costs only the check of one flag.
 
 use alloc::format;
 use alloc::string::String;
@@ -49,24 +49,26 @@ impl Full {
 }
 
 impl Plan {
-    /// Says whether members get no more than they can work on; without this it is as usual with the strategy.
+    /// Sets whether members are kept within their concurrency limits. Without this call the strategy's
+    /// default applies.
     pub fn admitting(self, admission: bool) -> Self {
         Self { admission, guarded: admission && !self.strategy.limits, ..self }
     }
 
-    /// Says within what time clients want their answers: a request that finds no room waits for as long as its answer can be
-    /// expected in time ([`Pace::wait`](crate::Pace)). Members get no fewer requests for it, however little the time is: those
-    /// that are too few to fill them make no request faster, and teach nothing of what they can do.
+    /// Sets the latency objective of the clients: a request that no member can accept waits only while an
+    /// answer in time is possible ([`Pace::wait`](crate::Pace)). A short objective does not lower the
+    /// members' limits. A member that is never filled answers no faster, and its capacity cannot be learnt.
     pub fn aiming(self, objective: Option<Duration>) -> Self {
         Self { objective, ..self }
     }
 
-    /// Do members get no more than they can work on?
+    /// Returns `true` if members are kept within their concurrency limits.
     pub fn admission(&self) -> bool {
         self.admission
     }
 
-    /// Has the member at this place as much to do as it can work on, by what is known of it? False where that is not asked.
+    /// Returns `true` if the member at this index has reached its concurrency limit; `false` without
+    /// admission.
     pub fn busy(&self, index: usize, now: Time) -> bool {
         self.admission && self.members.get(index).is_some_and(|member| member.busy(now))
     }
@@ -116,14 +118,15 @@ impl Plan {
         })
     }
 
-    /// Are members compared by what is seen of them? `adaptive` does so where more answer and say nothing than speak.
+    /// Returns `true` if members are compared by observation. `adaptive` does so if more members answer
+    /// without load reports than with them.
     fn silent(&self, now: Time) -> bool {
         let spoke = self.members.iter().filter(|member| member.view(now).is_some()).count();
         let mute = |member: &&Member| !member.vitals.heard.ever() && member.vitals.blended().is_some();
         spoke == 0 || self.members.iter().filter(mute).count() > spoke
     }
 
-    /// What the strategy does not say of a member's room, for people.
+    /// Returns the figures of a member's admission that the strategy does not show, for display.
     pub(super) fn figures_of_room(&self, member: &Member, now: Time) -> Vec<(&'static str, f64)> {
         let mut figures = Vec::new();
         if self.guarded {
@@ -135,9 +138,11 @@ impl Plan {
         figures
     }
 
-    /// Have all members that say nothing together as many requests from here as they may have? Never where a strategy gives members that have much to do
-    /// as much as the others: the few that are too weak for that then have nearly all that the group may have, and the others idle.
-    /// (In `tests/admission` round robin refused three requests in four for it.)
+    /// Returns `true` if the members without load reports have reached their common limit.
+    ///
+    /// It is never `true` with a strategy that ignores load. There the weakest members would hold nearly all
+    /// that the group may have while the others are idle. (In `tests/admission` round robin rejected three
+    /// requests in four.)
     pub(crate) fn crowded(&self, now: Time) -> bool {
         let most = self.most.load(Relaxed);
         let awaiting = |member: &Member| match member.vitals.limited(now) {
@@ -147,10 +152,13 @@ impl Plan {
         most != 0 && self.strategy.heeds_load && self.sampled(awaiting) >= most
     }
 
-    /// Has this balancer next to nothing with the members? Then hardly an answer tells it how they are, what it heard last fades into
-    /// what is usual with them, and where that is much they look full for as long as nobody asks. So it may ask: two requests
-    /// too many from each balancer are nothing to the members, which can refuse them. (Of 200 balancers before 20 members those that
-    /// lost touch refused half of all requests at nine tenths of the capacity, `tests/adaptive`.)
+    /// Returns `true` if this balancer has almost no requests in flight at the members.
+    ///
+    /// It then gets hardly any answers, and its last load reports fade into the members' mean load. Where the
+    /// mean is high, all members look full until the balancer asks. So it may ask: two requests too many from
+    /// each balancer are negligible for the members, which can reject them. (With 200 balancers in front of
+    /// 20 members at nine tenths of the capacity, balancers without reports rejected half of all requests,
+    /// `tests/adaptive`.)
     pub fn blind(&self) -> bool {
         let mut seen = 0;
         self.members.iter().all(|member| {
@@ -159,13 +167,14 @@ impl Plan {
         })
     }
 
-    /// Is a member to get nothing more, where the plan sees to that?
+    /// Returns `true` if the plan enforces admission and the member must get nothing more.
     pub(super) fn barred(&self, member: &Member, ask: &Ask) -> bool {
         let speaks = member.view(ask.now).is_some();
         self.bars(member, self.crowded(ask.now), ask) && !(speaks && self.blind())
     }
 
-    /// The same, however little this balancer knows. `crowded`: those that say nothing have as many together as they may have.
+    /// Returns `true` if the member must get nothing more, even if this balancer is blind. `crowded`: the
+    /// members without load reports have reached their common limit.
     fn bars(&self, member: &Member, crowded: bool, ask: &Ask) -> bool {
         match member.vitals.limited(ask.now) {
             Some(_) => member.busy(ask.now),
@@ -173,7 +182,7 @@ impl Plan {
         }
     }
 
-    /// What the strategy prefers among those left, when its first choice cannot be had.
+    /// Returns the strategy's preference among the remaining members if its first choice is unavailable.
     #[cold]
     pub(super) fn second_best(&self, hand: &mut Hand, ask: &Ask, tried: &[MemberId]) -> Choice {
         let below = |member: &Member| !member.full() && !tried.contains(&member.id);
@@ -195,13 +204,15 @@ impl Plan {
         }
     }
 
-    /// Where none has room: one of those whose word is so old, in requests of its own, that they may have room by now. Of many balancers
-    /// before few members each hears seldom of a member, and what it heard fades into what is usual there, which near the capacity is
-    /// as many as it can work on: all look full, and who waits is told of nothing. (At nine tenths of the capacity of 20 members, 60 balancers
-    /// refused 0.7 % of all requests for that and 200 balancers 1.2 %, `tests/adaptive`.) By chance, as balancers that tell one another
-    /// may know the same of all.
+    /// Tries a member whose last load report is so old, in requests of its own, that it may have room again.
+    ///
+    /// With many balancers and few members, each balancer seldom gets an answer of a member. Its report fades
+    /// into the mean, which near the capacity is about the limit. All members then look full, and nothing
+    /// informs a waiting client. (At nine tenths of the capacity of 20 members, 60 balancers rejected 0.7 %
+    /// of all requests for that. With 200 balancers it was 1.2 %, `tests/adaptive`.) The draw is random,
+    /// because balancers that share their state may know the same of all members.
     fn venture(&self, ask: &Ask, below: impl Fn(&Member) -> bool) -> Choice {
-        // Where most say nothing those that speak are under the group's limit, too.
+        // If most members send no load reports, those that do are under the group's limit, too.
         let limited = !self.guarded && self.crowded(ask.now) && self.silent(ask.now);
         if !ask.venture || limited {
             return Choice::Shed;
@@ -211,7 +222,7 @@ impl Plan {
                 && member.view(ask.now).is_some_and(|view| may(member, &view))
                 && !(ask.once && member.on_trial(ask.now))
         };
-        // Where there are many the strategy has not looked at all.
+        // In a large group the strategy has not looked at all members.
         let has_room = |member: &Member, _: &View| !member.busy(ask.now);
         let may_have = |member: &Member, view: &View| member.may_be_so_no_longer(view, ask.now);
         for may in [&has_room as &dyn Fn(&Member, &View) -> bool, &may_have] {
@@ -225,7 +236,7 @@ impl Plan {
     }
 }
 
-/// Requests from here up to which what members said is not held against them.
+/// The number of requests from here up to which a member's load report does not bar it.
 const FEW: u32 = 2;
 
 #[cfg(test)]
@@ -243,7 +254,7 @@ mod tests {
         Plan::new(strategy, Knobs::defaults(strategy), members).admitting(true)
     }
 
-    /// Chooses until nobody has room; how many each got, and what the last one was told.
+    /// Chooses until no member has room. Returns the requests of each member and the last outcome.
     fn fill(plan: &Plan) -> (Vec<u32>, Choice) {
         let mut hand = Hand::default();
         for turn in 0..100 {
@@ -280,7 +291,7 @@ mod tests {
             let why = plan.refuses(&plan.members()[0], Time(1)).expect("there are enough");
             assert!(why.starts_with("the group has 7 requests from this balancer"), "{why}");
         }
-        // And where one of them speaks.
+        // The same with one member that sends load reports.
         let some =
             plan(strategy::find("adaptive").expect("it is there"), 4).limited(Arc::new(AtomicU32::new(7)));
         let (mut hand, now) = (Hand::default(), Time(1));
@@ -319,7 +330,7 @@ mod tests {
         for strategy in strategy::ALL {
             let plan = plan(strategy, 2);
             let mut hand = Hand::default();
-            // More than the few that a balancer may always ask for.
+            // More than the few requests that a balancer may always send.
             for member in plan.members() {
                 (0..3).for_each(|_| _ = member.vitals.begin());
             }
@@ -331,13 +342,13 @@ mod tests {
             let name = strategy.name;
             let now = [told(soon, true, 0), told(soon, false, 0), told(late, false, 0)];
             assert_eq!(now, [Choice::Shed; 3], "{name}");
-            // Balancers that tell one another may know the same of all.
+            // Balancers that share their state may know the same of all members.
             let first = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(0)).count();
             let second = (0..100).filter(|chance| told(late, true, *chance) == Choice::Member(1)).count();
             assert!(first + second == 100 && (30..70).contains(&first), "{name}: {first} and {second}");
             let says = plan.refuses(&plan.members()[0], late).unwrap_or_default();
             assert!(says.contains("last load report"), "{name}: {says}");
-            // It says at once that it still is.
+            // The member reports at once that it is still full.
             plan.hear(&mut hand, 0, &reading(9), late);
             let ask = Ask { now: late, venture: true, ..Ask::default() };
             assert_eq!(plan.choose(&mut hand, &ask, &[]), Choice::Member(1), "{name}");

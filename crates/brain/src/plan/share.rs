@@ -1,10 +1,10 @@
-//! What part of the requests each member of a plan would get now: for clients that choose for themselves and are told how often to
-//! choose whom (xDS).
+//! The current share of the requests of each member of a plan, for clients that choose for themselves (xDS).
 //!
-//! A strategy that goes by weights has prepared them, and they are read out of its table. One that goes by what is in flight has no
-//! shares: it is asked, on copies of the members' counts, for as many requests as all members have now, each counted in where it
-//! goes and none counted out. Whoever has less than the others gets more of them, and two members that stay as they are get
-//! what they have got. The copies are thrown away: nothing that is shared is written.
+//! A strategy by weights has prepared its shares, and they are read from its table. A strategy by requests in
+//! flight has none: it is run on copies of the members' counts, for as many requests as all members have now.
+//! Each request is added where it goes, and none ends. So a member with fewer requests than the others gets
+//! more of them, and two members in balance stay in balance. The copies are dropped: no shared state is
+//! written.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -14,10 +14,13 @@ use super::{Choice, Plan, Table};
 use crate::{Ask, Hand, Member, Time, mix};
 
 impl Plan {
-    /// The share of each member, in the order of [`Plan::members`]: 0 to 1 each, 1 together; empty where there is no member. What
-    /// the sessions of a member under alert are to leave is not taken off ([`Shed`](crate::Shed)). `hand` is what the asking core
-    /// knows and is not changed; with the same arguments the shares are the same. Takes time in proportion to the members, for
-    /// strategies that go by what is in flight to their square, up to 512 of them: beyond that, shares are weights.
+    /// Returns the share of each member, in the order of [`Plan::members`]: 0 to 1 each, 1 together; empty
+    /// without members. The sessions that a member under alert is to shed are not subtracted
+    /// ([`Shed`](crate::Shed)).
+    ///
+    /// `hand` is the state of the asking core and is not changed. The same arguments give the same shares.
+    /// The run time is linear in the members, and quadratic for strategies by requests in flight, up to 512
+    /// members. Beyond that, the shares are the weights.
     pub fn shares(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
         let mut shares = self.prepared().unwrap_or_else(|| self.rehearsed(hand, chance, now));
         if !normalise(&mut shares) {
@@ -27,12 +30,12 @@ impl Plan {
         shares
     }
 
-    /// Does what is in flight change the shares, without a new plan?
+    /// Returns `true` if requests in flight change the shares without a new plan.
     pub fn shares_move(&self) -> bool {
         self.prepared().is_none()
     }
 
-    /// Where what the strategy prepared says it all.
+    /// Returns the shares if the prepared data determines them.
     fn prepared(&self) -> Option<Vec<f64>> {
         if self.strategy.heeds_load {
             return None;
@@ -62,7 +65,7 @@ impl Plan {
         self.members.iter().map(|member| member.weight).collect()
     }
 
-    /// Where each choice depends on the ones before.
+    /// Returns the shares by simulated choices, where each choice depends on the earlier ones.
     fn rehearsed(&self, hand: &Hand, chance: u64, now: Time) -> Vec<f64> {
         let count = self.members.len();
         if count > REHEARSED {
@@ -70,7 +73,7 @@ impl Plan {
         }
         let mut shares = vec![0.0; count];
         let busy: usize = self.members.iter().map(|member| member.in_flight() as usize).sum();
-        // A whole number for each, so that of equals each gets as many.
+        // A multiple of the member count, so that equal members get equally many.
         let requests = busy.clamp(LEAST * count, MOST.max(LEAST * count)).div_ceil(count.max(1)) * count;
         let rounds = (CHOICES / requests.max(1)).clamp(1, ROUNDS);
         for round in 0..rounds as u64 {
@@ -78,7 +81,7 @@ impl Plan {
             let mut hand = hand.clone();
             let first = mix(chance ^ round);
             for turn in 0..requests as u64 {
-                // Evenly spread (Weyl 1916), so that chance has less of a say than where every draw is by itself.
+                // Evenly spread numbers (Weyl 1916), which vary less than independent draws.
                 let chance = first.wrapping_add(turn.wrapping_mul(GOLDEN));
                 let ask = Ask { turn, chance, now, ..Ask::default() };
                 let Choice::Member(place) = stage.choose(&mut hand, &ask, &[]) else { break };
@@ -89,14 +92,14 @@ impl Plan {
         if shares.iter().all(|share| *share == 0.0) { self.weights() } else { shares }
     }
 
-    /// The same with counts of its own.
+    /// Returns the plan with counts of its own.
     fn copied(&self) -> Self {
         let copy = |member: &Member| Member { vitals: Arc::new(member.vitals.copy()), ..member.clone() };
         Self { members: self.members.iter().map(copy).collect(), ..self.clone() }
     }
 }
 
-/// To a sum of 1; false if that cannot be.
+/// Scales the shares to a sum of 1; returns `false` if that is impossible.
 fn normalise(shares: &mut [f64]) -> bool {
     let sum: f64 = shares.iter().sum();
     let sound = sum.is_finite() && sum > 0.0;
@@ -106,17 +109,18 @@ fn normalise(shares: &mut [f64]) -> bool {
     sound || shares.is_empty()
 }
 
-/// 2^32, of which an alias table says the chances.
+/// The unit of the chances in an alias table: 2^32.
 const TWO_32: f64 = 4_294_967_296.0;
 
-/// Members above which nothing is rehearsed.
+/// The number of members above which no choice is simulated.
 const REHEARSED: usize = 512;
-/// Choices, about: rehearsals are repeated to come to that many, to be less a matter of chance, but not more often than this.
+/// The approximate number of choices in all rounds, and the maximum number of rounds, which reduce the effect
+/// of chance.
 const CHOICES: usize = 2048;
 const ROUNDS: usize = 32;
-/// 2^64 over the golden ratio.
+/// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Requests of a rehearsal: for each member at least, and in all at most if there are not more members than that.
+/// The requests of a round: at least `LEAST` for each member; at most `MOST`, unless the least is more.
 const LEAST: usize = 4;
 const MOST: usize = 1024;
 
@@ -182,7 +186,7 @@ mod tests {
             let shares = shares(&plan(name, busy(&[300, 100, 200])));
             assert!(shares[1] > shares[2] && shares[2] > shares[0], "{name}: {shares:?}");
         }
-        // As many more as all have: up to twice the mean each.
+        // As many requests on top as all have: up to twice the mean each.
         let shares = shares(&plan("least_connections", busy(&[300, 100, 200])));
         assert!((shares[1] - 0.5).abs() < 0.01 && (shares[0] - 1.0 / 6.0).abs() < 0.01, "{shares:?}");
     }

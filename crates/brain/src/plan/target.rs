@@ -1,18 +1,21 @@
-//! Where a session goes that leaves a member under alert.
+//! The choice of a new member for a session that leaves a member under alert.
 
 use super::Plan;
 use crate::hash::unit;
 use crate::{Member, MemberId, Swap, Time, mix};
 
 impl Plan {
-    /// Where a session that leaves a member under alert goes: a member other than those `tried` that has room,
-    /// as likely as its deficit. `None` if nobody lacks anything: then [`Plan::choose`] says.
+    /// Returns the new member of a session that leaves a member under alert: one with room, not in `tried`,
+    /// with a chance in proportion to its deficit. Returns `None` if no member has a deficit; then
+    /// [`Plan::choose`] decides.
     pub fn target(&self, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
         self.target_by(chance, |member| if self.has_room(member, tried, now) { member.deficit } else { 0.0 })
     }
 
-    /// The same for one that takes so much `load` along, above 0, in any unit that is the same for all members: not where as much came with such
-    /// sessions lately as is to come there of all that came and this ([`Flow`](crate::Flow)), so that two do not fill the same gap.
+    /// Returns the new member of a session with a known `load` above 0, in any unit that all members share.
+    ///
+    /// A member is skipped once its share of the sessions moved so far, by load and including this one, has
+    /// arrived ([`Flow`](crate::Flow)). So two sessions do not fill the same gap.
     pub fn target_of(&self, load: f32, chance: u64, tried: &[MemberId], now: Time) -> Option<usize> {
         let lacks = |member: &Member| member.deficit > 0.0 && self.has_room(member, tried, now);
         let add = |(came, lack): (f64, f64), member: &Member| {
@@ -25,10 +28,13 @@ impl Plan {
         })
     }
 
-    /// The same for one that is to change places, of the member at `place` in [`Plan::members`]: where that helps, and nobody came for it already. As
-    /// likely as members lack; if none of those is so, one that has its share, from which smaller sessions then go to who lacks. For
-    /// as long as that takes the member has more than its share, which is why it has to have reported lately, and not to get
-    /// much more than the other one has now.
+    /// Returns the partner for a session of the member at `place` in [`Plan::members`] that is to be
+    /// exchanged.
+    ///
+    /// A partner is a member for which the exchange helps and to which no other session came for it. The
+    /// chance is in proportion to the deficit. If no such member has a deficit, a member with its fair share
+    /// is drawn; smaller sessions then move from it to the members with a deficit. Meanwhile it has more than
+    /// its share. So its report must be recent, and it must not get much more than the other member has now.
     pub fn target_for(&self, swap: Swap, load: f32, chance: u64, place: usize, now: Time) -> Option<usize> {
         let own = self.members.get(place)?;
         let most = MOST_AFTER * f64::from(own.shed.load) * own.capacity;
@@ -46,13 +52,13 @@ impl Plan {
         self.target_by(chance, lacks).or_else(|| self.target_by(chance, has))
     }
 
-    /// May a session that leaves another member go there?
+    /// Returns `true` if a session that leaves another member may go to this one.
     fn has_room(&self, member: &Member, tried: &[MemberId], now: Time) -> bool {
         let full = member.full() || (self.admission && member.busy(now));
         !full && !tried.contains(&member.id)
     }
 
-    /// A member, as likely as it `pulls`.
+    /// Draws a member with a chance in proportion to its pull.
     fn target_by(&self, chance: u64, pulls: impl Fn(&Member) -> f64) -> Option<usize> {
         let (mut best, mut sum, mut bits) = (None, 0.0, chance);
         for (index, member) in self.members.iter().enumerate() {
@@ -69,11 +75,12 @@ impl Plan {
     }
 }
 
-/// What a member may have after a session came to change places, to what that one's member had before: 1.25 where it has its share and the
-/// other one as much more as another one lacks, each as much as half of the session.
+/// The maximum load of a member after an exchange, as a multiple of the other member's load before it. It is
+/// 1.25 if the member has its share, and the other's surplus and a third one's deficit are each half the
+/// session.
 const MOST_AFTER: f64 = 1.3;
 
-/// Report periods after which nobody knows.
+/// The number of report periods after which a report is too old.
 const LATELY: u32 = 4;
 
 #[cfg(test)]
@@ -135,7 +142,7 @@ mod tests {
         assert_eq!(goes(&members, soon), None, "or ever had");
         members[2].load = Some(Load { value: 170.0, at: Time(0), of_host: false });
         assert_eq!(goes(&members, soon), None, "it has much already");
-        // Where none that lacks helps, one does that has its share.
+        // If no member with a deficit helps, one with its share does.
         members[2].load = Some(Load { value: 150.0, at: Time(0), of_host: false });
         members[2].deficit = 0.0;
         assert_eq!(goes(&members, soon), Some(2));
@@ -177,19 +184,19 @@ mod tests {
         };
         let plan = with([1.0, 1.0, 2.0, 0.0]);
         for seed in 0..100 {
-            // Rounded, whoever was first.
+            // The shares are rounded, whichever member came first.
             let [one, two, three, none] = go(&plan, seed, 16);
             assert!(
                 (3..=5).contains(&one) && (3..=5).contains(&two) && (7..=9).contains(&three) && none == 0
             );
         }
-        // Who lacks next to nothing gets next to nothing, though nothing came there.
+        // A member with almost no deficit gets almost nothing, though no session came there.
         let plan = with([0.98, 0.02, 1e-6, 0.0]);
         let all = (0..100)
             .map(|seed| go(&plan, seed, 5))
             .fold([0; 4], |sum, one| core::array::from_fn(|place| sum[place] + one[place]));
         assert!(all[0] >= 470 && (1..=30).contains(&all[1]) && all[2] == 0, "{all:?}");
-        // Those of which nobody knows the size go as if nothing had come.
+        // Sessions of unknown size move as if none had arrived.
         plan.members()[0].vitals.flow.comes(5.0);
         assert!((0..100).filter(|chance| plan.target(mix(*chance), &[], Time(0)) == Some(0)).count() > 90);
     }

@@ -1,9 +1,10 @@
-//! How decisions about a member's sessions are carried out, by all of this process who hold them.
+//! The execution of decisions about a member's sessions, by all tasks of this process that hold them.
 //!
-//! A part of the sessions is to go, and each is asked by itself. Drawn for each, what goes scatters around that part: of two sessions, of
-//! which one is to go, both go in one case of four, and none in another. So they take turns: with a share of a third every third goes, and
-//! which is the first is drawn (systematic sampling). Each goes as likely as it is to, whoever else is asked and in whatever order;
-//! and as it is load that is to go, those of about the same size take turns, within a factor of eight.
+//! A part of the sessions is to move, and each is asked separately. With independent draws the total varies
+//! around that part: if one of two sessions is to move, both move in one case of four, and none in another.
+//! So they take turns: with a share of a third every third session moves, and the first one is drawn
+//! (systematic sampling). Each has the right probability, whichever others are asked and in whatever order.
+//! Because load is to move, sessions of about the same size take turns, within a factor of eight.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -11,25 +12,26 @@ use super::Shed;
 use crate::hash::unit;
 use crate::mix;
 
-/// Beside each member.
+/// The state beside each member.
 #[derive(Debug, Default)]
 pub struct Flow {
-    /// A decision, above, and for each class of sizes how near the next turn is, in parts of 256: a byte each.
+    /// The number of a decision, above, and for each class of sizes the progress towards the next turn, in
+    /// parts of 256: a byte each.
     turns: AtomicU64,
-    /// Load that came with sessions since the member's last report, f32 bits.
+    /// The load that came with sessions since the member's last report, f32 bits.
     came: AtomicU32,
-    /// Did it report since plans last said what it lacks?
+    /// Whether it reported since the last plan computed its deficit.
     reported: AtomicBool,
-    /// How often a session told how large it is, above, up to [`MANY`], and the mean of that, f32 bits.
+    /// The number of recorded session sizes, above, up to [`MANY`], and their mean, f32 bits.
     usual: AtomicU64,
 }
 
 impl Flow {
-    /// Does a session go that is so large a `part` of what all have here? With a probability of [`Shed::share`], drawn from `chance`, if
-    /// nothing is known of the others.
+    /// Returns `true` if a session moves that is this `part` of all sessions here. Without information about
+    /// the others its probability is [`Shed::share`], drawn from `chance`.
     pub(super) fn goes(&self, shed: Shed, part: f32, chance: u64) -> bool {
         let shift = 8 * CLASSES.iter().filter(|least| part < **least).count();
-        // In the mean it is exactly the share.
+        // The mean is exactly the share.
         let step = (f64::from(shed.share) * 256.0 + unit(chance)) as u32;
         let mut goes = false;
         let take = |turns: u64| {
@@ -38,26 +40,26 @@ impl Flow {
             let near = (turns >> shift & 0xff) + step;
             goes = near > 0xff;
             let turns = turns & !(0xff << shift) | (near & 0xff) << shift;
-            // Who asks by a plan that others know to be old changes nothing for them.
+            // A request by an outdated plan changes nothing for the others.
             (behind <= u32::MAX / 2).then_some(u64::from(shed.epoch) << 32 | u64::from(turns))
         };
         let _ = self.turns.fetch_update(Relaxed, Relaxed, take);
         goes
     }
 
-    /// A session came that is so much load, in any unit that is the same for all members.
+    /// Records the arrival of a session with this load, in any unit that all members share.
     pub fn comes(&self, load: f32) {
         let add = |came| Some((f32::from_bits(came) + load).to_bits());
         let _ = self.came.fetch_update(Relaxed, Relaxed, add);
     }
 
-    /// How much that is of all.
+    /// Returns the load that arrived with sessions.
     pub(crate) fn came(&self) -> f64 {
         f64::from(f32::from_bits(self.came.load(Relaxed)))
     }
 
-    /// A session that asks here is so large, in a unit that is the same for all members. To be told with one request of many: it is a mean
-    /// over requests, so that sessions that ask for nothing are none.
+    /// Records the size of a session with a request here, in a unit that all members share. It is to be
+    /// called for one request of many: the mean is over requests, so that idle sessions do not count.
     pub fn asked(&self, size: f32) {
         let add = |usual: u64| {
             // A plain mean at first, then a moving one.
@@ -68,18 +70,20 @@ impl Flow {
         let _ = self.usual.fetch_update(Relaxed, Relaxed, add);
     }
 
-    /// How large those are, in the mean of what was told lately; `None` while that was little.
+    /// Returns the mean of the recent sizes; `None` while there are too few.
     pub(super) fn usual(&self) -> Option<f32> {
         let usual = self.usual.load(Relaxed);
         (usual >> 32 >= SOME).then(|| f32::from_bits(usual as u32))
     }
 
-    /// The member reported: what came is in its load, and by the next plan in what it lacks.
+    /// Records a report of the member, whose load contains the arrived sessions. The next plan's deficit
+    /// does, too.
     pub(crate) fn report(&self) {
         self.reported.store(true, Relaxed);
     }
 
-    /// There is a new plan. Where nobody is under alert (`calm`) nobody is asked, and how large sessions are grows old.
+    /// Follows a new plan. Without any alert (`calm`) no session is asked, and the recorded sizes become
+    /// outdated.
     pub(crate) fn renew(&self, calm: bool) {
         if calm {
             self.usual.store(0, Relaxed);
@@ -89,16 +93,16 @@ impl Flow {
         }
     }
 
-    /// Decisions are numbered from the first again.
+    /// Restarts the numbers of decisions.
     pub(crate) fn begin_anew(&self) {
         self.turns.store(0, Relaxed);
     }
 }
 
-/// Least parts of the largest sessions, and of those after them: four classes, with the smallest.
+/// The least parts of the large classes of sessions: four classes with the smallest.
 const CLASSES: [f32; 3] = [1.0 / 8.0, 1.0 / 64.0, 1.0 / 512.0];
 
-/// As often as this it has to be told how large sessions are, to say something; and what was told last is at least one part in so many.
+/// The number of sizes from which their mean counts, and the inverse of the least weight of the last one.
 const SOME: u64 = 4;
 const MANY: u64 = 8;
 

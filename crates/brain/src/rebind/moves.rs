@@ -1,4 +1,4 @@
-//! One session under alert: does it go?
+//! The decision whether one session of a member under alert moves.
 
 use core::time::Duration;
 
@@ -8,31 +8,32 @@ use super::Flow;
 use crate::Time;
 use crate::hash::unit;
 
-/// Which part of a member's sessions is to go elsewhere.
+/// The part of a member's sessions that is to move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shed {
-    /// Probability with which each session goes, 0 to 1; 0 for no alert.
+    /// The probability with which each session moves, 0 to 1; 0 for no alert.
     pub share: f32,
-    /// The largest session, as a part of the member's load, by whose going that and who gets it (in the mean of those that may) become
-    /// no more uneven as far as is known: 0 to 2, the more the larger who gets it. Infinite by rules that do not ask, and for no alert.
+    /// The largest session, as a part of the member's load, whose move makes the loads of the member and its
+    /// target no more uneven. It is in the mean of the possible targets, 0 to 2, and grows with their size.
+    /// It is infinite by the papers' rules, and for no alert.
     pub gap: f32,
-    /// The load that this is a part of, as the member reported it lately. 0 for no alert.
+    /// The load of which this is a part, by the member's recent reports. 0 for no alert.
     pub load: f32,
-    /// Number of the decision; each asks a session once. 0 for no alert.
+    /// The number of the decision; each asks a session once. 0 for no alert.
     pub epoch: u32,
     /// The report period that a session's back-off is counted in; zero for no back-off.
     pub period: Duration,
 }
 
-/// What a session remembers of being moved: 24 bytes beside each one.
+/// The record of a session's moves: 24 bytes beside each one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moves {
-    /// When it moved last.
+    /// The time of the last move.
     last: Time,
-    /// The last decision it was asked by.
+    /// The last decision that asked it.
     epoch: u32,
-    /// Moves since it was last left in peace for long.
+    /// The moves since its last long rest.
     count: u8,
 }
 
@@ -42,20 +43,22 @@ impl Default for Shed {
     }
 }
 
-/// How large a session is, as far as whoever holds it knows; parts are 0 to 1.
+/// The size of a session, as far as its holder knows; parts are 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
-    /// Its part of what this process has with the member.
+    /// Its part of this process's work at the member.
     pub here: f32,
     /// Its part of the member's load, if that is known: others may add to it.
     pub load: Option<f32>,
-    /// Is it one that changes places ([`Swap`](crate::Swap)), and is there one to do that with?
+    /// Whether it can be exchanged ([`Swap`](crate::Swap)), and a partner exists.
     pub swaps: bool,
 }
 
-/// Does a session go? To be asked by whoever holds the session, as often as it likes: the answer is drawn once for
-/// each decision of the member's ([`Shed::epoch`]), from `chance`. A session that moved stays for 2, 4, 8, … report
-/// periods; after 20 more without a move it is as if it never had. If the answer is yes, the move has been noted.
+/// Returns `true` if a session moves, and records the move.
+///
+/// The holder of the session may call it at any rate: the answer is drawn once for each decision about the
+/// member ([`Shed::epoch`]), from `chance`. A session that moved stays for 2, 4, 8, … report periods; after
+/// 20 more without a move its moves are forgotten.
 pub fn session_moves(shed: Shed, session: &mut Moves, chance: u64, now: Time) -> bool {
     if shed.share <= 0.0 || session.epoch == shed.epoch {
         return false;
@@ -68,9 +71,11 @@ pub fn session_moves(shed: Shed, session: &mut Moves, chance: u64, now: Time) ->
     goes
 }
 
-/// As [`session_moves`], of a session whose `size` is known, or `None`. Each goes as likely, but not by a draw of its own: they take turns
-/// ([`Flow`]), so that hardly more or less goes than is to. And sessions are not divided: one that is more than its member has more than
-/// others takes the surplus along, and all that comes of its going is that it is asked again there. It stays, unless it changes places.
+/// Returns the same as [`session_moves`], for a session whose `size` is known, or `None`.
+///
+/// Each has the same probability, but they take turns ([`Flow`]), so that the total is close to the decision.
+/// Sessions cannot be divided. One that is larger than its member's excess over others would take the surplus
+/// along, and be asked again there. It stays, unless it is exchanged.
 pub fn sized_session_moves(
     shed: Shed,
     flow: &Flow,
@@ -79,7 +84,7 @@ pub fn sized_session_moves(
     chance: u64,
     now: Time,
 ) -> bool {
-    // By the papers' rules all are to go.
+    // By the papers' rules all are to move.
     let asks = shed.share > 0.0 && session.epoch != shed.epoch && shed.gap.is_finite();
     let Some(size) = asks.then(size).flatten() else { return session_moves(shed, session, chance, now) };
     let helps = size.load.is_none_or(|part| part < WORTH * shed.gap) || size.swaps;
@@ -91,8 +96,8 @@ pub fn sized_session_moves(
     goes
 }
 
-/// May a session leave a member that has too much to do at this moment, whatever its reports say? As often as
-/// [`session_moves`] would let it with this report period. If the answer is yes, the move has been noted.
+/// Returns `true` if a session may leave a member that is overloaded at this moment, whatever its reports,
+/// and records the move. It may as often as [`session_moves`] would allow with this report period.
 pub fn session_escapes(session: &mut Moves, period: Duration, now: Time) -> bool {
     let goes = session.rested(period, now);
     if goes {
@@ -102,18 +107,19 @@ pub fn session_escapes(session: &mut Moves, period: Duration, now: Time) -> bool
 }
 
 impl Moves {
-    /// Of a session whose holder keeps no more than how often it moved and when it did last. It does not remember which
-    /// decision asked it: whoever asks with the same `chance` for the same decision gets the same answer.
+    /// Returns the record of a session whose holder keeps only the number of moves and the time of the last
+    /// one. It does not contain the last decision: the same `chance` for the same decision gives the same
+    /// answer.
     pub fn recalled(count: u8, last: Time) -> Self {
         Self { last, epoch: 0, count: count.min(MOST) }
     }
 
-    /// How often it moved since it was last left in peace for long.
+    /// Returns the number of moves since its last long rest.
     pub fn count(&self) -> u8 {
         self.count
     }
 
-    /// Has it stayed for long enough since it moved last?
+    /// Returns `true` if it has stayed long enough since its last move.
     fn rested(&mut self, period: Duration, now: Time) -> bool {
         if self.count == 0 {
             return true;
@@ -132,14 +138,15 @@ impl Moves {
     }
 }
 
-/// A session that is a greater part of the gap changes little by going, and neither is known exactly. With 0.9 loads are no more even, and
-/// three equal sessions of two members moved 0.03 times a minute instead of 0.008 (`tests/few_sessions.rs`; when a gap was less by one deviation only).
+/// The maximum part of the gap of a session that moves: a larger one changes little, and neither is known
+/// exactly. With 0.9 loads are no more even. Three equal sessions of two members moved 0.03 times a minute
+/// instead of 0.008 (`tests/few_sessions.rs`; with a gap reduced by one deviation only).
 pub(super) const WORTH: f32 = 0.8;
 
-/// Report periods in peace after which a session's moves are forgotten.
+/// The report periods without a move after which a session's moves are forgotten.
 const QUIET: u32 = 20;
 
-/// Doublings at most: with a period of 1 s, 18 hours.
+/// The maximum number of doublings: with a period of 1 s, 18 hours.
 const MOST: u8 = 16;
 
 #[cfg(test)]
@@ -184,7 +191,7 @@ mod tests {
             }
         }
         assert_eq!(times, [0, 2, 6, 14, 30, 62]);
-        // It may go again at 62 + 64; after 20 more in peace all is forgotten.
+        // It may move again at 62 + 64; after 20 more without a move all is forgotten.
         assert!(session_moves(shed(1.0, 200), &mut moves, 0, at(62 + 64 + 20)));
         assert!(!session_moves(shed(1.0, 201), &mut moves, 0, at(62 + 64 + 21)));
         assert!(session_moves(shed(1.0, 202), &mut moves, 0, at(62 + 64 + 22)));
@@ -195,7 +202,7 @@ mod tests {
         let mut moves = Moves::default();
         let mut times = alloc::vec::Vec::new();
         for period in 0..100 {
-            // As much as a cookie holds.
+            // The content of a cookie.
             moves = Moves::recalled(moves.count(), moves.last);
             if session_escapes(&mut moves, T, at(period)) {
                 times.push(period);
@@ -221,7 +228,7 @@ mod tests {
 
     #[test]
     fn sessions_take_turns() {
-        // Sessions of these sizes, asked by a decision: which of them go.
+        // Returns which sessions of these sizes move by a decision.
         let go = |share: f32, sizes: &[f32], seed: u64| {
             let flow = Flow::default();
             let shed = Shed { gap: 2.0, ..shed(share, 1) };
@@ -235,11 +242,11 @@ mod tests {
         for seed in 0..200 {
             assert_eq!(count(&go(0.5, &[0.5; 2], seed)), 1, "one of two");
             assert!((12..=14).contains(&count(&go(0.26, &[0.02; 50], seed))));
-            // Large ones among themselves, and small ones.
+            // Large ones take turns among themselves, and small ones do.
             let gone = go(0.5, &[0.3, 0.1, 0.3, 0.1, 0.1, 0.1], seed);
             assert_eq!((gone[0], count(&gone)), (!gone[2], 3));
         }
-        // Each as likely as it is to, whatever its size and whoever is asked before it.
+        // Each has the right probability, whatever its size and whichever others are asked before it.
         let mut counts = [0.0; 5];
         for seed in 0..4000 {
             let gone = go(0.15, &[0.5, 0.3, 0.02, 0.02, 0.001], seed);
@@ -253,7 +260,7 @@ mod tests {
 
     #[test]
     fn who_asks_by_an_old_plan_changes_nothing_for_the_others() {
-        // Their number begins again meanwhile.
+        // Their numbers restart meanwhile.
         for (seed, old) in (0..100).zip([5, u32::MAX - 1].into_iter().cycle()) {
             let flow = Flow::default();
             let asks = |epoch: u32, session: u64| {
@@ -277,7 +284,7 @@ mod tests {
         assert!(goes(None), "nobody knows");
         let swaps = || Some(Size { here: 1.0, load: Some(0.5), swaps: true });
         assert!(sized_session_moves(shed, &Flow::default(), swaps, &mut Moves::default(), 0, at(0)));
-        // It is not asked again, takes nothing of what is to go, and is none the worse for it by the next decision.
+        // It is not asked again, takes nothing of the part to move, and is not affected in the next decision.
         let (flow, mut moves) = (Flow::default(), Moves::default());
         assert!(!sized_session_moves(shed, &flow, sized(0.9, Some(0.9)), &mut moves, 0, at(0)));
         assert!(!sized_session_moves(shed, &flow, || panic!("asked again"), &mut moves, 0, at(0)));
@@ -294,7 +301,7 @@ mod tests {
         };
         let count = (0..10_000).filter(goes).count();
         assert!((2_300..2_700).contains(&count), "{count}");
-        // By the papers' rules all go, whatever their size.
+        // By the papers' rules all move, whatever their size.
         let shed = Shed { share: 1.0, epoch: 7, ..Shed::default() };
         let goes = |_: &u32| {
             sized_session_moves(shed, &flow, sized(0.5, Some(0.5)), &mut Moves::default(), 0, at(0))

@@ -1,45 +1,49 @@
-//! Two sessions that change places.
+//! The exchange of two sessions.
 //!
-//! A session that is about as large as the gap between two members changes nothing by going alone: what its member had too much the other
-//! one has then. But where that one's sessions are smaller, one of those comes back by a later decision, as it is then the other one that has
-//! too much; and both together even the loads. Of sizes a and b, with a about the gap, a - b moves in all: half of the gap is best, and
-//! anything from 0.3 to three quarters leaves half of it or little more.
+//! A session about as large as the gap between two members changes nothing by moving alone: its target then
+//! has the excess. But if the target's sessions are smaller, a later decision moves one of them back, because
+//! the target has too much then; and both moves together even the loads. With sizes a and b, and a about the
+//! gap, the net move is a - b. Half of the gap is best, and anything from 0.3 to three quarters leaves half
+//! of it or little more.
 //!
-//! How large sessions are elsewhere is known from those that ask there ([`Flow::asked`]).
+//! The sizes of sessions elsewhere are known from their requests there ([`Flow::asked`]).
 
 use super::{Flow, Shed};
 
-/// A session that is as large as the gap, and may change places.
+/// A session that is as large as the gap, and may be exchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Swap {
-    /// How large it is and how large the gap, both in the unit of [`Flow::asked`].
+    /// Its size and that of the gap, both in the unit of [`Flow::asked`].
     size: f32,
     gap: f32,
 }
 
 impl Swap {
-    /// Of a session that is so large a `part` of its member's load, and so large a `size` in the unit of [`Flow::asked`]. `None` if it is
-    /// smaller than the gap, or so much larger that it might come back; or if its member would have next to nothing
-    /// without it: such a session has a member for itself, which is the best that there is for it.
+    /// Returns the exchange for a session with this `part` of its member's load, and this `size` in the unit
+    /// of [`Flow::asked`].
+    ///
+    /// Returns `None` if it is smaller than the gap, or larger by a fifth, when it might come back. Returns
+    /// `None`, too, if its member would have almost nothing without it: such a session has a member for
+    /// itself, which is the best for it.
     pub fn of(part: f32, size: f32, shed: &Shed) -> Option<Self> {
         let about = (super::moves::WORTH * shed.gap..=LARGEST * shed.gap).contains(&part);
         let may = about && part <= MOST && size > 0.0;
         may.then(|| Self { size, gap: size / part * shed.gap })
     }
 
-    /// Are the sessions of that member such that it helps?
+    /// Returns `true` if the sessions of that member have sizes with which an exchange helps.
     pub fn helps(self, there: &Flow) -> bool {
         there.usual().is_some_and(|usual| HELPS.contains(&((self.size - usual) / self.gap)))
     }
 }
 
-/// Of more than that it is hardly the gap any more, as far as that is known.
+/// The maximum multiple of the gap at which a session counts as large as the gap.
 const LARGEST: f32 = 1.2;
 
-/// Most of a member's load that a session may be to leave it like this.
+/// The maximum part of a member's load of a session that is exchanged.
 const MOST: f32 = 0.8;
 
-/// What moves in all, in parts of the gap.
+/// The net move of both, as a part of the gap.
 const HELPS: core::ops::RangeInclusive<f32> = 0.3..=0.75;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Who is under alert, what is asked of its sessions, and what is held back.
+//! Tests of alerts, of the moves of sessions, and of held alerts.
 
 use super::*;
 use crate::hash::unit;
@@ -6,14 +6,14 @@ use crate::mix;
 
 const T: Duration = Duration::from_secs(3);
 
-/// Rounds of reports, each with every member's load, all at once.
+/// Runs rounds of simultaneous reports, each with every member's load.
 fn group(rule: Rule, capacities: &[f64], rounds: &[&[f64]]) -> Rebind {
     let mut rebind = Rebind::new(rule);
     (1..).zip(rounds).for_each(|(round, loads)| feed(&mut rebind, round, capacities, loads));
     rebind
 }
 
-/// One round of reports.
+/// Runs one round of reports.
 fn feed(rebind: &mut Rebind, round: u32, capacities: &[f64], loads: &[f64]) {
     for ((id, load), capacity) in (0..).zip(loads).zip(capacities) {
         let at = Time(0) + T * round;
@@ -40,7 +40,7 @@ fn a_surplus_goes_in_proportion() {
     about(input("fair"), fair);
     about(f64::from(alert.shed.share), 1.0 - fair);
     assert_eq!((alert.member, alert.since, alert.shed.period), (MemberId(3), Time(0) + 4 * T, T));
-    // As much as goes is what the others lack.
+    // The part to move is the deficit of the others.
     let lacking: f64 = (0..4).map(|id| rebind.deficit(MemberId(id))).sum();
     about(lacking, (1.0 - fair) * 4.0);
     assert_eq!(rebind.deficit(MemberId(3)), 0.0);
@@ -55,17 +55,17 @@ fn a_session_helps_that_is_less_than_the_gap() {
         about(f64::from(shed.load), 2.0);
         shed.gap
     };
-    // Twice what makes both the same, less the noise.
+    // Twice the move that makes both equal, less the noise.
     let one = gap(&[1.0; 3], &[2.0, 0.5, 0.5]);
     assert!((0.55..0.75).contains(&one), "{one}");
     assert!((gap(&[1.0; 3], &[0.5, 0.5, 2.0]) - one).abs() < 1e-6, "whoever reports last");
-    // A member four times as large takes what changes little there: up to 1.6 times the difference.
+    // A move changes little at a member four times as large: it takes up to 1.6 times the difference.
     let large = gap(&[1.0, 4.0, 4.0], &[2.0, 0.5, 0.5]);
     assert!((1.5 * one..1.7 * one).contains(&large), "{large}: 1.6 times {one}");
-    // Sessions go where most is lacking: to the one that has a tenth.
+    // Sessions move to the greatest deficit: to the one that has a tenth.
     let uneven = gap(&[1.0; 3], &[2.0, 0.5, 0.05]);
     assert!(uneven > one + 0.05, "{uneven}");
-    // By the papers' rules all are to go.
+    // By the papers' rules all are to move.
     let rebind = group(Rule::Critical(0.8), &[1.0; 2], &[&[0.9, 0.5], &[0.9, 0.5]]);
     assert!(rebind.shed(MemberId(0)).gap.is_infinite() && Shed::default().gap.is_infinite());
 }
@@ -79,7 +79,7 @@ fn a_night_leaves_no_trace() {
             let load = |id: u64| busy(round) * (90.0 + 9.0 * unit(mix(u64::from(round) * 4 + id)));
             feed(&mut rebind, round, &[1.0; 4], &[load(0), load(1), load(2), load(3)]);
         }
-        // One has all, and another next to nothing.
+        // One has all, and another almost nothing.
         (0..2).for_each(|more| feed(&mut rebind, rounds + more, &[1.0; 4], &[360.0, 0.0, 1e-9, 0.0]));
         let alert = rebind.alerts().next().expect("an alert");
         let lacks: f64 = (0..4).map(|id| rebind.deficit(MemberId(id))).sum();
@@ -113,7 +113,7 @@ fn the_greatest_load_is_under_alert_whatever_was_before() {
             let loads: Vec<f64> = (0..members as u64).map(|id| load(id, u64::from(round))).collect();
             feed(&mut rebind, round, &capacities, &loads);
         }
-        // Two have something, the first of them at least twice as much.
+        // Two have some load, the first of them at least twice as much.
         let mut last = vec![0.0; members];
         (last[0], last[members - 1]) = (100.0 + 100.0 * chance(seed), 50.0 * chance(seed + 1));
         let mut raised = false;
@@ -132,7 +132,7 @@ fn one_that_says_anything_hides_no_other() {
         let loads: &[f64] = &[lie, 3.0, 1.0, 1.0];
         let rebind = group(Rule::Surplus, &[1.0; 4], &[loads, loads]);
         assert_eq!(rebind.alerts().map(|alert| alert.member.0).collect::<Vec<_>>(), [0, 1], "{lie}");
-        // It counts for twice as much as the one that is judged.
+        // Its load counts for twice that of the judged one.
         about(f64::from(rebind.shed(MemberId(1)).share), 1.0 - (6.0 + 3.0 + 1.0 + 1.0) / 4.0 / 3.0);
     }
 }
@@ -142,7 +142,7 @@ fn a_round_waits_for_all_but_not_for_long() {
     let mut rebind = Rebind::new(Rule::Surplus);
     let mut compared = Vec::new();
     for second in 1..40_u64 {
-        // The last one says nothing for ten seconds.
+        // The last one does not report for ten seconds.
         for id in (0..3).filter(|id| *id < 2 || !(20..30).contains(&second)) {
             let at = Time(0) + Duration::from_secs(second);
             let report =
@@ -158,8 +158,7 @@ fn a_round_waits_for_all_but_not_for_long() {
 
 #[test]
 fn the_one_that_has_nearly_all_is_under_alert_at_once() {
-    // A hundred times what the other has, give or take a tenth: its noise is more than all that the other
-    // has.
+    // A hundred times the other's load, give or take a tenth: its noise is more than the other's whole load.
     let rounds: Vec<[f64; 2]> = (0..6).map(|round| [500.0 + 50.0 * unit(mix(round)), 5.0]).collect();
     let rounds: Vec<&[f64]> = rounds.iter().map(|round| &round[..]).collect();
     let rebind = group(Rule::Surplus, &[1.0, 1.0], &rounds);
@@ -217,7 +216,7 @@ fn the_least_loaded_stays_open_however_low_the_threshold() {
             assert!(closed < rebind.tracks.len(), "{rule:?}: all {closed} after {count} reports");
         }
     }
-    // When all have reported twice it is the least loaded that is open, and among equals the first.
+    // After two reports of each, the least loaded is exempt, and of equals the first.
     let alerted = |loads: &[f64]| -> Vec<u32> {
         let rebind = group(Rule::Critical(0.1), &[1.0, 1.0, 1.0], &[loads, loads]);
         rebind.alerts().map(|alert| alert.member.0).collect()
@@ -253,7 +252,8 @@ fn who_is_forgotten_ends_its_alert() {
     assert_eq!(rebind.deficit(MemberId(1)), 0.0);
 }
 
-/// Four members, alerts of which are held; the last one has twice the load of the others in rounds 3 to 5.
+/// Returns four members whose alerts are held; the last one has twice the load of the others in rounds 3
+/// to 5.
 fn held() -> (Rebind, Alert) {
     let mut rebind = Rebind::new(Rule::Surplus);
     rebind.set_holds(true);
@@ -283,7 +283,7 @@ fn an_alert_that_is_held_asks_nobody() {
     assert!(shed.epoch > alert.shed.epoch && shed.period == T);
     about(f64::from(shed.share), f64::from(alert.shed.share));
     assert!(rebind.tracks.values().all(|track| !track.is_settled()), "all are measured anew");
-    // It goes on as every other alert does.
+    // It continues as every other alert does.
     (7..10).for_each(|round| feed(&mut rebind, round, &[1.0; 4], &[0.5, 0.5, 0.5, 1.0]));
     assert!(rebind.alert(LAST).is_some_and(|alert| alert.held.is_none() && alert.since == Time(0) + 4 * T));
     assert!(rebind.shed(LAST).share > 0.1 && rebind.shed(LAST).epoch > shed.epoch);
@@ -300,7 +300,7 @@ fn what_is_over_by_then_moves_nobody() {
     }
     assert!(rebind.release(LAST, number, Time(0) + T * 7));
     assert_eq!(rebind.shed(LAST).share, 0.0);
-    // It is cleared, and raised again: that is another one.
+    // It is cleared, and raised again as another one.
     let (mut rebind, alert) = held();
     (6..15).for_each(|round| feed(&mut rebind, round, &[1.0; 4], &[0.5; 4]));
     assert_eq!(rebind.alert(LAST), None);
@@ -308,7 +308,7 @@ fn what_is_over_by_then_moves_nobody() {
     (15..17).for_each(|round| feed(&mut rebind, round, &[1.0; 4], &[0.5, 0.5, 0.5, 3.0]));
     let again = rebind.alert(LAST).expect("an alert").held;
     assert!(again.is_some() && again != alert.held);
-    // Nobody is to be told any more.
+    // Alerts are no longer held.
     rebind.set_holds(false);
     feed(&mut rebind, 17, &[1.0; 4], &[0.5, 0.5, 0.5, 3.0]);
     assert!(rebind.shed(LAST).share > 0.0);

@@ -1,15 +1,15 @@
-//! One member's load as its reports show it: a mean, and the noise of that.
+//! The load of one member by its reports: a mean, and its noise.
 //!
 //! A load is a sum of contributions that come and go by themselves: requests of a second, work of a
-//! processor. The variance of such a sum grows with the sum, so one number, the *dispersion* (variance over
-//! mean), says how noisy reports of any load are: of a busy member, and of one that was idle a minute ago. It
-//! is learned from reports that agree.
+//! processor. The variance of such a sum grows with the sum. So one number, the *dispersion* (variance over
+//! mean), describes the noise of reports of any load: of a busy member, and of one that was idle a minute
+//! ago. It is learnt from reports that agree.
 //!
 //! A member is in one of three states:
 //!
-//! - *Unknown*: no report counts. It is so at first, and again after each decision that moves sessions from
-//!   it or to it: all reports are left out that cover a time in which those sessions moved. The next report
-//!   that counts makes it *new*.
+//! - *Unknown*: no report counts. It is the first state, and the state after each decision that moves
+//!   sessions from it or to it: all reports are left out that cover a time in which those sessions moved. The
+//!   next report that counts makes it *new*.
 //! - *New*: one report counts. If the next one agrees, the member is *settled*. If not, the load has changed
 //!   meanwhile, and the member is new again with the later report alone; but after [`PATIENCE`] such reports
 //!   in a row the differences are noise.
@@ -23,7 +23,7 @@ use core::time::Duration;
 use super::{Alert, Report};
 use crate::Time;
 
-/// One member.
+/// The state of one member.
 #[derive(Clone, Debug)]
 pub(super) struct Track {
     pub(super) capacity: f64,
@@ -33,26 +33,26 @@ pub(super) struct Track {
     /// The mean of `count` reports that agree.
     pub(super) load: f64,
     count: u8,
-    /// Successive reports each of which was of another load.
+    /// The successive reports that each showed another load.
     changes: u8,
-    /// Reports that counted since loads were last compared.
+    /// The reports that counted since loads were last compared.
     pub(super) reports: u8,
-    /// The first report from then on counts.
+    /// The time of the first report that counts.
     due: Time,
-    /// Variance of a report over its mean, both in units of capacity times load.
+    /// The variance of a report over its mean, both in units of capacity times load.
     dispersion: f64,
-    /// Differences that went into it, as far as that matters.
+    /// The number of differences in the dispersion, up to [`MEMORY`].
     seen: u8,
-    /// The fair load and what it lacks of one, in units of capacity times load, as loads were last compared.
+    /// The fair load and the deficit below it, in units of capacity times load, by the last comparison.
     pub(super) fair: f64,
     pub(super) lack: f64,
     pub(super) alert: Option<Alert>,
-    /// The alert before, as it was when it was cleared.
+    /// The previous alert, as it was when it was cleared.
     pub(super) past: Option<Alert>,
 }
 
 impl Track {
-    /// A member that is about to give its first report.
+    /// Returns the state of a member before its first report.
     pub(super) fn new(report: &Report) -> Self {
         Self {
             capacity: report.capacity,
@@ -72,7 +72,7 @@ impl Track {
         }
     }
 
-    /// Takes in a report, and returns whether it counts.
+    /// Records a report, and returns whether it counts.
     pub(super) fn report(&mut self, report: &Report) -> bool {
         self.last = *report;
         (self.capacity, self.effective) = (report.capacity, report.effective.min(LARGEST));
@@ -99,8 +99,8 @@ impl Track {
         true
     }
 
-    /// Expects so much load to come from now on, or to go if negative. Where that is more than noise, it is
-    /// measured anew: the first report counts that covers nothing before the sessions have moved.
+    /// Expects this load to arrive from now on, or to leave if negative. If that is more than noise, the
+    /// member is measured anew: the first report counts that covers no time before the sessions have moved.
     pub(super) fn sessions_move(&mut self, load: f64, now: Time) {
         if load.abs() <= self.noise() {
             self.load = (self.load + load).max(0.0);
@@ -115,35 +115,37 @@ impl Track {
         self.count >= AGREE
     }
 
-    /// One standard deviation of the load.
+    /// Returns one standard deviation of the load.
     pub(super) fn noise(&self) -> f64 {
         libm::sqrt(self.doubt())
     }
 
-    /// The variance of the load.
+    /// Returns the variance of the load.
     pub(super) fn doubt(&self) -> f64 {
         self.variance(self.load) / f64::from(self.count.max(1))
     }
 
-    /// By how much the load has to be above the fair one for a surplus; `None` while it is not settled.
+    /// Returns the difference above the fair load from which there is a surplus; `None` while the load is not
+    /// settled.
     pub(super) fn gate(&self) -> Option<f64> {
         self.is_settled().then(|| (GATE * self.noise()).max(LEAST * self.fair))
     }
 
-    /// Returns the load above the fair one if it is above the [`gate`](Self::gate), in units of capacity times load; else 0.
+    /// Returns the load above the fair one if it is above the [`gate`](Self::gate), in units of capacity
+    /// times load; else 0.
     pub(super) fn surplus(&self) -> f64 {
         let over = self.gate().is_some_and(|gate| self.load > self.fair + gate);
         if over { (self.load - self.fair) * self.capacity } else { 0.0 }
     }
 
-    /// The variance of a report of this load.
+    /// Returns the variance of a report of this load.
     fn variance(&self, load: f64) -> f64 {
         let (dispersion, sum) = (self.dispersion, load * self.capacity);
         let least = LEAST_NOISE * load;
         (dispersion * sum.max(dispersion) / (self.capacity * self.capacity)).max(least * least)
     }
 
-    /// Takes in a square whose mean is the variance of a report of this load.
+    /// Records a square whose mean is the variance of a report of this load.
     fn learn(&mut self, square: f64, load: f64) {
         let (before, sum) = (self.dispersion, load * self.capacity);
         if sum <= 0.0 {
@@ -151,7 +153,7 @@ impl Track {
         }
         let one = square * self.capacity * self.capacity / sum;
         let most = MOST_TIMES * before.max(LEAST_NOISE * LEAST_NOISE * sum);
-        // A plain mean at first, with what was supposed, then a moving one. A load that is less than one
+        // A plain mean with the assumed value at first, then a moving one. A load that is less than one
         // contribution shows little.
         self.seen = (self.seen + 1).min(MEMORY);
         let weight = libm::sqrt((sum / before).min(1.0)) / f64::from(self.seen + SUPPOSED);
@@ -159,55 +161,54 @@ impl Track {
     }
 }
 
-/// Reports count that are so far apart: a second, for senders that are a little early. Most metrics look back
-/// on a second, so reports in between say the same again.
+/// The minimum spacing of reports that count: a second, for senders that are a little early. Most metrics
+/// cover a second, so reports in between repeat the same.
 const APART: Duration = Duration::from_millis(900);
 
 /// The time that a report covers, unless reports are farther apart.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Part of its period after which a report may come.
+/// The part of its period after which a report may come.
 const EARLY: f64 = 0.9;
 
-/// The time in which most sessions go that are asked to: they go with their next requests.
+/// The time in which most of the sessions to move do so: they move with their next requests.
 const MOVING: Duration = Duration::from_millis(150);
 
-/// Reports that agree before a load is compared. After twice as many of one member the others are not waited
-/// for.
+/// The reports that must agree before a load is compared. After twice as many of one member the others are
+/// not waited for.
 pub(super) const AGREE: u8 = 2;
 
-/// Successive reports of different loads after which the differences are noise.
+/// The successive reports of different loads after which the differences are noise.
 const PATIENCE: u8 = 3;
 
-/// Reports of which a load is the mean, at most.
+/// The maximum number of reports in the mean of a load.
 const MOST_REPORTS: u8 = 6;
 
-/// Standard deviations by which a report of the same load may differ.
+/// The standard deviations by which a report of the same load may differ.
 const CHANGE: f64 = 4.0;
 
-/// Standard deviations that a load must be above the fair one.
+/// The standard deviations that a load must be above the fair one.
 const GATE: f64 = 2.5;
 
-/// A surplus below this part of the fair load is none: nobody gains by it.
+/// The part of the fair load below which a surplus is not worth a move.
 const LEAST: f64 = 0.01;
 
-/// Standard deviation of reports of which nothing is known yet, as a part of their load.
+/// The assumed standard deviation of reports, as a part of their load, while nothing is known.
 const PRIOR: f64 = 0.05;
 
-/// Differences that this counts for.
+/// The number of differences that the assumption counts for.
 const SUPPOSED: u8 = 3;
 
-/// The least that is taken for the noise of a report: some reports are all the same, and the first that
-/// differs is no wonder.
+/// The minimum noise of a report: some reports are all equal, and the first different one is no surprise.
 const LEAST_NOISE: f64 = 0.003;
 
-/// Times the expected variance that a single square counts for, at most.
+/// The maximum that a single square counts for, as a multiple of the expected variance.
 const MOST_TIMES: f64 = 25.0;
 
-/// Differences after which old ones fade.
+/// The number of differences after which old ones fade.
 const MEMORY: u8 = 30;
 
-/// A load beyond this is one, so that sums and squares stay finite.
+/// The maximum of a load, so that sums and squares stay finite.
 const LARGEST: f64 = 1e100;
 
 #[cfg(test)]
@@ -222,14 +223,14 @@ mod tests {
         Report { capacity: 2.0, load, effective: load, at: Time(0) + T * count, period: T }
     }
 
-    /// A member that has given these reports, one in each period.
+    /// Returns a member that has sent these reports, one in each period.
     fn track(loads: impl IntoIterator<Item = f64>) -> Track {
         let mut track = Track::new(&report(0.0, 0));
         (0..).zip(loads).for_each(|(count, load)| assert!(track.report(&report(load, count))));
         track
     }
 
-    /// Reports of a load around 10, uniform over a width of 1.
+    /// Returns reports of a load around 10, uniform over a width of 1.
     fn noisy(count: u64) -> impl Iterator<Item = f64> {
         (0..count).map(|count| 9.5 + unit(mix(count)))
     }
@@ -248,13 +249,13 @@ mod tests {
 
     #[test]
     fn one_dispersion_fits_every_load() {
-        // Sums of contributions of 3 each, with little and with much to do.
+        // Sums of contributions of 3 each, with low and with high load.
         let mut track = track([50.0, 50.0]);
         let mut ratios = [0.0; 2];
         for round in 0..4_000_u64 {
             let place = (round / 20 % 2) as usize;
             let load = [50.0, 5_000.0][place];
-            // Of a uniform variable the variance is a twelfth of the square of its width.
+            // The variance of a uniform variable is a twelfth of the square of its width.
             let off = (unit(mix(round)) - 0.5) * libm::sqrt(12.0 * 3.0 * load / 2.0);
             track.report(&report(load + off, 2 + round as u32));
             ratios[place] += track.variance(load) / (3.0 * load / 2.0) / 2_000.0;
@@ -302,7 +303,7 @@ mod tests {
         let counted: Vec<u64> =
             (1..40).map(|tenth| 100 * tenth).filter(|at| counts(&mut track, *at)).collect();
         assert_eq!(counted, [900, 1_800, 2_700, 3_600]);
-        // The next one that covers nothing before those sessions have moved.
+        // The next one that covers no time before those sessions have moved.
         track.sessions_move(-5.0, Time(0) + T + Duration::from_millis(4_000));
         let counted: Vec<u64> =
             (41..64).map(|tenth| 100 * tenth).filter(|at| counts(&mut track, *at)).collect();

@@ -1,17 +1,22 @@
-//! The members that a scaler started: what becomes of each, from being asked for until it is gone.
+//! The members that a scaler started: the state of each from the order until it is gone.
 //!
-//! A value driven from outside: [`Crew::add`], [`Crew::remove`], [`Crew::started`], [`Crew::ended`] and their kin say what happened,
-//! [`Crew::tick`] that time goes on, and [`Crew::poll_order`] what is to be done.
+//! It is a value driven from outside. [`Crew::add`], [`Crew::remove`], [`Crew::started`], [`Crew::ended`] and
+//! the like record what happened, [`Crew::tick`] the time, and [`Crew::poll_order`] returns the next action.
 //!
 //! ```text
 //! asked for -> coming -> serving -> draining -> stopping -> gone
 //! ```
 //!
-//! A member is coming once it was started, and serves once its health checks pass. One that does not within `start_deadline`, or ends
-//! by itself before it has served for `settled`, is a failure: it goes, and whoever decides will want another. After a failure none is started for a pause that doubles
-//! with each failure in a row, from `first` to `longest`, of which a random part of up to a half is taken off, and then one at a time
-//! until one has served for `settled`: a command that is wrong starts no storm. A member that goes is drained first, and is stopped
-//! when it works on nothing any more, or at `drain_deadline`; one that could not be used is stopped at once.
+//! A member is coming once it was started, and serves once its health checks pass. It fails if it does not
+//! serve within `start_deadline`, or ends by itself before it has served for `settled`: it is removed, and
+//! the scaler will want another.
+//!
+//! After a failure no member is started for a pause. The pause doubles with each failure in a row, from
+//! `first` to `longest`, less a random part of up to a half. Then members are started one at a time until one
+//! has served for `settled`: a wrong command starts no storm.
+//!
+//! A member to be removed is drained first, and is stopped when it has no work any more, or at
+//! `drain_deadline`. A member that could not be used is stopped at once.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -23,18 +28,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::Time;
 
-/// How long what takes.
+/// The time limits of started members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrewRules {
-    /// From being started until it has to serve.
+    /// The time from its start until it must serve.
     pub start_deadline: Duration,
-    /// From being drained until it is stopped, whatever it works on.
+    /// The time from its drain until it is stopped, whatever its work.
     pub drain_deadline: Duration,
-    /// Pause after a failure, before the random part is taken off.
+    /// The pause after a failure, before the random part is subtracted.
     pub first: Duration,
-    /// Longest pause.
+    /// The longest pause.
     pub longest: Duration,
-    /// Who served for so long has not failed in a row.
+    /// The time of service after which a member ends a row of failures.
     pub settled: Duration,
 }
 
@@ -51,11 +56,11 @@ impl Default for CrewRules {
     }
 }
 
-/// What a member that was started is doing.
+/// The state of a started member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Whoever starts it was asked to.
+    /// The provider was asked to start it.
     Asked,
     /// It was started, and does not serve yet.
     Coming,
@@ -63,39 +68,39 @@ pub enum Stage {
     Serving,
     /// It gets nothing new, and ends its work.
     Draining,
-    /// Whoever stops it was asked to.
+    /// The provider was asked to stop it.
     Stopping,
 }
 
-/// A member that was started.
+/// A started member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hand {
-    /// Different from those of all others that are there; the smallest that is free.
+    /// The smallest number that no other present member has.
     pub index: u32,
-    /// By which whoever started it knows it; empty before.
+    /// The provider's identifier; empty before the start.
     pub id: String,
-    /// Its name in the group (`host:port`), if whoever started it says so.
+    /// Its name in the group (`host:port`), if the provider returns it.
     pub member: Option<Arc<str>>,
-    /// What it is doing.
+    /// The state.
     pub stage: Stage,
-    /// Since when.
+    /// The time of the last change of the state.
     pub since: Time,
-    /// When it was started.
+    /// The time of its start.
     begun: Time,
-    /// It worked on nothing at the look before.
+    /// Whether it had no work at the previous look.
     idle: bool,
-    /// It cannot be used, since then.
+    /// The time since which it cannot be used.
     lost: Option<Time>,
-    /// When stopping it is tried again.
+    /// The time of the next attempt to stop it.
     again: Option<Time>,
-    /// Stopping it failed.
+    /// Whether stopping it failed.
     stuck: bool,
 }
 
-/// What is to be done.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Start a member; say so with [`Crew::started`].
+    /// Start a member; the outcome goes to [`Crew::started`].
     Start {
         /// Its number.
         index: u32,
@@ -105,34 +110,34 @@ pub enum Order {
         /// Its number.
         index: u32,
     },
-    /// The group has other members than before: [`Crew::members`].
+    /// Apply the changed members of the group: [`Crew::members`].
     Tell,
-    /// Stop it; say so with [`Crew::stopped`]. It is in no group any more when this is carried out after the order before it.
+    /// Stop it; the outcome goes to [`Crew::stopped`]. The previous order has removed it from its group.
     Stop {
         /// Its number.
         index: u32,
     },
 }
 
-/// How a member does.
+/// The observed state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Can it be chosen?
+    /// Whether it can be chosen.
     pub usable: bool,
-    /// What it works on.
+    /// The requests in flight.
     pub in_flight: u32,
 }
 
-/// What there is to be told.
+/// A notification.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// A member serves, so long after it was started.
+    /// A member serves, with the time since its start.
     Serves(Arc<str>, Duration),
-    /// A member that was there is gone, by itself: why.
+    /// A member has ended by itself, with the reason.
     Ended(Arc<str>, String),
-    /// Whoever starts and stops failed, after it had not: why, and how long nothing is started now.
+    /// The provider failed after a success, with the reason and the pause until the next start.
     Failed(String, Duration),
-    /// It does not fail any more; after so many failures in a row.
+    /// The provider works again, after this number of failures in a row.
     Recovered(u32),
 }
 
@@ -144,56 +149,57 @@ pub struct Crew {
     orders: VecDeque<Order>,
     news: VecDeque<News>,
     failures: u32,
-    /// None is started before.
+    /// The time before which none is started.
     not_before: Option<Time>,
-    /// Why the last failure was one.
+    /// The reason of the last failure.
     trouble: Option<String>,
 }
 
 impl Crew {
-    /// Nobody.
+    /// Returns a crew without members.
     pub fn new(rules: CrewRules) -> Self {
         let (hands, orders, news) = (Vec::new(), VecDeque::new(), VecDeque::new());
         Self { rules, hands, orders, news, failures: 0, not_before: None, trouble: None }
     }
 
-    /// Other rules from now on.
+    /// Applies other time limits.
     pub fn rule(&mut self, rules: CrewRules) {
         self.rules = rules;
     }
 
-    /// All of them, by number.
+    /// Returns all started members, by number.
     pub fn hands(&self) -> &[Hand] {
         &self.hands
     }
 
-    /// One of them.
+    /// Returns a started member.
     pub fn hand(&self, index: u32) -> Option<&Hand> {
         self.hands.iter().find(|hand| hand.index == index)
     }
 
-    /// Names of those who are in the group: those who serve, are coming, or end their work.
+    /// Returns the names of the members in the group: those that serve, are coming, or drain.
     pub fn members(&self) -> impl Iterator<Item = &Arc<str>> {
         let there = |hand: &&Hand| matches!(hand.stage, Stage::Coming | Stage::Serving | Stage::Draining);
         self.hands.iter().filter(there).filter_map(|hand| hand.member.as_ref())
     }
 
-    /// Those who were asked for and have no name yet.
+    /// Returns the number of members that were ordered and have no name yet.
     pub fn asked(&self) -> u32 {
         self.hands.iter().filter(|hand| hand.stage == Stage::Asked).count() as u32
     }
 
-    /// Failures in a row, and why the last one was.
+    /// Returns the number of failures in a row, and the reason of the last one.
     pub fn failures(&self) -> (u32, Option<&str>) {
         (self.failures, self.trouble.as_deref())
     }
 
-    /// How long none is started yet.
+    /// Returns the remaining time without starts.
     pub fn pause(&self, now: Time) -> Duration {
         self.not_before.map_or(Duration::ZERO, |until| until.since(now))
     }
 
-    /// One that is there already, started by somebody before: it counts as one that serves, and is lost if it does not.
+    /// Adds a present member that was started earlier: it counts as serving, and is lost if it does not
+    /// serve.
     pub fn adopt(&mut self, index: u32, id: String, member: Option<Arc<str>>, now: Time) {
         if self.hand(index).is_none() {
             let hand = Hand { id, member, stage: Stage::Serving, ..Hand::asked(index, now) };
@@ -202,9 +208,9 @@ impl Crew {
         }
     }
 
-    /// One that another process was looking after, and how far that had come: what it had not finished is begun again.
+    /// Adds a member from another process, with its state there: unfinished steps are repeated.
     pub fn take_over(&mut self, index: u32, id: String, member: Option<Arc<str>>, stage: Stage, now: Time) {
-        // Of one that was not there yet nobody knows anything.
+        // A member that was only ordered has no identity.
         if stage == Stage::Asked || self.hand(index).is_some() {
             return;
         }
@@ -215,14 +221,14 @@ impl Crew {
         }
     }
 
-    /// More are wanted: how many of them are asked for now.
+    /// Orders more members; returns the number ordered now.
     pub fn add(&mut self, count: u32, now: Time) -> u32 {
         let (pausing, asked) = (!self.pause(now).is_zero(), self.asked());
         let unsettled = self.hands.iter().filter(|hand| matches!(hand.stage, Stage::Asked | Stage::Coming));
         let allowed = match self.failures {
             _ if pausing => 0,
             0 => MOST_ASKED.saturating_sub(asked),
-            // One that shows whether it works now.
+            // One member that shows whether starts succeed now.
             _ => 1_u32.saturating_sub(unsettled.count() as u32),
         };
         let count = count.min(allowed);
@@ -234,7 +240,7 @@ impl Crew {
         count
     }
 
-    /// These are to go, by name; how many of them will.
+    /// Removes members by name; returns the number that will be removed.
     pub fn remove<'a>(&mut self, members: impl IntoIterator<Item = &'a str>, now: Time) -> u32 {
         let mut count = 0;
         for member in members {
@@ -255,13 +261,13 @@ impl Crew {
         count
     }
 
-    /// All are to go.
+    /// Removes all members.
     pub fn remove_all(&mut self, now: Time) {
         let names: Vec<Arc<str>> = self.hands.iter().filter_map(|hand| hand.member.clone()).collect();
         self.remove(names.iter().map(|name| &**name), now);
     }
 
-    /// Whoever was asked to start one did, or says why not. `chance` is random bits.
+    /// Records the outcome of a start. `chance` is random bits.
     pub fn started(
         &mut self,
         index: u32,
@@ -276,7 +282,7 @@ impl Crew {
         };
         match outcome {
             Ok((id, member)) => {
-                // Two of one name would be told apart by nobody.
+                // Two members of one name could not be distinguished.
                 let taken = member.is_some() && self.hands.iter().any(|hand| hand.member == member);
                 let hand = &mut self.hands[place];
                 (hand.id, hand.begun) = (id, now);
@@ -297,27 +303,27 @@ impl Crew {
         }
     }
 
-    /// One is gone by itself.
+    /// Records that a member has ended by itself.
     pub fn ended(&mut self, index: u32, why: String, chance: u64, now: Time) {
         let Some(place) = self.hands.iter().position(|hand| hand.index == index) else { return };
         let hand = self.hands.remove(place);
         self.orders.push_back(Order::Tell);
         let settled = now.since(hand.begun) >= self.rules.settled && hand.stage == Stage::Serving;
         match hand.stage {
-            // It was to go.
+            // It was to be removed.
             Stage::Stopping | Stage::Draining => return,
             Stage::Asked | Stage::Coming | Stage::Serving => {}
         }
         if let Some(member) = hand.member {
             self.news.push_back(News::Ended(member, why.clone()));
         }
-        // One that worked for so long says nothing against the next.
+        // A member that worked for that long is no evidence against the next.
         if !settled {
             self.fail(why, chance, now);
         }
     }
 
-    /// Whoever was asked to stop one did, or says why not.
+    /// Records the outcome of a stop.
     pub fn stopped(&mut self, index: u32, outcome: Result<(), String>, chance: u64, now: Time) {
         let Some(place) = self.hands.iter().position(|hand| hand.index == index) else { return };
         match outcome {
@@ -334,7 +340,8 @@ impl Crew {
         }
     }
 
-    /// Time goes on. `look`: how a member does, by name; `None` for one that the group does not have.
+    /// Advances the time. `look` returns the observed state of a member, by name; `None` for one that the
+    /// group does not have.
     pub fn tick(&mut self, look: impl Fn(&str) -> Option<Found>, chance: u64, now: Time) {
         let rules = self.rules;
         let (mut stop, mut late) = (Vec::new(), None);
@@ -369,7 +376,7 @@ impl Crew {
                     }
                 }
                 Stage::Draining => {
-                    // Twice, for a request may be on its way from being sent there to being counted.
+                    // Twice, because a request may be on its way between the choice and the count.
                     if (idle && hand.idle) || now.since(hand.since) >= rules.drain_deadline {
                         stop.push(hand.index);
                     }
@@ -391,7 +398,7 @@ impl Crew {
         }
         let settled = |hand: &Hand| hand.stage == Stage::Serving && now.since(hand.since) >= rules.settled;
         let proved = self.hands.iter().any(settled_since(self.not_before, settled));
-        // Nobody was wanted since, or all were there: that was long ago.
+        // No member was wanted since, or all were present: the failure was long ago.
         let rests = self.hands.iter().all(|hand| hand.stage == Stage::Serving && hand.lost.is_none());
         let old = self.not_before.is_some_and(|until| now.since(until) >= rules.longest);
         if self.failures > 0 && self.pause(now).is_zero() && (proved || rests && old) {
@@ -399,17 +406,17 @@ impl Crew {
         }
     }
 
-    /// What is to be done next.
+    /// Returns the next action.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
 
-    /// What there is to be told next.
+    /// Returns the next notification.
     pub fn poll_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
 
-    /// Is anything on its way, so that it is worth looking often?
+    /// Returns `true` if a step is in progress, so that frequent looks are useful.
     pub fn busy(&self) -> bool {
         self.hands.iter().any(|hand| hand.stage != Stage::Serving)
     }
@@ -436,14 +443,14 @@ impl Crew {
         let off = (whole.as_nanos() / 2 * u128::from(chance >> 32)) >> 32;
         let pause = whole.saturating_sub(Duration::from_nanos(u64::try_from(off).unwrap_or(u64::MAX)));
         self.not_before = Some(now + pause);
-        // Once for failures in a row, and again when they are of another kind.
+        // Once for failures in a row, and again if the reason changes.
         if self.trouble.as_ref() != Some(&why) {
             self.news.push_back(News::Failed(why.clone(), pause));
         }
         self.trouble = Some(why);
     }
 
-    /// The smallest number that nobody has.
+    /// Returns the smallest free number.
     fn free(&self) -> u32 {
         let mut index = 0;
         for hand in &self.hands {
@@ -472,10 +479,11 @@ impl Hand {
     }
 }
 
-/// Those that were started after the last failure tell whether it is over; what was there before it does not.
+/// Returns the predicate of settled members started after the last failure, which show that it is over.
+/// Earlier ones do not.
 fn settled_since(failed: Option<Time>, settled: impl Fn(&Hand) -> bool) -> impl Fn(&Hand) -> bool {
     move |hand| settled(hand) && failed.is_none_or(|until| hand.begun >= until)
 }
 
-/// Members that are asked for at once.
+/// The maximum number of members ordered at once.
 const MOST_ASKED: u32 = 64;

@@ -1,45 +1,46 @@
-//! How much capacity is in use, and how much of it may be.
+//! The capacity in use, and the part that may be in use.
 //!
-//! Sources, in the order that suits the target: the load line of the members (requests a
-//! second that each can do: [`crate::load_line`]; ignored while that of the group is a range), what agents
-//! tell of their processors, and, for a target in seconds only, response times themselves. Where times double
-//! at half of the load, as they do wherever requests share something in turn, `R = S / (1 - u)` (M/M/1 and
-//! processor sharing; Little 1961, Kleinrock 1975), so `u = 1 - S / R` is in use and `1 - S / goal` may be;
-//! `S`, what a request takes alone, is learnt, or is the shortest time seen.
+//! The sources are, in the order that suits the target: the load line of the members (requests a second that
+//! each can serve: [`crate::load_line`]; ignored while that of the group is a range); agents' processor
+//! utilization; and, only for a target in seconds, the response times themselves.
 //!
-//! What requests cost (capacity for a second each) is remembered, so that those that wait or are refused count as well: a group that is
-//! full serves no more than it can, whatever comes.
+//! Response times double at half of the load wherever requests share a resource in turn: `R = S / (1 - u)`
+//! (M/M/1 and processor sharing; Little 1961, Kleinrock 1975). So `u = 1 - S / R` is in use and `1 - S /
+//! goal` may be. `S`, the time of a request alone, is learnt, or is the shortest time seen.
+//!
+//! The cost of requests (capacity for a second each) is remembered, so that waiting and rejected ones count
+//! as well: a full group serves no more than it can, whatever the demand.
 
 use super::{MemberSeen, Seen, Standing, Target};
 
-/// What is remembered of requests.
+/// The learnt figures of requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Demand {
-    /// Capacity for a second that one takes.
+    /// The capacity for a second that one takes.
     work: Option<f64>,
-    /// Seconds that 95 of 100 take where nothing else is going on.
+    /// The seconds that 95 of 100 take without other load.
     alone: Option<f64>,
-    /// Seconds that 95 of 100 take, over some looks: the least of what single ones say would be that of luck.
+    /// The seconds that 95 of 100 take, smoothed over some looks: the least of single looks would be luck.
     calm: Option<f64>,
 }
 
-/// What a look comes to.
+/// The result of a look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight {
-    /// Capacity that is in use, or would be if there were enough.
+    /// The capacity in use, or the capacity that would be if there were enough.
     pub(super) demand: f64,
-    /// Part of the capacity that may be; above 0, below 1.
+    /// The part of the capacity that may be in use; above 0, below 1.
     pub(super) allowed: f64,
-    /// Part that is, of what can be used.
+    /// The used part of the usable capacity.
     pub(super) used: f64,
-    /// Where that is known from.
+    /// The source of the figure.
     pub(super) source: &'static str,
-    /// Requests a second that one unit of capacity can do, if known.
+    /// The requests a second that one unit of capacity can serve, if known.
     pub(super) pace: Option<f64>,
 }
 
 impl Demand {
-    /// `None` where nothing is known.
+    /// Records a look and returns its result; `None` if nothing is known.
     pub(super) fn observe(&mut self, seen: &Seen<'_>, target: Target) -> Option<Sight> {
         let usable = || seen.members.iter().filter(|member| member.is(Standing::Usable));
         let worth: f64 = usable().map(MemberSeen::worth).sum();
@@ -80,7 +81,7 @@ impl Demand {
         let (used, source) = known?;
         match line {
             Some((work, _)) => self.learn_work(work),
-            // What is full says no more than that.
+            // A full group shows no more than that.
             None if rate >= FEW && used < FULL => self.learn_work(used * worth / rate),
             None => {}
         }
@@ -88,7 +89,7 @@ impl Demand {
         let measured = used * worth;
         let demand = match source {
             _ if used >= FULL || waiting > 0.0 => measured.max(came),
-            // Those of one look are as much luck as load: what a request costs is known from many.
+            // The times of one look are as much luck as load; the cost of a request is known from many.
             "load line" | TIMES => came,
             _ => measured,
         };
@@ -102,7 +103,7 @@ impl Demand {
         }
     }
 
-    /// What was measured, less what is waited for; where nobody knows how much that is, the shortest of late.
+    /// Learns the measured time less the waiting part; if that part is unknown, the shortest recent time.
     fn learn_alone(&mut self, response: Option<f64>, used: Option<f64>) {
         let Some(response) = response else { return };
         let calm = self.calm.map_or(response, |known| known + (response - known) * CALM);
@@ -118,7 +119,8 @@ impl Demand {
     }
 }
 
-/// A sum over all members, where at least half of what they can do is known: the others are like those.
+/// Returns the sum over all members if at least half of their capacity is known: the others are assumed to be
+/// alike.
 fn told<'a>(of: impl Iterator<Item = (&'a MemberSeen<'a>, Option<f64>)>, worth: f64) -> Option<f64> {
     let (mut sum, mut known) = (0.0, 0.0);
     for (member, value) in of {
@@ -130,9 +132,11 @@ fn told<'a>(of: impl Iterator<Item = (&'a MemberSeen<'a>, Option<f64>)>, worth: 
     (known > 0.0 && 2.0 * known >= worth).then(|| sum * worth / known)
 }
 
-/// Requests a second that are the group's at a member. Its load line says what fits beside what others do on that host, so two
-/// groups would both count what is free; here each has its part of the whole: `line / (1 - others)` is what an empty host could do for
-/// this group, and `share` of that is its own.
+/// Returns the group's requests a second at a member.
+///
+/// Its load line contains what fits beside the others' load on that host, so two groups would both count the
+/// free part. Here each has its part of the whole: an empty host could serve `line / (1 - others)` for this
+/// group, and `share` of that is its own.
 fn fair(member: &MemberSeen<'_>) -> Option<f64> {
     let line = member.line?;
     let others = member.utilization.map_or(0.0, |used| used.clamp(0.0, 1.0) * (1.0 - member.share));
@@ -143,29 +147,29 @@ fn sound(number: f64) -> Option<f64> {
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
-/// What is in use is known from how long requests take.
+/// The source of a figure from response times.
 const TIMES: &str = "response times";
 
-/// Seconds within which what waits is to be served, beside what comes.
+/// The seconds within which waiting requests are to be served, beside arriving ones.
 const CATCH_UP: f64 = 5.0;
 
-/// Above this nobody can tell how much more would come.
+/// The utilization above which the remaining demand is unknown.
 const FULL: f64 = 0.9;
 
-/// Weight of a look among those before, and what a shortest time grows by at each.
+/// The weight of a look among earlier ones, and the growth of a shortest time at each look.
 const NEW: f64 = 0.1;
 const FORGET: f64 = 1.001;
 
-/// Weight of a look's times among those before, where the shortest is looked for.
+/// The weight of a look's times among earlier ones, in the search for the shortest.
 const CALM: f64 = 0.25;
 
-/// Requests a second below which what one costs is not learnt.
+/// The requests a second below which the cost of one is not learnt.
 const FEW: f64 = 5.0;
 
-/// What others leave of a host counts as at least so much.
+/// The minimum part of a host that others leave.
 const MOST_SHARED: f64 = 0.05;
 
-/// A target in seconds lets be used so much, until it is known what a request takes alone; and bounds on any.
+/// The allowed utilization for a target in seconds while `S` is unknown, and the bounds for any target.
 const USUAL: f64 = 0.5;
 const LEAST_USED: f64 = 0.05;
 const MOST_USED: f64 = 0.95;

@@ -1,19 +1,21 @@
-//! What the demand will be when a member that is started now can be used.
+//! The demand at the time when a member started now can be used.
 //!
-//! Holt's linear method (Holt 1957; Hyndman et al. 2008, *Forecasting with Exponential Smoothing*, model ETS(A,A,N)) for looks that
-//! are not evenly apart. With the time `d` since the look before, a demand `y`, a level `l` and a trend `b`:
+//! It is Holt's linear method (Holt 1957; Hyndman et al. 2008, *Forecasting with Exponential Smoothing*,
+//! model ETS(A,A,N)) for unevenly spaced looks. With the time `d` since the previous look, a demand `y`, a
+//! level `l` and a trend `b`:
 //!
 //! ```text
-//! e  = y - (l + b d)              what was not foreseen
+//! e  = y - (l + b d)              the forecast error
 //! l' = l + b d + a e              a = 1 - 2^(-d / A)
 //! b' = b + a c e / d              c = 1 - 2^(-d / B)
-//! ahead = l' + b' h               h = the horizon: how long a member takes to start, and until the next look
+//! ahead = l' + b' h               h = the horizon: the start time of a member, and the time to the next look
 //! ```
 //!
-//! Two of them look: a *steady* one (`A = h / 2`, `B = h`) for days and nights, and a *quick* one (`A = h / 10`, `B = h / 4`) for
-//! crowds, which counts only while it is above the steady one by twice what chance makes it differ, and grows. The variance `s` of the
-//! steady one's `e` is averaged over ten horizons, each `e²` cut at nine times what it is, so that a crowd is no noise. What may come of
-//! it `k = h / d` looks ahead is, of the level (what chance adds to a single look is over before a member could start):
+//! There are two of them. A *steady* one (`A = h / 2`, `B = h`) follows days and nights. A *quick* one (`A =
+//! h / 10`, `B = h / 4`) follows crowds. It counts only while it grows, and is above the steady one by more
+//! than twice its random deviation. The variance `s` of the steady one's `e` is averaged over ten horizons,
+//! each `e²` cut at nine times the variance, so that a crowd is no noise. The band `k = h / d` looks ahead is
+//! that of the level, because the random part of a single look is over before a member could start:
 //!
 //! ```text
 //! v = s (a / (2 - a) + (k - 1) (a² + a q k + q² k (2k - 1) / 6)),  q = a c
@@ -22,10 +24,10 @@
 
 use crate::Time;
 
-/// What is known of a demand over time.
+/// The forecast of a demand over time.
 #[derive(Clone, Debug)]
 pub(super) struct Forecast {
-    /// Seconds.
+    /// The time ahead, seconds.
     horizon: f64,
     state: Option<State>,
 }
@@ -35,9 +37,9 @@ struct State {
     at: Time,
     steady: Line,
     quick: Line,
-    /// Of what the steady one did not foresee.
+    /// The variance of the steady one's error.
     variance: f64,
-    /// Seconds between looks, averaged.
+    /// The mean seconds between looks.
     apart: f64,
     looks: u32,
 }
@@ -45,11 +47,11 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct Line {
     level: f64,
-    /// A second.
+    /// The growth a second.
     trend: f64,
 }
 
-/// How much of what is new counts.
+/// The weights of new information.
 #[derive(Clone, Copy, Debug)]
 struct Gain {
     level: f64,
@@ -57,12 +59,12 @@ struct Gain {
 }
 
 impl Gain {
-    /// After `d` seconds, with half lives as parts of the horizon.
+    /// Returns the weights after `d` seconds, with half lives as parts of the horizon.
     fn after(d: f64, horizon: f64, (level, trend): (f64, f64)) -> Self {
         Self { level: part(d, level * horizon), trend: part(d, trend * horizon) }
     }
 
-    /// By how much the level may be off so many looks ahead, over what a look is off.
+    /// Returns the error of the level this number of looks ahead, over that of a look.
     fn spread(self, looks: f64) -> f64 {
         let (a, q, k) = (self.level, self.level * self.trend, looks);
         let far = (k - 1.0) * (a * a + a * q * k + q * q * k * (2.0 * k - 1.0) / 6.0);
@@ -71,7 +73,7 @@ impl Gain {
 }
 
 impl Line {
-    /// Takes what there is after `d` seconds; what was not foreseen.
+    /// Records the demand after `d` seconds; returns the forecast error.
     fn learn(&mut self, demand: f64, d: f64, gain: Gain) -> f64 {
         let error = demand - (self.level + self.trend * d);
         self.level += self.trend * d + gain.level * error;
@@ -91,17 +93,17 @@ impl Line {
 /// A forecast.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Ahead {
-    /// What is, without what chance adds.
+    /// The present demand, without its random part.
     pub(super) level: f64,
-    /// By how much it grows a second.
+    /// The growth a second.
     pub(super) trend: f64,
-    /// What will be.
+    /// The future demand.
     pub(super) then: f64,
-    /// The upper end of what may be until then.
+    /// The upper end of the band until then.
     pub(super) upper: f64,
-    /// Seconds until then.
+    /// The seconds until then.
     pub(super) horizon: f64,
-    /// Does a crowd come?
+    /// Whether a crowd comes.
     pub(super) crowd: bool,
 }
 
@@ -110,17 +112,17 @@ impl Forecast {
         Self { horizon: horizon.max(SHORTEST), state: None }
     }
 
-    /// Looks so far ahead from now on, seconds.
+    /// Sets the time ahead, seconds.
     pub(super) fn reach(&mut self, horizon: f64) {
         self.horizon = horizon.max(SHORTEST);
     }
 
-    /// Begins anew.
+    /// Restarts.
     pub(super) fn forget(&mut self) {
         self.state = None;
     }
 
-    /// Takes what the demand is now.
+    /// Records the present demand.
     pub(super) fn observe(&mut self, demand: f64, now: Time) -> Ahead {
         let Some(mut state) = self.state else {
             let line = Line { level: demand, trend: 0.0 };
@@ -146,7 +148,7 @@ impl Forecast {
     }
 
     fn ahead(&self, state: &State) -> Ahead {
-        // What is decided now is decided again at the next look.
+        // A decision of now can be changed at the next look.
         let horizon = self.horizon + state.apart;
         let looks = (horizon / state.apart.max(SOONEST)).max(1.0);
         let deviation = libm::sqrt(state.variance);
@@ -171,26 +173,27 @@ impl Forecast {
     }
 }
 
-/// Weight of what is new after `d` seconds, where half is left of what was known after `half`.
+/// Returns the weight of new information after `d` seconds, if the old one halves in `half`.
 fn part(d: f64, half: f64) -> f64 {
     1.0 - libm::exp2(-d / half.max(1e-9))
 }
 
-/// Half lives of level and trend, as parts of the horizon.
+/// The half lives of level and trend, as parts of the horizon.
 const STEADY: (f64, f64) = (0.5, 1.0);
 const QUICK: (f64, f64) = (0.1, 0.25);
 
-/// Of the normal distribution: one in twenty lies above.
+/// The quantile of the normal distribution above which one in twenty lies.
 const SIGMAS: f64 = 1.6;
 
-/// By how many standard deviations of chance the quick one has to be above the steady one.
+/// The standard deviations of chance by which the quick one must be above the steady one.
 const GATE: f64 = 2.0;
 
-/// What is further off than three standard deviations counts as that, once so many looks have said what is usual.
+/// The square of the three standard deviations at which an error is cut, and the looks after which that
+/// begins.
 const CUT: f64 = 9.0;
 const FEW: u32 = 5;
 
-/// Looks that come sooner are left out, and no horizon is shorter; seconds.
+/// The minimum seconds between looks that count, and the minimum horizon.
 const SOONEST: f64 = 0.01;
 const SHORTEST: f64 = 0.1;
 

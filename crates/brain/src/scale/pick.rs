@@ -1,6 +1,7 @@
-//! Who goes, where there are too many: whoever costs least to lose.
+//! The choice of members to remove: those whose loss costs least.
 //!
-//! First those that were started and do not serve yet, then those that work on least for what they are worth, and of equals the last one.
+//! First come those that were started and do not serve yet, then those with the fewest requests for their
+//! capacity, and of equals the last one.
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;
@@ -8,11 +9,11 @@ use alloc::vec::Vec;
 
 use super::{MemberSeen, Seen, Standing};
 
-/// Who could go, in the order in which they would.
+/// The members that can be removed, in that order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Candidates<'a> {
     all: Vec<&'a MemberSeen<'a>>,
-    /// Places of those without whom there is enough.
+    /// The indices of those that can be spared.
     spare: Vec<usize>,
 }
 
@@ -22,7 +23,7 @@ impl<'a> Candidates<'a> {
             member.ours && matches!(member.standing, Standing::Usable | Standing::Coming)
         };
         let mut all: Vec<&'a MemberSeen<'a>> = seen.members.iter().filter(may).collect();
-        // The last of equals first: a stable order of what is turned round.
+        // The last of equals first: a stable order of the reverse.
         all.reverse();
         let burden = |member: &MemberSeen<'_>| f64::from(member.in_flight) / member.worth().max(1e-9);
         all.sort_by(|one, other| {
@@ -32,7 +33,8 @@ impl<'a> Candidates<'a> {
         Self { all, spare: Vec::new() }
     }
 
-    /// Those without whom `have` members worth `worth` would still be worth `floor`; the last one of all stays.
+    /// Returns the members without which the rest of `have` members with capacity `worth` has at least
+    /// `floor`; one member always stays.
     pub(super) fn spare(&mut self, worth: f64, floor: f64, have: u32) -> &[usize] {
         let (mut left, mut members) = (worth, have);
         self.spare.clear();
@@ -46,7 +48,7 @@ impl<'a> Candidates<'a> {
         &self.spare
     }
 
-    /// The first `count` of them, those first that can be spared.
+    /// Returns the first `count` of them, those first that can be spared.
     pub(super) fn names(&mut self, count: usize) -> Vec<String> {
         let others = (0..self.all.len()).filter(|place| !self.spare.contains(place));
         let order = self.spare.iter().copied().chain(others);

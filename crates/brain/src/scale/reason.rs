@@ -1,29 +1,30 @@
-//! Why there are to be as many members as there are to be, in one word: for counters and alerts, beside the sentence for people.
+//! The reason of the desired number of members as a keyword: for counters and alerts, beside the sentence for
+//! display.
 
 use serde::{Deserialize, Serialize};
 
-/// What decided.
+/// The reason of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Nothing is known of the load: what is there is kept.
+    /// The load is unknown: the present members are kept.
     #[default]
     Unknown,
-    /// As many as are wanted are there.
+    /// The desired members are present.
     Enough,
-    /// What goes on now takes more.
+    /// The present demand takes more.
     Demand,
-    /// What goes on now has room; what is foreseen takes more.
+    /// The present demand has room; the forecast one takes more.
     Forecast,
-    /// Requests are refused for want of room, or wait for it.
+    /// Requests are rejected for want of room, or wait for it.
     NoRoom,
-    /// There are more than are wanted.
+    /// There are more than desired.
     Spare,
-    /// Fewer are wanted than there have to be.
+    /// The demand needs fewer than the minimum.
     Least,
-    /// More are wanted than there may be.
+    /// The demand needs more than the maximum.
     Most,
-    /// There is something to be done, and a pause is not over.
+    /// An action is due, and a cool-down is not over.
     CoolDown,
     /// An operator has paused it.
     Paused,
@@ -34,7 +35,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 12] = [
         Self::Unknown,
         Self::Enough,
@@ -50,7 +51,7 @@ impl Reason {
         Self::Elsewhere,
     ];
 
-    /// As it is written.
+    /// Returns its name in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -69,15 +70,15 @@ impl Reason {
     }
 }
 
-/// What decides among what is known of the load.
+/// The inputs of the reason if the load is known.
 pub(super) struct Known {
-    /// Is there too little room?
+    /// Whether room is lacking.
     pub(super) pressed: bool,
-    /// Members that are there or coming, that the load asks for, and that it asks for within bounds.
+    /// The members that are present or coming, the number that the load needs, and that number within bounds.
     pub(super) have: u32,
     pub(super) asked: u32,
     pub(super) desired: u32,
-    /// Does what goes on now take more than there is?
+    /// Whether the present demand takes more than there is.
     pub(super) now: bool,
 }
 

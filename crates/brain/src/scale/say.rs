@@ -1,4 +1,4 @@
-//! What is said of a decision: a sentence for a person, and the numbers.
+//! The explanation of a decision: a sentence for display, and the numbers.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -9,15 +9,15 @@ use super::demand::Sight;
 use super::forecast::Ahead;
 use super::{Pressed, Rules, Seen, Standing, Target};
 
-/// What a decision was made on.
+/// The inputs of a decision.
 pub(super) struct Reckoning<'a> {
     pub(super) seen: &'a Seen<'a>,
     pub(super) sight: &'a Sight,
     pub(super) ahead: &'a Ahead,
-    /// Capacity that is wanted, and that was of late.
+    /// The wanted capacity now, and the greatest of the last `stabilize`.
     pub(super) want: f64,
     pub(super) floor: f64,
-    /// What is there and coming.
+    /// The capacity that is present and coming.
     pub(super) worth: f64,
     pub(super) have: u32,
     pub(super) desired: u32,
@@ -90,7 +90,7 @@ impl Reckoning<'_> {
     }
 }
 
-/// Those that are known, by name.
+/// Returns the known numbers, by name.
 fn finite(inputs: Vec<(&str, Option<f64>)>) -> Vec<(String, f64)> {
     let known = |(name, value): (&str, Option<f64>)| {
         Some((name.to_string(), value.filter(|value| value.is_finite())?))
@@ -107,7 +107,7 @@ fn aim(target: Target, allowed: f64) -> String {
     }
 }
 
-/// That there is too little room, and what comes of it.
+/// Adds the lack of room to the sentence, and the response.
 pub(super) fn pressed(why: &mut String, seen: &Seen<'_>, what_then: Pressed) {
     let (refused, waiting) = (seen.refused, seen.waiting);
     let what = match (refused > 0.0, waiting > 0.0) {
@@ -125,7 +125,7 @@ pub(super) fn pressed(why: &mut String, seen: &Seen<'_>, what_then: Pressed) {
     why.push_str(&format!("; {what}: {next}"));
 }
 
-/// What is known where nothing can be said of the load.
+/// Returns the known numbers if the load is unknown.
 pub(super) fn blind_inputs(seen: &Seen<'_>, have: u32) -> Vec<(String, f64)> {
     finite(Vec::from([
         ("have", Some(f64::from(have))),
@@ -134,7 +134,7 @@ pub(super) fn blind_inputs(seen: &Seen<'_>, have: u32) -> Vec<(String, f64)> {
     ]))
 }
 
-/// Why nothing can be said of the load; and if there is too little room all the same, what comes of that.
+/// Returns the reason why the load is unknown, and the response to a lack of room.
 pub(super) fn blind(seen: &Seen<'_>, target: Target, short: Option<Pressed>) -> String {
     if !seen.rate.is_finite() {
         return "it has only just begun to look".to_string();
@@ -177,5 +177,5 @@ pub(super) fn paused(why: &mut String) {
     why.push_str("; paused: nothing is done");
 }
 
-/// What may be in use where a target in seconds can hardly be met.
+/// The allowed utilization at which a target in seconds can hardly be met.
 const UNREACHABLE: f64 = 0.1;

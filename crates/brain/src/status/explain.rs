@@ -1,4 +1,4 @@
-//! A group explained: what is known of each member, what the strategy makes of it, and what was decided lately.
+//! The explanation of a group: the known state of each member, the strategy's figures, and recent decisions.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -8,116 +8,116 @@ use serde::{Deserialize, Serialize};
 
 use crate::{EventKind, State};
 
-/// A group explained: what is known of each member, what the strategy makes of it, and what was decided lately.
+/// The explanation of a group: the known state of each member, the strategy's figures, and recent decisions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupExplanation {
-    /// Version of this shape; raised when a field changes its meaning.
+    /// The version of this shape; raised when a field changes its meaning.
     pub schema: u32,
-    /// As configured.
+    /// The configured name.
     pub name: String,
-    /// Name of the strategy in force.
+    /// The name of the strategy in force.
     pub strategy: String,
-    /// Has an operator switched off balancing by the strategy that the configuration names?
+    /// Whether an operator has switched off balancing by the configured strategy.
     #[serde(default)]
     pub balancing_disabled: bool,
-    /// Its settings by name.
+    /// The settings of the strategy, by name.
     pub knobs: BTreeMap<String, f64>,
-    /// The expression that gives members their weights, if the strategy is made of one.
+    /// The expression of the members' weights, if the strategy uses one.
     pub weight: Option<String>,
-    /// One line for a person: `4/5 members up, 1 ejected`.
+    /// A line for display: `4/5 members up, 1 ejected`.
     pub verdict: String,
-    /// Where loads come from, if the group has a monitor.
+    /// The source of loads, if the group has a monitor.
     pub monitor: Option<MonitorExplanation>,
-    /// In the order of the configuration.
+    /// The members, in the order of the configuration.
     pub members: Vec<MemberExplanation>,
-    /// The last things that happened to the group as a whole, oldest first.
+    /// The last events of the group as a whole, oldest first.
     pub events: Vec<Happening>,
 }
 
-/// Where a group's loads come from.
+/// The source of a group's loads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MonitorExplanation {
     /// `push`, `pull`, `passive`, `orca` or `prometheus`.
     pub source: String,
-    /// What a member's load is: a name or an expression.
+    /// The metric of a member's load: a name or an expression.
     pub metric: String,
-    /// Seconds between two looks, or two expected reports.
+    /// The seconds between two looks, or two expected reports.
     pub interval_seconds: f64,
 }
 
-/// One member explained.
+/// The explanation of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberExplanation {
-    /// As configured: `host:port`.
+    /// The configured name: `host:port`.
     pub name: String,
-    /// Resolved.
+    /// The resolved address.
     pub address: String,
-    /// Whether and why it may be chosen.
+    /// The state, which decides whether it may be chosen.
     pub state: State,
-    /// May it be chosen now?
+    /// Whether it may be chosen now.
     pub eligible: bool,
-    /// Why, or why not, for a person.
+    /// The reason, for display.
     pub why: String,
-    /// Seconds since the state last changed.
+    /// The seconds since the last change of the state.
     pub since_seconds: f64,
-    /// As configured.
+    /// The configured capacity.
     pub capacity: f64,
-    /// What the strategy weighs it with now.
+    /// The present weight in the strategy.
     pub weight: f64,
-    /// Requests, sessions or flows it works on now.
+    /// The requests, sessions or flows in flight.
     pub in_flight: u32,
-    /// Sessions sent elsewhere because it was under alert.
+    /// The sessions moved elsewhere because it was under alert.
     pub moved: u64,
-    /// The alert that it is under, if it is.
+    /// The alert in force, if there is one.
     pub alert: Option<AlertExplanation>,
-    /// Most of them at once; none if there is no limit.
+    /// The maximum number in flight; `None` without a limit.
     pub limit: Option<u32>,
     /// The load that the strategy reads, if it has one.
     pub load: Option<LoadExplanation>,
-    /// Why the metric gives no load now, or why its monitor does not answer.
+    /// The reason why the metric gives no load now, or why its monitor does not answer.
     pub trouble: Option<String>,
-    /// What it told, and what was asked of it, by name.
+    /// The reported and the queried figures, by name.
     pub facts: Vec<FactExplanation>,
-    /// Reports that were dropped because they came too fast.
+    /// The reports that were dropped because they came too fast.
     pub dropped: u64,
     /// The figures by which the strategy judges it.
     pub figures: Vec<Figure>,
-    /// The last things that happened to it, oldest first.
+    /// The last events of the member, oldest first.
     pub events: Vec<Happening>,
 }
 
 /// An alert in force.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AlertExplanation {
-    /// Part of its sessions that is to go, 0 to 1, by its last report.
+    /// The part of its sessions that is to move, 0 to 1, by its last report.
     pub share: f64,
-    /// Number of the decision.
+    /// The number of the decision.
     pub epoch: u32,
-    /// Does it wait until somebody has been told of it? No session is asked to go before.
+    /// Whether it awaits the drain hook. No session moves before.
     pub held: bool,
-    /// Seconds since it was raised.
+    /// The seconds since it was raised.
     pub since_seconds: f64,
-    /// The numbers it was decided on, by name; finite.
+    /// The numbers behind the decision, by name; finite.
     pub inputs: BTreeMap<String, f64>,
 }
 
-/// A member's load.
+/// The load of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadExplanation {
-    /// In the unit of the group's metric.
+    /// The load in the unit of the group's metric.
     pub value: f64,
-    /// Seconds since it was measured.
+    /// The seconds since the measurement.
     pub age_seconds: f64,
 }
 
-/// One number that was told of a member.
+/// A reported figure of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FactExplanation {
-    /// As it was told.
+    /// The reported name.
     pub name: String,
-    /// The last one.
+    /// The last value.
     pub value: f64,
-    /// Seconds since it was measured.
+    /// The seconds since the measurement.
     pub age_seconds: f64,
     /// `push`, `pull`, `orca` or `prometheus`.
     pub source: String,
@@ -126,23 +126,23 @@ pub struct FactExplanation {
 /// A figure of a strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// With its unit, where it has one.
+    /// The name, with the unit if there is one.
     pub name: String,
-    /// Finite.
+    /// The value; finite.
     pub value: f64,
 }
 
-/// An event, as it is told beside what it is about.
+/// An event in the explanation of its subject.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Happening {
-    /// Its number in the event log.
+    /// The number in the event log.
     pub seq: u64,
-    /// Milliseconds since 1970, UTC.
+    /// The milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// One sentence for a person.
+    /// A sentence for display.
     pub why: String,
-    /// The numbers it was decided on, by name; finite.
+    /// The numbers behind the decision, by name; finite.
     pub inputs: BTreeMap<String, f64>,
 }

@@ -1,4 +1,4 @@
-//! What was in the last ten minutes, second by second, for charts and for rates.
+//! The last ten minutes, second by second, for charts and for rates.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,66 +8,68 @@ use serde::{Deserialize, Serialize};
 /// The last ten minutes of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recent {
-    /// Oldest first; one a second, 600 at most.
+    /// The seconds, oldest first; at most 600.
     pub seconds: Vec<RecentSecond>,
-    /// In the order of the configuration.
+    /// The members, in the order of the configuration.
     pub members: Vec<MemberRecent>,
 }
 
 /// One second of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecentSecond {
-    /// Seconds since it ended.
+    /// The seconds since it ended.
     pub age_seconds: f64,
-    /// Requests that came, a second: those that were answered, and by how many more are under way than before.
+    /// The arrived requests a second: those that were answered, and the increase of those in flight.
     pub offered: f64,
-    /// Requests that members ended without a failure, a second.
+    /// The requests a second that members ended without a failure.
     pub completed: f64,
-    /// Requests that failed at a member, or that the balancer answered itself, a second.
+    /// The requests a second that failed at a member, or that the balancer answered itself.
     pub failed: f64,
-    /// Those of them that were refused because no member had room, a second.
+    /// Those of them a second that were rejected because no member had room.
     #[serde(default)]
     pub refused: f64,
-    /// Median of the five seconds up to then, seconds; none where nothing ended.
+    /// The median of the five seconds up to then, seconds; `None` if nothing ended.
     pub p50: Option<f64>,
-    /// 99th percentile of them, seconds.
+    /// The 99th percentile of them, seconds.
     pub p99: Option<f64>,
 }
 
-/// What a member did of late.
+/// The recent past of a member.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberRecent {
-    /// As configured: `host:port`.
+    /// The configured name: `host:port`.
     pub name: String,
-    /// Requests that ended there, a second, over the last ten seconds.
+    /// The requests a second that ended there, over the last ten seconds.
     pub requests_per_second: f64,
-    /// Those of them that failed.
+    /// The failed ones among them.
     pub failures_per_second: f64,
-    /// Sessions that were sent elsewhere, in the last minute.
+    /// The sessions moved elsewhere in the last minute.
     pub moved: u64,
-    /// Requests that it worked on at once over the last ten seconds, in the mean.
+    /// The mean number of requests in flight over the last ten seconds.
     pub in_flight: f64,
-    /// Median of about the last ten seconds, seconds; none where nothing ended, and of members beyond the first 256 of a group.
+    /// The median of about the last ten seconds, seconds; `None` if nothing ended, and for members beyond the
+    /// first 256 of a group.
     pub p50: Option<f64>,
-    /// 99th percentile, likewise.
+    /// The 99th percentile, under the same conditions.
     pub p99: Option<f64>,
-    /// Load above which part of its sessions is to go, in the unit of the group's metric: as configured, or as the rule sets it
-    /// by itself; none where nothing does, or nothing is known.
+    /// The load above which part of its sessions is to move, in the unit of the group's metric: the
+    /// configured one, or that of the rule; `None` without one, or if too little is known.
     pub alert_above: Option<f64>,
-    /// Load from which on it gets nothing new, in the same unit; none where the strategy has no such mark.
+    /// The load from which it gets nothing new, in the same unit; `None` if the strategy has no such
+    /// threshold.
     pub reject_above: Option<f64>,
-    /// Requests a second, load that it reported and requests under way, one for each of the group's seconds; empty for members beyond
-    /// the first 32 of a group.
+    /// The requests a second, the reported load and the requests in flight for each of the group's seconds;
+    /// empty for members beyond the first 32 of a group.
     pub seconds: Vec<MemberSecond>,
 }
 
 /// One second of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemberSecond {
-    /// Requests that ended there, a second; none where it was not there yet.
+    /// The requests a second that ended there; `None` if it was not in the group yet.
     pub requests_per_second: Option<f32>,
-    /// Load that strategies went by; none without one that counts.
+    /// The effective load; `None` without a report that counts.
     pub load: Option<f32>,
-    /// Requests that it worked on at the end of that second.
+    /// The requests in flight at the end of that second.
     pub in_flight: Option<f32>,
 }

@@ -1,4 +1,4 @@
-//! How many members a group is to have, as it is told.
+//! The reported state of an autoscaler.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -9,64 +9,64 @@ use serde::{Deserialize, Serialize};
 use crate::scale::Reason;
 use crate::scale::crew::Stage;
 
-/// What the scaler of a group wants, and why.
+/// The desired state of a group's scaler, and the reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScalerStatus {
-    /// Who starts and stops members: `process`, `systemd`, `exec`, `webhook`, `docker`, `kubernetes`, or `advice` for nobody.
+    /// The provider: `process`, `systemd`, `exec`, `webhook`, `docker`, `kubernetes`, or `advice` for none.
     pub provider: String,
-    /// What is aimed at: `utilization 0.7`, `response_time 0.05` (seconds), `head_room 0.3`.
+    /// The target: `utilization 0.7`, `response_time 0.05` (seconds), `head_room 0.3`.
     pub target: String,
-    /// Members that the target asks for, between `min` and `max`.
+    /// The number of members that the target needs, between `min` and `max`.
     pub desired: u32,
-    /// Members that are there and can be used, or are coming.
+    /// The number of members that are usable or coming.
     pub members: u32,
-    /// Those of them that are coming.
+    /// The number of those that are coming.
     pub coming: u32,
-    /// Fewest.
+    /// The minimum.
     pub min: u32,
-    /// Most.
+    /// The maximum.
     pub max: u32,
-    /// Is only said what would be done?
+    /// Whether it only reports the actions.
     pub dry_run: bool,
-    /// Has an operator paused it?
+    /// Whether an operator has paused it.
     pub paused: bool,
-    /// Another balancer that decides, by what it is called; none where this one does.
+    /// The name of another balancer that decides; `None` if this one does.
     #[serde(default)]
     pub decides: Option<String>,
-    /// Why, in one word.
+    /// The reason as a keyword.
     #[serde(default)]
     pub reason: Reason,
-    /// What was decided last, and why, for a person.
+    /// The last decision and its reason, for display.
     pub why: String,
-    /// What that does, or would do if it were done: one line each.
+    /// The actions of that decision, performed or not: a line each.
     pub actions: Vec<String>,
-    /// The numbers that it was decided on, by name.
+    /// The numbers behind the decision, by name.
     pub inputs: BTreeMap<String, f64>,
-    /// Seconds since then; none before the first.
+    /// The seconds since the decision; `None` before the first.
     pub age_seconds: Option<f64>,
-    /// How long a member takes to start, as far as that is known.
+    /// The known time that a member takes to start, seconds.
     pub start_seconds: f64,
-    /// Failures of starting and stopping, in a row.
+    /// The failures of starts and stops, in a row.
     pub failures: u32,
-    /// Why the last one was, if there are any.
+    /// The reason of the last failure, if there are any.
     pub failure: Option<String>,
-    /// Seconds until the next one is started after a failure.
+    /// The seconds until the next start after a failure.
     pub pause_seconds: f64,
-    /// Members that it started, by number.
+    /// The members that it started, by number.
     pub started: Vec<ScaledMember>,
 }
 
-/// A member that was started.
+/// A started member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaledMember {
     /// Its number.
     pub index: u32,
-    /// By which its provider knows it; empty before it was started.
+    /// The provider's identifier; empty before the start.
     pub id: String,
     /// Its name in the group: `host:port`.
     pub member: Option<String>,
-    /// What it is doing.
+    /// The state.
     pub stage: Stage,
-    /// Seconds since it does.
+    /// The seconds since the last change of the state.
     pub since_seconds: f64,
 }

@@ -1,4 +1,4 @@
-//! How a group stands, in one mark: the same on every screen.
+//! The overall state of a group as one mark: the same on every screen.
 
 use alloc::format;
 use alloc::string::String;
@@ -6,31 +6,33 @@ use alloc::string::String;
 use super::{GroupStatus, LoadLine, MemberStatus};
 use crate::State;
 
-/// How a group stands, best first.
+/// The overall state of a group, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// As it should be.
+    /// All is as it should be.
     Well,
-    /// It serves, and something is worth a look: a member that is not in use though it should be, one that
-    /// sheds or is slow, little room, a loss of requests.
+    /// It serves, and something deserves a look: a member that is out of use though it should not be, one
+    /// that sheds or is slow, little room, a loss of requests.
     LookAtIt,
-    /// It serves, and not as it should: over its load line, requests are lost, or it uses members that are down for want of others.
+    /// It serves with problems: it is over its load line, loses requests, or uses members that are down for
+    /// want of others.
     InTrouble,
-    /// It serves some requests, and refuses others for want of room.
+    /// It serves some requests, and rejects others for want of room.
     Refusing,
-    /// Nobody serves.
+    /// No member serves.
     Down,
 }
 
-/// Part of the requests lost that is worth a look.
+/// The lost part of the requests that deserves a look.
 const LOSS: f64 = 0.001;
-/// Part of them that is trouble.
+/// The lost part of the requests that is a problem.
 const MUCH: f64 = 0.01;
-/// Part of the capacity that is to be free.
+/// The part of the capacity that is to be free.
 const ROOM: f64 = 0.1;
 
 impl Standing {
-    /// Of a group; `lost`: part of its requests of late that failed or were refused, 0 to 1.
+    /// Returns the state of a group; `lost`: the part of its recent requests that failed or were rejected, 0
+    /// to 1.
     pub fn of(group: &GroupStatus, lost: f64) -> Self {
         let members = group.members.iter().map(|member| (member.state, member.alert_share));
         let line = group.load_line.as_ref().map_or(Self::Well, Self::floating);
@@ -43,7 +45,7 @@ impl Standing {
         }
     }
 
-    /// By states, parts of the sessions that are to go, and losses alone.
+    /// Returns the state by the members' states, the parts of sessions to move, and losses alone.
     fn of_members(mut members: impl Iterator<Item = (State, f64)> + Clone, lost: f64) -> Self {
         if !members.clone().any(|(state, _)| state.eligible()) {
             return Self::Down;
@@ -57,9 +59,9 @@ impl Standing {
         }
     }
 
-    /// By where a group floats alone.
+    /// Returns the state by the load line alone.
     pub fn floating(line: &LoadLine) -> Self {
-        // A number that nobody believes is no reason to wake somebody.
+        // An unreliable number is no reason for an alarm.
         let believed = matches!(&*line.verdict, "good" | "fair");
         match line.headroom {
             Some(over) if over < 0.0 && (believed || over < -ROOM) => Self::InTrouble,
@@ -68,7 +70,7 @@ impl Standing {
         }
     }
 
-    /// A glyph and a word, which say the same.
+    /// Returns a glyph and a label with the same meaning.
     pub fn shown(self) -> (&'static str, &'static str) {
         match self {
             Self::Well => ("✔", "well"),
@@ -81,8 +83,8 @@ impl Standing {
 }
 
 impl GroupStatus {
-    /// Returns why it cannot serve all that comes, in words for people; none while it has a usable member and
-    /// refuses nothing.
+    /// Returns the reason why it cannot serve all requests, for display; `None` while it has a usable member
+    /// and rejects nothing.
     pub fn unfit(&self) -> Option<String> {
         if !self.healthy {
             return Some("no usable member".into());
@@ -128,13 +130,13 @@ mod tests {
         ] {
             let line = LoadLine { headroom, verdict: verdict.into(), ..LoadLine::default() };
             assert_eq!(Standing::floating(&line), standing, "{headroom:?} {verdict}");
-            // Nobody serves, however much room there is.
+            // No member serves, however much room there is.
             let group = GroupStatus { load_line: Some(line), ..GroupStatus::default() };
             assert_eq!(Standing::of(&group, 0.0), Standing::Down);
-            // Unless it is to use them all the same.
+            // Unless the group is to use them all the same.
             let usable = GroupStatus { healthy: true, ..group.clone() };
             assert_eq!(Standing::of(&usable, 0.0), Standing::InTrouble);
-            // Requests that are refused count above all but that.
+            // Rejected requests come before all else.
             let refusing = |group| Standing::of(&GroupStatus { shedding_seconds: Some(3.0), ..group }, 0.0);
             assert_eq!((refusing(usable), refusing(group)), (Standing::Refusing, Standing::Down));
         }

@@ -1,22 +1,22 @@
-//! The default: no threshold, no weight and no probe to set; what can be known of each member decides how it
-//! is used, from one request to the next.
+//! The default strategy, without thresholds, weights or probes to set. The known state of each member decides
+//! from one request to the next.
 //!
-//! 1. **A slot is held.** Members that know themselves (see [`Meter`](crate::meter::Meter)) promise with an
-//!    answer room for one more request. The promise is exclusive, so spending it meets nobody else's request.
-//!    Of several the cheapest is spent.
-//! 2. **No slot, but members have spoken.** Each member's queue is estimated from what it last said of itself
-//!    and what was sent there since, and the request is drawn in proportion to what one more request would add to each
-//!    if the fleet were filled up to one common level of cost (`level`). Between members that are known to differ this is nearly
-//!    the best one; what is old counts as what is usual there, or as what its answers take here where that is more, and
-//!    between members that cost the same it is a draw in proportion to capacity.
-//! 3. **Members say nothing.** Least requests in flight from here, squared, times the latency that the
-//!    member has lately (`quiet`). Where requests pile up, each member gets a limit from what is seen of it
-//!    (`member::concurrency`). Where most say nothing, those that speak are compared with them by what is
-//!    seen of both.
+//! 1. **A slot is held.** Members that meter themselves (see [`Meter`](crate::meter::Meter)) promise with an
+//!    answer room for one more request. The promise is exclusive, so the request that uses it meets no other
+//!    balancer's. Of several slots the cheapest is used.
+//! 2. **No slot, but load reports.** Each member's queue is estimated from its last load report and the
+//!    requests sent there since. The request is drawn in proportion to the amount that each member would get
+//!    if one more request filled the fleet up to a common level of cost (`level`). Between members that
+//!    differ this is nearly the best one; between members of equal cost it is a draw by capacity. An old
+//!    report fades into the member's mean load, or into the latency observed here where that is higher.
+//! 3. **No load reports.** The cost is the square of one more than the requests in flight from here, times
+//!    the member's recent latency (`quiet`). If requests pile up, these members together get a learnt limit
+//!    (`member::concurrency`). If most members send no reports, those that do are compared with them by
+//!    observation alone.
 //!
-//! A member that fails more than the fleet does looks as much more expensive. When every member has as many
-//! requests as it can work on and twice the square root of that on top, the next one is refused: it would only
-//! slow down those that are there.
+//! A member that fails more than the fleet looks more expensive in proportion. When every member has as many
+//! requests as it can work on and twice the square root of that on top, the next request is rejected: it
+//! would only slow down the others.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -52,13 +52,13 @@ fn second(plan: &Plan, hand: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usi
     pick(plan, hand, ask, left)
 }
 
-/// For each way of asking who is `left` made anew: it is asked of every member.
+/// Instantiated for each type of `left`, because `left` is called for every member.
 fn pick<L>(plan: &Plan, hand: &mut Hand, ask: &Ask, left: &L) -> Option<usize>
 where
     L: Fn(&Member) -> bool + ?Sized,
 {
     let members = plan.members();
-    // What a member said to another balancer, or to the process before this one, will do where it said nothing to this one.
+    // A load report to another balancer, or to the process before this one, serves if this one got none.
     if !hand.heard && !plan.spoken() {
         return quiet::choose(plan, hand, ask, left);
     }
@@ -82,8 +82,8 @@ where
     }
 }
 
-/// A member that promises nothing has its turns too, where others do: as often as it is drawn, while nothing is
-/// in flight there from here and it has not been slower than the others lately.
+/// Returns a member without load reports for its turn beside members with them. It is drawn at random, and
+/// taken if nothing is in flight there from here and it has not been slower than the others lately.
 fn unheard(members: &[Member], hand: &Hand, ask: &Ask) -> Option<usize> {
     let index = (((ask.chance >> 32) * members.len() as u64) >> 32) as usize;
     let member = &members[index];
@@ -103,7 +103,7 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
         return;
     }
     if reading.in_flight > 0 {
-        // The request that is being answered counts here until its end, and with the member no more.
+        // The request being answered counts here until its end; the member does not count it any more.
         let here = f64::from(member.vitals.awaiting().saturating_sub(1));
         let elsewhere = (1.0 - here / f64::from(reading.in_flight)).max(0.0);
         hand.elsewhere += (elsewhere - hand.elsewhere) / WORDS;
@@ -114,7 +114,7 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     let queue = f64::from(reading.in_flight) + 1.0;
     let cost = cost(reading, queue, scorn(member, hand.failing()));
     let cost = cost + unsaid(member, cost, || 0.0, now);
-    // Not by way of u128, which no processor converts.
+    // Not by way of u128, whose conversion no processor supports.
     let until = now + Duration::from_nanos((f64::from(reading.sojourn) * 1e9) as u64);
     hand.keep(member.id, cost as f32, until, now);
 }
@@ -129,7 +129,7 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     let limit = member.most(now).filter(|_| plan.admission()).map(f64::from);
     let Some(said) = member.view(now) else {
         figures.extend(limit.map(|limit| ("limit", limit)));
-        // What decides where members say nothing is how many requests they have from here and how long those take: both are shown anyway.
+        // Without load reports, requests in flight and their latency decide; both are shown anyway.
         let heard = plan.members().iter().filter(|member| member.view(now).is_some()).count();
         figures.push(("members_that_speak", heard as f64));
         return figures;
@@ -149,21 +149,25 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     figures
 }
 
-/// What a request is expected to take at a member that has `queue` of them, seconds.
+/// Returns the expected latency of a request at a member with `queue` requests, seconds.
 fn cost(reading: &Reading, queue: f64, scorn: f64) -> f64 {
     bend(f64::from(reading.work) * scorn, f64::from(reading.knee), queue)
 }
 
-/// The work alone (`floor`, seconds) below the knee, in proportion to the queue above, and a smooth bend between.
+/// Returns `floor * sqrt(1 + (queue / knee)^2)`: the work alone (`floor`, seconds) below the knee, a multiple
+/// in proportion to the queue above it, and a smooth bend between.
 fn bend(floor: f64, knee: f64, queue: f64) -> f64 {
     let crowd = queue / knee;
     floor * libm::sqrt(1.0 + crowd * crowd)
 }
 
-/// What a request takes beyond what the member says, seconds: it is far away, does not tell the truth, or has got more to do since. What is
-/// seen varies, so beside a fresh word only what is several times as much counts. As much as has `faded` of the word, 0 to 1, what is
-/// seen counts in place of that, where it is more (less it may be by chance, or as the member was not asked while it had much to do).
-/// Failures are part of what is seen. For as long as it has answered none of several requests, that counts as well.
+/// Returns the expected latency beyond the reported cost `said`, seconds. The member may be distant, report
+/// wrongly, or have become busier since.
+///
+/// Observations vary, so beside a fresh report only a latency of several times the reported cost counts. As
+/// the report fades (`faded`, 0 to 1), the observation replaces it where it is higher. A lower one may be
+/// chance, or the member may not have been used while it was busy. Failures are part of the observation.
+/// While several requests are unanswered, the time of waiting counts as well.
 fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) -> f64 {
     let (seen, age) = member.vitals.blended_at(now).unwrap_or_default();
     let seen = f64::from(seen) * 1e-9;
@@ -175,8 +179,8 @@ fn unsaid(member: &Member, said: f64, faded: impl FnOnce() -> f64, now: Time) ->
     slower.max(member.vitals.unanswered(said * 1e9, now) * 1e-9 - BELIEF * said)
 }
 
-/// By how much a member's failures make it look slower: the inverse square of the share of its requests that it
-/// does not fail beyond what all fail.
+/// Returns the factor by which failures make a member look slower: `1 / good^2`. Here `good` is the share of
+/// its requests that does not fail, beyond the failures of the whole fleet.
 fn scorn(member: &Member, fleet: f64) -> f64 {
     let failing = member.vitals.suspicion.failing();
     if failing <= fleet {
@@ -186,14 +190,14 @@ fn scorn(member: &Member, fleet: f64) -> f64 {
     1.0 / (good * good)
 }
 
-/// How many times the cost that a member says may be seen before it is not believed.
+/// The multiple of the reported cost above which the observed latency counts instead.
 const BELIEF: f64 = 4.0;
 
-/// Words over which the part of the requests that comes from elsewhere is averaged.
+/// The number of load reports over which the share of requests from elsewhere is averaged.
 const WORDS: f64 = 64.0;
 
-/// Nanoseconds without an answer that every server has now and then.
+/// The time without an answer that is normal for a server now and then, nanoseconds.
 const SILENT: u64 = 200_000_000;
 
-/// Nanoseconds after which a member that was slow and says nothing is tried again.
+/// The time after which a slow member without load reports is tried again, nanoseconds.
 const RETRY: u64 = 1_000_000_000;

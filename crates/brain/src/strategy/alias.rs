@@ -1,26 +1,26 @@
 //! Weighted sampling in constant time: the alias method.
 //!
 //! A. J. Walker, An efficient method for generating discrete random variables with general distributions (ACM
-//! TOMS 1977), built in linear time as M. D. Vose describes (IEEE TSE 1991). Each of n columns has height 1,
-//! is filled with the member of its own number up to a mark and with one other member above it, so that over
-//! all columns each member fills an area in proportion to its weight. A draw is a column and a height.
+//! TOMS 1977), built in linear time as M. D. Vose describes (IEEE TSE 1991). Each of n columns has height 1.
+//! It is filled with the member of its own number up to a mark and with one other member above it. Over all
+//! columns each member fills an area in proportion to its weight. A draw is a column and a height.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::{Knobs, Member, Plan, Table, mix};
 
-/// The columns for the members' weights.
+/// Returns the columns for the members' weights.
 pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
     of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
 }
 
-/// The columns for weights; one that is 0 is never drawn unless all are.
+/// Returns the columns for weights; one that is 0 is never drawn unless all are.
 pub(super) fn of(weights: &[f64]) -> Table {
     Table::Alias(columns(weights))
 }
 
-/// One member, as likely as its share of the weights. Takes all 64 bits.
+/// Returns one member, with a chance equal to its share of the weights. It uses all 64 bits.
 pub(super) fn draw(plan: &Plan, bits: u64) -> usize {
     let Table::Alias(columns) = plan.table() else { return 0 };
     // The upper half scaled to the columns (Lemire 2019, without its rejection: the bias is below n / 2^32).
@@ -31,8 +31,9 @@ pub(super) fn draw(plan: &Plan, bits: u64) -> usize {
     }
 }
 
-/// One member other than `taken`, as likely as its share of the weights without `taken`; `taken` itself if a
-/// few draws give nothing else, which means that it has nearly all the weight or is alone.
+/// Returns a member other than `taken`, with a chance equal to its share of the weights without `taken`, and
+/// the next bits. It returns `taken` itself if a few draws give no other, which means that it has nearly all
+/// the weight or is alone.
 pub(super) fn draw_other(plan: &Plan, mut bits: u64, taken: usize) -> (usize, u64) {
     for _ in 0..DRAWS {
         bits = mix(bits);
@@ -44,7 +45,8 @@ pub(super) fn draw_other(plan: &Plan, mut bits: u64, taken: usize) -> (usize, u6
     (taken, bits)
 }
 
-/// With two equal members, the chance that one is not compared with the other is 1 in 2^DRAWS.
+/// The number of draws. With two equal members, the chance that one is not compared with the other is 1 in
+/// 2^DRAWS.
 const DRAWS: usize = 16;
 
 fn columns(weights: &[f64]) -> Vec<(u32, u32)> {
@@ -78,7 +80,7 @@ mod tests {
     use crate::plan::tests::members;
     use crate::strategy;
 
-    /// The share of the area that each member fills.
+    /// Returns the share of the area that each member fills.
     fn areas(weights: &[f64]) -> Vec<f64> {
         let columns = columns(weights);
         let mut areas = vec![0.0; weights.len()];

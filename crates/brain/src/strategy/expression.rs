@@ -1,9 +1,9 @@
-//! Each member in turn, as often as an expression of the operator's says, spread evenly over the round (see
-//! `schedule`).
+//! Weights from an expression of the operator: each member in turn, as often as its weight demands, spread
+//! evenly over the round (see `schedule`).
 //!
-//! The expression is evaluated outside, on the slow path; what it gives comes in through
-//! [`Analyzer::handle_weights`](crate::Analyzer::handle_weights) and takes the place of the capacity in each member's weight.
-//! To the fast path it is a weighted round robin, and costs what that costs.
+//! The expression is evaluated outside, on the slow path. Its values arrive through
+//! [`Analyzer::handle_weights`](crate::Analyzer::handle_weights) and replace the capacity in each member's
+//! weight. The fast path is a weighted round robin, at the same cost.
 
 use super::{PLAIN, Strategy, schedule, share};
 use crate::{Ask, Hand, Plan};

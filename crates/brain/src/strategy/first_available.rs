@@ -1,8 +1,8 @@
-//! The first member in the order of the configuration that is not at its limit: fill one before the next, so
-//! that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
+//! The first member in the order of the configuration that is not at its limit. One is filled before the
+//! next, so that the last ones stay idle and can be switched off, or stand by (HAProxy's `balance first`).
 //!
-//! A member in slow start takes a growing part of what comes, and the next one has the rest: a primary that is back does not meet
-//! all of it cold while its spare is warm.
+//! A member in slow start takes a growing part of the requests, and the next one has the rest. A primary that
+//! returns does not get all of them cold while its spare is warm.
 
 use super::{Left, PLAIN, Strategy, takes_turn};
 use crate::{Ask, Hand, Plan, mix};
@@ -29,6 +29,6 @@ fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize>
         }
         first = first.or(Some(index));
     }
-    // Nobody but such as are in slow start is left.
+    // Only members in slow start are left.
     first
 }

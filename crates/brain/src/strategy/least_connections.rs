@@ -1,13 +1,13 @@
 //! The member with the fewest requests in flight for its weight: exact, over all members.
 //!
-//! Most groups are idle or nearly so most of the time, and then nearly all members tie; how ties are resolved
-//! decides who gets what. Here idle members take turns by the smooth weighted round (see `schedule`), so a
-//! lightly used group behaves as weighted round robin does. If the member whose turn it is is busy, a few slots
-//! of the round drawn by chance may find an idle one, which cannot be beaten; only then are all members looked
-//! at. Ties in that scan are resolved by chance in proportion to weight and not by position: a scan that takes
-//! the first after a busy member gives that neighbour the busy one's requests on top of its own.
+//! Most groups are idle or nearly so most of the time, and then nearly all members tie; the resolution of
+//! ties decides the shares. Here idle members take turns by the smooth weighted round (see `schedule`), so a
+//! lightly used group behaves as weighted round robin does. If the member whose turn it is is busy, a few
+//! random slots of the round may find an idle one, which is optimal; only then are all members scanned. Ties
+//! in that scan are resolved at random in proportion to weight and not by position. A scan that takes the
+//! first member after a busy one would give that neighbour the busy one's requests on top of its own.
 //!
-//! Where other balancers serve the same members, what they have there counts, too (see `fleet/company.rs`).
+//! The known requests of other balancers at the same members count, too (see `fleet/company.rs`).
 //!
 //! HAProxy's `leastconn` and NGINX's `least_conn` are the same rule with round robin among ties.
 
@@ -28,15 +28,15 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..PLAIN
 };
 
-/// Is `a` in flight at `member` less, for its weight, than `b` at `other`? Without a division, so that equal
-/// ratios of whole numbers are equal.
+/// Returns `true` if `a` requests at `member` are less, for its weight, than `b` at `other`. It does not
+/// divide, so that equal ratios of whole numbers are equal.
 pub(super) fn lighter(a: f64, member: &Member, b: f64, other: &Member) -> bool {
     a * other.weight < b * member.weight
 }
 
-/// The least loaded of the members that are `left`; of several, one by chance in proportion to weight.
+/// Returns the least loaded of the members that are `left`; of several, a random one in proportion to weight.
 ///
-/// Two passes, because in a single one the processor cannot guess which branch a member takes.
+/// It makes two passes, because in a single one the processor cannot predict the branch of a member.
 pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize> {
     let members = plan.members();
     let mut first = None;
@@ -48,8 +48,8 @@ pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> O
         }
     }
     let mut best = first.or_else(|| members.iter().position(&left))?;
-    // Sampling from a stream of unknown length: the newcomer stays with its share of what was seen (Chao 1982).
-    // Room for rounding, and for another core that changes what is in flight meanwhile.
+    // Sampling from a stream of unknown length: the newcomer stays with its share of the weights so far (Chao
+    // 1982). The margin is for rounding, and for another core that changes the requests in flight meanwhile.
     let least = least * (1.0 + 1e-12);
     let mut weight = 0.0;
     let mut bits = ask.chance;
@@ -65,12 +65,12 @@ pub(super) fn least(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> O
     Some(best)
 }
 
-/// Slots looked at before all members are.
+/// The number of slots to try before the scan of all members.
 const SLOTS: usize = 8;
 
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     let members = plan.members();
-    // What others have somewhere in the mean is hardly ever nothing at all.
+    // The mean of other balancers' requests at a member is hardly ever exactly 0.
     let idle = |index: usize| members[index].everywhere() < IDLE;
     let turn = schedule::at(plan, ask.turn);
     if idle(turn) {
@@ -94,5 +94,5 @@ fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize>
     least(plan, ask, left)
 }
 
-/// Requests in flight below which a member counts as idle.
+/// The requests in flight below which a member counts as idle.
 const IDLE: f64 = 0.5;

@@ -1,9 +1,9 @@
-//! The member that reports the least load, with the thresholds of the papers: Cygnus' adaptive strategy (Othman,
-//! Balasubramanian, Schmidt 2004; the properties are those of TAO's load balancer).
+//! The member that reports the least load, with the thresholds of the papers: Cygnus' adaptive strategy
+//! (Othman, Balasubramanian, Schmidt 2004; the properties are those of TAO's load balancer).
 //!
-//! Nothing has to be set: without `reject` and `critical` nobody is refused, and alerts are raised by the surplus
-//! over the fair load (see `rebind`). What the papers set, with requests a second as the metric: reject 25 000,
-//! critical 35 000, dampening 0.1, a report every 3 s. How the choice is made: see `reported`.
+//! No setting is required: without `reject` and `critical` no request is rejected, and the surplus over the
+//! fair load raises alerts (see `rebind`). The papers set, with requests a second as the metric: reject 25
+//! 000, critical 35 000, dampening 0.1, a report every 3 s. `reported` makes the choice.
 
 use alloc::format;
 
@@ -46,7 +46,8 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..PLAIN
 };
 
-/// A member that sheds before it is full sends sessions away that it may get back at once; TAO refuses this as well.
+/// Returns the conflict of a member that sheds before it is full: it would send sessions away that it may get
+/// back at once. TAO refuses this as well.
 fn clash(knobs: &Knobs) -> Option<Clash> {
     let (reject, critical) = (knobs.at(3), knobs.at(4));
     (reject > 0.0 && critical > 0.0 && critical <= reject).then(|| Clash {

@@ -1,10 +1,10 @@
-//! The least loaded of a few members drawn by chance: nearly as good as the least loaded of all, at a cost that
-//! does not depend on how many there are, and without a herd when several balancers see the same load
+//! The least loaded of a few randomly drawn members. The result is nearly as good as the least loaded of all,
+//! at a cost that does not depend on their number. Several balancers that see the same load form no herd
 //! (Mitzenmacher, The power of two choices in randomized load balancing, 1996; Envoy's LEAST_REQUEST).
 //!
-//! Members are drawn in proportion to their weights and compared by in-flight over weight; the one drawn first
-//! wins a tie, so that idle members get their shares. A member is not compared with itself, which in small
-//! groups makes the choice much closer to exact.
+//! Members are drawn in proportion to their weights and compared by in-flight over weight; the one drawn
+//! first wins a tie, so that idle members get their shares. A member is not compared with itself, which in
+//! small groups makes the choice much closer to exact.
 
 use super::{Knob, PLAIN, Strategy, alias, least_connections::lighter, relative_load};
 use crate::{Ask, Hand, Plan};

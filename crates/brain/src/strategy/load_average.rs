@@ -1,8 +1,9 @@
-//! A member by chance, as likely as its capacity says; who reports more than the others on average sheds.
+//! A random member, with a chance equal to its share of the capacity. Members that report more than a
+//! multiple of the average load shed sessions.
 //!
-//! TAO's LoadAverage: new sessions are placed without a look at loads, and what becomes uneven is put right by
-//! alerts. TAO alerts from 1.8 times the average on, but never at twice the average or more; here there is no such
-//! upper end.
+//! TAO's LoadAverage: new sessions are placed without regard to loads, and alerts correct the imbalance. TAO
+//! alerts from 1.8 times the average on, but never at twice the average or more; here there is no such upper
+//! end.
 
 use super::reported::{DAMPENING, tolerance};
 use super::{Knobs, PLAIN, Strategy, alias};

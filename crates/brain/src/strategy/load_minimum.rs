@@ -1,8 +1,8 @@
-//! The member that reports the least load; who reports much more than the least sheds.
+//! The member that reports the least load. Members that report much more than the least shed sessions.
 //!
-//! TAO's LoadMinimum: an alert where a load is above the average and above 1.4 times the minimum. TAO never alerts
-//! at twice the minimum or more, where it is needed most; here there is no such upper end. How the choice is made:
-//! see `reported`.
+//! TAO's LoadMinimum: an alert where a load is above the average and above 1.4 times the minimum. TAO never
+//! alerts at twice the minimum or more, where it is needed most; here there is no such upper end. `reported`
+//! makes the choice.
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
 use super::{Knobs, PLAIN, Strategy};

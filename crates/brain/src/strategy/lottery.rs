@@ -1,14 +1,14 @@
-//! A lottery in which a member holds tickets as it has room: its weight over one more than its load.
+//! A lottery in which a member's tickets are its weight divided by one more than its load.
 //!
-//! The selection of AGS's rate.d: every server draws for itself, from a hash of the request and from what all last
-//! broadcast, and usually all draw the same winner. There tickets are laid end to end and one of them is drawn, so
-//! a small change of one member's tickets moves requests between all others. Here each member draws a number of
-//! its own from the request, and -ln(h) / tickets decides, the least wins (weighted rendezvous, see `rendezvous`):
-//! members that differ a little in what they know of one of them differ only in that one's requests, and who is
-//! second, third, … is known as well.
+//! It is the selection of AGS's rate.d: every server draws for itself, from a hash of the request and from
+//! the last broadcast of all, and usually all draw the same winner. There tickets are laid end to end and one
+//! of them is drawn, so a small change of one member's tickets moves requests between all others. Here each
+//! member draws a number of its own from the request, and the least `-ln(h) / tickets` wins (weighted
+//! rendezvous, see `rendezvous`). Balancers whose information about one member differs a little then differ
+//! only in that member's requests, and the second, third, … choices are known as well.
 //!
-//! The request is [`Ask::key`] if it has one (not 0) and [`Ask::chance`] if not. The load is what the member
-//! reports, or what it has in flight here if it reports none.
+//! The request is [`Ask::key`] if it has one (not 0) and [`Ask::chance`] if not. The load is the reported
+//! load, or the requests in flight here without a report.
 
 use super::{Left, PLAIN, Strategy};
 use crate::hash::unit;
@@ -20,14 +20,14 @@ pub(super) static STRATEGY: Strategy = Strategy {
     knobs: &[],
     reads_load: true,
     heeds_load: true,
-    // The request's own number is the key where there is one, not an affinity.
+    // The key of the request is a number of its own here, not an affinity.
     shares: false,
     choose,
     second,
     ..PLAIN
 };
 
-/// The member with the least -ln(h) / tickets for `key` among those that `may` be taken.
+/// Returns the member with the least `-ln(h) / tickets` for `key` among those that `may` be taken.
 pub(super) fn winner(
     members: &[Member],
     key: u64,
@@ -41,7 +41,7 @@ pub(super) fn winner(
         let above = unit(mix(member.seed ^ key));
         if above < least * tickets && may(member) {
             let cost = -libm::log1p(-above) / tickets;
-            // However few the tickets are, somebody wins.
+            // However few the tickets are, one member wins.
             if cost < least || best.is_none() {
                 (best, least) = (Some(index), cost);
             }

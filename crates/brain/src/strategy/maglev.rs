@@ -1,14 +1,15 @@
-//! Each key has a member of its own, looked up in a table: Maglev hashing.
+//! Maglev hashing: each key has a member of its own, looked up in a table.
 //!
 //! Every member goes through the slots of a table of prime size in an order of its own, offset + k skip, both
-//! hashed from its name, and members take turns in claiming the next free slot of their order (Eisenbud and
-//! others, Maglev: a fast and reliable software network load balancer, NSDI 2016, section 3.4). A key's slot then
-//! says its member: one access, whatever the size of the group. When a member goes, its keys spread over the
-//! others; of the other keys a few move too, which `rendezvous` never does. Weights: a member's k-th turn comes at
-//! time k / weight.
+//! hashed from its name. Members take turns in claiming the next free slot of their order (Eisenbud and
+//! others, Maglev: a fast and reliable software network load balancer, NSDI 2016, section 3.4). A key's slot
+//! then holds its member: one access, whatever the size of the group. When a member leaves, its keys spread
+//! over the others; of the other keys a few move too, which `rendezvous` never does. Weights: a member's k-th
+//! turn comes at time k / weight.
 //!
-//! The table has 65 537 slots, as in the paper's small setting: shares are exact to 1 % up to some hundred members.
-//! If the key's own member is full or was tried, the next is drawn by the key among those left (see `lottery`).
+//! The table has 65 537 slots, as in the paper's small setting: shares are exact to 1 % up to some hundred
+//! members. If the key's own member is full or was tried, the next is drawn by the key among those left (see
+//! `lottery`).
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -30,7 +31,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     ..PLAIN
 };
 
-/// Slots; a prime, so that every skip visits all of them.
+/// The number of slots; a prime, so that every skip visits all of them.
 const SLOTS: u64 = 65_537;
 
 fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
@@ -47,7 +48,8 @@ fn prepare(members: &[Member], _: &Knobs) -> Table {
     Table::Slots(fill(&members.iter().map(|member| (member.seed, member.weight)).collect::<Vec<_>>()))
 }
 
-/// A member's next turn: the earliest comes first, of equal ones the first in the order of the configuration.
+/// The next turn of a member: the earliest comes first, of equal ones the first in the order of the
+/// configuration.
 #[derive(PartialEq)]
 struct Turn(f64, usize);
 
@@ -65,14 +67,14 @@ impl PartialOrd for Turn {
     }
 }
 
-/// For each slot an index into `members`, which have a seed and a weight; empty without members.
+/// Returns for each slot an index into `members`, which have a seed and a weight; empty without members.
 fn fill(members: &[(u64, f64)]) -> Vec<u32> {
     let greatest = members.iter().map(|(_, weight)| *weight).fold(f64::MIN_POSITIVE, f64::max);
-    // Seconds between two turns, so to speak; infinite for one that is next to nothing beside the greatest.
+    // The time between two turns; infinite for a weight that is negligible beside the greatest.
     let step = |index: usize| 1.0 / (members[index].1 / greatest);
     let mut turns: BinaryHeap<Reverse<Turn>> =
         (0..members.len()).map(|index| Reverse(Turn(step(index), index))).collect();
-    // Where each member is in its order, and how it goes on.
+    // The position of each member in its order, and its skip.
     let mut walks: Vec<(u64, u64)> =
         members.iter().map(|(seed, _)| (mix(*seed) % SLOTS, mix(!*seed) % (SLOTS - 1) + 1)).collect();
     let mut slots = vec![FREE; SLOTS as usize];
@@ -90,7 +92,7 @@ fn fill(members: &[(u64, f64)]) -> Vec<u32> {
     slots
 }
 
-/// No member has it yet.
+/// The value of a free slot.
 const FREE: u32 = u32::MAX;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The member that reports the least load; who reports a quarter more than the average sheds, so that loads stay
-//! close together.
+//! The member that reports the least load. Members that report a quarter more than the average shed sessions,
+//! so that loads stay close together.
 //!
-//! The strategy of TAO's on-demand experiment (Othman, O'Ryan, Schmidt 2001, figure 9): "ensures that load
-//! differences fall within a certain tolerance". Its prototype allowed 1 + 1.5/n times the average of n replicas,
-//! a quarter for six of them. How the choice is made: see `reported`.
+//! It is the strategy of TAO's on-demand experiment (Othman, O'Ryan, Schmidt 2001, figure 9): "ensures that
+//! load differences fall within a certain tolerance". Its prototype allowed 1 + 1.5/n times the average of n
+//! replicas, a quarter for six of them. `reported` makes the choice.
 
 use super::reported::{self, DAMPENING, PER_BALANCE_LOAD, tolerance};
 use super::{Knobs, PLAIN, Strategy};

@@ -1,14 +1,16 @@
-//! The better of two members drawn by chance, by how long a request is likely to take there.
+//! The better of two randomly drawn members, by the expected latency of a request.
 //!
-//! The cost of a member is its latency estimate times one more than what it has in flight for its weight
-//! (Finagle's PeakEwma). The estimate follows a slow answer at once and a fast one by and by, and it fades while
-//! nothing is observed, so a member that was slow is tried again after some `decay` times and never starved.
+//! The cost of a member is its latency estimate times one more than its requests in flight per weight
+//! (Finagle's PeakEwma). The estimate follows a slow answer at once and a fast one gradually. It fades while
+//! nothing is observed, so a slow member is tried again after some `decay` times and never starved.
 //!
-//! Two things that go wrong elsewhere:
-//! - A member that fails fast looks fast and draws the traffic in. Here a failure counts as a latency of at
-//!   least `penalty` (Linkerd's load biaser does the same).
-//! - A member without an estimate, new or back again, looks free and is flooded before its first answer is in.
-//!   Here it gets one request at a time until then: free with none in flight, behind all others with one.
+//! Two protections beyond that:
+//!
+//! - A member that fails fast would look fast and attract traffic. A failure counts as a latency of at least
+//!   `penalty` (Linkerd's load biaser does the same).
+//! - A member without an estimate, new or back again, would look free and be flooded before its first answer.
+//!   It gets one request at a time until then: its cost is 0 with none in flight, and above all others with
+//!   one.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -67,12 +69,12 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     let decay = seconds(plan.knobs().at(0));
     let latency = member.vitals.latency(now, decay);
     let known = latency.map(|latency| ("latency_estimate_seconds", f64::from(latency) / 1e9));
-    // Without an estimate the cost only orders: it is not a time.
+    // Without an estimate the cost is only a rank, not a time.
     let cost = latency.map(|_| ("cost_seconds", cost(plan, member, now, decay) / 1e9));
     known.into_iter().chain(cost).collect()
 }
 
-/// What a request is expected to take at `member`, nanoseconds.
+/// Returns the expected latency of a request at `member`, nanoseconds.
 fn cost(plan: &Plan, member: &Member, now: Time, decay: Duration) -> f64 {
     let in_flight = plan.total(member);
     let queue = in_flight / member.weight;
@@ -83,7 +85,8 @@ fn cost(plan: &Plan, member: &Member, now: Time, decay: Duration) -> f64 {
     }
 }
 
-/// Above the cost of any member that has an estimate, and small enough to tell queues apart on top of it: 11 days.
+/// A cost above that of any member with an estimate, and small enough to distinguish queues on top of it: 11
+/// days.
 const UNKNOWN: f64 = 1e15;
 
 fn seconds(knob: f64) -> Duration {

@@ -1,29 +1,30 @@
-//! Of a pool of members looked at lately, the fastest of those that have not too many requests (Wydrowski, Kleinberg,
-//! Rumble and Archer, Load is not what you should balance: introducing Prequal, NSDI 2024).
+//! The fastest of a pool of recently sampled members that do not have too many requests (Wydrowski,
+//! Kleinberg, Rumble and Archer, Load is not what you should balance: introducing Prequal, NSDI 2024).
 //!
-//! A member is *hot* if it has more requests in flight than the quantile `q_rif` of those looked at lately. A
-//! request goes to the cold one with the least latency, or to the one with the fewest requests if all are hot. So
-//! latency decides as long as nobody is crowded, and the crowd does where somebody is.
+//! A member is *hot* if it has more requests in flight than the quantile `q_rif` of the pool. A request goes
+//! to the cold member with the least latency, or to the one with the fewest requests if all are hot. So
+//! latency decides as long as no member is crowded, and requests in flight do otherwise.
 //!
-//! Where this differs from the paper:
-//! - **No probes are sent.** What a member says of itself with an answer (see [`Meter`](crate::meter::Meter)) is a
-//!   result; besides, each choice looks at `probes` members drawn by chance, by what they last said to any core. So a
-//!   result costs no message, but it is as old as the member's last answer, and a member that has had no request for
-//!   `age` has none.
-//! - **A member that says nothing** is judged by what is in flight from here and by the latency of the last few
-//!   answers, which is all that a client knows of such a server; it is hot by the quantile of others that say nothing.
-//!   One without either gets one request at a time.
-//! - The paper's members say the median of what requests took at the number that they have now. Here that is worked
-//!   out: the work of a request, times requests over the knee where there are more than that. And as a word may be
-//!   older than a probe would be, the requests that it told of fade into the member's mean.
-//! - Requests in flight count for the member's weight, so capacities and slow start hold; the paper's members are all
-//!   alike. A member is in the pool once: a new result takes the old one's place. Where results may be used for as
-//!   long as they are young, because the whole group fits into the pool, none is removed before.
-//! - The paper keeps away from members that fail fast by a heuristic; here latency grows by the inverse square of
-//!   what a member does not fail beyond all others, and ejection does the rest.
+//! The differences from the paper:
 //!
-//! The times that a result may be used are the paper's: max(1, (1 + δ) / ((1 − m/n) r_probe − r_remove)), with δ and
-//! r_remove 1, for a pool of m in a group of n.
+//! - **No probes are sent.** A load report with an answer (see [`Meter`](crate::meter::Meter)) is a result.
+//!   Besides, each choice samples `probes` random members by their last report to any core. So a result costs
+//!   no message, but it is as old as the member's last answer, and a member without a request for `age` has
+//!   none.
+//! - **A member without load reports** is judged by the requests in flight from here and by the latency of
+//!   the last few answers. A client knows no more of such a server. It is hot by the quantile of others
+//!   without reports. A member without either figure gets one request at a time.
+//! - The paper's members report the median of what requests took at their present number. Here the latency is
+//!   computed: the work of a request, times requests over the knee where there are more than that. As a
+//!   report may be older than a probe would be, its number of requests fades into the member's mean.
+//! - Requests in flight count for the member's weight, so capacities and slow start hold; the paper's members
+//!   are all alike. A member is in the pool once: a new result replaces the old one. If the whole group fits
+//!   into the pool, results may be used as long as they are young, and none is removed before.
+//! - The paper avoids members that fail fast by a heuristic. Here latency grows by the inverse square of the
+//!   share of requests that a member does not fail beyond all others, and ejection does the rest.
+//!
+//! The maximum number of uses of a result is the paper's: max(1, (1 + δ) / ((1 − m/n) r_probe − r_remove)),
+//! with δ and r_remove 1, for a pool of m in a group of n.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -152,7 +153,7 @@ fn hear(hand: &mut Hand, member: &Member, reading: &Reading, now: Time) {
     member.vitals.heard.take(reading, member.vitals.begun(), now);
     let Some(place) = hand.place(member.id) else { return };
     let result = result(place, member, now, Duration::ZERO);
-    // What cannot be true was not taken.
+    // An implausible report was not recorded.
     if result.said.is_some() {
         hand.probes.add(result, member, mix(now.0), now);
     }
@@ -172,7 +173,7 @@ fn explain(plan: &Plan, member: &Member, now: Time) -> Vec<(&'static str, f64)> 
     figures
 }
 
-/// What is known of a member now, if it spoke within `age` from itself.
+/// Returns the present result of a member, from its own report if that is at most `age` old.
 fn result(place: usize, member: &Member, now: Time, age: Duration) -> Probe {
     if let Some(view) = member.vitals.heard.view().filter(|view| now.since(view.at) <= age) {
         return Probe { said: Some(view.reading), begun: view.begun, ..Probe::new(place, member, view.at) };
@@ -185,14 +186,14 @@ fn result(place: usize, member: &Member, now: Time, age: Duration) -> Probe {
     Probe { latency, ..Probe::new(place, member, now) }
 }
 
-/// By how much a member's failures make it look slower: the inverse square of the share of its requests that it does
-/// not fail beyond what all fail.
+/// Returns the factor by which failures make a member look slower: the inverse square of the share of its
+/// requests that does not fail, beyond the failures of the whole fleet.
 fn scorn(member: &Member, fleet: f64) -> f64 {
     let good = (1.0 - (member.vitals.suspicion.failing() - fleet).max(0.0)).max(0.01);
     1.0 / (good * good)
 }
 
-/// How often a result may be used in a group of so many.
+/// Returns the number of uses of a result in a group of `members`.
 fn uses(knobs: &Knobs, members: usize) -> f64 {
     if knobs.at(REUSE) >= 1.0 {
         return knobs.at(REUSE);
@@ -206,21 +207,22 @@ fn seconds(knob: f64) -> Duration {
     Duration::try_from_secs_f64(knob).unwrap_or_default()
 }
 
-/// Places of the knobs.
+/// The indices of the knobs.
 const Q_RIF: usize = 0;
 const POOL: usize = 1;
 const PROBES: usize = 2;
 const REUSE: usize = 3;
 const AGE: usize = 4;
 
-/// Latencies over which a member's is averaged that says nothing.
+/// The number of latencies over which the latency of a member without load reports is averaged.
 const LATENCIES: f32 = 8.0;
 
-/// Nanoseconds that a failure counts as where nothing is known.
+/// The latency that a failure counts as without an estimate, nanoseconds.
 const FAILURE: f32 = 5e9;
 
-/// Nanoseconds after which a member that says nothing and had no requests is tried again, however slow it was.
+/// The time after which a member without load reports and requests is tried again, however slow it was,
+/// nanoseconds.
 const RETRY: u64 = 10_000_000_000;
 
-/// Seconds: more than any latency that is known.
+/// A latency above any known one, seconds.
 const UNKNOWN: f64 = 1e6;

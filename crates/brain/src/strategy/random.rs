@@ -1,4 +1,4 @@
-//! A member by chance, with probability proportional to its capacity (see `alias`).
+//! A random member, with a probability in proportion to its capacity (see `alias`).
 
 use super::{PLAIN, Strategy, alias, share};
 use crate::{Ask, Hand, Plan};

@@ -1,16 +1,18 @@
-//! Each key has a member of its own, and keeps it: weighted rendezvous hashing with bounded loads.
+//! Weighted rendezvous hashing with bounded loads: each key has a member of its own, and keeps it.
 //!
 //! Every member draws a number from the key, and the best wins (Thaler and Ravishankar, 1998). If a member
-//! goes, only its own keys move; if one comes, it takes from each of the others no more than its share. With
-//! h uniform between 0 and 1, the score -w / ln h makes a member win as often as its weight w says (Schindelhauer
-//! and Schomaker, Weighted distributed hash tables, 2005). The greatest such score is the least -ln(h) / w, of
-//! which -ln(h) >= 1 - h: a member whose 1 - h is already too much is passed over, and in a group of n only about
-//! log n logarithms are taken; none if all weights are equal, where the greatest h wins.
+//! leaves, only its own keys move; a new one takes from each of the others no more than its share. With h
+//! uniform between 0 and 1, the score -w / ln h makes a member win as often as its weight w demands
+//! (Schindelhauer and Schomaker, Weighted distributed hash tables, 2005). The greatest such score is the
+//! least -ln(h) / w, of which -ln(h) >= 1 - h. A member whose 1 - h is already too much is skipped, so a
+//! group of n needs only about log n logarithms. It needs none if all weights are equal, where the greatest h
+//! wins.
 //!
-//! One hot key must not kill its member: none gets a request while it has more in flight than `load_factor`
-//! times its share of all that is in flight (Mirrokni, Thorup, Zadimoghaddam, Consistent hashing with bounded
-//! loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next member in the order of
-//! scores, the same one each time, and so does that of a member that is full or was tried.
+//! One hot key must not overload its member: a member gets no request while it has more in flight than
+//! `load_factor` times its share of all requests in flight (Mirrokni, Thorup, Zadimoghaddam, Consistent
+//! hashing with bounded loads, 2018; HAProxy's `hash-balance-factor`). The request then goes to the next
+//! member in the order of scores, the same one each time, and so does that of a member that is full or was
+//! tried.
 
 use alloc::format;
 
@@ -73,7 +75,8 @@ fn choose(plan: &Plan, hand: &mut Hand, ask: &Ask) -> usize {
     if within { best } else { second(plan, hand, ask, &|_| true).unwrap_or(best) }
 }
 
-/// The first in the order of scores that is left and within its bound; if none is, the first that is left.
+/// Returns the first remaining member in the order of scores within its bound; if none is, the first
+/// remaining one.
 fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     let members = plan.members();
     let bound = Bound::of(plan);
@@ -83,7 +86,7 @@ fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize>
         .or_else(|| first(plan, ask.key, |index| left(&members[index])))
 }
 
-/// The best score for `key` among the members that `may` be taken.
+/// Returns the member with the best score for `key` among those that `may` be taken.
 fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
     let Table::Seeds { seeds, even, .. } = plan.table() else { return None };
     let mut best = None;
@@ -93,7 +96,7 @@ fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
         let above = unit(mix(seed ^ key));
         if above < least * weight && may(index) {
             let cost = if *even { above } else { -libm::log1p(-above) / weight };
-            // However small the weights are, somebody is the first.
+            // However small the weights are, one member is the first.
             if cost < least || best.is_none() {
                 (best, least) = (Some(index), cost);
             }
@@ -102,11 +105,11 @@ fn first(plan: &Plan, key: u64, may: impl Fn(usize) -> bool) -> Option<usize> {
     best
 }
 
-/// How much of what is in flight a member may have.
+/// The bound of a member's requests in flight.
 struct Bound {
-    /// As a multiple of its share; infinite for no bound.
+    /// The multiple of its share; infinite for no bound.
     factor: f64,
-    /// Sum of the weights.
+    /// The sum of the weights.
     weights: f64,
 }
 
@@ -118,7 +121,8 @@ impl Bound {
         Self { factor, weights }
     }
 
-    /// May `member`, with `own` in flight, take one more if `busy` are in flight at all members?
+    /// Returns `true` if `member`, with `own` in flight, may take one more while `busy` are in flight at all
+    /// members.
     fn lets(&self, own: f64, member: &Member, busy: f64) -> bool {
         own <= 0.0 || own * self.weights < self.factor * member.weight * (busy + 1.0)
     }

@@ -1,18 +1,19 @@
-//! What the strategies of the papers share: the member whose monitor reports the least load.
+//! The common part of the papers' strategies: the member whose monitor reports the least load.
 //!
-//! A load is a number per member, whatever its metric; it should say how busy the member is for its size, because
-//! capacities do not enter the comparison. Reports are seconds old, so the least loaded member of a moment gets
-//! everything until the next report. Two knobs of the papers soften that:
+//! A load is a number per member, whatever its metric. It must express how busy the member is for its size,
+//! because capacities do not enter the comparison. Reports are seconds old, so the least loaded member of a
+//! moment would get everything until the next report. Two knobs of the papers soften that:
 //!
-//! - `per_balance_load` is added for each binding made since the report ([`Vitals::begun`](crate::Vitals) tells how
-//!   many), so the member rises in the order before its monitor knows;
-//! - `tolerance` is a band: loads up to this many times the least count as equal to it, and of equal ones each is
-//!   chosen by chance in proportion to its weight. (In TAO it is a divisor inside the average, where it compounds.)
+//! - `per_balance_load` is added for each binding made since the report (counted by
+//!   [`Vitals::begun`](crate::Vitals)), so the member rises in the order before its monitor knows;
+//! - `tolerance` is a band: loads up to this many times the least count as equal to it, and equal ones are
+//!   chosen at random in proportion to weight. (In TAO it is a divisor inside the average, where it
+//!   compounds.)
 //!
-//! A member without a report that counts is neither starved nor flooded: it gets its static share, exactly, by a
-//! draw over all weights before loads are looked at. So does one in slow start, which reports next to nothing and
-//! would get everything for that. Members at or above `reject` are not chosen; if all are that
-//! report, nobody is: the client waits, as in the papers.
+//! A member without a valid report is neither starved nor flooded: it gets its static share, exactly, by a
+//! draw over all weights before the comparison of loads. So does one in slow start, which reports almost no
+//! load and would get everything for that. Members at or above `reject` are not chosen. If all members with
+//! reports are, no member is chosen: the client waits, as in the papers.
 
 use alloc::format;
 use alloc::string::String;
@@ -22,12 +23,12 @@ use super::{Knob, Knobs, Left, NONE, alias};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, State, Table, Time, mix};
 
-/// First knob of each of them. The strategies differ in the default.
+/// Returns the first knob of these strategies, which differ in the default.
 pub(super) const fn tolerance(about: &'static str, default: f64) -> Knob {
     Knob { name: "tolerance", about, default, min: 1.0, max: 100.0 }
 }
 
-/// Second knob; what it does is the analyzer's.
+/// The second knob, which the analyzer implements.
 pub(super) const DAMPENING: Knob = Knob {
     name: "dampening",
     about: "weight of what was known before when a report comes; 0 for none",
@@ -36,7 +37,7 @@ pub(super) const DAMPENING: Knob = Knob {
     max: 0.999,
 };
 
-/// Third knob.
+/// The third knob.
 pub(super) const PER_BALANCE_LOAD: Knob = Knob {
     name: "per_balance_load",
     about: "load that each binding is expected to bring, in the unit of the metric; 0 for none",
@@ -45,8 +46,8 @@ pub(super) const PER_BALANCE_LOAD: Knob = Knob {
     max: 1e12,
 };
 
-/// As [`Strategy::prepare`](super::Strategy). Where bindings bring no load, the plan knows who is the least loaded:
-/// the share of all that report goes to those in the band, and a choice is one draw.
+/// Implements [`Strategy::prepare`](super::Strategy). Without a load per binding, the plan knows the least
+/// loaded members: the share of all members with reports goes to those in the band, and a choice is one draw.
 pub(super) fn prepare(members: &[Member], knobs: &Knobs) -> Table {
     let load = |member: &Member| load(member, 0.0);
     let least = members.iter().filter_map(load).fold(f64::INFINITY, f64::min);
@@ -69,7 +70,7 @@ pub(super) fn prepare(members: &[Member], knobs: &Knobs) -> Table {
     alias::of(&members.iter().map(weight).collect::<Vec<f64>>())
 }
 
-/// As [`Strategy::choose`](super::Strategy).
+/// Implements [`Strategy::choose`](super::Strategy).
 pub(super) fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     if plan.knobs().at(PER_BALANCE) > 0.0 {
         return pick(plan, ask, |_| true).unwrap_or(NONE);
@@ -79,19 +80,19 @@ pub(super) fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     if plan.members().get(drawn).is_some_and(rejected) { NONE } else { drawn }
 }
 
-/// As [`Strategy::second`](super::Strategy).
+/// Implements [`Strategy::second`](super::Strategy).
 pub(super) fn second(plan: &Plan, _: &mut Hand, ask: &Ask, left: Left<'_>) -> Option<usize> {
     pick(plan, ask, left)
 }
 
-/// As [`Strategy::refuses`](super::Strategy).
+/// Implements [`Strategy::refuses`](super::Strategy).
 pub(super) fn refuses(plan: &Plan, member: &Member) -> Option<String> {
     let (load, reject) = (load(member, plan.knobs().at(PER_BALANCE))?, reject(plan.knobs()));
     (load >= reject)
         .then(|| format!("its load counts as {load:.2}, and at {reject} (`reject`) it gets nothing new"))
 }
 
-/// As [`Strategy::explain`](super::Strategy). The load that counts is shown whatever the strategy is.
+/// Implements [`Strategy::explain`](super::Strategy). The effective load is shown with every strategy.
 pub(super) fn explain(plan: &Plan, member: &Member, _: Time) -> Vec<(&'static str, f64)> {
     let per_balance = plan.knobs().at(PER_BALANCE);
     let load = load(member, per_balance).filter(|_| per_balance > 0.0);
@@ -118,7 +119,7 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
         }
     }
     let Some(first) = first else {
-        // All that report are at or above `reject`: those that do not must not get everything for that.
+        // All members with reports are at or above `reject`: the others must not get everything for that.
         return if reporting { None } else { by_weight(members, bits, left) };
     };
     let most = (least * plan.knobs().at(TOLERANCE)).max(least);
@@ -128,12 +129,12 @@ fn pick(plan: &Plan, ask: &Ask, left: impl Fn(&Member) -> bool) -> Option<usize>
     Some(by_weight(members, bits, equal).unwrap_or(first))
 }
 
-/// The load at which a member gets nothing new.
+/// Returns the load at which a member gets nothing new.
 fn reject(knobs: &Knobs) -> f64 {
     if knobs.at(REJECT) > 0.0 { knobs.at(REJECT) } else { f64::INFINITY }
 }
 
-/// What a member's load is taken to be now; `None` without a report that counts.
+/// Returns a member's assumed present load; `None` without a valid report.
 fn load(member: &Member, per_balance: f64) -> Option<f64> {
     let effective = member.effective.filter(|_| member.state != State::SlowStart)?;
     if per_balance == 0.0 {
@@ -143,7 +144,7 @@ fn load(member: &Member, per_balance: f64) -> Option<f64> {
     Some(effective.value + per_balance * f64::from(since))
 }
 
-/// One of those that `may` be taken, by chance in proportion to weight (Chao 1982).
+/// Returns a random one of those that `may` be taken, in proportion to weight (Chao 1982).
 pub(super) fn by_weight(members: &[Member], mut bits: u64, may: impl Fn(&Member) -> bool) -> Option<usize> {
     let (mut best, mut weight) = (None, 0.0);
     for (index, member) in members.iter().enumerate() {
@@ -158,7 +159,7 @@ pub(super) fn by_weight(members: &[Member], mut bits: u64, may: impl Fn(&Member)
     best
 }
 
-/// Places of the knobs that the choice reads. A strategy without the last ones reads 0, which is none.
+/// The indices of the knobs that the choice reads. A missing knob reads as 0, which is none.
 const TOLERANCE: usize = 0;
 const PER_BALANCE: usize = 2;
 const REJECT: usize = 3;

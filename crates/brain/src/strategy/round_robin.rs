@@ -1,7 +1,7 @@
-//! Each member in turn, capacity aside.
+//! Each member in turn, without regard to capacity.
 //!
-//! A member in slow start takes a growing part of its turns. Those that it leaves go to members drawn by chance, so that no
-//! neighbour in the round has them all.
+//! A member in slow start takes a growing part of its turns. The others go to random members, so that no
+//! neighbour in the round gets all of them.
 
 use super::{PLAIN, Strategy, takes_turn};
 use crate::{Ask, Hand, Plan, mix};
@@ -21,8 +21,8 @@ fn choose(plan: &Plan, _: &mut Hand, ask: &Ask) -> usize {
     if takes_turn(&members[turn], ask.chance) { turn } else { passed_on(plan, ask, turn) }
 }
 
-/// Who has the turn that a member left: one drawn by chance who takes it. Where nobody does, as all are in slow start and at its
-/// beginning, the member itself.
+/// Returns the member for a turn that a member in slow start left: a random one that takes it. If none does,
+/// because all are at the beginning of slow start, it is the member itself.
 #[cold]
 fn passed_on(plan: &Plan, ask: &Ask, turn: usize) -> usize {
     let members = plan.members();
@@ -30,7 +30,7 @@ fn passed_on(plan: &Plan, ask: &Ask, turn: usize) -> usize {
     for _ in 0..DRAWS {
         bits = mix(bits);
         let drawn = (((bits >> 32) * members.len() as u64) >> 32) as usize;
-        // By the half that has not said who was drawn.
+        // The half of the bits that did not decide the draw.
         if drawn != turn && takes_turn(&members[drawn], bits << 32) {
             return drawn;
         }
@@ -38,5 +38,5 @@ fn passed_on(plan: &Plan, ask: &Ask, turn: usize) -> usize {
     turn
 }
 
-/// Members drawn for a turn that another left.
+/// The number of draws for a turn that a member left.
 const DRAWS: usize = 8;

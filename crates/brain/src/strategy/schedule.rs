@@ -1,20 +1,20 @@
-//! A round in which each member stands as often as its weight says, spread as evenly as can be.
+//! A round in which each member appears as often as its weight demands, spread as evenly as possible.
 //!
-//! Weighted round robin is smooth if in every stretch of the round each member has had its share so far. NGINX
-//! gets there by raising every member's counter at every request, O(members) for each slot. Here the round is
-//! made once, in O(len log members): with `count` slots out of `len`, the k-th slot of a member lies between
-//! ceil(k len / count) and ceil((k + 1) len / count), the end not included; at each slot, of those whose time has
-//! come, the one that must be over first is taken.
+//! Weighted round robin is smooth if in every stretch of the round each member has had its share so far.
+//! NGINX raises every member's counter at every request, O(members) for each slot. Here the round is made
+//! once, in O(len log members). With `count` slots out of `len`, the k-th slot of a member lies between
+//! ceil(k len / count) and ceil((k + 1) len / count), the end not included. At each slot, of the members with
+//! an open window, the one whose window closes first is taken.
 //!
-//! Every window is met, whatever the counts. In a stretch of L slots a member has fewer than
-//! (L + 1) count / len windows; the counts add up to len, so there are fewer than L + 1 windows in the stretch,
-//! at most L, and then taking the earliest end meets all of them (Jackson 1955; the problem is the chairman
-//! assignment of Tijdeman 1980, one-processor Pfair scheduling of Baruah and others 1996). So at no point of the
-//! round is a member a whole request ahead of its share or behind it, which NGINX's rule does not promise.
+//! Every window is met, whatever the counts. In a stretch of L slots a member has fewer than (L + 1) count /
+//! len windows. The counts add up to len, so there are fewer than L + 1 windows in the stretch, at most L.
+//! Then taking the earliest end meets all of them (Jackson 1955; the problem is the chairman assignment of
+//! Tijdeman 1980, one-processor Pfair scheduling of Baruah and others 1996). So at no point of the round is a
+//! member a whole request ahead of its share or behind it, which NGINX's rule does not guarantee.
 //!
-//! Weights become counts exactly if a round of some thousand slots can hold them: 1 : 2 : 2.5 becomes 2 : 4 : 5.
-//! If not, each member gets the nearest number of slots but at least one, so the most a member can lose or gain
-//! is half a slot, and a member of next to no weight still gets one slot of the round.
+//! Weights become counts exactly if a round of some thousand slots can hold them: 1 : 2 : 2.5 becomes 2 : 4
+//! : 5. If not, each member gets the nearest number of slots but at least one. So a member gains or loses at
+//! most half a slot, and a member of negligible weight still gets one slot of the round.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec;
@@ -24,17 +24,17 @@ use core::mem;
 
 use crate::{Knobs, Member, Plan, Table};
 
-/// The round for the members' weights.
+/// Returns the round for the members' weights.
 pub(super) fn prepare(members: &[Member], _: &Knobs) -> Table {
     of(&members.iter().map(|member| member.weight).collect::<Vec<f64>>())
 }
 
-/// The round for weights.
+/// Returns the round for weights.
 pub(super) fn of(weights: &[f64]) -> Table {
     Table::Schedule(spread(&counts(weights)))
 }
 
-/// The member whose turn it is.
+/// Returns the member whose turn it is.
 pub(super) fn at(plan: &Plan, turn: u64) -> usize {
     match plan.table() {
         Table::Schedule(round) if !round.is_empty() => round[(turn % round.len() as u64) as usize] as usize,
@@ -42,13 +42,13 @@ pub(super) fn at(plan: &Plan, turn: u64) -> usize {
     }
 }
 
-/// How many slots a round may have: enough that half a slot is next to nothing of an average member's share while
-/// that can be had for a few dozen kilobytes and a millisecond, and some for each member at least.
+/// Returns the maximum number of slots of a round. Half a slot is then negligible for an average member, at a
+/// cost of a few dozen kilobytes and a millisecond, and each member has some slots.
 fn room(members: usize) -> usize {
     (256 * members).clamp(2_048, 16_384).max(4 * members)
 }
 
-/// How many slots each member gets.
+/// Returns the number of slots of each member.
 fn counts(weights: &[f64]) -> Vec<u32> {
     let room = room(weights.len()) as f64;
     let usable = |weight: &f64| weight.is_finite() && *weight > 0.0;
@@ -71,7 +71,7 @@ fn counts(weights: &[f64]) -> Vec<u32> {
     weights.iter().map(slots).collect()
 }
 
-/// A part of the greatest weight that stands for 0: whoever has it gets no turn, and all others one at least.
+/// The part of the greatest weight that counts as 0: such a member gets no turn, and all others at least one.
 const NOTHING: f64 = 1e-100;
 
 /// Spreads `counts[i]` slots of each member `i` evenly over a round.
@@ -82,7 +82,7 @@ fn spread(counts: &[u32]) -> Vec<u32> {
     let mut opens: Vec<u32> = vec![NONE; len];
     let mut after: Vec<u32> = vec![NONE; counts.len()];
     let mut taken: Vec<u32> = vec![0; counts.len()];
-    // Those whose window is open: the one to close first, then the first in the order of the configuration.
+    // Members whose window is open: the one to close first, then the first in the order of the configuration.
     let mut open: BinaryHeap<Reverse<(usize, u32)>> = BinaryHeap::with_capacity(counts.len());
     let edge = |taken: u32, count: u32| (taken as usize * len).div_ceil(count as usize);
     for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -95,7 +95,7 @@ fn spread(counts: &[u32]) -> Vec<u32> {
             open.push(Reverse((edge(taken[index] + 1, counts[index]), waiting)));
             waiting = after[index];
         }
-        // Never empty, by the argument above; were it, the round would be a slot shorter.
+        // Never empty, by the argument above; otherwise the round would be a slot shorter.
         let Some(Reverse((_, member))) = open.pop() else { continue };
         round.push(member);
         let index = member as usize;
@@ -169,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// At every point of the round each member is less than one slot off its share.
+        /// Checks that each member is less than one slot off its share at every point of the round.
         #[test]
         fn no_member_is_ever_a_whole_slot_ahead_or_behind(counts in prop::collection::vec(1_u32..60, 1..40)) {
             let round = spread(&counts);

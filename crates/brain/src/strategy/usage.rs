@@ -1,18 +1,19 @@
-//! Weights from what members say of their work (gRPC proposal A58, client-side weighted round robin).
+//! Weights from members' reports of their work (gRPC proposal A58, client-side weighted round robin).
 //!
-//! A member that ends `rps` requests a second at utilization u would end rps / u of them if it were fully used:
-//! that is its weight. Failures are no work: each failed part of its requests counts as so much more utilization,
-//! times a penalty, or a member that fails fast would look strong. Members that say nothing get the mean of those
-//! that do; with fewer than two there is nothing to compare, and the configured capacities hold.
+//! A member that completes `rps` requests a second at utilization u would complete rps / u if it were fully
+//! used: that is its weight. Failures are no work: each failed part of its requests counts as that much more
+//! utilization, times a penalty, or a member that fails fast would look strong. Members without reports get
+//! the mean of the others. With fewer than two reports there is nothing to compare, and the configured
+//! capacities hold.
 //!
-//! A member that lies about its strength would draw in everything: a weight counts for at most ten times the
+//! A member that exaggerates its strength would attract everything: a weight counts for at most ten times the
 //! median and no less than a tenth of it.
 
 use alloc::vec::Vec;
 
 use crate::{Member, Usage};
 
-/// The weight of each member; the configured one, with its slow start, where reports do not give one.
+/// Returns the weight of each member: by report, or else the configured one, with slow start in either case.
 pub(super) fn weights(members: &[Member], penalty: f64) -> Vec<f64> {
     let said: Vec<Option<f64>> = members.iter().map(|one| weight(one.usage.as_ref()?, penalty)).collect();
     let mut known: Vec<f64> = said.iter().filter_map(|weight| *weight).collect();
@@ -27,14 +28,15 @@ pub(super) fn weights(members: &[Member], penalty: f64) -> Vec<f64> {
     members.iter().zip(said).map(|(member, said)| said.map_or(mean, bounded) * part(member)).collect()
 }
 
-/// Requests a second that it could end; `None` where nothing was done or nothing used, which says nothing.
+/// Returns the requests a second that it could complete; `None` if nothing was done or used, which is no
+/// information.
 fn weight(usage: &Usage, penalty: f64) -> Option<f64> {
     let failed = usage.eps / usage.rps * penalty;
     let weight = usage.rps / (usage.utilization + failed);
     (usage.rps > 0.0 && usage.utilization > 0.0 && weight.is_normal()).then_some(weight)
 }
 
-/// A weight is within a factor of this from the median.
+/// The maximum factor between a weight and the median.
 const MOST_TIMES: f64 = 10.0;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Each member in turn, as often as its weight says, spread evenly over the round (see `schedule`). The weight is
-//! what members say they could do, where they report requests a second and utilization (see `usage`), and the
-//! configured capacity elsewhere.
+//! Each member in turn, as often as its weight demands, spread evenly over the round (see `schedule`).
+//! Members that report requests a second and utilization get the weight by their reports (see `usage`), and
+//! others the configured capacity.
 
 use alloc::vec::Vec;
 

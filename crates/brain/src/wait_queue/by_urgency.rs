@@ -1,35 +1,36 @@
-//! Wait queues of requests that are not equally urgent.
+//! Wait queues of requests with different urgencies.
 //!
-//! Each urgency has a queue of its own, and a place that comes free goes to the most urgent request. So a request waits as if less urgent
-//! ones were not there, and whether the first or the last to come goes first is its queue's own state. Where less urgent work is more than
-//! can be served it is refused, while the urgent, of which there is little, waits its turn. This is load shedding by
-//! priority (Zhou and others, Overload control for scaling WeChat microservices, 2018) without a threshold: the places that come free
-//! are the threshold.
+//! Each urgency has a queue of its own, and a free place goes to the most urgent request. So a request waits
+//! as if less urgent ones did not exist, and the order is its queue's own state. If there is more less urgent
+//! work than can be served it is rejected, while the little urgent work waits its turn. This is load shedding
+//! by priority (Zhou and others, Overload control for scaling WeChat microservices, 2018) without a
+//! threshold: the free places are the threshold.
 //!
-//! Those that go first take places that others would have had. So a queue holds no more requests than there are places left that come free
-//! within its wait, and urgent newcomers push out the oldest of the least urgent. A newcomer that is outranked by one
-//! that waits must not take the place that is to come free for that one ([`WaitQueues::outranked`]).
+//! More urgent requests take places from the others. So a queue holds no more requests than the remaining
+//! places that come free within its wait, and urgent newcomers push out the oldest of the least urgent. A
+//! newcomer must not take a place that is to come free for a more urgent waiting request
+//! ([`WaitQueues::outranked`]).
 //!
-//! Where all are equally urgent this is one queue and nothing else.
+//! If all are equally urgent this is one queue and nothing else.
 
 use super::{Pace, Ticket, Turn, WaitQueue};
 use crate::Time;
 use alloc::collections::BTreeMap;
 
-/// How urgent a request is: from 0, the most urgent, to 7 (RFC 9218 section 4.1). The default is 3.
+/// The urgency of a request: from 0, the most urgent, to 7 (RFC 9218 section 4.1). The default is 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Urgency(u8);
 
 impl Urgency {
-    /// How many there are.
+    /// The number of urgencies.
     pub const COUNT: usize = 8;
 
-    /// `None` above 7.
+    /// Returns an urgency; `None` above 7.
     pub fn new(urgency: u8) -> Option<Self> {
         (usize::from(urgency) < Self::COUNT).then_some(Self(urgency))
     }
 
-    /// 0 to 7.
+    /// Returns the number, 0 to 7.
     pub fn value(self) -> u8 {
         self.0
     }
@@ -41,10 +42,11 @@ impl Default for Urgency {
     }
 }
 
-/// The requests that wait, by urgency. They belong to one group, and are bounded by how many places come free while a request may wait.
+/// The waiting requests, by urgency. They belong to one group. Their bound is the number of places that come
+/// free while a request may wait.
 #[derive(Clone, Debug)]
 pub struct WaitQueues<T> {
-    /// The queues of those that ever found no room, the most urgent first.
+    /// The queues of the urgencies that ever found no room, the most urgent first.
     queues: BTreeMap<Urgency, WaitQueue<T>>,
 }
 
@@ -55,11 +57,12 @@ impl<T> Default for WaitQueues<T> {
 }
 
 impl<T> WaitQueues<T> {
-    /// Adds a request that came at `since` and found no room; the `wait` of the pace may be its own. Returns `None` if it is to be refused at
-    /// once. Ask [`dismiss`](Self::dismiss) afterwards which ones it pushed out.
+    /// Adds a request that came at `since` and found no room; the `wait` of the pace may be its own. Returns
+    /// `None` if it is to be rejected at once. Call [`dismiss`](Self::dismiss) afterwards for the requests
+    /// that it pushed out.
     pub fn enter(&mut self, urgency: Urgency, who: T, pace: Pace, since: Time, now: Time) -> Option<Ticket> {
         self.queues.entry(urgency).or_default();
-        // How quickly places come free is the same for all.
+        // The rate of free places is the same for all.
         self.queues.values_mut().for_each(|queue| queue.set_pace(pace));
         self.compare();
         let ticket = self.queues.get_mut(&urgency)?.enter(who, pace, since, now)?;
@@ -76,12 +79,14 @@ impl<T> WaitQueues<T> {
         self.queues.get_mut(&ticket.urgency).map_or(Turn::Go, |queue| queue.turn(ticket))
     }
 
-    /// Removes a request, with a member or without. Returns true if it was woken and has not looked: then another is to be woken.
+    /// Removes a request, with a member or without. Returns `true` if it was woken and has not looked: then
+    /// another is to be woken.
     pub fn leave(&mut self, ticket: Ticket, served: bool, now: Time) -> bool {
         self.queues.get_mut(&ticket.urgency).is_some_and(|queue| queue.leave(ticket, served, now))
     }
 
-    /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is none.
+    /// Removes and returns the next request whose wait is over, to be woken for that. Call it until there is
+    /// none.
     pub fn dismiss(&mut self, now: Time) -> Option<T> {
         self.compare();
         self.queues.values_mut().find_map(|queue| queue.dismiss(now))
@@ -92,15 +97,15 @@ impl<T> WaitQueues<T> {
         self.queues.range(..urgency).any(|(_, queue)| !queue.is_empty())
     }
 
-    /// Returns the urgency of the most urgent request that waits. `None` if none does, and where none ever was more or less urgent than
-    /// others.
+    /// Returns the urgency of the most urgent waiting request; `None` if none waits, or if all requests that
+    /// ever found no room had the default urgency.
     pub fn first(&self) -> Option<Urgency> {
         let told_apart = self.queues.len() > 1 || !self.queues.contains_key(&Urgency::default());
         let waits = |(urgency, queue): (&Urgency, &WaitQueue<T>)| (!queue.is_empty()).then_some(*urgency);
         if told_apart { self.queues.iter().find_map(waits) } else { None }
     }
 
-    /// Returns how many wait.
+    /// Returns the number of waiting requests.
     pub fn len(&self) -> usize {
         self.queues.values().map(WaitQueue::len).sum()
     }
@@ -110,19 +115,20 @@ impl<T> WaitQueues<T> {
         self.queues.values().all(WaitQueue::is_empty)
     }
 
-    /// Returns whether more is asked for, of this urgency, than can be served.
+    /// Returns whether the demand of this urgency exceeds the capacity.
     pub fn standing(&self, urgency: Urgency) -> bool {
         self.queues.get(&urgency).is_some_and(WaitQueue::is_standing)
     }
 
-    /// Returns whether somebody waits and none was served for [`TARGET`](super::TARGET), or for as long as a request takes. What is known of
-    /// members may be out of date then: one request is to go on without a look at limits ([`Ask::insist`](crate::Ask::insist)).
+    /// Returns whether a request waits and none was served for [`TARGET`](super::TARGET), or for as long as a
+    /// request takes. The known state of members may then be outdated: one request is to ignore the learnt
+    /// limits ([`Ask::insist`](crate::Ask::insist)).
     pub fn starved(&self, now: Time) -> bool {
         let mut waits = self.queues.values().filter(|queue| !queue.is_empty()).peekable();
         waits.peek().is_some() && waits.all(|queue| queue.starved(now))
     }
 
-    /// Tells each queue how many go before all of it.
+    /// Sets in each queue the number of requests that go before all of it.
     fn compare(&mut self) {
         let mut ahead = 0;
         for queue in self.queues.values_mut() {

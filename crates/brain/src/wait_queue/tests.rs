@@ -15,12 +15,13 @@ fn enter(queue: &mut WaitQueue<u32>, who: u32, millis: u64) -> Option<Ticket> {
     queue.enter(who, PACE, at(millis), at(millis))
 }
 
-/// The requests that are dismissed now.
+/// Returns the requests that are dismissed now.
 fn dismissed(queue: &mut WaitQueue<u32>, millis: u64) -> Vec<u32> {
     core::iter::from_fn(|| queue.dismiss(at(millis))).collect()
 }
 
-/// A queue that stands: it was never empty, and some gave up. Returns when that was, and the request that waits.
+/// Returns a queue in the standing state (it was never empty, and some gave up), the waiting request, and the
+/// time.
 fn standing() -> (WaitQueue<u32>, Ticket, u64) {
     let mut queue = WaitQueue::default();
     let mut last = enter(&mut queue, 0, 0).expect("a place");
@@ -55,7 +56,7 @@ fn a_request_is_refused_after_its_wait_or_if_it_would_have_to_wait_for_longer() 
     enter(&mut queue, 2, 40).expect("a place");
     assert_eq!((first.until, dismissed(&mut queue, 999)), (at(1000), vec![]));
     assert_eq!((dismissed(&mut queue, 1000), queue.turn(first)), (vec![1], Turn::Go));
-    // It has waited before: a member refused it.
+    // It has waited before: a member rejected it.
     assert_eq!(queue.enter(3, PACE, at(100), at(1050)).map(|ticket| ticket.until), Some(at(1100)));
     assert_eq!(queue.enter(4, PACE, at(40), at(1050)), None);
     // 8 in flight, of which one ends each 5 ms: 200 in a second.
@@ -101,13 +102,13 @@ fn where_some_are_always_refused_the_last_to_come_goes_first() {
     assert_eq!(queue.call(), Some(&1));
     assert!(queue.leave(second, true, at(now)));
     assert_eq!((dismissed(&mut queue, now + 30), queue.turn(first)), (vec![0], Turn::Go));
-    // Four places come free in 20 ms: the oldest go for those that come.
+    // Four places come free in 20 ms: newcomers push out the oldest.
     for who in 0..6 {
         enter(&mut queue, who, now + 40).expect("a place");
     }
     assert_eq!(dismissed(&mut queue, now + 40), [0, 1]);
     assert_eq!(dismissed(&mut queue, now + 60), [2, 3, 4, 5]);
-    // Two seconds without a refusal.
+    // Two seconds without a rejection.
     let ticket = enter(&mut queue, 9, now + 2059).expect("a place");
     queue.leave(ticket, true, at(now + 2059));
     assert!(queue.is_standing());

@@ -1,4 +1,4 @@
-//! Members whose traffic fails are taken out for a while, not too many, and never the last.
+//! Ejections of members whose traffic fails: for a while, within the budget, and never the last one.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn no_more_are_out_than_may_be() {
     group.streak(2.0, "b");
     assert_eq!(group.streak(3.0, "c"), "");
     assert_eq!(group.planned(), "c d");
-    // Asked for again while its failures go on, and granted when there is room.
+    // Requested again while its failures go on, and granted when there is room.
     let vitals = group.analyzer.members().nth(2).unwrap().2.clone();
     (0..5).for_each(|_| _ = vitals.failed());
     assert_eq!(group.totals(12.0, &[]), "");
@@ -89,8 +89,9 @@ fn an_ejected_member_is_better_than_none() {
     assert_eq!(group.planned(), "a b");
 }
 
-/// Requests until a member is found to fail more often than the others, each of which fails so many of its requests. The first ones
-/// do not count: as long as nobody has failed yet, two failures of one are enough.
+/// Returns the number of requests until a member is found to fail more often than the others, given the
+/// failed share of each. The first requests do not count: before any failure, two failures of one member are
+/// enough.
 fn until_suspected(shares: &[f64], first: usize, requests: usize) -> Option<usize> {
     let names = (0..shares.len()).map(|member| format!("m{member}")).collect::<Vec<_>>().join(" ");
     let group =
@@ -177,7 +178,7 @@ fn traffic_tells_who_is_sick() {
     let input = |name: &str| group.events[0].inputs.iter().find(|(input, _)| input == name).unwrap().1;
     assert_eq!((input("requests"), input("failures"), input("success_rate")), (100.0, 60.0, 0.4));
     assert_eq!(group.totals(20.0, &[("a", 207, 7), ("b", 100, 60), ("c", 200, 0), ("d", 200, 2)]), "");
-    // What it did before it was ejected is not held against it afterwards.
+    // Its history from before the ejection does not count afterwards.
     assert_eq!(group.tick(40.0), "Readmitted b");
     assert_eq!(group.totals(41.0, &[("a", 407, 7), ("b", 160, 120), ("c", 400, 0), ("d", 400, 2)]), "");
     assert_eq!(group.totals(51.0, &[("a", 507, 7), ("b", 260, 121), ("c", 500, 0), ("d", 500, 2)]), "");

@@ -1,4 +1,4 @@
-//! The slow path, told as stories.
+//! The slow path, as scenarios.
 
 mod ejections;
 
@@ -52,7 +52,7 @@ fn spec(names: &str) -> GroupSpec {
     }
 }
 
-/// An analyzer with what a shell keeps beside it.
+/// An analyzer with the state that a shell keeps beside it.
 struct Group {
     analyzer: Analyzer,
     plan: Plan,
@@ -70,7 +70,7 @@ impl Group {
         self.analyzer.members().find(|(_, spec, _)| &*spec.name == name).expect("a member of that name").0
     }
 
-    /// Calls the analyzer and takes in what came of it; returns the kinds of the events as one line.
+    /// Calls the analyzer and takes its results; returns the kinds of the events as one line.
     fn then(&mut self, seconds: f64, call: impl FnOnce(&mut Analyzer, Time)) -> String {
         call(&mut self.analyzer, at(seconds));
         if let Some(plan) = self.analyzer.plan(at(seconds)) {
@@ -108,7 +108,7 @@ impl Group {
         self.then(seconds, Analyzer::handle_timeout)
     }
 
-    /// Names and weights in the plan.
+    /// Returns the names and weights in the plan.
     fn planned(&self) -> String {
         let part = |member: &plimsoll_brain::Member| match member.weight == member.capacity {
             true => member.name.to_string(),
@@ -283,13 +283,13 @@ fn a_drained_member_that_is_well_may_keep_its_sessions() {
     assert!(kept(&group).is_empty());
     group.then(2.0, |analyzer, now| analyzer.drain("a", now).unwrap());
     assert_eq!(kept(&group), ["a"]);
-    // What is known of it changes, and whoever goes by that is told, though it is in no plan.
+    // Its state changes, which makes a new plan, though it is in none.
     let fail = |analyzer: &mut Analyzer, now| (0..3).for_each(|_| analyzer.handle_probe(a, Err("no"), now));
     fail(&mut group.analyzer, at(3.0));
     assert!(group.analyzer.plan(at(3.0)).is_some() && kept(&group).is_empty());
     (0..2).for_each(|_| group.analyzer.handle_probe(a, Ok(()), at(4.0)));
     assert!(group.analyzer.plan(at(4.0)).is_some() && kept(&group) == ["a"]);
-    // Out of use at once is something else.
+    // A disabled member is not kept.
     group.then(5.0, |analyzer, now| analyzer.disable("a", now).unwrap());
     assert!(kept(&group).is_empty());
     group.then(6.0, |analyzer, now| analyzer.enable("a", now).unwrap());
@@ -309,7 +309,7 @@ fn operators_drain_and_take_back() {
     assert_eq!(group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap()), "Undrained a");
     assert_eq!(group.planned(), "a b");
     assert_eq!(group.events[0].why, "taken back by an operator");
-    // Who let it go is told, and stays with it.
+    // The event names the actor, which stays with the drain.
     let by_scaler = |analyzer: &mut Analyzer, now| analyzer.drain_by("b", Drainer::Scaler, now).unwrap();
     assert_eq!(group.then(3.5, by_scaler), "Draining b");
     assert_eq!(group.events[0].why, "drained by the scaler");
@@ -330,13 +330,13 @@ fn one_that_is_about_to_leave_is_drained_by_nobody() {
     assert_eq!(group.then(1.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "Draining a");
     assert_eq!(group.planned(), "b");
     assert!(group.state("a").1.contains("about to end") && group.analyzer.drains(group.id("a")));
-    // It is well, and may keep its sessions.
+    // It is healthy, and may keep its sessions.
     assert_eq!(group.analyzer.kept(true).len(), 1);
-    // Said once more it is no news, and no operator takes it back.
+    // A repeated configuration is no event, and no operator can end this drain.
     assert_eq!(group.then(2.0, |analyzer, now| analyzer.update(with("a b", "a"), now)), "");
     group.then(3.0, |analyzer, now| analyzer.undrain("a", now).unwrap());
     assert_eq!(group.state("a").0, State::Draining);
-    // Another process goes on with it as the configuration has it, not as it was left.
+    // Another process continues it by the configuration, not by the handed-off state.
     let past: Vec<_> = group.analyzer.past().map(|(name, past)| (name.to_string(), Some(past))).collect();
     let recalled = |spec: GroupSpec| {
         let (mut past, mut after) = (past.clone(), Analyzer::new(spec, at(4.0)));
@@ -346,7 +346,7 @@ fn one_that_is_about_to_leave_is_drained_by_nobody() {
     assert_eq!((recalled(with("a b", "a")), recalled(with("a b", ""))), (1, 2));
     assert_eq!(group.then(5.0, |analyzer, now| analyzer.update(with("a b", ""), now)), "Undrained a");
     assert_eq!(group.planned(), "a b");
-    // One that joins as such is told of, too; and an operator's drain outlasts what the configuration says.
+    // A leaving member that joins has an event, too; and an operator's drain outlasts the configuration's.
     let joined = group.then(6.0, |analyzer, now| analyzer.update(with("a b c", "c"), now));
     assert_eq!(joined, "Joined c, Draining c");
     group.then(7.0, |analyzer, now| analyzer.drain("c", now).unwrap());
@@ -485,7 +485,7 @@ fn what_concerns_nobody_is_ignored() {
         analyzer.handle_totals(&[(nobody, Totals { requests: 9, failures: 9 })], now);
     });
     assert!(group.events.is_empty());
-    // Nobody asks for events: they stay bounded.
+    // Without a reader, events stay bounded.
     let id = group.id("a");
     for step in 0..100_000 {
         group.analyzer.handle_probe(

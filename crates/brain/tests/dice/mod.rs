@@ -1,8 +1,8 @@
-//! Chance from a seed, for all that is simulated.
+//! Random numbers from a seed, for all simulations.
 
 use plimsoll_brain::mix;
 
-/// A stream of numbers.
+/// A stream of random numbers.
 #[derive(Clone)]
 pub(crate) struct Dice(u64);
 
@@ -16,7 +16,7 @@ impl Dice {
         mix(self.0)
     }
 
-    /// Strictly between 0 and 1.
+    /// Returns a number strictly between 0 and 1.
     pub(crate) fn unit(&mut self) -> f64 {
         ((self.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
@@ -37,14 +37,15 @@ impl Dice {
         (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// Bounded Pareto with an exponent of 1.5 from 0.003755 to `most`, which has a mean of 0.01 for 0.3.
+    /// Returns a bounded Pareto number with an exponent of 1.5 from 0.003755 to `most`, which has a mean of
+    /// 0.01 for 0.3.
     pub(crate) fn pareto(&mut self, most: f64) -> f64 {
         let least = 0.003_755_f64;
         let cut = 1.0 - (least / most).powf(1.5);
         least / (1.0 - self.unit() * cut).powf(1.0 / 1.5)
     }
 
-    /// Lognormal by its mean.
+    /// Returns a lognormal number by its mean.
     pub(crate) fn lognormal(&mut self, mean: f64, sigma: f64) -> f64 {
         (mean.ln() - sigma * sigma / 2.0 + sigma * self.normal()).exp()
     }

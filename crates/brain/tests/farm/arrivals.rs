@@ -1,4 +1,4 @@
-//! When requests come, to whom, and how long they are.
+//! The arrivals of requests, their balancers, and their work.
 
 use super::dice::Dice;
 use super::run::WORK;
@@ -8,7 +8,7 @@ pub(super) struct Arrivals {
     times: Dice,
     works: Dice,
     whos: Dice,
-    /// Chances of the balancers, summed up, where they are not all equal.
+    /// The cumulated probabilities of the balancers, if they are not all equal.
     shares: Vec<f64>,
 }
 
@@ -25,15 +25,15 @@ impl Arrivals {
         Self { times: dice(1), works: dice(2), whos: dice(3), shares }
     }
 
-    /// Seconds until the next one.
+    /// Returns the seconds until the next one.
     pub(super) fn gap(&mut self, setting: &Setting, capacity: f64, now: f64) -> f64 {
-        // Members learn at 75 % before the load that is measured begins.
+        // Members learn at 75 % before the measured load begins.
         let load = if now < setting.warmup { 0.75 } else { setting.load };
         let burst = setting.bursts && now >= setting.warmup && (now - setting.warmup) % 12.0 < 3.0;
         self.times.exp(1.0 / (load * capacity * if burst { 2.0 } else { 1.0 }))
     }
 
-    /// Seconds of a processor of speed 1.
+    /// Returns the work in seconds of a processor of speed 1.
     pub(super) fn work(&mut self, setting: &Setting, now: f64) -> f64 {
         let work = match setting.work {
             Work::Lognormal => self.works.lognormal(WORK, 1.2).min(0.3),
@@ -45,7 +45,7 @@ impl Arrivals {
         work * longer * setting.scale
     }
 
-    /// The balancer.
+    /// Returns the balancer.
     pub(super) fn who(&mut self, setting: &Setting) -> usize {
         match self.shares.last() {
             None => self.whos.below(setting.balancers),

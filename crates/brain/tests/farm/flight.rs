@@ -1,12 +1,12 @@
-//! A request from its coming to what its client gets.
+//! A request from its arrival to its client's answer.
 
 use plimsoll_brain::Urgency;
 use plimsoll_brain::meter::{Job, Reading};
 
-/// More so than others, which are so by default.
+/// The urgency of urgent requests; the others have the default.
 pub(super) const URGENT: u8 = 1;
 
-/// A request under way.
+/// A request in flight.
 pub(super) struct Flight {
     pub(super) who: usize,
     pub(super) member: usize,
@@ -16,15 +16,15 @@ pub(super) struct Flight {
     pub(super) urgency: Urgency,
     pub(super) job: Option<Job>,
     pub(super) reading: Option<Reading>,
-    /// Jobs found at the member, and when.
+    /// The jobs found at the member, and the time.
     pub(super) met: usize,
     pub(super) reached: f64,
     pub(super) state: State,
     pub(super) failed: bool,
-    /// By the member, which is full.
+    /// Whether the member, which is full, rejected it.
     pub(super) refused: bool,
     pub(super) tries: u32,
-    /// When it found no room for the first time.
+    /// The time at which it found no room first.
     pub(super) full: Option<f64>,
     pub(super) measured: bool,
 }
@@ -37,13 +37,13 @@ impl Flight {
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum State {
-    /// With the balancer, for want of a member.
+    /// At the balancer, for want of a member.
     Queued,
     Travelling,
     Waiting,
     Running,
-    /// Left the member, or was taken from it.
+    /// It left the member, or was removed from it.
     Gone,
-    /// Its client has what it gets.
+    /// Its client has its answer.
     Over,
 }

@@ -1,4 +1,4 @@
-//! Our own strategies, as the data plane uses them: an analyzer, a plan and a hand for each balancer.
+//! Our own strategies, driven as by the data plane: an analyzer, a plan and a hand for each balancer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub(crate) struct Ours {
     members: usize,
     balancers: Vec<Balancer>,
     dice: Dice,
-    /// If they tell one another what they see: how often, and what share of that is lost.
+    /// The interval of the balancers' exchange of reports, and the lost share, if there is an exchange.
     gossip: Option<(f64, f64)>,
-    /// Do requests say how urgent they are?
+    /// Whether requests have an urgency.
     pub(crate) asks: bool,
 }
 
@@ -32,22 +32,23 @@ struct Balancer {
     hand: Hand,
     vitals: Vec<Arc<Vitals>>,
     turn: u64,
-    /// Requests that wait for room.
+    /// The requests that wait for room.
     line: WaitQueues<usize>,
     tickets: BTreeMap<usize, (Ticket, Urgency)>,
     /// `true` if room may have come free since the last look.
     rung: bool,
-    /// What it knows of the others, and reports that it made.
+    /// Its state of the others, and the number of its reports.
     fellows: Option<(Fellows, u32)>,
-    /// Ejections so far, and what it has counted of each member.
+    /// The ejections so far, and its counts of each member.
     ejections: u64,
     totals: Vec<Totals>,
-    /// Counted in before it started anew: what ends of it says nothing.
+    /// The requests from before its restart, whose ends do not count.
     strangers: u64,
 }
 
 impl Ours {
-    /// `name`: of a strategy, and behind it `, admission` where that is to be on, and `, aperture 10` where it is to use a part.
+    /// Returns balancers with the strategy `name`, followed by `, admission` to turn that on, and by `,
+    /// aperture 10` to use a part of the members.
     pub(crate) fn new(name: &'static str, balancers: usize, members: usize, seed: u64) -> Self {
         let mut dice = Dice::new(seed, 77);
         let balancers = (0..balancers)
@@ -56,7 +57,8 @@ impl Ours {
         Self { name, members, balancers, dice, gossip: None, asks: false }
     }
 
-    /// Balancers that tell one another what they see, every so many seconds, where so large a share of the reports is lost.
+    /// Returns balancers that exchange their observations every `interval` seconds, with a lost share of the
+    /// reports.
     pub(crate) fn together(
         name: &'static str,
         balancers: usize,
@@ -74,16 +76,16 @@ impl Ours {
 }
 
 impl Ours {
-    /// Ejections by all balancers.
+    /// Returns the ejections by all balancers.
     pub(crate) fn ejections(&self) -> u64 {
         self.balancers.iter().map(|balancer| balancer.ejections).sum()
     }
 }
 
-/// As the configuration has it where nothing is said, and all the rest of what ejects, too.
+/// The default of the configuration, as are the other settings of ejection.
 const CONSECUTIVE: u32 = 5;
 
-/// The seeds of hands that know of each other, such as those of one process.
+/// Returns the seeds of coordinated hands, such as those of one process.
 fn spread(index: usize, count: usize) -> u64 {
     u64::MAX / count as u64 * index as u64
 }
@@ -189,7 +191,7 @@ impl Balancer {
         Some(member.id.0 as usize)
     }
 
-    /// What it knows of others that are numbered from 1.
+    /// Returns its state of others, which are numbered from 1.
     fn fellows(&self, own: u64, all: u64, interval: f64) -> Fellows {
         let settings = Settings {
             own,
@@ -211,7 +213,7 @@ impl Balancer {
         fellows
     }
 
-    /// Tells the others of ejections of its own, later, and does as they say, now.
+    /// Queues reports of its own ejections, and follows those of others now.
     fn confer(&mut self, now: Time) {
         let Some((fellows, _)) = &mut self.fellows else {
             while let Some(event) = self.analyzer.poll_event() {
@@ -260,7 +262,7 @@ impl Policy for Ours {
         let chance = self.dice.bits();
         let balancer = &mut self.balancers[who];
         let member = balancer.pick(now, failed, chance)?;
-        // Where one found room there may be more.
+        // If one found room there may be more.
         balancer.rung = !balancer.line.is_empty();
         Some(member)
     }
@@ -330,14 +332,14 @@ impl Policy for Ours {
             return;
         }
         let id = MemberId(answer.member as u32);
-        // The word is in the head of the answer.
+        // The load report is in the head of the answer.
         if let Some(reading) = &answer.reading
             && let Some(index) = balancer.plan.members().iter().position(|member| member.id == id)
         {
             balancer.plan.hear(&mut balancer.hand, index, reading, now);
         }
         vitals.end();
-        // By the end of one that was refused no room came free.
+        // The end of a rejected one freed no room.
         balancer.rung |= !answer.refused;
         let latency = Duration::from_secs_f64(answer.latency);
         if answer.left {

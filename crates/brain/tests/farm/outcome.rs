@@ -1,16 +1,16 @@
-//! What a run is judged by.
+//! The results by which a run is judged.
 
 use super::Setting;
 
-/// What came of a run.
+/// The results of a run.
 pub(crate) struct Outcome {
-    /// Seconds, sorted; what was given up counts as a second, what was refused does not count.
+    /// Seconds, sorted; a request that was given up counts as a second, a rejected one does not count.
     pub(super) latencies: Vec<f64>,
-    /// Seconds until those refused were told so, sorted.
+    /// The seconds until rejections, sorted.
     pub(super) refusals: Vec<f64>,
     /// The same of the urgent requests.
     pub(super) urgent: (Vec<f64>, Vec<f64>),
-    /// Requests that waited for a member, and for how many seconds in all.
+    /// The requests that waited for a member, and the sum of their seconds.
     pub(crate) waited: u64,
     pub(crate) waits: f64,
     pub(crate) requests: u64,
@@ -21,16 +21,16 @@ pub(crate) struct Outcome {
     pub(crate) messages: u64,
     pub(crate) cv: f64,
     pub(crate) seconds: f64,
-    /// Seconds after which clients gave up.
+    /// The seconds after which clients gave up.
     patience: f64,
-    /// Mean relative error of the knees that members learned, at the end.
+    /// The mean relative error of the members' learnt knees, at the end.
     pub(crate) knee_error: f64,
-    /// Capacity, requests per second.
+    /// The capacity, requests per second.
     pub(crate) capacity: f64,
 }
 
 impl Outcome {
-    /// Nothing has happened yet.
+    /// Returns empty results.
     pub(super) fn new(setting: &Setting, capacity: f64) -> Self {
         Self {
             latencies: Vec::new(),
@@ -52,7 +52,7 @@ impl Outcome {
         }
     }
 
-    /// An answer came, or nobody waits for it any more.
+    /// Records an answer, or a request that was given up.
     pub(super) fn answered(&mut self, latency: f64, urgent: bool) {
         self.latencies.push(latency);
         if urgent {
@@ -60,7 +60,7 @@ impl Outcome {
         }
     }
 
-    /// A request was refused.
+    /// Records a rejection.
     pub(super) fn refused(&mut self, after: f64, urgent: bool) {
         self.shed += 1;
         self.refusals.push(after);
@@ -69,13 +69,13 @@ impl Outcome {
         }
     }
 
-    /// No more is to come.
+    /// Sorts the results at the end.
     pub(super) fn sort(&mut self) {
         let Self { latencies, refusals, urgent: (answered, refused), .. } = self;
         [latencies, refusals, answered, refused].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
     }
 
-    /// Of the urgent requests: the quantile of their milliseconds, and the per cent that was refused.
+    /// Returns, for the urgent requests, the quantile of their milliseconds, and the rejected percentage.
     pub(crate) fn urgent(&self, q: f64) -> (f64, f64) {
         let (answered, refused) = &self.urgent;
         let last = answered.len().saturating_sub(1);
@@ -88,18 +88,19 @@ impl Outcome {
         self.latencies.get((q * last as f64) as usize).copied().unwrap_or(f64::NAN) * 1e3
     }
 
-    /// Per cent of all requests that were answered within so many milliseconds.
+    /// Returns the percentage of all requests answered within this many milliseconds.
     pub(crate) fn within(&self, millis: f64) -> f64 {
         self.share(self.latencies.partition_point(|latency| *latency < millis / 1e3) as u64)
     }
 
-    /// Quantile of the milliseconds until a refusal.
+    /// Returns the quantile of the milliseconds until a rejection.
     pub(crate) fn refusal(&self, q: f64) -> f64 {
         let last = self.refusals.len().saturating_sub(1);
         self.refusals.get((q * last as f64) as usize).copied().unwrap_or(0.0) * 1e3
     }
 
-    /// The same as [`quantile`](Self::quantile), where what was refused counts as much as what was given up.
+    /// Returns the same as [`quantile`](Self::quantile), with rejected requests counted like those that were
+    /// given up.
     pub(crate) fn strict(&self, q: f64) -> f64 {
         let all = self.latencies.len() + self.refusals.len();
         match (q * all as f64) as usize {

@@ -1,11 +1,12 @@
-//! Published policies, for comparison, each given what its paper gives it.
+//! Published policies, for comparison, each with the information that its paper assumes.
 
 use std::collections::VecDeque;
 
 use super::dice::Dice;
 use super::{Answer, Fleet, Policy};
 
-/// Knows everything at once and takes the member where this request ends soonest (shortest expected delay).
+/// A policy with complete information that takes the member where this request ends soonest (shortest
+/// expected delay).
 pub(crate) struct Oracle {
     sent: Vec<u64>,
     dice: Dice,
@@ -36,12 +37,13 @@ impl Policy for Oracle {
     }
 }
 
-/// Prequal (Wydrowski et al., NSDI 2024): probes of requests in flight and latency, kept in a pool; hot ones by a
-/// quantile, the fastest of the cold ones.
+/// Prequal (Wydrowski et al., NSDI 2024): probes of requests in flight and latency, kept in a pool; hot ones
+/// by a quantile, the fastest of the cold ones.
 pub(crate) struct Prequal {
     probes: usize,
     quantile: f64,
-    /// If it leaves out whoever failed five times in a row: for each balancer and member the failures, the ejections, and until when.
+    /// With ejection after five failures in a row: the failures, the ejections, and the end, for each
+    /// balancer and member.
     ejects: Option<Vec<(u32, u32, f64)>>,
     pools: Vec<Pool>,
     dice: Dice,
@@ -51,7 +53,7 @@ pub(crate) struct Prequal {
 #[derive(Default)]
 struct Pool {
     probes: VecDeque<Probe>,
-    /// Requests in flight of the last probes, for the quantile.
+    /// The requests in flight of the last probes, for the quantile.
     seen: VecDeque<u32>,
     worst_next: bool,
 }
@@ -66,7 +68,7 @@ struct Probe {
 }
 
 impl Prequal {
-    /// The paper has 3 probes for each request and a quantile of 0.84.
+    /// Returns the policy. The paper has 3 probes for each request and a quantile of 0.84.
     pub(crate) fn new(probes: usize, quantile: f64, balancers: usize, seed: u64) -> Self {
         let pools = (0..balancers).map(|_| Pool::default()).collect();
         Self { probes, quantile, ejects: None, pools, dice: Dice::new(seed, 6), messages: 0 }
@@ -74,7 +76,7 @@ impl Prequal {
 }
 
 impl Prequal {
-    /// The same, with ejection after five failures in a row, for 10 s, then 20 ...
+    /// Returns the policy with ejection after five failures in a row, for 10 s, then 20 ...
     pub(crate) fn ejecting(self, members: usize) -> Self {
         Self { ejects: Some(vec![(0, 0, 0.0); self.pools.len() * members]), ..self }
     }
@@ -101,7 +103,7 @@ impl Policy for Prequal {
         let member = match chosen {
             Some(index) if ready.len() >= 2 => {
                 let probe = &mut pool.probes[index];
-                // What is sent is in flight there, whatever the probe said.
+                // The request is in flight there, whatever the probe's figure.
                 probe.in_flight += 1;
                 probe.uses -= 1.0;
                 let member = probe.member;
@@ -117,7 +119,7 @@ impl Policy for Prequal {
                 }
             },
         };
-        // One goes with each request: the oldest and the worst in turn.
+        // Each request removes one: the oldest and the worst in turn.
         pool.worst_next = !pool.worst_next;
         if pool.probes.len() > 1 {
             let worst = (0..pool.probes.len()).max_by_key(|index| pool.probes[*index].in_flight).unwrap_or(0);
@@ -163,14 +165,14 @@ impl Policy for Prequal {
     }
 }
 
-/// Weighted round robin by what members report every so often (gRPC proposal A58): requests per second over
+/// Weighted round robin by periodic reports of members (gRPC proposal A58): requests per second over
 /// utilization.
 pub(crate) struct Reported {
     every: f64,
     next: f64,
     weights: Vec<f64>,
     before: Vec<(u64, f64, u64)>,
-    /// Earliest deadline first, for each balancer.
+    /// The deadlines for earliest deadline first, for each balancer.
     deadlines: Vec<Vec<f64>>,
 }
 
@@ -212,7 +214,7 @@ impl Policy for Reported {
                 let used = (server.busy - before.1) / self.every / server.cores;
                 let errors = (server.failures - before.2) as f64 / self.every;
                 *before = (server.received, server.busy, server.failures);
-                // The error penalty of 1 that it has.
+                // With its error penalty of 1.
                 let used = used + if rate > 0.0 { errors / rate } else { 0.0 };
                 if rate > 0.0 && used > 0.0 { rate / used } else { f64::NAN }
             })

@@ -1,16 +1,17 @@
-//! More published policies, and those of the papers that this began with, each given what its paper gives it.
+//! Further published policies, and those of the original papers, each with the information that its paper
+//! assumes.
 
 use std::collections::VecDeque;
 
 use super::dice::Dice;
 use super::{Answer, Fleet, Policy};
 
-/// Join-Idle-Queue (Lu et al. 2011): a member with an idle processor gives a token for it to a balancer drawn by chance. It is told how
-/// many processors it has.
+/// Join-Idle-Queue (Lu et al. 2011): a member with an idle processor gives a token for it to a random
+/// balancer. It knows its number of processors.
 pub(crate) struct IdleQueue {
-    /// Of each balancer, the oldest first.
+    /// The tokens of each balancer, the oldest first.
     tokens: Vec<VecDeque<usize>>,
-    /// Of each member: given and not spent.
+    /// The tokens of each member that are given and not used.
     given: Vec<usize>,
     dice: Dice,
     messages: u64,
@@ -46,7 +47,7 @@ impl Policy for IdleQueue {
         }
     }
 
-    /// Those that nobody asks give theirs, too.
+    /// Members without requests give tokens, too.
     fn tick(&mut self, now: f64, fleet: &Fleet) {
         (0..fleet.servers.len()).for_each(|member| self.seen(now, member, fleet));
     }
@@ -56,18 +57,19 @@ impl Policy for IdleQueue {
     }
 }
 
-/// How balancers that share one table of reports choose.
+/// The choice of balancers that share one table of reports.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Rule {
-    /// By chance, as likely as 1 / (load + 1): the lottery of rate.d.
+    /// A random one, in proportion to 1 / (load + 1): the lottery of rate.d.
     Lottery,
-    /// The least loaded, each request by itself: Cygnus and TAO. Load that each binding adds until the next report.
+    /// The least loaded, for each request: Cygnus and TAO. The load that each binding adds until the next
+    /// report.
     LeastLoaded { per_balance_load: f64 },
-    /// The same for 2000 sessions that requests belong to; one leaves a member that reports more than `critical`.
+    /// The same for 2000 sessions of requests; one leaves a member that reports more than `critical`.
     Sessions { per_balance_load: f64, critical: f64 },
 }
 
-/// Balancers that know what members report every so often: jobs for each processor, averaged over reports.
+/// Balancers with periodic reports of members: jobs for each processor, averaged over reports.
 pub(crate) struct Table {
     rule: Rule,
     every: f64,

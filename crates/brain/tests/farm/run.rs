@@ -1,4 +1,4 @@
-//! One run: arrivals, journeys, work, deadlines and neighbours, in the order of virtual time.
+//! A run: arrivals, journeys, work, deadlines and neighbours, in the order of virtual time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -24,35 +24,36 @@ enum Event {
     Fail(usize),
     /// The answer reaches the balancer.
     Back(usize),
-    /// A request has waited for a member for as long as it may.
+    /// The maximum wait of a request for a member is over.
     Patience(usize),
     /// A slot of a member may have expired without use.
     Offer(usize),
     /// A neighbour comes or goes.
     Neighbour(usize),
     Tick,
-    /// A balancer tells the others what it sees.
+    /// A balancer sends its reports to the others.
     Tell(usize),
 }
 
-/// Instead of a balancer: its client has what it gets.
+/// In place of a balancer: its client has its answer.
 const NOBODY: usize = usize::MAX;
 
-/// Attempts for one request: after so many it waits for each further one, if members refuse it for want of room, up to so many in all.
+/// The attempts of one request before it waits for each further one, if members reject it for want of room,
+/// and their maximum.
 const TRIES: u32 = 4;
 const MOST_TRIES: u32 = 128;
 
-/// Mean, seconds of a processor of speed 1.
+/// The mean work, seconds of a processor of speed 1.
 pub(crate) const WORK: f64 = 0.010;
 
-/// One run.
+/// A run.
 struct Run<'a> {
     setting: &'a Setting,
     fleet: Fleet,
     flights: Vec<Flight>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     sequence: u64,
-    /// Requests by when their clients give up.
+    /// The requests by the times at which their clients give up.
     deadlines: VecDeque<(f64, usize)>,
     neighbours: Vec<Dice>,
     tokens: f64,
@@ -108,7 +109,7 @@ impl Run<'_> {
             self.at(off, Event::Neighbour(member));
         }
         if let Some(interval) = policy.interval() {
-            // One after the other, as they started.
+            // One after the other, in the order of their start.
             let apart = interval / self.setting.balancers as f64;
             (0..self.setting.balancers).for_each(|who| self.at(apart * (1 + who) as f64, Event::Tell(who)));
         }
@@ -217,7 +218,7 @@ impl Run<'_> {
         self.seek(flight, None, now, policy);
     }
 
-    /// A request looks for a member, and waits for one if it may.
+    /// Looks for a member for a request, which waits for one if it may.
     fn seek(&mut self, flight: usize, failed: Option<usize>, now: f64, policy: &mut dyn Policy) {
         let (who, urgency) = (self.flights[flight].who, self.flights[flight].urgency);
         self.flights[flight].state = State::Queued;
@@ -240,14 +241,14 @@ impl Run<'_> {
         self.settle(who, now, policy);
     }
 
-    /// Balancer `who` looks after those that wait.
+    /// Lets balancer `who` handle its waiting requests.
     fn settle(&mut self, who: usize, now: f64, policy: &mut dyn Policy) {
         for (flight, member) in policy.turns(who, now, &self.fleet) {
             self.dispatch(flight, member, now);
         }
     }
 
-    /// A request is on its way to a member, or refused.
+    /// Sends a request to a member, or rejects it.
     fn dispatch(&mut self, flight: usize, member: Option<usize>, now: f64) {
         let entry = &mut self.flights[flight];
         let Some(member) = member else {
@@ -299,7 +300,7 @@ impl Run<'_> {
         self.schedule(member, now);
     }
 
-    /// Lets waiting jobs run that may.
+    /// Starts the waiting jobs that may run.
     fn start(&mut self, member: usize) {
         let server = &mut self.fleet.servers[member];
         let most = match server.discipline {
@@ -320,7 +321,7 @@ impl Run<'_> {
         }
     }
 
-    /// Finds when the next job of a member ends.
+    /// Schedules the next end of a member's job.
     fn schedule(&mut self, member: usize, now: f64) {
         let server = &mut self.fleet.servers[member];
         server.version += 1;
@@ -360,7 +361,7 @@ impl Run<'_> {
         }
     }
 
-    /// A job leaves its member with an answer.
+    /// Ends a job at its member with an answer.
     fn leave(&mut self, flight: usize, succeeded: bool, now: f64) {
         let entry = &mut self.flights[flight];
         let server = &mut self.fleet.servers[entry.member];
@@ -407,7 +408,7 @@ impl Run<'_> {
         if refused || (failed && self.tokens >= 1.0 && self.flights[flight].tries < TRIES) {
             self.tokens -= if failed { 1.0 } else { 0.0 };
             if failed {
-                // What failed is answered as it is if nobody else can be had.
+                // A failure is answered as it is if there is no other member.
                 if let Some(member) = policy.choose(who, now, &self.fleet, Some(member)) {
                     self.dispatch(flight, Some(member), now);
                     return;
@@ -429,7 +430,7 @@ impl Run<'_> {
         }
     }
 
-    /// The client of a request gives it up.
+    /// Lets the client of a request give it up.
     fn give_up(&mut self, flight: usize, now: f64, policy: &mut dyn Policy) {
         let entry = &self.flights[flight];
         let (who, member, state) = (entry.who, entry.member, entry.state);
@@ -485,7 +486,7 @@ impl Run<'_> {
         self.schedule(member, now);
     }
 
-    /// How unevenly the last second's requests lay on the members.
+    /// Records the dispersion of the last second's requests over the members.
     fn disperse(&mut self, now: f64) {
         let mut loads = Vec::new();
         for server in &mut self.fleet.servers {

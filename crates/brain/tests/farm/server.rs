@@ -13,16 +13,16 @@ use super::{Discipline, Setting};
 pub(crate) struct Server {
     pub(crate) cores: f64,
     pub(crate) speed: f64,
-    /// Part of the speed that neighbours leave.
+    /// The part of the speed that neighbours leave.
     pub(crate) g: f64,
-    /// Jobs it has.
+    /// The number of its jobs.
     pub(crate) jobs: usize,
     pub(crate) meter: Meter,
     pub(super) running: usize,
-    /// Service that a job has got that has been running from the start, seconds of work.
+    /// The service of a job that has been running from the start, seconds of work.
     pub(super) attained: f64,
     pub(super) at: f64,
-    /// Attained service at which a job ends, in nanoseconds, and whose it is.
+    /// The attained service at which a job ends, in nanoseconds, and its request.
     pub(super) ends: BinaryHeap<Reverse<(u64, usize)>>,
     pub(super) waiting: VecDeque<usize>,
     pub(super) version: u64,
@@ -30,13 +30,13 @@ pub(crate) struct Server {
     pub(super) failing: bool,
     pub(super) discipline: Discipline,
     stalls: bool,
-    /// Integral of the jobs over the second that runs.
+    /// The integral of the jobs over the present second.
     pub(super) integral: f64,
-    /// Requests received and work done, for those who weigh by reports.
+    /// The requests received and the work done, for policies by reports.
     pub(crate) received: u64,
     pub(crate) busy: f64,
     pub(crate) failures: u64,
-    /// Jobs found at arrival and latency of the requests that ended last.
+    /// The jobs found at arrival and the latency of the last ended requests.
     pub(super) samples: VecDeque<(usize, f64)>,
 }
 
@@ -82,13 +82,13 @@ impl Server {
         }
     }
 
-    /// Work per second that each running job gets.
+    /// Returns the work per second of each running job.
     pub(super) fn rate(&self) -> f64 {
         let n = self.running as f64;
         let share = match self.discipline {
             Discipline::Sharing => (self.cores / n).min(1.0),
             Discipline::Fifo | Discipline::Batch => 1.0,
-            // The universal scalability law (Gunther 1993): a tenth is done one at a time, and jobs disturb one another.
+            // The universal scalability law (Gunther 1993): a tenth is serial, and jobs disturb one another.
             Discipline::Contended => {
                 ((self.cores / n).min(1.0)) / (1.0 + 0.1 * (n - 1.0) + 0.002 * n * (n - 1.0))
             }
@@ -96,8 +96,8 @@ impl Server {
         self.speed * self.g * share
     }
 
-    /// Median latency of the latest requests that met about as many jobs as there are now (what Prequal's members
-    /// answer to a probe).
+    /// Returns the median latency of the latest requests that met about as many jobs as there are now (the
+    /// answer of Prequal's members to a probe).
     pub(crate) fn usual_latency(&self) -> f64 {
         let mut near: Vec<(usize, usize, f64)> = self
             .samples
@@ -105,7 +105,7 @@ impl Server {
             .enumerate()
             .map(|(age, (met, latency))| (met.abs_diff(self.jobs), age, *latency))
             .collect();
-        // Two selections in place of two sorts: this is asked for three times per request.
+        // Two selections instead of two sorts: this runs three times per request.
         let count = near.len().min(9);
         if count == 0 {
             return 0.0;
@@ -125,7 +125,7 @@ impl Server {
         }
     }
 
-    /// A neighbour comes or goes; for how long it lasts, seconds.
+    /// Lets a neighbour come or go; returns the seconds that it lasts.
     pub(super) fn disturb(&mut self, dice: &mut Dice, now: f64) -> f64 {
         self.advance(now);
         if self.stalls {
@@ -142,15 +142,15 @@ impl Server {
         }
     }
 
-    /// What it can do in the mean, work per second.
+    /// Returns the mean work per second that it can do.
     pub(super) fn capacity(&self) -> f64 {
         let lost = if self.stalls { 0.065 / (0.065 + STALLS) } else { 3.0 / 13.0 * 0.45 };
         if self.failing { 0.0 } else { self.cores * self.speed * (1.0 - lost) }
     }
 }
 
-/// Part of the speed of a member that stands still: none would never end.
+/// The part of the speed of a stopped member: with 0 no job would ever end.
 const STANDING: f64 = 1e-3;
 
-/// Seconds from one stall to the next.
+/// The seconds from one stall to the next.
 const STALLS: f64 = 2.0;

@@ -1,8 +1,8 @@
-//! Chance for the tests: everything from a seed.
+//! Random numbers for the tests: everything from a seed.
 
 use plimsoll_brain::mix;
 
-/// A source of 64 random bits at a time that always gives the same.
+/// A deterministic source of 64 random bits at a time.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! A group of plain members for simulations of sessions: nothing but a strategy and capacities.
+//! A group of plain members for simulations of sessions: only a strategy and capacities.
 
 use std::sync::Arc;
 use std::time::Duration;

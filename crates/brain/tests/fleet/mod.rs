@@ -1,4 +1,4 @@
-//! Members and chance for the tests: everything from a seed, nothing from the machine.
+//! Members and random numbers for the tests: everything from a seed, nothing from the machine.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ pub(crate) use dice::Dice;
 
 mod dice;
 
-/// Members that are up, one for each weight, without a limit, idle.
+/// Returns members that are up and idle, one for each weight, without a limit.
 pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
     weights.iter().enumerate().map(|(index, weight)| member(index as u32, *weight, 0, u32::MAX)).collect()
 }

@@ -1,4 +1,4 @@
-//! A balancer in virtual time: the brain, as the data plane drives it, behind an event loop that may be late.
+//! A balancer in virtual time: the brain, driven as by the data plane, behind an event loop that may be late.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,18 +26,18 @@ pub(crate) enum Item {
     Ended(usize),
     /// Its client has gone.
     Left(usize),
-    /// It has waited for a while for room.
+    /// It has waited for room for a while.
     Timer(usize),
-    /// The control thread asks how late the loop is.
+    /// The control thread measures the loop's delay.
     Asked(f64),
 }
 
 /// The result of a choice.
 pub(crate) enum Found {
     Member(usize, Arc<Vitals>),
-    /// None has room.
+    /// No member has room.
     Full,
-    /// None is left.
+    /// No member is left.
     Nobody,
 }
 
@@ -47,27 +47,27 @@ pub(crate) struct Balancer {
     hand: Hand,
     turn: u64,
     dice: Dice,
-    /// By the member's number in the composition.
+    /// The members by their number in the composition.
     members: Vec<Option<(MemberId, Arc<Vitals>, Totals)>>,
-    /// That number, by the member's id.
+    /// The number in the composition by the member's id.
     numbers: Vec<usize>,
     line: WaitQueues<usize>,
     tickets: HashMap<usize, Ticket>,
     /// `true` if room may have come free since the last look.
     pub(crate) rung: bool,
-    /// The event loop: what it has to handle, and until when it is busy.
+    /// The event loop: the pending events, and the end of the present one.
     pub(crate) inbox: VecDeque<Item>,
     pub(crate) free_at: f64,
-    /// Is it to be woken for that, and until when does the process stand still?
+    /// Whether it is to be woken for those, and the end of a stop of the process.
     pub(crate) woken: bool,
     pub(crate) stopped: f64,
-    /// When the control thread asked the loop, the longest delay since, and when it is due to look.
+    /// The time of the control thread's probe, the longest delay since, and the time of its next look.
     asked: Option<f64>,
     longest: f64,
     pub(crate) due: f64,
-    /// Ejections and readmissions that were not looked at yet.
+    /// The ejections and readmissions that were not examined yet.
     pub(crate) events: Vec<(bool, usize, String)>,
-    /// Members that are ejected.
+    /// The ejected members.
     pub(crate) out: Vec<bool>,
 }
 
@@ -110,7 +110,7 @@ fn spec(strategy: &str, composition: &Composition, there: &[usize]) -> GroupSpec
 
 const CONSECUTIVE: u32 = 5;
 
-/// Nobody that waits looks more often by itself.
+/// The minimum interval in which a waiting request looks by itself.
 const OFTEN: f64 = 0.02;
 
 impl Balancer {
@@ -151,7 +151,7 @@ impl Balancer {
         balancer
     }
 
-    /// Members join or leave.
+    /// Changes the members of the group.
     pub(crate) fn update(&mut self, strategy: &str, composition: &Composition, there: &[usize], now: f64) {
         self.analyzer.update(spec(strategy, composition, there), time(now));
         self.list(there);
@@ -196,8 +196,8 @@ impl Balancer {
         }
     }
 
-    /// A request found no room, for the first time at `since`: when it is to look at the clock again; `None`
-    /// if it is refused.
+    /// Queues a request that found no room, for the first time at `since`. Returns the time of its next look
+    /// at the clock; `None` if it is rejected.
     pub(crate) fn wait(&mut self, request: usize, since: f64, now: f64) -> Option<f64> {
         let pace = self.plan.pace(&self.hand);
         let ticket = self.line.enter(Urgency::default(), request, pace, time(since), time(now))?;
@@ -205,14 +205,14 @@ impl Balancer {
         Some(self.again(request, since, now))
     }
 
-    /// When a request that waits looks at the clock again.
+    /// Returns the time of a waiting request's next look at the clock.
     fn again(&self, request: usize, since: f64, now: f64) -> f64 {
         let until = self.tickets[&request].until.0 as f64 / 1e9 + 1e-9;
         let sojourn = self.plan.pace(&self.hand).sojourn.as_secs_f64();
         until.min(now + sojourn.max(OFTEN).max((now - since) / 2.0))
     }
 
-    /// Its time has come. `Err`: when it comes again.
+    /// Handles a timer of a waiting request. `Err`: the time of the next one.
     pub(crate) fn timer(&mut self, request: usize, since: f64, now: f64) -> Result<Option<Found>, f64> {
         let Some(ticket) = self.tickets.get(&request).copied() else { return Ok(None) };
         self.rung |= self.line.starved(time(now));
@@ -231,7 +231,7 @@ impl Balancer {
         Ok(Some(found))
     }
 
-    /// A request waits no longer.
+    /// Removes a request from the queue.
     pub(crate) fn leave(&mut self, request: usize, served: bool, now: f64) {
         if let Some(ticket) = self.tickets.remove(&request) {
             let called = self.line.leave(ticket, served, time(now));
@@ -239,7 +239,7 @@ impl Balancer {
         }
     }
 
-    /// Returns a request of those that wait that goes on, or one that is refused; `None` if all wait on.
+    /// Returns a waiting request that goes on, or one that is rejected; `None` if all wait on.
     pub(crate) fn turn(&mut self, now: f64) -> Option<(usize, Found)> {
         while std::mem::take(&mut self.rung) {
             let Some(request) = self.line.call().copied() else { break };
@@ -258,7 +258,7 @@ impl Balancer {
         Some((request, Found::Full))
     }
 
-    /// The head of an answer has come after so long, with what the member says.
+    /// Records the load report in the head of an answer.
     pub(crate) fn hear(&mut self, member: usize, reading: &Reading, now: f64) {
         let Some((id, ..)) = self.members[member] else { return };
         if let Some(place) = self.plan.members().iter().position(|member| member.id == id) {
@@ -266,7 +266,7 @@ impl Balancer {
         }
     }
 
-    /// A request is over.
+    /// Records the end of a request.
     pub(crate) fn observe(&mut self, member: usize, vitals: &Vitals, latency: f64, failed: bool, now: f64) {
         let suspect =
             self.plan.observe(&mut self.hand, vitals, Duration::from_secs_f64(latency), failed, time(now));
@@ -288,12 +288,12 @@ impl Balancer {
         self.settle(now);
     }
 
-    /// The client of a request has gone.
+    /// Records that the client of a request has gone.
     pub(crate) fn left(&mut self, vitals: &Vitals, latency: f64, now: f64) {
         self.plan.left(&mut self.hand, vitals, Duration::from_secs_f64(latency), time(now));
     }
 
-    /// The control thread looks at the traffic; returns when it does so again.
+    /// Takes the control thread's look at the traffic; returns the time of the next one.
     pub(crate) fn look(&mut self, now: f64) -> f64 {
         let mut lag = self.longest.max(now - self.due);
         match self.asked {
@@ -314,13 +314,13 @@ impl Balancer {
         self.due
     }
 
-    /// The loop answers the control thread.
+    /// Records the loop's answer to the control thread.
     pub(crate) fn answered(&mut self, asked: f64, now: f64) {
         self.longest = self.longest.max(now - asked);
         self.asked = None;
     }
 
-    /// When the brain wants to be called, if that is before the next look.
+    /// Returns the time of the brain's next call, if that is before the next look.
     pub(crate) fn wake(&self) -> Option<f64> {
         self.analyzer.poll_timeout().map(|at| at.0 as f64 / 1e9).filter(|at| *at < self.due)
     }
@@ -348,7 +348,7 @@ impl Balancer {
         }
     }
 
-    /// Its state in one line, for people.
+    /// Returns its state in one line, for display.
     pub(crate) fn shown(&self, now: f64) -> String {
         let mut text = format!("{} wait", self.line.len());
         for member in self.plan.members() {
@@ -359,7 +359,7 @@ impl Balancer {
     }
 }
 
-/// The number of a member in the composition, by its name.
+/// Returns the number of a member in the composition, by its name.
 fn number(name: &str) -> usize {
     let address: std::net::SocketAddrV4 = name.parse().expect("an address");
     let [.., high, low] = address.ip().octets();

@@ -4,30 +4,30 @@ use std::fmt;
 
 use super::dice::Dice;
 
-/// A history before it happens. Times in seconds of virtual time.
+/// The plan of a history. Times are in seconds of virtual time.
 #[derive(Clone, Debug)]
 pub(crate) struct Composition {
     pub(crate) seed: u64,
     pub(crate) balancers: usize,
     pub(crate) members: Vec<MemberKind>,
     pub(crate) law: Law,
-    /// Mean work of a request, seconds of a worker of speed 1.
+    /// The mean work of a request, seconds of a worker of speed 1.
     pub(crate) work: f64,
-    /// How long clients wait for the head of an answer.
+    /// The time that clients wait for the head of an answer.
     pub(crate) patience: f64,
-    /// Is that configured as the group's objective?
+    /// Whether that is configured as the group's objective.
     pub(crate) told: bool,
-    /// Do clients close their connections when they have waited for so long?
+    /// Whether clients close their connections after that time.
     pub(crate) leave: bool,
-    /// Do members work on for clients that have gone?
+    /// Whether members continue the requests of clients that have gone.
     pub(crate) deaf: bool,
-    /// Do members share their processors among all requests, in place of one request per worker?
+    /// Whether members share their processors among all requests, instead of one request per worker.
     pub(crate) sharing: bool,
-    /// One way between balancers and members.
+    /// The one-way delay between balancers and members.
     pub(crate) network: f64,
-    /// Time that an event loop of a balancer spends on an event.
+    /// The time that an event loop of a balancer spends on an event.
     pub(crate) handling: f64,
-    /// Shares of the requests that are streams, and that have long bodies; how long both last in the mean.
+    /// The shares of streams and of requests with long bodies, and the mean length of both.
     pub(crate) streams: f64,
     pub(crate) uploads: f64,
     pub(crate) lasting: f64,
@@ -40,14 +40,14 @@ pub(crate) struct Composition {
 pub(crate) struct MemberKind {
     pub(crate) workers: usize,
     pub(crate) speed: f64,
-    /// Does it send load reports?
+    /// Whether it sends load reports.
     pub(crate) speaks: bool,
-    /// When it joins, and when it leaves.
+    /// The times at which it joins and leaves.
     pub(crate) joins: f64,
     pub(crate) leaves: f64,
 }
 
-/// How the work of requests is distributed.
+/// The distribution of the work of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Law {
     Constant,
@@ -64,26 +64,26 @@ pub(crate) struct Phase {
     pub(crate) traffic: Traffic,
 }
 
-/// What clients do.
+/// The behaviour of clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Traffic {
     Idle,
-    /// Requests a second, by chance.
+    /// Random requests a second.
     Steady(f64),
-    /// The same with so many at once every so many seconds.
+    /// Random requests a second, and periodic bursts of `size`.
     Bursts {
         rate: f64,
         size: usize,
         every: f64,
     },
-    /// So many clients that ask again a while after each answer.
+    /// Clients that ask again a while after each answer.
     Closed {
         clients: usize,
         think: f64,
     },
 }
 
-/// Something that goes wrong for a while.
+/// A trouble for a limited time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trouble {
     pub(crate) begin: f64,
@@ -95,26 +95,26 @@ pub(crate) struct Trouble {
 pub(crate) enum What {
     /// A member answers nothing.
     Hang(usize),
-    /// It has a tenth of its speed.
+    /// A member has a tenth of its speed.
     Crawl(usize),
-    /// It fails what it gets at once.
+    /// A member fails its requests at once.
     Fail(usize),
-    /// Connections to it are refused.
+    /// A member refuses connections.
     Die(usize),
-    /// It has so many times its speed.
+    /// A member has this multiple of its speed.
     Speed(usize, f64),
-    /// It stands still for so long every so many seconds.
+    /// A member stops for `pause` every `every` seconds.
     Collect { member: usize, pause: f64, every: f64 },
-    /// All answers take so much longer.
+    /// All answers are delayed by this.
     Hiccup(f64),
-    /// The event loop of a balancer is busy for so long every so many seconds with something else.
+    /// The event loop of a balancer is busy with other work for `pause` every `every` seconds.
     Lag { balancer: usize, pause: f64, every: f64 },
-    /// The process of a balancer stands still.
+    /// The process of a balancer stops.
     Stop(usize),
 }
 
 impl What {
-    /// The member that is faulty.
+    /// Returns the faulty member.
     pub(crate) fn faulty(&self) -> Option<usize> {
         match self {
             Self::Hang(member) | Self::Crawl(member) | Self::Fail(member) | Self::Die(member) => {
@@ -135,10 +135,10 @@ impl MemberKind {
     }
 }
 
-/// Requests that the open loops of a history make, about.
+/// The approximate number of requests of a history's open loops.
 const REQUESTS: f64 = 12_000.0;
 
-/// Requests of a surge or of a closed loop, at most.
+/// The maximum number of requests of a surge or of a closed loop.
 const CROWD: f64 = 5_000.0;
 
 impl Composition {
@@ -183,7 +183,7 @@ impl Composition {
         history
     }
 
-    /// Requests a second that all members can answer.
+    /// Returns the requests a second that all members can answer.
     pub(crate) fn capacity(&self) -> f64 {
         self.members.iter().filter(|member| member.stays()).map(MemberKind::capacity).sum::<f64>() / self.work
     }
@@ -192,7 +192,7 @@ impl Composition {
         self.phases.last().map_or(0.0, |phase| phase.end)
     }
 
-    /// Draws the traffic; returns when it ends.
+    /// Draws the traffic; returns its end.
     fn draw_phases(&mut self, dice: &mut Dice, load: f64) -> f64 {
         let capacity = self.capacity();
         let lasts = dice.between(20.0, 90.0);
@@ -249,7 +249,8 @@ impl Composition {
             (begin, f64::min(begin + dice.between(least, most), end - 6.0))
         };
         let staying: Vec<usize> = (0..self.members.len()).filter(|at| self.members[*at].stays()).collect();
-        // What is left without the member carries the load, mostly: else the fault is an overload as well.
+        // The rest without the member carries the load in most cases: otherwise the fault is an overload as
+        // well.
         let steady = self.phases.iter().filter_map(|phase| match phase.traffic {
             Traffic::Steady(rate) => Some(rate),
             _ => None,
@@ -300,7 +301,7 @@ impl Composition {
     }
 }
 
-/// Members that can do what makes a rate that a simulation can afford their `load`, if requests are so much
+/// Returns members that have this `load` at a rate that a simulation can afford, with requests of this
 /// `work`.
 fn members(dice: &mut Dice, work: f64, load: f64) -> Vec<MemberKind> {
     let rate = logarithmic(dice, 40.0, 400.0);
@@ -338,7 +339,7 @@ fn logarithmic(dice: &mut Dice, least: f64, most: f64) -> f64 {
 }
 
 impl Law {
-    /// The work of a request as a multiple of the mean.
+    /// Returns the work of a request as a multiple of the mean.
     pub(crate) fn draw(self, dice: &mut Dice) -> f64 {
         match self {
             Self::Constant => 1.0,

@@ -1,9 +1,9 @@
-//! The balancers' event loops: what they take up, and the members that they choose.
+//! The balancers' event loops: their events, and the members that they choose.
 
 use super::*;
 
 impl World<'_> {
-    /// Something comes to the balancer of a request.
+    /// Posts an event to the balancer of a request.
     pub(super) fn post(&mut self, flight: usize, item: Item, now: f64) {
         let (who, generation) = (self.flights[flight].who, self.flights[flight].generation);
         if generation != self.generation {
@@ -19,7 +19,7 @@ impl World<'_> {
         }
     }
 
-    /// Sees to it that the event loop of a balancer handles what it has.
+    /// Wakes the event loop of a balancer if it has pending events.
     pub(super) fn rouse(&mut self, who: usize, now: f64) {
         let balancer = &mut self.balancers[who];
         if !balancer.woken && !balancer.inbox.is_empty() {
@@ -82,7 +82,7 @@ impl World<'_> {
         self.settle(who, now);
     }
 
-    /// A request looks for a member, and waits for one if it may.
+    /// Looks for a member for a request, which waits for one if it may.
     pub(super) fn seek(&mut self, flight: usize, failed: Option<usize>, now: f64) {
         let who = self.flights[flight].who;
         self.flights[flight].state = State::Queued;
@@ -101,13 +101,13 @@ impl World<'_> {
                 return;
             }
         } else if let Found::Member(..) = found {
-            // Where one found room there may be more.
+            // If one found room there may be more.
             self.balancers[who].rung = true;
         }
         self.dispatch(flight, found, now);
     }
 
-    /// A request is on its way to a member, or refused.
+    /// Sends a request to a member, or rejects it.
     pub(super) fn dispatch(&mut self, flight: usize, found: Found, now: f64) {
         let entry = &mut self.flights[flight];
         let (member, vitals) = match found {

@@ -45,7 +45,7 @@ impl World<'_> {
         self.begin_work(member, now);
     }
 
-    /// Lets workers take up what waits, and finds when the next request will be done.
+    /// Lets workers take waiting requests, and schedules the next end.
     pub(super) fn begin_work(&mut self, member: usize, now: f64) {
         let server = &mut self.servers[member];
         let mut changed = false;
@@ -85,7 +85,7 @@ impl World<'_> {
         self.schedule(member, now);
     }
 
-    /// A request leaves its member with an answer.
+    /// Ends a request at its member with an answer.
     pub(super) fn leave_member(&mut self, flight: usize, succeeded: bool, now: f64) {
         let entry = &mut self.flights[flight];
         if let (Some(job), Some(meter)) = (entry.job.take(), &mut self.servers[entry.member].meter) {

@@ -1,9 +1,9 @@
-//! Outcomes of requests: answered, refused, failed, or given up by their clients.
+//! Outcomes of requests: answered, rejected, failed, or given up by their clients.
 
 use super::*;
 
 impl World<'_> {
-    /// The head of an answer has come to the balancer.
+    /// Handles the head of an answer at the balancer.
     pub(super) fn answer(&mut self, flight: usize, now: f64) {
         let entry = &mut self.flights[flight];
         if entry.state != State::Gone {
@@ -84,7 +84,7 @@ impl World<'_> {
         self.over(flight, Fate::Refused, now);
     }
 
-    /// The client of a request has waited for long enough.
+    /// Handles the end of a client's patience.
     pub(super) fn patience(&mut self, flight: usize, now: f64) {
         let entry = &self.flights[flight];
         if !matches!(entry.state, State::Over | State::Streaming) && entry.generation == self.generation {

@@ -1,12 +1,12 @@
-//! What came of a history, and the laws that it is held to.
+//! The results of a history, and the laws that apply to it.
 
 use super::composition::{Composition, Traffic};
 use super::world::GONE;
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
-    /// Nothing had come of it at the end.
+    /// It had not ended at the end of the run.
     Open,
     InTime,
     Late,
@@ -24,12 +24,12 @@ pub(crate) struct Row {
     pub(crate) member: usize,
 }
 
-/// A refusal.
+/// A rejection.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {
     pub(crate) at: f64,
     pub(crate) waited: f64,
-    /// The longest time lately that all members together needed for what had come.
+    /// The longest recent time that all members together needed for their work.
     pub(crate) debt: f64,
     /// The state of the first one's balancer.
     pub(crate) shown: String,
@@ -41,49 +41,50 @@ pub(crate) struct Ejected {
     pub(crate) at: f64,
     pub(crate) who: usize,
     pub(crate) member: usize,
-    /// Seconds that the member needs for the requests that it has.
+    /// The seconds that the member needs for its requests.
     pub(crate) backlog: f64,
     pub(crate) why: String,
 }
 
-/// What came of one run.
+/// The results of one run.
 pub(crate) struct Record {
     pub(crate) rows: Vec<Row>,
     pub(crate) refused: Vec<Refused>,
     pub(crate) ejected: Vec<Ejected>,
-    /// Were the balancers started anew while nothing was under way?
+    /// Whether the balancers were restarted while nothing was in flight.
     pub(crate) restarted: bool,
-    /// Begin, end, and busy seconds before.
+    /// The start, the end, and the busy seconds before.
     phases: Vec<(f64, f64, f64)>,
     busy: f64,
 }
 
-/// A law that does not hold.
+/// A breach of a law.
 #[derive(Clone, Debug)]
 pub(crate) struct Breach {
     pub(crate) law: &'static str,
     pub(crate) how: String,
 }
 
-/// Parts of the busy time by which chance is told from what matters.
+/// The parts of the busy time from which a standard error is computed.
 const BATCHES: usize = 40;
 
-/// Seconds after an idle time in which memory is compared with none.
+/// The seconds after an idle time in which a running process is compared with a fresh one.
 pub(crate) const FRESH: f64 = 4.0;
 
-/// Standard errors beyond which a difference is no chance: once in 30,000 by a normal distribution, once in
-/// 5,000 by Student's with 39 degrees of freedom. Two laws are tested so.
+/// The standard errors beyond which a difference is no chance: once in 30,000 by a normal distribution, once
+/// in 5,000 by Student's with 39 degrees of freedom. Two laws are tested so.
 const CERTAIN: f64 = 4.0;
 
-/// Part of the clients' patience that all members together need at least for what has come, where one of it
-/// may be refused. What waits behind a limit waits for 0.7 of it; and unequal members do not work as one.
+/// The minimum part of the clients' patience that all members together need for their work if a request may
+/// be rejected. Requests behind a limit wait for 0.7 of it, and unequal members do not work as one.
 const CAUSE: f64 = 0.35;
 
-/// Part of the clients' patience after which one that has waited may be refused: the rest is for its answer.
+/// The part of the clients' patience after which a waiting request may be rejected: the rest is for its
+/// answer.
 const WAITED: f64 = 0.7;
 
-/// Seconds of work at a member from which it is of no use for the time being: half of those for which it must
-/// answer nothing.
+/// The seconds of work at a member from which it is useless for the time being: half of those for which it
+/// must answer nothing.
 const JAMMED: f64 = 0.5;
 
 impl Record {
@@ -97,7 +98,7 @@ impl Record {
         Self { rows: Vec::new(), refused: Vec::new(), ejected: Vec::new(), restarted: false, phases, busy }
     }
 
-    /// A request comes; returns its row.
+    /// Records the arrival of a request; returns its row.
     pub(crate) fn begin(&mut self, came: f64) -> usize {
         let phase = self.phases.partition_point(|(begin, ..)| *begin <= came).saturating_sub(1);
         let (begin, end, before) = self.phases[phase];
@@ -108,7 +109,7 @@ impl Record {
         self.rows.len() - 1
     }
 
-    /// What is still open is not in time.
+    /// Marks the requests still open as not in time.
     pub(crate) fn end(&mut self) {
         self.rows
             .iter_mut()
@@ -130,7 +131,7 @@ impl Record {
     }
 }
 
-/// The difference of two means of 0 and 1 over batches, and its standard error: `ours` less `theirs`.
+/// Returns the difference of two means of 0 and 1 over batches, `ours` less `theirs`, and its standard error.
 fn differ(
     ours: &[&Row],
     theirs: &[&Row],
@@ -149,7 +150,7 @@ fn differ(
     (mean * count, (squares * count / (count - 1.0)).sqrt())
 }
 
-/// Are more of ours bad, by more than `allowed` and chance?
+/// Returns the excess of our bad requests, if it is more than `allowed` and chance.
 fn worse(
     ours: &[&Row],
     theirs: &[&Row],
@@ -163,8 +164,8 @@ fn worse(
     (more > allowed + CERTAIN * error + few).then_some(more)
 }
 
-/// Law 1: at least as many are answered in time as by `least_request`, less 0.5 %, and the 99th percentile is
-/// at most 1.1 times.
+/// Checks law 1: at least as many are answered in time as by `least_request`, less 0.5 %, and the 99th
+/// percentile is at most 1.1 times.
 pub(crate) fn no_harm(composition: &Composition, ours: &Record, theirs: &Record, breaches: &mut Vec<Breach>) {
     let all: [Vec<&Row>; 2] = [ours.rows.iter().collect(), theirs.rows.iter().collect()];
     let late: &dyn Fn(&Row) -> bool = &|row| row.fate != Fate::InTime;
@@ -183,7 +184,7 @@ pub(crate) fn no_harm(composition: &Composition, ours: &Record, theirs: &Record,
     if overload || !usual.is_finite() {
         return;
     }
-    // What the clock of the brain cannot tell apart is equal.
+    // Times within the resolution of the brain's clock are equal.
     let most = 1.1 * usual + 1e-3;
     let (slow, theirs_slow) = (|row: &Row| row.latency > most, |row: &Row| row.latency > usual);
     if let Some(more) = worse(&all[0], &all[1], |row| row.batch, [&slow, &theirs_slow], 0.0) {
@@ -198,8 +199,8 @@ pub(crate) fn no_harm(composition: &Composition, ours: &Record, theirs: &Record,
     }
 }
 
-/// Laws 2 and 4: one is refused only after its wait, or where all members together had too much to do within
-/// the last two seconds.
+/// Checks laws 2 and 4: a request is rejected only after its wait, or if all members together were overloaded
+/// within the last two seconds.
 pub(crate) fn refusals(composition: &Composition, ours: &Record, breaches: &mut Vec<Breach>) {
     let patience = composition.patience;
     let caused = |refused: &Refused| refused.debt >= CAUSE * patience || refused.waited >= WAITED * patience;
@@ -219,8 +220,7 @@ pub(crate) fn refusals(composition: &Composition, ours: &Record, breaches: &mut 
     }
 }
 
-/// Laws 5 and 6: only a member that is faulty, or has so many requests that nobody waits for its answers, is
-/// ejected.
+/// Checks laws 5 and 6: only a member that is faulty, or too full for its answers to be in time, is ejected.
 pub(crate) fn ejections(composition: &Composition, ours: &Record, breaches: &mut Vec<Breach>) {
     let faulty = |ejected: &&Ejected| {
         composition.troubles.iter().any(|trouble| {
@@ -239,8 +239,8 @@ pub(crate) fn ejections(composition: &Composition, ours: &Record, breaches: &mut
     }
 }
 
-/// Law 6: a faulty member costs at most its own share for two seconds, what it had, and what is needed to
-/// find it out and to try it again.
+/// Checks law 6: a faulty member costs at most its own share for two seconds, its requests in flight, and
+/// those needed to detect and to retry it.
 pub(crate) fn faults(composition: &Composition, ours: &Record, breaches: &mut Vec<Breach>) {
     for trouble in &composition.troubles {
         let Some(faulty) = trouble.what.faulty() else { continue };
@@ -262,7 +262,7 @@ pub(crate) fn faults(composition: &Composition, ours: &Record, breaches: &mut Ve
             .filter(|row| row.member == faulty && row.fate != Fate::InTime && row.fate != Fate::Refused)
             .filter(|row| (begin - composition.patience..end).contains(&row.came))
             .count() as f64;
-        // To be found out takes three requests of each balancer, and each trial one. Trials come at 2, 4, 8 s.
+        // Detection takes three requests of each balancer, and each trial one. Trials come at 2, 4, 8 s.
         let found_out = composition.balancers as f64 * (3.0 + (end - begin).log2().max(0.0));
         let share = came * share;
         if lost > had + share + CERTAIN * share.sqrt() + found_out {
@@ -275,7 +275,7 @@ pub(crate) fn faults(composition: &Composition, ours: &Record, breaches: &mut Ve
     }
 }
 
-/// Law 7: after an idle time all is as good as with a fresh process.
+/// Checks law 7: after an idle time the results are as good as with a fresh process.
 pub(crate) fn memory(ours: &Record, fresh: &Record, since: f64, breaches: &mut Vec<Breach>) {
     let after = |row: &&Row| (since..since + FRESH).contains(&row.came);
     let all: [Vec<&Row>; 2] =

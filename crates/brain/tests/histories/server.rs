@@ -1,4 +1,4 @@
-//! A member in virtual time: its workers, the requests that it has, and what is wrong with it.
+//! A member in virtual time: its workers, its requests, and its troubles.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,26 +13,26 @@ pub(crate) struct Server {
     workers: usize,
     sharing: bool,
     speed: f64,
-    /// Times as fast as usual.
+    /// The present speed as a multiple of the usual one.
     pub(crate) factor: f64,
-    /// Does it stand still, answer nothing, fail at once, refuse connections?
+    /// Whether it is stopped, answers nothing, fails at once, or refuses connections.
     pub(crate) collecting: bool,
     pub(crate) hangs: bool,
     pub(crate) fails: bool,
     pub(crate) dead: bool,
-    /// Is it one of the group?
+    /// Whether it is in the group.
     pub(crate) there: bool,
     /// Its meter, if it sends load reports.
     pub(crate) meter: Option<Meter>,
-    /// Requests that wait for a worker, and how many are worked on.
+    /// The requests that wait for a worker, and the number in progress.
     pub(crate) waiting: VecDeque<usize>,
     pub(crate) running: usize,
-    /// Work that was done on a request that has been worked on from the start, seconds.
+    /// The work done on a request that has been in progress from the start, seconds.
     attained: f64,
     at: f64,
-    /// Attained work at which each request is done, nanoseconds.
+    /// The attained work at which each request is done, nanoseconds.
     pub(crate) ends: BinaryHeap<Reverse<(u64, usize)>>,
-    /// Tells apart what was expected to happen when.
+    /// The version, which invalidates earlier scheduled ends.
     pub(crate) version: u64,
 }
 
@@ -58,24 +58,24 @@ impl Server {
         }
     }
 
-    /// Work a second that it can do now, if it is of use.
+    /// Returns the work a second that it can do now, if it is usable.
     pub(crate) fn capacity(&self) -> f64 {
         let usable = self.there && !self.fails && !self.dead;
         if usable { self.workers as f64 * self.pace() } else { 0.0 }
     }
 
-    /// Work a second that a worker does now.
+    /// Returns the work a second that a worker does now.
     fn pace(&self) -> f64 {
         if self.collecting || self.hangs { 0.0 } else { self.speed * self.factor }
     }
 
-    /// Work a second that is done on each request.
+    /// Returns the work a second that is done on each request.
     fn rate(&self) -> f64 {
         let share = if self.sharing { (self.workers as f64 / self.running as f64).min(1.0) } else { 1.0 };
         self.pace() * share
     }
 
-    /// Work that is left of what it works on.
+    /// Returns the remaining work of the requests in progress.
     pub(crate) fn under_way(&self) -> f64 {
         self.ends.iter().map(|Reverse((end, _))| (*end as f64 / 1e9 - self.attained).max(0.0)).sum()
     }
@@ -91,18 +91,18 @@ impl Server {
         self.at = now;
     }
 
-    /// Has it a free worker?
+    /// Returns `true` if it has a free worker.
     pub(crate) fn free(&self) -> bool {
         self.sharing || self.running < self.workers
     }
 
-    /// Works on a request.
+    /// Starts the work on a request.
     pub(crate) fn start(&mut self, request: usize, work: f64) {
         self.running += 1;
         self.ends.push(Reverse((((self.attained + work) * 1e9) as u64, request)));
     }
 
-    /// Returns when the first of its requests will be done, if nothing changes.
+    /// Returns the end of the first of its requests, if nothing changes.
     pub(crate) fn next(&mut self, now: f64, runs: impl Fn(usize) -> bool) -> Option<f64> {
         self.version += 1;
         while let Some(Reverse((_, request))) = self.ends.peek() {

@@ -1,4 +1,4 @@
-//! Troubles of members and of the machine, and the work that is owed for them.
+//! Troubles of members and of the machine, and the resulting backlog.
 
 use super::*;
 
@@ -77,7 +77,7 @@ impl World<'_> {
         self.weigh(now);
     }
 
-    /// More work has come.
+    /// Adds arrived work to the backlog.
     pub(super) fn owe(&mut self, work: f64, now: f64) {
         self.repay(now);
         if self.owed < self.composition.patience * self.usual {
@@ -86,7 +86,7 @@ impl World<'_> {
         self.note(now);
     }
 
-    /// Time has passed.
+    /// Reduces the backlog by the time passed.
     pub(super) fn repay(&mut self, now: f64) {
         self.owed = (self.owed - self.capacity * (now - self.owed_at)).max(0.0);
         self.owed_at = now;
@@ -103,7 +103,7 @@ impl World<'_> {
         self.debts.push_back((now, debt));
     }
 
-    /// What members can do has changed.
+    /// Follows a change of the members' capacity.
     pub(super) fn weigh(&mut self, now: f64) {
         self.repay(now);
         let count = self.balancers.len() as f64;

@@ -1,4 +1,4 @@
-//! A history as it happens: arrivals, event loops, members and troubles in the order of virtual time.
+//! The run of a history: arrivals, event loops, members and troubles in the order of virtual time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -28,8 +28,8 @@ enum Event {
     Client(usize),
     /// An event loop may have something to handle.
     Wake(usize),
-    /// Something comes to the balancer of a request: the head of an answer, the end of its body or of its
-    /// stream, the end of its patience, or its time to look.
+    /// An event for the balancer of a request: the head of an answer, the end of its body or of its stream,
+    /// the end of its patience, or its time to look.
     Answer(usize),
     Sent(usize),
     Ended(usize),
@@ -39,20 +39,20 @@ enum Event {
     Reach(usize),
     /// A member has done its next request, if its version is still this.
     Work(usize, u64),
-    /// The control thread of a balancer looks, or the brain wants to be called.
+    /// A control thread's look is due, or a call of the brain.
     Look(usize),
     Due(usize),
-    /// A trouble begins, goes on and ends.
+    /// A trouble begins, repeats and ends.
     Begin(usize),
     Again(usize),
     End(usize),
     /// Members join or leave.
     Change,
-    /// Balancers are started anew.
+    /// Balancers restart.
     Restart,
 }
 
-/// Where a request is.
+/// The position of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// At its balancer.
@@ -74,15 +74,15 @@ struct Flight {
     who: usize,
     generation: u32,
     client: Option<usize>,
-    /// When its client began to wait for the answer.
+    /// The time at which its client began to wait for the answer.
     base: f64,
     work: f64,
-    /// How long its body takes, and what follows the head; 0 for nothing.
+    /// The times that its body takes, and the part after the head; 0 for none.
     upload: f64,
     stream: f64,
     member: usize,
     vitals: Option<Arc<Vitals>>,
-    /// Since when its answer has been awaited, and how long that took.
+    /// The time since which its answer has been awaited, and how long that took.
     awaited: f64,
     head: f64,
     job: Option<Job>,
@@ -102,15 +102,15 @@ struct Client {
     until: f64,
 }
 
-/// Tries of a request that failed, and attempts at members that refuse it.
+/// The tries of a failed request, and the attempts at members that reject it.
 const TRIES: u32 = 3;
 const ATTEMPTS: u32 = 4;
 const MOST: u32 = 128;
 
-/// Seconds after which a balancer gives up a member's answer.
+/// The seconds after which a balancer gives up a member's answer.
 const TIMEOUT: f64 = 15.0;
 
-/// Seconds for which a load counts as the cause of a refusal.
+/// The seconds for which a load counts as the cause of a rejection.
 pub(crate) const GONE: f64 = 2.0;
 
 pub(crate) struct World<'a> {
@@ -127,21 +127,21 @@ pub(crate) struct World<'a> {
     arrivals: Dice,
     requests: Dice,
     phase: usize,
-    /// What all answers take longer.
+    /// The delay of all answers.
     hiccup: f64,
     tokens: f64,
-    /// Work that has come and that members as one could not have done by then, if clients give up in time.
+    /// The arrived work that members as one could not have done by now, if clients give up in time.
     owed: f64,
     owed_at: f64,
-    /// Work a second that members can do now, and when they could do any last.
+    /// The work a second that members can do now, and the last value above 0.
     capacity: f64,
     usual: f64,
-    /// The greatest time lately that they need for what is owed, in falling order.
+    /// The greatest recent times that they need for the backlog, in falling order.
     debts: VecDeque<(f64, f64)>,
     record: Record,
 }
 
-/// Plays a history with a strategy. `restart`: when all balancers are started anew.
+/// Runs a history with a strategy. `restart`: the time at which all balancers restart.
 pub(crate) fn play(composition: &Composition, strategy: &str, restart: Option<f64>) -> Record {
     let reports = strategy == "adaptive";
     let servers = composition.members.iter();
@@ -183,7 +183,7 @@ impl World<'_> {
         self.events.push(Reverse(((when * 1e9) as u64 + 1, self.sequence, event)));
     }
 
-    /// The members that are there.
+    /// Returns the present members.
     fn there(&self) -> Vec<usize> {
         (0..self.servers.len()).filter(|index| self.servers[*index].there).collect()
     }
@@ -221,7 +221,7 @@ impl World<'_> {
         if let Some(restart) = restart {
             self.at(restart, Event::Restart);
         }
-        // A restart is for what comes in the seconds after it.
+        // A restart matters for the seconds after it.
         let last = restart.map_or(f64::INFINITY, |restart| restart + super::record::FRESH);
         let end = composition.end().min(last) + composition.patience;
         while let Some(Reverse((nanos, _, event))) = self.events.pop() {
@@ -380,7 +380,7 @@ impl World<'_> {
         self.rouse(who, now);
     }
 
-    /// A balancer looks after those that wait, and what it decided is written down.
+    /// Lets a balancer handle its waiting requests, and records its decisions.
     fn settle(&mut self, who: usize, now: f64) {
         while let Some((flight, found)) = self.balancers[who].turn(now) {
             self.dispatch(flight, found, now);

@@ -1,17 +1,18 @@
-//! Members whose hosts have other work to do, of which agents tell as well.
+//! Members whose hosts have other work, which agents' reports include.
 
 use crate::dice::Dice;
 use crate::world::{Kind, Other, Server, World};
 
 struct Drawn {
     line: plimsoll_brain::status::LoadLine,
-    /// Requests a second.
+    /// The true requests a second.
     truth: f64,
     what: String,
     could_be_known: bool,
 }
 
-/// One world of many: members, what else their hosts do, how the load varies. What it says after some minutes, and the truth.
+/// Returns a random world (members, other work of their hosts, varying load), with its result after some
+/// minutes and the truth.
 fn drawn(seed: u64) -> Drawn {
     let mut dice = Dice::new(seed, 77);
     let cores = [1.0, 2.0, 4.0, 8.0][dice.below(4)];
@@ -51,7 +52,8 @@ fn drawn(seed: u64) -> Drawn {
 #[test]
 fn beside_other_work_the_line_lies_within_what_is_shown() {
     let (mut shown, mut within, mut missed) = (0, 0, Vec::new());
-    // Of those where it can be known, and is shown: the other work is always the same, and the load is not.
+    // The cases in which it can be known, with constant other work and a varying load, and those in which it
+    // is shown.
     let (mut could, mut did) = (0, 0);
     for seed in 0..SEEDS {
         let Drawn { line, truth, what, could_be_known } = drawn(seed);
@@ -72,7 +74,7 @@ fn beside_other_work_the_line_lies_within_what_is_shown() {
     assert!(2 * did >= could && shown >= 40, "{did} of {could}, {shown} in all");
 }
 
-/// Members with their hosts to themselves, which nobody tells the balancer.
+/// Checks members with their hosts to themselves, which the balancer does not know.
 #[test]
 fn where_there_is_no_other_work_the_line_is_known() {
     for kind in [Kind::Shared, Kind::Line] {
@@ -93,13 +95,14 @@ fn where_there_is_no_other_work_the_line_is_known() {
     }
 }
 
-/// Two servers of one host, of which each has an agent that tells of all of it; requests of one take four times as long.
+/// Checks two servers of one host, each with an agent that reports the whole host; requests of one take four
+/// times as long.
 #[test]
 fn members_at_one_host_are_not_charged_for_one_another() {
     let servers = vec![Server::new(Kind::Shared, 2.0, 0.01), Server::new(Kind::Shared, 2.0, 0.04)];
     let alone = Server::new(Kind::Shared, 2.0, 0.01);
     let mine = World::new(vec![alone], true, true, 3).capacity();
-    // Both of one group; then the second of another group, which is seen as what is done beside the first only.
+    // Both of one group; then the second of another group, which is seen only as work beside the first.
     for (of, truth) in [(2, World::new(servers.clone(), true, true, 3).capacity()), (1, mine)] {
         let mut world = World::new(servers.clone(), true, true, 3);
         world.together = Some(of);
@@ -114,7 +117,7 @@ fn members_at_one_host_are_not_charged_for_one_another() {
     }
 }
 
-/// Agents see half of what is busy, which is found out; from then on the interval admits it.
+/// Checks agents that see half of the utilization: once that is detected, the interval includes it.
 #[test]
 fn who_was_far_off_shows_a_wide_interval() {
     let mut world = World::new(vec![Server::new(Kind::Shared, 2.0, 0.02); 2], true, true, 5);

@@ -16,11 +16,11 @@ enum Way {
 /// A group, and its load line after some minutes.
 struct Drawn {
     line: LoadLine,
-    /// Requests a second.
+    /// The true requests a second.
     truth: f64,
-    /// Part of the members that were full at times or have an agent.
+    /// The part of the members that were full at times or have an agent.
     busy: f64,
-    /// Looks with an end below the served rate, and with a negative headroom.
+    /// The looks with an end below the served rate, and those with a negative headroom.
     below: u32,
     over: u32,
     what: String,
@@ -44,7 +44,7 @@ fn drawn(seed: u64) -> Drawn {
         0 => vec![1.0; count],
         1 => workers,
         2 => capacities.iter().map(|capacity| (capacity * dice.between(0.8, 1.25)).round()).collect(),
-        // Numbers that mean nothing.
+        // Meaningless numbers.
         _ => (0..count).map(|_| dice.between(1.0, 8.0).round()).collect(),
     };
     let agents = [0.0, 0.0, 0.5, 1.0][dice.below(4)];
@@ -57,7 +57,7 @@ fn drawn(seed: u64) -> Drawn {
     };
     let rate = dice.between(0.3, 0.6) * truth;
     if way != Way::RoundRobin && dice.unit() < 0.4 {
-        // A third gets nothing, as far as the others can do it all with ease.
+        // A third gets nothing, as far as the others can easily do all the work.
         let mut left = all;
         for (place, capacity) in capacities.iter().enumerate().take(count.div_ceil(3).min(count - 1)) {
             if rate < 0.8 * (left - capacity) {
@@ -119,7 +119,7 @@ fn the_line_of_unequal_members_lies_within_what_is_shown() {
     assert!(20 * near >= 19 * numbers && 2 * numbers >= busy, "{near} of {numbers} of {busy}: {missed:#?}");
 }
 
-/// Two members, with four workers and with one.
+/// Returns two members, with four workers and with one.
 fn strong_and_weak() -> World {
     let servers = vec![Server::new(Kind::Line, 4.0, 0.04), Server::new(Kind::Line, 1.0, 0.04)];
     let mut world = World::new(servers, false, true, 3);
@@ -141,7 +141,7 @@ fn who_was_not_seen_busy_promises_nothing() {
         assert_eq!((line.capacity, line.headroom), (None, None), "{line:?}");
         assert!(line.capacity_low.unwrap() >= line.requests_per_second, "{line:?}");
         assert!(line.capacity_high.is_none_or(|high| high > 125.0), "{line:?}");
-        // It may be that this is too much; it is not said.
+        // This may be too much, but there is no statement.
         let said = line.what_if.iter().find(|change| change.change == "double");
         assert!(said.is_none_or(|double| double.over != Some(true) && double.headroom.is_none()), "{line:?}");
     }
@@ -155,13 +155,13 @@ fn who_was_seen_busy_has_a_number() {
     let capacity = line.capacity.unwrap_or_else(|| panic!("{line:?}"));
     assert!((capacity / 125.0 - 1.0).abs() < 0.15 && line.headroom.unwrap() >= 0.0, "{line:?}");
     assert_eq!(double(&line).over, Some(true), "{line:?}");
-    // And keeps it for a while.
+    // It stays so for a while.
     world.run(60.0, 30.0);
     let line = world.estimator.status().unwrap();
     assert!((line.capacity.unwrap() / 125.0 - 1.0).abs() < 0.15, "{line:?}");
 }
 
-/// Ten are alike; the eleventh is probably like them.
+/// Checks ten equal members and an unknown eleventh, which is probably like them.
 #[test]
 fn one_of_many_that_is_not_known_makes_no_range() {
     let mut world = World::new(vec![Server::new(Kind::Shared, 2.0, 0.02); 11], true, true, 5);
@@ -170,7 +170,7 @@ fn one_of_many_that_is_not_known_makes_no_range() {
     let line = world.estimator.status().unwrap();
     assert!((line.capacity.unwrap() / 1100.0 - 1.0).abs() < 0.05, "{line:?}");
     assert!(line.capacity_low.unwrap() < 1010.0 && line.capacity_high.unwrap() > 1130.0, "{line:?}");
-    // Of two of four that are as much alike nobody knows what the others are.
+    // Two equal ones of four show nothing about the others.
     let mut world = World::new(vec![Server::new(Kind::Shared, 2.0, 0.02); 4], true, true, 5);
     (world.asleep[1], world.asleep[2]) = (true, true);
     world.run(100.0, 60.0);
@@ -178,13 +178,13 @@ fn one_of_many_that_is_not_known_makes_no_range() {
     assert_eq!((line.capacity, &*line.verdict), (None, "range"), "{line:?}");
     assert!(line.why.starts_with("2 of 4 members never had enough to do"), "{}", line.why);
     assert!(line.capacity_low.unwrap() < 210.0 && line.capacity_high.unwrap() > 400.0, "{line:?}");
-    // The two that are known can do twice of this, whoever the others are.
+    // The two known ones can do twice of this, whatever the others.
     world.run(80.0, 30.0);
     let line = world.estimator.status().unwrap();
     assert_eq!((double(&line).over, double(&line).capacity), (Some(false), None), "{line:?}");
 }
 
-/// The rate of a full group says nothing of the members that are left of it.
+/// Checks that the rate of a full group shows nothing about its remaining members.
 #[test]
 fn what_was_served_by_somebody_who_left_is_no_lower_end() {
     let mut world = World::new(vec![Server::new(Kind::Shared, 2.0, 0.02); 4], true, true, 5);

@@ -1,5 +1,5 @@
-//! Members in virtual time: shared processors or pools of threads, exponential work, Poisson arrivals, a balancer that sends to
-//! the member with the fewest requests for its cores, takes turns or draws; and what is counted of them.
+//! Members in virtual time: shared processors or thread pools, exponential work, Poisson arrivals, and their
+//! counts. The balancer sends to the member with the fewest requests for its cores, takes turns or draws.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,38 +9,38 @@ use plimsoll_brain::{MemberId, Time};
 
 use crate::dice::Dice;
 
-/// How requests are served.
+/// The discipline of the service.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     /// All at once, by cores that they share.
     Shared,
-    /// First come first served, by one thread for each core.
+    /// First come, first served, by one thread for each core.
     Line,
 }
 
-/// A member. Times are seconds.
+/// A member. Times are in seconds.
 #[derive(Clone)]
 pub(crate) struct Server {
     kind: Kind,
     cores: f64,
     mean: f64,
-    /// Up to when it is worked out, and core seconds of work done by then.
+    /// The present time, and the core seconds of work done by then.
     now: f64,
     busy: f64,
-    /// Work that a job there since the beginning would have got done.
+    /// The work that a job there since the beginning would have got done.
     done: f64,
-    /// In service, by what `done` (shared) or the time (line) will be when they end.
+    /// The jobs in service, by the `done` (shared) or the time (line) at their end.
     jobs: BTreeMap<(u64, u64), Job>,
     waiting: VecDeque<(f64, Job)>,
-    /// Waits for something else before its work, by when that ends.
+    /// The jobs that wait for another resource before their work, by the end of that.
     elsewhere: BTreeMap<(u64, u64), (f64, Job)>,
-    /// Mean seconds of that.
+    /// The mean seconds of that.
     pub(crate) wait: f64,
-    /// Cores that other work has.
+    /// The cores that other work uses.
     taken: f64,
     count: u64,
     requests: u64,
-    /// Requests that found all cores in use.
+    /// The requests that found all cores in use.
     pub(crate) met: u64,
     seconds: f64,
     levels: [[u64; 2]; LEVELS],
@@ -139,7 +139,7 @@ impl Server {
         }
     }
 
-    /// The first job ends now: how long it took; or it goes on to work.
+    /// Ends the first job and returns its time, or lets it go on to its work.
     fn end(&mut self, now: f64) -> Option<f64> {
         let works = self.ends() <= now;
         self.pass(now);
@@ -161,18 +161,18 @@ impl Server {
     }
 }
 
-/// Work at a host that has nothing to do with requests, as a share of it.
+/// Other work at a host, as a share of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Other {
     Constant(f64),
-    /// A sine from nothing to twice the mean, with so many seconds of period.
+    /// A sine from nothing to twice the mean, with a period in seconds.
     Periodic(f64, f64),
-    /// Bursts of 0.9 of the host, each of so many seconds on average.
+    /// Bursts of 0.9 of the host, with a mean length in seconds.
     Bursts(f64, f64, bool),
 }
 
 impl Other {
-    /// In the second that begins now.
+    /// Returns the share in the second that begins now.
     fn now(&mut self, now: f64, dice: &mut Dice) -> f64 {
         match self {
             Self::Constant(share) => *share,
@@ -192,46 +192,48 @@ impl Other {
 /// The members and their balancer.
 pub(crate) struct World {
     pub(crate) servers: Vec<Server>,
-    /// Members with an agent.
+    /// The members with an agent.
     pub(crate) agents: Vec<bool>,
     by_load: bool,
-    /// Chooses by response time and requests in flight rather than by requests in flight and capacity.
+    /// Whether the choice is by response time and requests in flight rather than by requests in flight and
+    /// capacity.
     pub(crate) by_time: bool,
     paces: Vec<f64>,
-    /// Capacities of members as configured.
+    /// The configured capacities of the members.
     pub(crate) weights: Vec<f64>,
-    /// Usable members that are never chosen.
+    /// The usable members that are never chosen.
     pub(crate) asleep: Vec<bool>,
-    /// Members that cannot be used.
+    /// The members that cannot be used.
     pub(crate) gone: Vec<bool>,
     pub(crate) law: Law,
-    /// Members are drawn by their capacities, rather than taken in turns.
+    /// Whether members are drawn by their capacities, rather than taken in turns.
     pub(crate) draws: bool,
-    /// Processor seconds a second that the balancer spends on something that is no request.
+    /// The processor seconds a second that the balancer spends on traffic other than requests.
     pub(crate) sessions: f64,
     cpu_seconds: f64,
-    /// Requests that members had at the last look; looks at which there was something else.
+    /// The requests of members at the last look, and the looks with other traffic.
     had: u64,
     others: u64,
     dice: Dice,
     now: f64,
     turn: usize,
-    /// Whole requests by how long they took: buckets of a sixteenth of an octave from 10 µs.
+    /// The whole requests by time: buckets of a sixteenth of an octave from 10 µs.
     latencies: Vec<u64>,
     middles: Vec<f64>,
-    /// Core seconds up to the last look.
+    /// The core seconds up to the last look.
     worked: Vec<f64>,
     pub(crate) estimator: Estimator,
-    /// Agents tell of all that runs at a host.
+    /// Whether agents report all the work of a host.
     pub(crate) whole: bool,
-    /// All members are at one host, of which each one's agent tells; and only so many of them are of the group that is looked at.
+    /// Whether all members are on one host, which each one's agent reports, and the number of them in the
+    /// measured group.
     pub(crate) together: Option<usize>,
-    /// What else there is to do at each host; and the share of it that this had of late, and its weight.
+    /// The other work at each host; the recent share of it, and its weight.
     pub(crate) other: Other,
     taken: Vec<[f64; 2]>,
-    /// Part of what is busy that agents see.
+    /// The part of the utilization that agents see.
     pub(crate) agents_see: f64,
-    /// Processor seconds that a request costs the balancer, which has one processor.
+    /// The processor seconds of the balancer for a request; it has one processor.
     pub(crate) balancer_seconds: f64,
     pub(crate) requests: bool,
     times: Vec<f64>,
@@ -272,19 +274,19 @@ impl World {
         }
     }
 
-    /// Requests a second that the members can do.
+    /// Returns the requests a second that the members can serve.
     pub(crate) fn capacity(&self) -> f64 {
         self.servers.iter().map(|server| server.cores / server.mean).sum()
     }
 
-    /// The same beside the other work of late.
+    /// Returns the requests a second that they can serve beside the recent other work.
     pub(crate) fn line(&self) -> f64 {
         let each = self.servers.iter().zip(&self.taken);
         each.map(|(server, [share, weight])| server.cores / server.mean * (1.0 - share / weight.max(1e-9)))
             .sum()
     }
 
-    /// Median and 99th percentile at a load.
+    /// Returns the median and the 99th percentile at a load.
     pub(crate) fn measured(servers: Vec<Server>, by_load: bool, rate: f64, seconds: f64) -> (f64, f64) {
         let mut world = Self::new(servers, false, by_load, 23);
         world.run(rate, seconds / 10.0);
@@ -295,7 +297,7 @@ impl World {
         (of(0.5), of(0.99))
     }
 
-    /// So many requests a second for so long.
+    /// Runs `rate` requests a second for `seconds`.
     pub(crate) fn run(&mut self, rate: f64, seconds: f64) {
         let until = self.now + seconds;
         let mut arrival = self.now + self.dice.exp(1.0 / rate);

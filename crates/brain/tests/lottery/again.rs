@@ -1,8 +1,8 @@
-//! What failed, once more: the command that is printed, and what tests make of it.
+//! The repetition of a failed run: the printed command, and its use by tests.
 
 use std::ops::Range;
 
-/// Says how to do it again, should the test fail while this is there.
+/// A guard that prints the command to repeat a run if the test fails while it exists.
 pub(crate) struct Again {
     daemons: usize,
     seeds: Range<u64>,
@@ -14,7 +14,8 @@ impl Again {
         Self { daemons, seeds, what }
     }
 
-    /// What runs it alone, in the test that this is said in: how long it is, and what goes wrong, is the test's affair.
+    /// Returns the arguments that run it alone, in the test where they are printed: its length and its
+    /// troubles depend on the test.
     fn words(&self, test: &str) -> (String, String, String) {
         let Range { start, end } = self.seeds;
         let seeds = if end == start + 1 { start.to_string() } else { format!("{start}..{end}") };
@@ -36,7 +37,7 @@ impl Drop for Again {
     }
 }
 
-/// The seeds of a test, or those that were asked for: one, or `1..9`.
+/// Returns the seeds of a test, or the requested ones: one, or `1..9`.
 pub(crate) fn seeds(range: Range<u64>) -> Range<u64> {
     let Ok(asked) = std::env::var("PLIMSOLL_SEED") else { return range };
     let number = |text: &str| text.parse().expect("PLIMSOLL_SEED is a number, or two with .. between");
@@ -51,22 +52,22 @@ fn asked_size() -> Option<usize> {
     Some(asked.parse().expect("PLIMSOLL_DAEMONS is a number"))
 }
 
-/// How many daemons there are: as many as were asked for.
+/// Returns the number of daemons, or the requested one.
 pub(crate) fn size(daemons: usize) -> usize {
     asked_size().unwrap_or(daemons)
 }
 
-/// Whether nobody asked for another number of daemons.
+/// Returns whether no other number of daemons was requested.
 pub(crate) fn of_size(daemons: usize) -> bool {
     asked_size().is_none_or(|asked| asked == daemons)
 }
 
-/// Of several sizes all, or the one that was asked for.
+/// Returns all of several sizes, or the requested one.
 pub(crate) fn sizes<T, const N: usize>(all: [(usize, T); N]) -> impl Iterator<Item = (usize, T)> {
     all.into_iter().filter(|(daemons, _)| of_size(*daemons))
 }
 
-/// Runs what would be printed of a run of each kind, and finds that run: to the last number of its line.
+/// Checks that the printed command of each kind of run repeats it, to the last number of its line.
 #[test]
 fn what_is_printed_runs_the_same_again() {
     let small = super::crowd(3, 12);

@@ -1,4 +1,4 @@
-//! What is changed while a daemon runs, what the membership protocol says of others, and what balancers are told.
+//! Changes of a running daemon, the membership protocol's input, and the answers to balancers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn change(offers: Vec<Offer>) -> Change {
     Change { offers, key: Key::new([3; 16]), ttl: 7, slow_start, rate: 0, burst: 0 }
 }
 
-/// The report that is due, and what it says.
+/// Returns the report that is due.
 fn told(daemon: &mut Daemon, now: Time) -> Report {
     daemon.handle_timeout(now);
     let reports = sent(daemon).into_iter().filter_map(|(_, message)| match message {
@@ -49,7 +49,7 @@ fn another_offer_is_a_new_life_and_keeps_what_was_known() {
     // A quarter of its capacity, at once, as it is loaded; the other one comes slowly.
     assert_eq!((web.capacity, web.weight, web.load, web.in_flight), (8, code::of(2.0), 3750, 3));
     assert_eq!((mail.service, mail.weight, mail.load), (SERVICE + 1, code::of(2.0 * 0.05), UNKNOWN));
-    // What is no other offer needs no other life.
+    // An unchanged offer needs no new life.
     assert!(one.change(millis(12_002), Change { ttl: 9, ..change(offers) }, 1));
     assert!(one.change(millis(12_003), change(vec![]), 10));
     assert!(told(&mut one, millis(12_003)).services.is_empty());
@@ -121,7 +121,7 @@ fn balancers_are_told_who_is_drawn() {
     assert_eq!((places[1].capacity, places[1].weight), (4, code::of(4.0)));
     assert_eq!((places[1].address, places[1].endpoint), (address(1), endpoint(1)));
     assert!(look(&mut one, millis(902), 1).is_empty(), "there is no such part");
-    // Nothing was heard of the second for three reports.
+    // The second sent nothing for three reports.
     let answers = look(&mut one, millis(1_600), 0);
     let [(_, Message::Drum(drum))] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!(drum.places.iter().map(|place| place.weight > 0).collect::<Vec<_>>(), [true, false]);

@@ -1,4 +1,4 @@
-//! What must hold after every step, whatever happens.
+//! The invariants that hold after every step.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -8,22 +8,22 @@ use plimsoll_brain::lottery::{
     Answer, DRUM, Daemon, FURTHER, Hearsay, IDS, Listed, Message, PART, Place, Status, To,
 };
 
-/// What was said so far.
+/// The messages so far.
 #[derive(Default)]
 pub(crate) struct Checks {
-    /// By daemon, life and request: the member named.
+    /// The member named, by daemon, life and request.
     said: HashMap<(usize, u64, u64), u16>,
-    /// By daemon and life: the last report.
+    /// The last report, by daemon and life.
     seq: HashMap<(usize, u64), (u32, u32)>,
-    /// By request: members that answers named, as sent and as received.
+    /// The members that answers named, by request, as sent and as received.
     pub(crate) named: HashMap<u64, HashSet<u16>>,
     pub(crate) got: HashMap<u64, HashSet<u16>>,
-    /// Members that a request avoided when it was sent last.
+    /// The members that a request avoided when it was sent last.
     pub(crate) avoided: HashMap<u64, Vec<u16>>,
 }
 
 impl Checks {
-    /// A daemon was called and is at rest.
+    /// Checks a daemon at rest after a call.
     pub(crate) fn rest(&self, daemon: &Daemon, now: Time, timed: bool) {
         let statistics = daemon.statistics(now);
         assert!(statistics.waiting <= 8192 && statistics.dropped == 0, "{statistics:?}");
@@ -31,7 +31,7 @@ impl Checks {
             statistics.members_heard <= statistics.members
                 && statistics.members_differ <= statistics.members_heard
         );
-        // Commits go within two milliseconds: what waits for that is far less than the queues may hold.
+        // Commits go within two milliseconds: the waiting ones are far fewer than the queues may hold.
         assert!(statistics.queued <= 2 * 8192, "{statistics:?}");
         if timed {
             let next = daemon.poll_timeout().expect("it always has something to do");
@@ -39,7 +39,7 @@ impl Checks {
         }
     }
 
-    /// A daemon sends.
+    /// Checks a message that a daemon sends.
     pub(crate) fn sent(&mut self, who: usize, life: u64, daemon: &Daemon, to: &To, message: &Message) {
         match message {
             Message::Answer(answer) => {
@@ -112,7 +112,7 @@ pub(crate) fn client(who: usize) -> SocketAddr {
     SocketAddr::from(([10, 2, (who / 250) as u8, (who % 250) as u8], 9))
 }
 
-/// The network (0 daemons, 1 servers, 2 clients) and the host.
+/// Returns the network (0 daemons, 1 servers, 2 clients) and the host.
 pub(crate) fn host(address: SocketAddr) -> (u8, usize) {
     let std::net::IpAddr::V4(ip) = address.ip() else { panic!("{address}") };
     let [_, kind, high, low] = ip.octets();

@@ -1,4 +1,4 @@
-//! What a client does by itself: whom it asks, how often, and whom it believes.
+//! Single rules of a client: the daemons that it asks, how often, and the answers that it accepts.
 
 use std::collections::HashMap;
 
@@ -65,7 +65,7 @@ fn a_client_that_knows_nobody_asks_all_and_learns() {
     assert_eq!((to, request.mode), (To::Everyone, Mode::Lottery));
     client.handle(millis(1), address(0), answer(&request, millis(1), Status::Ok, 0));
     assert!(matches!(client.poll_outcome(), Some(Outcome::Member(_))));
-    // One part after the other; one that comes twice counts once.
+    // One part after the other; a repeated one counts once.
     for part in 0..2 {
         let Some((To::Address(to), Message::Fetch(fetch))) = client.poll_transmit() else { panic!() };
         assert_eq!((to, fetch.part), (address(0), part));
@@ -93,7 +93,7 @@ fn a_client_uses_an_answer_again_until_its_member_fails() {
     assert!(matches!(client.pick(millis(51), SERVICE, b""), Picked::Asked(_)));
     let (_, request) = asks(&mut client).remove(0);
     assert_eq!(request.avoid, [first.member]);
-    // Not before: the second answer to the first request finds nobody waiting.
+    // Not before: the second answer to the first request is ignored.
     client.handle(millis(52), address(1), Message::Answer(first));
     assert_eq!(client.poll_outcome(), None);
 }
@@ -120,7 +120,7 @@ fn two_who_say_no_are_enough_and_the_better_reason_stays() {
         (Status::Busy, Status::UnknownService, Status::Busy),
         (Status::UnknownService, Status::Draining, Status::Draining),
     ] {
-        // Where there is only one it is asked again.
+        // A single daemon is asked again.
         for daemons in [1, 4] {
             let mut client = Client::new(ClientConfig::new(Key::new([7; 16])));
             client.begin_with((0..daemons).map(address));
@@ -161,7 +161,7 @@ fn a_client_leaves_a_silent_daemon_alone() {
 
 #[test]
 fn who_a_client_began_with_is_asked_when_nobody_of_the_table_is_left() {
-    // Without multicast, and with it where it reaches nobody.
+    // Without multicast, and with one that reaches no daemon.
     for multicast in [false, true] {
         let mut client = Client::new(ClientConfig { multicast, ..ClientConfig::new(Key::new([8; 16])) });
         client.begin_with([address(0), address(1)]);

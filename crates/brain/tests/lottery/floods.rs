@@ -1,4 +1,4 @@
-//! What floods and nonsense do to a daemon: nothing but be counted.
+//! Floods and invalid messages, which a daemon only counts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::rules::{SERVICE, daemon, millis, request, sent};
 fn a_flood_fills_no_memory() {
     let mut one = daemon(0, 3);
     for turn in 0..40_000_u64 {
-        // Nobody asks too much, and nobody takes what is to be sent.
+        // No source exceeds its limit, and the outgoing messages are not taken.
         let now = millis(701 + turn / 1000);
         let mode = if turn % 2 == 0 { Mode::Lottery } else { Mode::Referral };
         one.handle(now, client((turn % 2000) as usize), Message::Request(request(turn, mode)));
@@ -25,7 +25,7 @@ fn a_flood_fills_no_memory() {
     assert_eq!(statistics.limited, 0);
     assert!(statistics.waiting == 8192 && statistics.queued < 3 * 8192, "{statistics:?}");
     assert!(statistics.dropped > 10_000 && sent(&mut one).len() <= 8192 + MEMBERS);
-    // It goes on.
+    // It continues.
     while let Some(due) = one.poll_timeout().filter(|due| *due < millis(3000)) {
         one.handle_timeout(due);
         sent(&mut one);
@@ -43,7 +43,7 @@ fn nonsense_harms_nobody() {
         for _ in 0..4000 {
             now = now + Duration::from_micros(dice.bits() % 3000);
             let (mut from, mut message) = (address(dice.below(8)), nonsense(&mut dice));
-            // A table counts only if it was asked for.
+            // A table counts only if it was requested.
             if let (Message::Table(table), Some((asked, fetch))) = (&mut message, asked) {
                 (from, table.id, table.part) = (asked, fetch.id, fetch.part);
             }
@@ -70,7 +70,7 @@ fn nonsense_harms_nobody() {
     }
 }
 
-/// Any message: every field by chance, most of them near what means something.
+/// Returns any message with random fields, most of them near a meaningful value.
 fn nonsense(dice: &mut Dice) -> Message {
     let id = dice.bits() % 500;
     let member = if dice.below(3) == 0 { dice.bits() as u16 } else { dice.below(9) as u16 };

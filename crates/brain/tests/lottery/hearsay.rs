@@ -1,4 +1,4 @@
-//! Reports that come by others, where there is no multicast.
+//! Relayed reports without multicast.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use plimsoll_brain::{Time, mix};
 use super::checks::address;
 use super::rules::{SERVICE, listed, millis, refer, report, sent};
 
-/// Daemon 0 of `count`, which knows all others and is up since 700 ms.
+/// Returns daemon 0 of `count`, which knows all others and is up since 700 ms.
 fn alone(count: usize, forget: Option<Duration>) -> Daemon {
     let Listed { member, incarnation, address: own, offers } = listed(0);
     let config = Config::new(member, incarnation, own, offers, Key::new([3; 16]));
@@ -24,7 +24,7 @@ fn alone(count: usize, forget: Option<Duration>) -> Daemon {
     daemon
 }
 
-/// What it sends until then.
+/// Returns its messages until then.
 fn until(daemon: &mut Daemon, end: u64) -> Vec<(To, Message)> {
     let mut all = sent(daemon);
     while let Some(due) = daemon.poll_timeout().filter(|due| *due <= millis(end)) {
@@ -39,7 +39,7 @@ fn said(who: usize, seq: u32, state: Standing, weight: f64) -> Hearsay {
     Hearsay { member: who as u16 + 1, incarnation: 1, seq, state, services: vec![share] }
 }
 
-/// A report of member 2 that passes something on.
+/// Returns a report of member 2 that relays others.
 fn passed_on(seq: u32, heard: Vec<Hearsay>) -> Message {
     let Message::Report(own) = report(1, seq, Standing::Up, 4.0) else { panic!() };
     Message::Report(Report { heard, ..own })
@@ -53,7 +53,7 @@ fn a_report_goes_to_a_few_and_in_the_end_to_each() {
         let Message::Report(report) = message else { continue };
         let To::Address(to) = to else { panic!("nothing of it is urgent") };
         told.insert(to);
-        // All that is known goes along: 39 of 24 bytes, and its own service.
+        // All known reports are relayed: 39 of 24 bytes, and its own service.
         assert_eq!(report.heard.len(), if told.len() < 19 { 39 } else { report.heard.len() });
     }
     assert_eq!(told.len(), 39);
@@ -81,13 +81,13 @@ fn what_another_heard_counts_as_if_it_had_come_itself() {
     let before = wins(&one, 0);
     one.handle(millis(701), address(1), passed_on(2, vec![said(2, 5, Standing::Up, 16.0)]));
     assert!(wins(&one, 0) > before + 50);
-    // Its own that comes late, or another's of before, is old.
+    // A late one of its own, or an earlier one of another, is old.
     one.handle(millis(702), address(2), report(2, 4, Standing::Draining, 4.0));
     one.handle(millis(703), address(1), passed_on(3, vec![said(2, 5, Standing::Draining, 4.0)]));
     assert!(one.draws(3, SERVICE));
     one.handle(millis(704), address(1), passed_on(4, vec![said(2, 6, Standing::Draining, 4.0)]));
     assert!(!one.draws(3, SERVICE));
-    // Nobody knows better what it does itself.
+    // A daemon's own state is not overridden.
     one.handle(millis(705), address(1), passed_on(5, vec![said(0, 99, Standing::Leaving, 4.0)]));
     assert!(one.draws(1, SERVICE));
 }
@@ -95,7 +95,7 @@ fn what_another_heard_counts_as_if_it_had_come_itself() {
 #[test]
 fn of_the_dead_nobody_goes_on_telling() {
     let mut one = alone(3, Some(Duration::from_secs(10)));
-    // Member 3 is silent; member 2 says again and again what it heard of it last.
+    // Member 3 is silent; member 2 relays its last report again and again.
     let mut seq = 1;
     for at in (900..30_000).step_by(250) {
         seq += 1;
@@ -112,7 +112,7 @@ fn a_stranger_that_is_told_of_is_asked_for() {
     one.handle(millis(701), address(1), passed_on(2, vec![said(7, 1, Standing::Up, 4.0)]));
     let [(To::Address(to), Message::Fetch(Fetch { .. }))] = sent(&mut one)[..] else { panic!("it asks") };
     assert_eq!(to, address(1), "who told of it knows it");
-    // What a stranger says of others is not believed.
+    // Reports relayed by an unknown sender are ignored.
     let mut one = alone(2, None);
     let Message::Report(own) = report(7, 1, Standing::Up, 4.0) else { panic!() };
     let heard = vec![said(1, 9, Standing::Leaving, 4.0)];

@@ -1,7 +1,7 @@
-//! The lottery in simulated clusters: what it promises at 1 % loss, and what must hold whatever goes wrong.
+//! The lottery in simulated clusters: its guarantees at 1 % loss, and the invariants under any fault.
 //!
-//! A run that fails prints the command that runs it alone: the test by its name, with the seed and the number of daemons in the
-//! environment. `make bench-sim` runs many and prints the tables.
+//! A failed run prints the command that runs it alone: the test by its name, with the seed and the number of
+//! daemons in the environment. `make bench-sim` runs many and prints the tables.
 
 #![expect(clippy::print_stdout, reason = "the tables of the long form")]
 
@@ -32,7 +32,7 @@ use parallel::each;
 use plimsoll_brain::lottery::Mode;
 use setting::{Fault, Outcome, Setting};
 
-/// Runs a setting, and says how to do it again if anything is wrong with it.
+/// Runs a setting, and prints how to repeat it if a check fails.
 fn run(name: &str, setting: &Setting, check: impl FnOnce(&Outcome)) -> Outcome {
     let _again = Again::of(setting.daemons, setting.seed..setting.seed + 1, format!("{name}, {setting:?}"));
     let outcome = world::run(setting);
@@ -42,12 +42,13 @@ fn run(name: &str, setting: &Setting, check: impl FnOnce(&Outcome)) -> Outcome {
     outcome
 }
 
-/// One daemon is asked and answers for the winner.
+/// Checks referrals: one daemon is asked and answers for the winner.
 fn referral(daemons: usize, unicast: bool, seconds: f64, seed: u64) {
     let setting = Setting { measured: seconds, unicast, ..Setting::base(daemons, Mode::Referral, seed) };
     run(if unicast { "unicast" } else { "referral" }, &setting, |outcome| {
-        // No member hears of a referral but by the client's coming, and that comes once. Where the first daemon was slow
-        // and a second one was asked, which may know other loads, the client has two names and uses the first.
+        // A member learns of a referral only by the client's request, which arrives once. If the first daemon
+        // was slow and a second one was asked, which may know other loads, the client has two names and uses
+        // the first.
         assert_eq!(outcome.begun_twice, 0);
         assert!(outcome.percent(outcome.received_twice) < 0.01, "clients that got two names");
         assert_eq!(outcome.counted_twice, outcome.received_twice, "the clients know of each");
@@ -57,15 +58,15 @@ fn referral(daemons: usize, unicast: bool, seconds: f64, seed: u64) {
     });
 }
 
-/// All are asked and the winner answers. Requests are the longer the more daemons there are, so that every size costs the
-/// same to simulate.
+/// Checks the lottery: all are asked and the winner answers. Requests are longer with more daemons, so that
+/// every size costs the same to simulate.
 fn lottery(daemons: usize, seconds: f64, seed: u64) -> Outcome {
     let mut setting = Setting { measured: seconds, ..Setting::base(daemons, Mode::Lottery, seed) };
     setting.work *= (daemons as f64 / 5.0).max(1.0);
     run("lottery", &setting, |outcome| assert_eq!((outcome.unanswered, outcome.begun_twice), (0, 0)))
 }
 
-/// What goes wrong with ten daemons, from the sixth second to the twelfth.
+/// Checks faults of ten daemons, from the sixth second to the twelfth.
 fn faults(mode: Mode, unicast: bool, seed: u64) {
     let (at, until, who) = (6.0, 12.0, 1);
     let during = |outcome: &Outcome, who: usize, seconds: Range<usize>| -> f64 {
@@ -77,14 +78,14 @@ fn faults(mode: Mode, unicast: bool, seed: u64) {
         let setting = Setting { faults: vec![fault], ..base.clone() };
         run(name, &setting, |outcome| {
             assert_eq!((outcome.unanswered, outcome.left_over), (0, 0), "unanswered");
-            // Where the sides wait for members that they do not hear of any more, they see different ranks for a second.
+            // While the sides wait for members that are cut off, they see different ranks for a second.
             let most = if matches!(fault, Fault::Partition { .. }) { 1.0 } else { 0.4 };
             assert!(outcome.percent(outcome.duplicates) <= most, "duplicates");
             check(outcome);
         });
     };
     with("crash", Fault::Crash { who, at, back: until }, &|outcome| {
-        // It is drawn until it is known to be dead, about a second; each client finds out once.
+        // It is drawn until it is known to be dead, about a second; each client detects it once.
         assert!(outcome.in_vain <= base.clients as u64 + 10, "in vain");
         assert!(during(outcome, who, 8..12) == 0.0 && during(outcome, who, 13..20) > 0.0);
     });
@@ -119,9 +120,11 @@ fn faults(mode: Mode, unicast: bool, seed: u64) {
     with("partition", Fault::Partition { split: 4, at, until }, &|_| {});
 }
 
-/// A member that was away for ten seconds: what it gets in each of the first seconds, over its usual rate. In the first it is at most
-/// 1.1 times that, surely: by the upper end of an interval over the seeds. In those that follow no more is shown.
-/// Requests of many daemons are the longer the more there are.
+/// Checks a member that was away for ten seconds, by its requests in each of the first seconds over its usual
+/// rate.
+///
+/// In the first it is at most 1.1 times that, with certainty: by the upper end of an interval over the seeds.
+/// For those that follow no more is shown. Requests are longer with more daemons.
 fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: Range<u64>) -> String {
     const WATCHED: usize = 12;
     if !of_size(daemons) {
@@ -149,13 +152,13 @@ fn comes_back(daemons: usize, mode: Mode, unicast: bool, load: f64, seeds: Range
     let (first, error) = times[0];
     assert!(first > 0.0 && first + 2.0 * error <= 1.1, "in its first second: {times:.2?}");
     assert!(times.iter().all(|(mean, error)| mean - 2.0 * error <= 1.1), "{times:.2?}");
-    // And it comes back: it has most of its share when its slow start is over.
+    // It returns: it has most of its share when its slow start is over.
     let (last, error) = times[WATCHED - 1];
     assert!(last + 2.0 * error >= 0.8, "{times:.2?}");
     line
 }
 
-/// The mean, and its standard error; half of the mean where there is one value.
+/// Returns the mean, and its standard error; half of the mean with one value.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -163,8 +166,9 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, if count > 1.0 { (squares / (count - 1.0) / count).sqrt() } else { mean / 2.0 })
 }
 
-/// A setting by chance with several faults at once. Whatever they are: no step breaks a rule, and once all is well everybody is
-/// answered. Of many daemons each has fewer requests, so that every size costs about the same to simulate.
+/// Runs a random setting with several faults at once. No step breaks a rule, and after the faults every
+/// request is answered. With many daemons each has fewer requests, so that every size costs about the same to
+/// simulate.
 fn chaos(daemons: usize, measured: f64, seed: u64) -> Outcome {
     let mut dice = Dice::new(seed, 99);
     let mode = if dice.unit() < 0.5 { Mode::Referral } else { Mode::Lottery };
@@ -183,7 +187,7 @@ fn chaos(daemons: usize, measured: f64, seed: u64) -> Outcome {
         unicast: Dice::new(seed, 97).below(2) == 0,
         ..Setting::base(daemons, mode, seed)
     };
-    // Of ten daemons up to four meet something, of a hundred up to thirteen.
+    // Up to four of ten daemons have a fault, and up to thirteen of a hundred.
     for _ in 0..dice.below(5 + daemons / 11) {
         let who = dice.below(daemons);
         let at = dice.between(2.0, 6.0);
@@ -206,7 +210,7 @@ fn chaos(daemons: usize, measured: f64, seed: u64) -> Outcome {
     })
 }
 
-/// How many daemons there are in the chaos of a seed: from 3 to `most`.
+/// Returns the number of daemons in the chaos of a seed: from 3 to `most`.
 fn crowd(seed: u64, most: usize) -> usize {
     3 + Dice::new(seed, 98).below(most - 2)
 }
@@ -258,7 +262,7 @@ fn losses_do_not_lengthen_the_step() {
     for seed in seeds(1..3) {
         let lossy = Setting { loss: 0.05, measured: 12.0, ..Setting::base(7, Mode::Lottery, seed) };
         run("lossy", &lossy, |outcome| {
-            // What is late is late by loss: by a repeated commit, by another attempt of the client.
+            // Delays come from losses: a repeated commit, or another attempt of the client.
             assert!(outcome.step < 0.012, "{}", outcome.step);
             assert!(outcome.percent(outcome.duplicates) < 2.5);
         });

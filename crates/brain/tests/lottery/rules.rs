@@ -29,7 +29,7 @@ pub(crate) fn report(who: usize, seq: u32, state: Standing, weight: f64) -> Mess
     Message::Report(Report { member, incarnation: 1, seq, state, digest: 0, services, ids, heard: vec![] })
 }
 
-/// Daemon `who` of `count`, which knows all others and is up since 700 ms.
+/// Returns daemon `who` of `count`, which knows all others and is up since 700 ms.
 pub(crate) fn daemon(who: usize, count: usize) -> Daemon {
     let Listed { member, incarnation, address: own, offers } = listed(who);
     let config =
@@ -66,7 +66,7 @@ pub(crate) fn request(id: u64, mode: Mode) -> Request {
     }
 }
 
-/// What a daemon says to a request, if it answers at once.
+/// Returns a daemon's answer to a request, if it answers at once.
 fn ask(daemon: &mut Daemon, now: Time, request: Request) -> Option<Answer> {
     let from = client((request.id % 200) as usize);
     daemon.handle(now, from, Message::Request(request));
@@ -84,12 +84,12 @@ pub(crate) fn refer(daemon: &mut Daemon, now: Time, id: u64) -> Answer {
     ask(daemon, now, request(id, Mode::Referral)).expect("a referral is answered at once")
 }
 
-/// A request for which daemon `who` has this rank among all alike.
+/// Returns a request for which daemon `who` has this rank among equal members.
 fn won_by(count: usize, who: usize, rank: usize) -> u64 {
     let fits = |id: &u64| {
         let mut one = daemon(0, count);
         let mut last = None;
-        // Who is first, second, ...: the first that is left when the others are avoided.
+        // The first, second, … member: the first that is left when the others are avoided.
         let mut avoid = vec![];
         for _ in 0..=rank {
             let answer =
@@ -115,7 +115,7 @@ fn a_repeated_request_gets_the_same_answer() {
     assert_eq!(first, again);
     let anew = (0..50).filter(|id| refer(&mut daemon, millis(900), id + 1000).member == 2).count();
     assert!(anew > 20, "{anew}");
-    // But for a member that is there no more.
+    // Except for a member that is gone.
     daemon.handle(millis(903), address(1), report(1, 3, Standing::Draining, 16.0));
     assert!((0..50).all(|id| refer(&mut daemon, millis(904), id).member != 2));
 }
@@ -141,7 +141,7 @@ fn who_has_only_begun_and_knows_nobody_says_nothing() {
     let Listed { member, incarnation, address: own, offers } = listed(0);
     let mut one = Daemon::new(Config::new(member, incarnation, own, offers, Key::new([3; 16])), Time(0));
     assert_eq!(ask(&mut one, millis(1), request(1, Mode::Referral)), None);
-    // Of others it knows before it takes anything itself.
+    // It knows others before it serves anything itself.
     one.member_up(listed(1));
     one.handle(millis(2), address(1), report(1, 1, Standing::Up, 4.0));
     assert_eq!(refer(&mut one, millis(3), 1).member, 2);
@@ -229,7 +229,7 @@ fn a_daemon_that_is_late_lets_others_go_first() {
     late.note_lag(millis(701), Duration::from_millis(20));
     assert_eq!(ask(&mut late, millis(701), request(id, Mode::Lottery)), None);
     assert_eq!((late.statistics(millis(701)).doubted, late.statistics(millis(701)).waiting), (1, 1));
-    // If nobody does, it does.
+    // If no other answers, it does.
     late.handle_timeout(millis(741));
     assert!(sent(&mut late).iter().any(|(_, message)| matches!(message, Message::Answer(_))));
 }
@@ -243,12 +243,12 @@ fn what_is_read_long_after_it_came_is_left_to_others_if_there_are_any() {
             let answer = ask(&mut late, millis(701), request(1, mode));
             assert_eq!(answer.map(|answer| answer.member), asked, "{mode:?}, {others}");
             assert_eq!(late.statistics(millis(701)).waiting, 0);
-            // What came a moment ago is answered, and what all were asked a little later.
+            // A recent message is answered, and a request to all a little later.
             late.note_lag(millis(702), Duration::ZERO);
             assert!(ask(&mut late, millis(702), request(2, Mode::Referral)).is_some());
         }
     }
-    // Two seconds without a word of others say nothing while these are not read.
+    // Two seconds without messages of others mean nothing while these are not read.
     let mut late = daemon(0, 3);
     late.note_lag(millis(2700), Duration::from_secs(2));
     late.handle_timeout(millis(2700));
@@ -269,7 +269,7 @@ fn one_that_was_away_leaves_first_attempts_to_those_who_may_hold_it_for_dead() {
     for other in [1, 2] {
         away.handle(at(1), address(other), report(other, 9, Standing::Up, 4.0));
     }
-    // It has read what came long ago, and trusts itself again.
+    // It has read its messages, and is no longer doubtful.
     assert_eq!(ask(&mut away, at(590), request(id, Mode::Lottery)), None);
     assert_eq!(away.statistics(at(590)).waiting, 0, "they send it no commits");
     let mut alone = daemon(0, 1);

@@ -1,4 +1,4 @@
-//! The server beside a daemon: a number of processors that work on requests in order.
+//! The server beside a daemon: processors that work on requests in order.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ pub(crate) struct Server {
     pub(crate) running: usize,
     queue: VecDeque<f64>,
     pub(crate) slow: bool,
-    /// Seconds of processors used up to `at`.
+    /// The processor seconds used up to `at`.
     busy: f64,
     at: f64,
-    /// What was used at the last sample.
+    /// The usage at the last sample.
     seen: (f64, f64),
-    /// Requests of a life that is over do not end.
+    /// The life: requests of an earlier one do not end.
     pub(crate) life: u64,
 }
 
@@ -22,7 +22,7 @@ impl Server {
         Self { cores, life, at: now, seen: (0.0, now), ..Self::default() }
     }
 
-    /// A request of so much work comes: after how many seconds it ends, if it begins now.
+    /// Begins a request with this work; returns the seconds to its end, if it starts now.
     pub(crate) fn begin(&mut self, now: f64, work: f64) -> Option<f64> {
         self.advance(now);
         if self.running < self.cores {
@@ -33,7 +33,7 @@ impl Server {
         None
     }
 
-    /// One ends: after how many seconds the next one does, if one waits.
+    /// Ends a request; returns the seconds to the end of the next one, if one waits.
     pub(crate) fn end(&mut self, now: f64) -> Option<f64> {
         self.advance(now);
         let next = self.queue.pop_front();
@@ -41,8 +41,8 @@ impl Server {
         next.map(|work| self.takes(work))
     }
 
-    /// What its monitor says: processors in use since the last time, and an eighth of those that wait, in thousandths of
-    /// its processors; and requests there.
+    /// Returns its monitor's sample: the processors in use since the last time, and an eighth of the waiting
+    /// requests, in thousandths of its processors; and the requests there.
     pub(crate) fn sample(&mut self, now: f64) -> (u16, u16) {
         self.advance(now);
         let (busy, at) = std::mem::replace(&mut self.seen, (self.busy, now));

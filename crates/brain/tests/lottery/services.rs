@@ -1,5 +1,6 @@
-//! Several services on hosts that overlap: `web` on the first two of three, `mail` on the last two, `news` on the last alone, of
-//! unequal capacities. Everybody is sent to a host that has what he wants, as often as its capacity is a part of all there is.
+//! Several services on overlapping hosts: `web` on the first two of three, `mail` on the last two, `news` on
+//! the last alone, with unequal capacities. Each client gets a host with its service, as often as the host's
+//! share of the capacity.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const WEB: u32 = 1;
 const MAIL: u32 = 2;
 const NEWS: u32 = 3;
 
-/// What each host has, and its capacity for that.
+/// The services of each host, and their capacities.
 const HOSTS: [&[(u32, u16)]; 3] = [&[(WEB, 100)], &[(WEB, 300), (MAIL, 50)], &[(MAIL, 150), (NEWS, 7)]];
 
 fn listed(who: usize) -> Listed {
@@ -32,13 +33,13 @@ fn listed(who: usize) -> Listed {
     Listed { member: who as u16 + 1, incarnation: 1, address: address(who), offers }
 }
 
-/// Three daemons, and what they tell one another.
+/// Three daemons, and their messages.
 struct Cluster {
     daemons: Vec<Daemon>,
 }
 
 impl Cluster {
-    /// All of them up, with what each has said of itself.
+    /// Returns a cluster in which all are up and have reported.
     fn up() -> Self {
         let daemons = (0..HOSTS.len()).map(|who| {
             let Listed { member, incarnation, address, offers } = listed(who);
@@ -55,14 +56,14 @@ impl Cluster {
         cluster
     }
 
-    /// Reports are made and heard; no server has anything to do.
+    /// Exchanges reports of idle servers.
     fn until(&mut self, from: Time, end: Time) {
         for now in (from.0..=end.0).step_by(50_000_000).map(Time) {
             for (who, services) in HOSTS.iter().enumerate() {
                 for (service, _) in *services {
                     self.daemons[who].set_load(now, *service, 750, 0);
                 }
-                // At its time: one that is late lets others answer first.
+                // On time: a late one lets others answer first.
                 while let Some(due) = self.daemons[who].poll_timeout().filter(|due| *due <= now) {
                     self.daemons[who].handle_timeout(due);
                 }
@@ -75,7 +76,7 @@ impl Cluster {
         }
     }
 
-    /// What those say who are asked: all at once, or one.
+    /// Returns the answers of the daemons asked: all at once, or one.
     fn ask(&mut self, now: Time, asked: &[usize], request: &Request) -> Vec<Answer> {
         let from = client((request.id % 200) as usize);
         let mut answers = Vec::new();
@@ -92,7 +93,7 @@ impl Cluster {
     }
 }
 
-/// How often each member is named for a service.
+/// Returns how often each member is named for a service.
 fn named(cluster: &mut Cluster, service: u32, mode: Mode) -> BTreeMap<u16, usize> {
     let mut named = BTreeMap::new();
     for turn in 0..6000_u64 {
@@ -137,7 +138,7 @@ fn each_service_goes_to_hosts_that_have_it_by_their_capacities() {
 #[test]
 fn of_a_host_one_service_may_be_held() {
     let mut cluster = Cluster::up();
-    // Nobody is sent to the second host's web any more, and its mail goes on.
+    // The second host's web gets no client any more, and its mail goes on.
     assert!(cluster.daemons[1].hold(millis(20_050), WEB, true));
     assert!(!cluster.daemons[1].hold(millis(20_050), NEWS, true), "it has none");
     cluster.until(millis(20_050), millis(20_400));
@@ -151,7 +152,7 @@ fn of_a_host_one_service_may_be_held() {
     };
     assert!((0..300).all(|id| who(&mut cluster, WEB, id) == 1));
     assert!((300..600).any(|id| who(&mut cluster, MAIL, id) == 2));
-    // Another capacity leaves it so.
+    // Another capacity does not change that.
     let mut changed = cluster.daemons[1].clone();
     let mut offers = listed(1).offers;
     offers[0].capacity = 400;

@@ -1,60 +1,60 @@
-//! What a run is like, and what came of it.
+//! The settings of a run, and its result.
 
 use plimsoll_brain::lottery::Mode;
 
-/// What a run is like. Seconds of virtual time throughout.
+/// The settings of a run, in seconds of virtual time.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) daemons: usize,
     pub(crate) clients: usize,
     pub(crate) mode: Mode,
-    /// Share of the capacity that is asked for.
+    /// The demand as a share of the capacity.
     pub(crate) load: f64,
-    /// Mean work of a request.
+    /// The mean work of a request.
     pub(crate) work: f64,
     pub(crate) warmup: f64,
     pub(crate) measured: f64,
-    /// Chance that a message is lost, by one receiver.
+    /// The probability that one receiver loses a message.
     pub(crate) loss: f64,
-    /// Chance that it comes twice.
+    /// The probability that it arrives twice.
     pub(crate) twice: f64,
-    /// One way: at least this, and as much again in the mean.
+    /// The minimum one-way delay, and the mean of a random delay on top.
     pub(crate) delay: f64,
-    /// Chance that it takes 10 ms more in the mean.
+    /// The probability of a delay of 10 ms more in the mean.
     pub(crate) tail: f64,
-    /// Do clocks differ, by seconds and by 200 parts in a million?
+    /// Whether clocks differ, by seconds and by 200 parts in a million.
     pub(crate) skew: bool,
-    /// Do shells know how long a message has waited?
+    /// Whether shells know the age of a message.
     pub(crate) stamps: bool,
-    /// Is there no multicast, so that what goes to all is a packet for each?
+    /// Whether there is no multicast, so that a message to all is a packet for each.
     pub(crate) unicast: bool,
-    /// Are all members alike?
+    /// Whether all members are alike.
     pub(crate) even: bool,
     pub(crate) faults: Vec<Fault>,
     pub(crate) seed: u64,
 }
 
-/// What goes wrong, and when.
+/// A fault and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// A host dies, and comes back.
     Crash { who: usize, at: f64, back: f64 },
-    /// A daemon does nothing for 0.3 s of each second, and then has much to read.
+    /// A daemon stops for 0.3 s of each second, and then has many messages to read.
     Lag { who: usize, at: f64, until: f64 },
-    /// A daemon is stopped, and goes on with what has come meanwhile; its server works on.
+    /// A daemon is stopped, and continues with the messages of that time; its server works on.
     Stop { who: usize, at: f64, until: f64 },
-    /// The first `split` daemons and every second client hear nothing of the others.
+    /// The first `split` daemons and every second client are cut off from the others.
     Partition { split: usize, at: f64, until: f64 },
     /// An operator drains a member.
     Drain { who: usize, at: f64, until: f64 },
     /// A member leaves for good.
     Leave { who: usize, at: f64 },
-    /// A server works at half its speed, and says nothing of it.
+    /// A server works at half its speed, without a report of it.
     Slow { who: usize, at: f64, until: f64 },
 }
 
 impl Setting {
-    /// The base of the study: 1 % loss, 0.2 ms one way and sometimes far more, load 0.7.
+    /// Returns the base of the study: 1 % loss, 0.2 ms one way and sometimes far more, load 0.7.
     pub(crate) fn base(daemons: usize, mode: Mode, seed: u64) -> Self {
         Self {
             daemons,
@@ -78,39 +78,39 @@ impl Setting {
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) requests: u64,
-    /// Requests for which answers with different members were sent.
+    /// The requests for which answers with different members were sent.
     pub(crate) duplicates: u64,
-    /// Requests that went to a second member although the first could be reached.
+    /// The requests that went to a second member although the first was reachable.
     pub(crate) begun_twice: u64,
-    /// Requests whose clients got both.
+    /// The requests whose clients got both.
     pub(crate) received_twice: u64,
-    /// Requests for which nobody was named in the end.
+    /// The requests that got no member in the end.
     pub(crate) unanswered: u64,
     /// The same, of those that came when nothing had gone wrong for three seconds.
     pub(crate) left_over: u64,
-    /// Answered later than 10 ms.
+    /// The requests answered later than 10 ms.
     pub(crate) late: u64,
-    /// Members named that could not be reached.
+    /// The named members that were unreachable.
     pub(crate) in_vain: u64,
     pub(crate) packets: u64,
     pub(crate) received: u64,
     pub(crate) reports: u64,
-    /// Requests that were given two members, as the clients count them.
+    /// The requests that got two members, by the clients' counts.
     pub(crate) counted_twice: u64,
-    /// Work begun over capacity, member by member.
+    /// The work begun over the capacity, for each member.
     pub(crate) shares: Vec<f64>,
-    /// Requests begun in each second, member by member.
+    /// The requests begun in each second, for each member.
     pub(crate) seconds: Vec<Vec<u32>>,
-    /// Sum and number of the seconds from request to answer.
+    /// The sum and the number of the seconds from request to answer.
     pub(crate) wait: f64,
     pub(crate) step: f64,
     pub(crate) doubted: u64,
     pub(crate) stood_in: u64,
-    /// Digests that differed, of those compared at the end.
+    /// The share of different digests among those compared at the end.
     pub(crate) differ: f64,
 }
 
@@ -119,12 +119,12 @@ impl Outcome {
         100.0 * count as f64 / self.requests.max(1) as f64
     }
 
-    /// Packets sent per request; a multicast is one where there is multicast.
+    /// Returns the packets sent per request; a multicast counts as one.
     pub(crate) fn per_request(&self, count: u64) -> f64 {
         count as f64 / self.requests.max(1) as f64
     }
 
-    /// Coefficient of variation of what members have to do, per cent.
+    /// Returns the coefficient of variation of the members' work, per cent.
     pub(crate) fn cv(&self) -> f64 {
         let count = self.shares.len() as f64;
         let mean = self.shares.iter().sum::<f64>() / count;

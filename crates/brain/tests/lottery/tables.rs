@@ -1,4 +1,4 @@
-//! How daemons come to know one another: by tables, part by part, and where there is no membership protocol by nothing else.
+//! The discovery of daemons: by tables, part by part, and without a membership protocol by nothing else.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use plimsoll_brain::lottery::{
 use super::checks::address;
 use super::rules::{SERVICE, daemon, listed, millis, refer, report, sent};
 
-/// A daemon without a membership protocol, which was told of one other.
+/// Returns a daemon without a membership protocol, which knows one other.
 fn lone() -> Daemon {
     let Listed { member, incarnation, address: own, offers } = listed(0);
     let config = Config::new(member, incarnation, own, offers, Key::new([3; 16]));
@@ -19,7 +19,7 @@ fn lone() -> Daemon {
     one
 }
 
-/// Does what is due until then.
+/// Handles the timers due until then.
 fn until(daemon: &mut Daemon, end: Time) {
     while let Some(due) = daemon.poll_timeout().filter(|due| *due <= end) {
         daemon.handle_timeout(due);
@@ -41,7 +41,7 @@ fn a_large_table_is_fetched_part_by_part() {
         let Message::Table(Table { part, parts: all, members, .. }) = table else { panic!("{table:?}") };
         let bytes: usize = members.iter().map(Listed::bytes).sum();
         assert!(bytes <= PART && (part + 1 == *all || bytes > PART - 40), "as full as can be");
-        // The second of two that come changes nothing.
+        // The second of two identical parts changes nothing.
         one.handle(millis(712), address(2), table.clone());
         one.handle(millis(712), address(2), table.clone());
         parts += 1;

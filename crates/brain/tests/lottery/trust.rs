@@ -1,4 +1,4 @@
-//! What others cannot do to a client or a daemon, though they have a key or have heard all that was said.
+//! Attacks on a client or a daemon, with a key or with all messages, that must fail.
 
 use plimsoll_brain::lottery::{
     Client, ClientConfig, Config, Daemon, Fetch, Key, Listed, Look, Message, Mode, Picked, Report, Share,
@@ -9,14 +9,14 @@ use plimsoll_brain::{Time, mix};
 use super::checks::{address, client};
 use super::rules::{SERVICE, daemon, listed, millis, refer, report, request, sent};
 
-/// What [`mix`] makes `bits` of: whoever sees its outcome knows what went in.
+/// Returns the input of [`mix`] for its output `bits`, which shows that it hides nothing.
 fn unmixed(bits: u64) -> u64 {
     let inverse =
         |odd: u64| (0..6).fold(odd, |by, _| by.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(by))));
     let unshifted = |bits: u64, by: u32| (0..64 / by + 1).fold(bits, |known, _| bits ^ (known >> by));
     let bits = unshifted(bits, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
     let bits = unshifted(bits, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
-    // What it adds first.
+    // The constant that it adds first.
     unshifted(bits, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -36,13 +36,13 @@ fn who_has_seen_ids_cannot_tell_the_next() {
         assert_eq!(unmixed(mix(bits)), bits);
     }
     let seen = ids([7; 16]);
-    // One that counted what it did and mixed that with a secret, by which all others would be known.
+    // An implementation that mixed its counter with a secret, which one output would reveal.
     for first in 1..4_u64 {
         let secret = unmixed(seen[0]) ^ mix(first);
         let foretold: Vec<u64> = (0..400_u64).map(|turn| mix(secret ^ mix(turn))).collect();
         assert!(seen[1..].iter().all(|id| !foretold.contains(id)));
     }
-    // Simulations come out the same, and of 16 secret bytes each counts.
+    // Simulations are repeatable, and each of 16 secret bytes counts.
     assert_eq!(seen, ids([7; 16]));
     for at in 0..16 {
         let mut other = [7; 16];
@@ -73,7 +73,7 @@ fn what_a_daemon_asks_cannot_be_foretold_either() {
         let secret = unmixed(seen[0]) ^ mix(!first);
         assert!((0..100_u64).all(|turn| !seen[1..].contains(&mix(secret ^ mix(!turn)))));
     }
-    // The cluster's key alone, which all daemons have, does not say what one of them asks.
+    // The cluster's key alone, which all daemons have, does not reveal the queries of one of them.
     assert!(fetched(2).iter().all(|id| !seen.contains(id)));
 }
 
@@ -97,18 +97,18 @@ fn who_says_that_it_wants_everything_gets_four_times_its_share() {
     let wins = |daemon: &mut Daemon, from: u64| {
         (from..from + 3000).filter(|id| refer(daemon, millis(710), mix(*id)).member == 2).count()
     };
-    // Beside one with its capacity and one that has only come: 16 of 16 + 4 + 4 / 20.
+    // Beside one with its capacity and one at the beginning of its slow start: 16 of 16 + 4 + 4 / 20.
     one.handle(millis(702), address(1), says(u16::MAX, 4, 2));
     let most = wins(&mut one, 0);
     assert!((2270..2480).contains(&most), "{most} of 3000");
     let mut same = one.clone();
     same.handle(millis(703), address(1), says(code::of(16.0), 4, 3));
     assert_eq!(wins(&mut same, 10_000), wins(&mut one, 10_000), "it is what the idlest may say");
-    // As little as one that is loaded and has only come: 4 / 80 of 4 / 80 + 4 + 4 / 20.
+    // As little as a loaded one at the beginning of its slow start: 4 / 80 of 4 / 80 + 4 + 4 / 20.
     one.handle(millis(704), address(1), says(1, 4, 4));
     let least = wins(&mut one, 20_000);
     assert!((10..70).contains(&least), "{least} of 3000");
-    // Of what cannot do anything nothing is wanted.
+    // A member without a capacity is not drawn.
     one.handle(millis(705), address(1), says(u16::MAX, 0, 5));
     assert!(!one.draws(2, SERVICE));
 }
@@ -118,8 +118,8 @@ fn strangers_of_one_source_have_a_daemon_ask_only_so_often() {
     let mut one = daemon(0, 2);
     let mut asked = [0; 2];
     for turn in 0..10_000_u64 {
-        // A report of a stranger each millisecond, and now and then one of another source. What is asked is answered at once, by
-        // somebody who knows of nobody: the next may be asked.
+        // A report of an unknown member each millisecond, and now and then one of another source. The query
+        // is answered at once, by a daemon that knows no member: the next may be queried.
         let who = if turn % 1000 == 999 { 60 } else { 50 };
         let now = millis(701 + turn);
         one.handle(now, address(who), report(100 + turn as usize % 500, turn as u32, Standing::Up, 4.0));
@@ -154,7 +154,7 @@ fn who_asks_with_a_key_for_clients_is_answered_by_that() {
             assert_eq!(said, [to], "{asks:?}");
         }
     }
-    // Also one that waits on the ladder, and whoever asked first.
+    // Also one that waits on the ladder, whichever daemon was asked first.
     let mut id = 0;
     while one.statistics(millis(702)).waiting == 0 {
         id += 1;

@@ -1,5 +1,5 @@
-//! A cluster in virtual time: daemons, their servers, clients, a network that loses, delays, doubles and reorders, clocks
-//! that differ, and a membership protocol that takes its time. Everything follows from the seed.
+//! A cluster in virtual time: daemons, their servers, clients, a network that loses, delays, doubles and
+//! reorders, clocks that differ, and a membership protocol with delays. Everything follows from the seed.
 
 mod faults;
 
@@ -18,14 +18,14 @@ use super::setting::{Fault, Outcome, Setting};
 
 pub(crate) const SERVICE: u32 = 80;
 
-/// What happens.
+/// An event.
 enum Event {
     Arrival,
     /// A message reaches its receiver.
     Deliver(SocketAddr, SocketAddr, Rc<Message>),
     Daemon(usize),
     Client(usize),
-    /// A client's request reaches the member it was given.
+    /// A client's request reaches its member.
     Begin {
         client: usize,
         id: u64,
@@ -37,7 +37,7 @@ enum Event {
     },
     Sample,
     Fault(usize, bool),
-    /// The observer hears from the membership protocol that somebody is there or not.
+    /// The membership protocol notifies the observer that a member is present or not.
     Swim {
         observer: usize,
         life: u64,
@@ -46,7 +46,7 @@ enum Event {
     },
     Stall(usize, u64),
     Resume(usize),
-    /// In this life a daemon begins anew.
+    /// A daemon begins anew in this life.
     Anew(usize, u64, u32),
 }
 
@@ -71,7 +71,7 @@ struct Node {
     inbox: Vec<(f64, SocketAddr, Rc<Message>)>,
 }
 
-/// A request until its client has a member that can be reached.
+/// A request until its client has a reachable member.
 struct Fate {
     born: f64,
     measured: bool,
@@ -91,7 +91,7 @@ pub(crate) struct World {
     network: Dice,
     swim: Dice,
     split: Option<usize>,
-    /// From when on nothing goes wrong but the network.
+    /// The time from which only the network has faults.
     calm: f64,
     outcome: Outcome,
 }
@@ -183,7 +183,7 @@ impl World {
 
     fn run(mut self) -> Outcome {
         let end = self.setting.warmup + self.setting.measured;
-        // What is asked at the end has time to be answered.
+        // The last requests have time to be answered.
         while let Some(Timed { at, event, .. }) = self.events.pop() {
             if at > end + 4.0 {
                 break;
@@ -198,7 +198,7 @@ impl World {
         self.outcome.duplicates = twice(&self.checks.named);
         self.outcome.received_twice = twice(&self.checks.got);
         self.outcome.counted_twice = self.clients.iter().map(|(client, _)| client.answered_twice()).sum();
-        // Of what nobody waited for any more they count none.
+        // They count no answers to requests that have ended.
         assert!(self.outcome.counted_twice <= self.outcome.received_twice);
         self.outcome.left_over += self.fates.values().filter(|fate| fate.born >= self.calm).count() as u64;
         let (mut heard, mut differ, mut steps, mut alive) = (0, 0, 0.0, 0.0);
@@ -282,7 +282,7 @@ impl World {
         }
     }
 
-    /// A client wants a member.
+    /// Begins a client's request.
     fn arrive(&mut self) {
         let cores: usize = self.nodes.iter().map(|node| node.capacity).sum();
         let rate = self.setting.load * cores as f64 / self.setting.work;
@@ -305,7 +305,7 @@ impl World {
         self.flush_client(who);
     }
 
-    /// A request reaches its member, if that is there.
+    /// Handles a request at its member, if that is present.
     fn begin(&mut self, client: usize, id: u64, member: usize) {
         let Some(fate) = self.fates.remove(&id) else {
             self.outcome.begun_twice += 1;
@@ -357,7 +357,7 @@ impl World {
         self.flush_client(who);
     }
 
-    /// Calls a daemon, sends what it wants to send, and looks whether all is well.
+    /// Calls a daemon, sends its messages, and checks the invariants.
     fn call(&mut self, who: usize, timed: bool, act: impl FnOnce(&mut Daemon, Time)) {
         let now = self.local(who);
         let Some(mut daemon) = self.nodes[who].daemon.take() else { return };
@@ -443,7 +443,7 @@ impl World {
         self.setting.delay + self.network.exp(self.setting.delay) + more
     }
 
-    /// Are two hosts on different sides?
+    /// Returns `true` if two hosts are on different sides.
     fn cut(&self, a: (u8, usize), b: (u8, usize)) -> bool {
         let Some(split) = self.split else { return false };
         let side = |(kind, who): (u8, usize)| if kind == 2 { who % 2 == 0 } else { who < split };
@@ -465,14 +465,14 @@ impl World {
         Time((self.now * 1e9) as u64)
     }
 
-    /// By the clock of a daemon.
+    /// Returns the time by the clock of a daemon.
     fn local(&self, who: usize) -> Time {
         let node = &self.nodes[who];
         Time(((node.ahead + self.now * node.rate) * 1e9) as u64)
     }
 }
 
-/// The earliest is the greatest.
+/// Orders the earliest as the greatest.
 impl Ord for Timed {
     fn cmp(&self, other: &Self) -> Ordering {
         other.at.total_cmp(&self.at).then(other.turn.cmp(&self.turn))

@@ -1,4 +1,5 @@
-//! A policy by its name, measured in a fleet in virtual time: means over the seeds, and a line of a table.
+//! The measurement of a policy, by its name, in a fleet in virtual time: means over the seeds, and a line of
+//! a table.
 
 #[path = "../parallel/mod.rs"]
 mod parallel;
@@ -10,7 +11,7 @@ use crate::farm::peers::{Oracle, Prequal, Reported};
 use crate::farm::predecessors::{IdleQueue, Rule, Table};
 use crate::farm::{Outcome, Policy, Setting, run};
 
-/// How much is run.
+/// The extent of a measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Effort {
     pub(crate) warmup: f64,
@@ -21,34 +22,34 @@ pub(crate) struct Effort {
 pub(crate) const SHORT: Effort = Effort { warmup: 12.0, measured: 8.0, seeds: 2 };
 pub(crate) const LONG: Effort = Effort { warmup: 20.0, measured: 30.0, seeds: 3 };
 
-/// Means over the seeds.
+/// The means over the seeds.
 #[derive(Default)]
 pub(crate) struct Row {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
-    /// Per cent of the requests.
+    /// Percentages of the requests.
     pub(crate) failed: f64,
     pub(crate) shed: f64,
     pub(crate) in_time: f64,
-    /// Successes per second over the mean capacity.
+    /// The successes per second over the mean capacity.
     pub(crate) goodput: f64,
     pub(crate) messages: f64,
     pub(crate) cv: f64,
     pub(crate) knee_error: f64,
     pub(crate) ejections: u64,
-    /// 99th percentile where a refusal counts as one that was given up.
+    /// The 99th percentile with rejections counted like requests that were given up.
     pub(crate) strict: f64,
-    /// Median time to a refusal, ms; those that waited, per cent, and their mean wait, ms.
+    /// The median time to a rejection, ms; the percentage that waited, and their mean wait, ms.
     pub(crate) refusal: f64,
     pub(crate) waited: f64,
     pub(crate) wait: f64,
-    /// Of the urgent requests: 99th percentile, ms, and what was refused, per cent.
+    /// For the urgent requests: the 99th percentile, ms, and the rejected percentage.
     pub(crate) urgent_p99: f64,
     pub(crate) urgent_shed: f64,
 }
 
-/// Runs a policy of this name at a setting.
+/// Runs the policy of this name at a setting.
 pub(crate) fn measure(name: &'static str, setting: &Setting, effort: Effort) -> Row {
     let mut row = Row::default();
     for (outcome, ejections) in each(1..effort.seeds + 1, |seed| once(name, setting, effort, seed)) {
@@ -80,7 +81,7 @@ pub(crate) fn measure(name: &'static str, setting: &Setting, effort: Effort) -> 
     row
 }
 
-/// With one seed: what came of it, and how many members were taken out.
+/// Runs it with one seed; returns the results, and the number of ejected members.
 fn once(name: &'static str, setting: &Setting, effort: Effort, seed: u64) -> (Outcome, u64) {
     let mut setting = Setting { warmup: effort.warmup, measured: effort.measured, seed, ..setting.clone() };
     let (balancers, members) = (setting.balancers, setting.members);

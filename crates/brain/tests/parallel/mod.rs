@@ -1,11 +1,12 @@
-//! The same with many seeds, or names, on all processors: runs know nothing of each other.
+//! Runs with many seeds, or names, on all processors: runs are independent of each other.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// What `work` makes of each item, in the order of the items, whoever was done first: sums over them are always the same.
-/// Panics if one does; what is begun ends before that, and no more is begun.
+/// Returns the result of `work` for each item, in the order of the items, whatever the order of their ends:
+/// sums over them are always the same. Panics if one does; running ones end before that, and no more are
+/// begun.
 pub(crate) fn each<I: Send, T: Send>(
     items: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> T + Sync,
@@ -26,7 +27,7 @@ pub(crate) fn each<I: Send, T: Send>(
             done.lock().expect("nobody fails while holding it").push((place, result));
         }
     };
-    // What fails is said by the name of the test.
+    // A failure has the name of the test.
     let name = thread::current().name().unwrap_or_default().to_owned();
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -38,7 +39,7 @@ pub(crate) fn each<I: Send, T: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Says that who holds it has failed.
+/// A guard that records that its thread has failed.
 struct Watch<'a>(&'a AtomicBool);
 
 impl Drop for Watch<'_> {

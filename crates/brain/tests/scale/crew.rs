@@ -1,4 +1,4 @@
-//! Members that a scaler started: laws, and what becomes of those that fail.
+//! Members that a scaler started: laws, and the handling of failures.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn a_member_comes_serves_ends_its_work_and_goes() {
     crew.tick(|_| Some(UP), 0, at(2100));
     assert_eq!(news(&mut crew), [News::Serves(name(1), Duration::from_secs(2))]);
     start(&mut crew, 0, 2200);
-    // One that serves is drained, one that does not is stopped.
+    // A serving member is drained, another one is stopped.
     assert_eq!(crew.remove(["m0", "m1", "m7"], at(3000)), 2);
     let done = orders(&mut crew);
     assert_eq!(done, [Order::Tell, Order::Tell, Order::Stop { index: 0 }, Order::Drain { index: 1 }]);
@@ -119,7 +119,7 @@ fn one_that_does_not_come_up_goes_and_one_that_ends_is_told_of() {
     assert_eq!(orders(&mut crew), [Order::Tell, Order::Stop { index: 0 }]);
     assert!(matches!(&news(&mut crew)[..], [News::Failed(why, _)] if why.contains("within 10 s")), "late");
     crew.stopped(0, Ok(()), 0, at(10_000));
-    // Only one that shows that it is over, and only after the pause.
+    // Only one that shows that the failure is over, and only after the pause.
     assert_eq!(crew.add(3, at(10_500)), 0);
     assert_eq!(crew.add(3, at(11_100)), 1);
     orders(&mut crew);
@@ -134,7 +134,7 @@ fn one_that_does_not_come_up_goes_and_one_that_ends_is_told_of() {
     assert!(matches!(&told[..], [News::Ended(member, _)] if **member == *"m0"), "{told:?}");
     assert_eq!(orders(&mut crew), [Order::Tell]);
     assert_eq!(crew.members().count(), 0);
-    // It had worked for long enough: what ended it says nothing against the next.
+    // It had worked for long enough: its end is no evidence against the next.
     assert_eq!(crew.failures(), (0, None));
     assert_eq!(crew.add(1, at(20_000)), 1);
     // That one had not.
@@ -226,7 +226,7 @@ proptest! {
     fn whatever_happens_numbers_are_unique_and_nobody_is_stopped_at_work(deeds in deeds(), chance in any::<u64>()) {
         let mut crew = Crew::new(RULES);
         let mut millis = 0;
-        // Who was in the group at the last `Tell`, and who was drained.
+        // The members of the group at the last `Tell`, and the drained ones.
         let (mut told, mut drained) = (BTreeSet::new(), BTreeSet::new());
         for deed in deeds {
             let now = at(millis);

@@ -1,5 +1,5 @@
-//! A day's traffic in ten minutes, with a flash crowd: how often the goal is met, and at what cost beside who knew all beforehand and
-//! beside who goes by processors alone.
+//! A day's traffic in ten minutes, with a flash crowd: the part of the time in which the goal is met, and the
+//! cost. They are compared with hindsight and with a scaler by processors alone.
 
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use plimsoll_brain::scale::{Rules, Scaler, Target};
 
 use crate::world::{ALONE, PACE, World};
 
-/// Seconds of a day.
+/// The seconds of a day.
 const DAY: usize = 600;
-/// A member takes so many to start.
+/// The seconds that a member takes to start.
 const BOOT: f64 = 3.0;
-/// Mean response time that is to be kept, seconds: a quarter of the capacity is free then.
+/// The goal for the mean response time, seconds: a quarter of the capacity is free then.
 const GOAL: f64 = 4.0 * ALONE;
 const ALLOWED: f64 = 1.0 - ALONE / GOAL;
 const MOST: u32 = 60;
 
-/// Requests a second: nights and days, a noon, and a crowd that comes within a quarter of a minute.
+/// Returns the requests a second: nights and days, a noon, and a crowd that comes within a quarter of a
+/// minute.
 fn traffic(second: f64) -> f64 {
     let turn = std::f64::consts::TAU * second / DAY as f64;
     let day = 1200.0 - 750.0 * turn.cos() - 200.0 * (2.0 * turn).cos();
@@ -29,23 +30,23 @@ fn traffic(second: f64) -> f64 {
     day + 1800.0 * crowd
 }
 
-/// What came of a day.
+/// The results of a day.
 #[derive(Debug)]
 struct Outcome {
-    /// Share of the seconds in which the goal was met.
+    /// The share of the seconds in which the goal was met.
     met: f64,
-    /// Member-seconds over those of hindsight.
+    /// The member-seconds over those of hindsight.
     cost: f64,
     changes: u32,
 }
 
-/// Member-seconds of whoever knows all beforehand: each member that is needed is started in time, paid from then on, and kept over a
-/// gap that is shorter than a start.
+/// Returns the member-seconds of perfect hindsight: each needed member is started in time, paid from then on,
+/// and kept over a gap that is shorter than a start.
 fn hindsight() -> f64 {
     let need = |second: usize| (traffic(second as f64) / (PACE * ALLOWED)).ceil().max(1.0) as u32;
     let mut paid = 0.0;
     for member in 1..=MOST {
-        // When it was needed last.
+        // The last second in which it was needed.
         let mut last: Option<usize> = None;
         for second in (0..DAY).filter(|second| need(*second) >= member) {
             paid += match last {
@@ -93,8 +94,13 @@ fn ours(target: Target, line: bool, seed: u64) -> Outcome {
     judge(&world)
 }
 
-/// The formula of Kubernetes' horizontal autoscaler with its defaults: every 15 s `ceil(members * in use / wanted)`, nothing within a
-/// tenth of that, at most twice as many or four more at once, fewer only if it was so for five minutes. `faster`: all times divided.
+/// Runs the formula of Kubernetes' horizontal autoscaler with its defaults:
+///
+/// - every 15 s `ceil(members * in use / wanted)`, nothing within a tenth of that;
+/// - at most twice as many or four more at once;
+/// - fewer only if that held for five minutes.
+///
+/// `faster`: the divisor of all times.
 fn reactive(wanted: f64, faster: f64, seed: u64) -> Outcome {
     let mut world = World::new(first(), BOOT, seed);
     let (period, window) = ((15.0 / faster).max(1.0) as usize, (300.0 / faster) as usize);

@@ -1,4 +1,4 @@
-//! What holds of every decision, whatever is seen.
+//! The laws of every decision, for any input.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use plimsoll_brain::Time;
 use plimsoll_brain::scale::{Decision, MemberSeen, Reason, Rules, Scaler, Seen, Standing, Target};
 use proptest::prelude::*;
 
-/// Capacity, standing, is it ours, in flight, processors in use, load line, share of its host.
+/// The capacity, standing, whether it is ours, in flight, processors in use, load line, share of its host.
 type Known = (f64, u8, bool, u32, Option<f64>, Option<f64>, f64);
 
 #[derive(Clone, Debug)]
@@ -258,13 +258,13 @@ fn plain(target: Target) -> Rules {
     }
 }
 
-/// Looks the same so often, a second apart; the last decision.
+/// Repeats a look, a second apart; returns the last decision.
 fn settle(scaler: &mut Scaler, of: &Seen<'_>, from: u64) -> Decision {
     let look = |second| scaler.observe(of, true, Time(1) + Duration::from_secs(second));
     (from..from + 400).map(look).last().unwrap()
 }
 
-/// Two balancers see half of the traffic each, and the whole of it together.
+/// Checks two balancers that see half of the traffic each, and the whole of it together.
 #[test]
 fn what_comes_to_other_balancers_counts_and_is_said() {
     let members = [member("a", 1.0, 100.0)];
@@ -296,7 +296,7 @@ fn each_decision_has_a_reason_in_one_word() {
     assert_eq!(scaler.observe(&seen(&blind, 50.0), false, Time(1)).reason, Reason::Unknown);
     let refused = Seen { refused: 2.0, ..seen(&blind, 50.0) };
     assert_eq!(scaler.observe(&refused, false, Time(1) + Duration::from_secs(1)).reason, Reason::NoRoom);
-    // What goes on has room, and grows: by when a member could be there it has none.
+    // The present demand has room, and grows: it will have none when a member could be ready.
     let mut scaler = Scaler::new(Rules { start_time: Duration::from_secs(60), ..plain(aim) });
     let grows = |scaler: &mut Scaler, second: u64| {
         scaler.observe(&seen(&two, 40.0 + second as f64 / 2.0), true, Time(1) + Duration::from_secs(second))
@@ -320,7 +320,8 @@ fn unequal_members_count_as_what_they_are() {
     assert_eq!((decision.desired, decision.remove.len()), (2, 0), "{decision:?}");
 }
 
-/// A weak member is known and a strong one is not: the capacity of both is not twice that of the weak one.
+/// Checks a known weak member beside an unknown strong one: the capacity of both is not twice that of the
+/// weak one.
 #[test]
 fn nothing_is_started_or_taken_away_by_a_range() {
     let members = [member("weak", 1.0, 25.0), MemberSeen { line: None, ..member("strong", 1.0, 0.0) }];
@@ -335,13 +336,13 @@ fn nothing_is_started_or_taken_away_by_a_range() {
             assert_eq!(decision.reason, Reason::Unknown, "{rate}: {decision:?}");
         }
     }
-    // Times say what they say nevertheless.
+    // Times count nevertheless.
     let range = Seen { proven: false, ..seen(&members, 60.0) };
     let mut scaler = Scaler::new(plain(Target::ResponseTime(1.0)));
     settle(&mut scaler, &Seen { response: Some(0.3), ..range }, 0);
     let decision = settle(&mut scaler, &Seen { response: Some(3.0), ..range }, 500);
     assert!(decision.add > 0, "{decision:?}");
-    // What requests cost while it was a number is remembered.
+    // The cost of requests from when it was a number is remembered.
     let members = ["a", "b"].map(|name| member(name, 1.0, 50.0));
     let mut scaler = Scaler::new(plain(Target::HeadRoom(0.3)));
     settle(&mut scaler, &seen(&members, 60.0), 0);
@@ -391,7 +392,7 @@ fn where_there_is_no_room_one_more_is_started_whatever_is_known() {
     let at = |second| Time(1) + Duration::from_secs(second);
     let blind = |name| MemberSeen { line: None, ..member(name, 1.0, 0.0) };
     let one = [blind("a")];
-    // One that waits for a moment is no want of room, and one that cannot be used has none to give.
+    // A short wait is no want of room, and an unusable member has none to give.
     let calm = scaler.observe(&Seen { waiting: 3.0, ..seen(&one, 50.0) }, false, at(0));
     assert_eq!((calm.add, calm.desired), (0, 1), "{calm:?}");
     let waits = scaler.observe(&Seen { waiting: 2.0, ..seen(&one, 50.0) }, false, at(1));
@@ -444,17 +445,18 @@ fn a_load_line_that_says_enough_is_not_believed_while_requests_are_refused() {
 fn what_is_refused_or_waits_counts() {
     let mut scaler = Scaler::new(plain(Target::Utilization(0.5)));
     let busy = |used| MemberSeen { utilization: Some(used), line: None, ..member("a", 1.0, 0.0) };
-    // It is learnt that 20 a second would fill it.
+    // It learns that 20 a second would fill it.
     let decision = settle(&mut scaler, &seen(&[busy(0.45)], 9.0), 0);
     assert_eq!(decision.desired, 1, "{decision:?}");
-    // Full is all that its processors can say of 55 a second.
+    // With 55 a second its processors only show that it is full.
     let decision = settle(&mut scaler, &seen(&[busy(1.0)], 55.0), 500);
     assert_eq!(decision.desired, 6, "{decision:?}");
 }
 
 #[test]
 fn a_few_requests_are_not_taken_for_many() {
-    // Requests of 40 ms in the mean, at a third of what a member can do: half of the looks have seen fifty of them.
+    // Requests of 40 ms in the mean, at a third of a member's capacity: half of the looks have seen fifty of
+    // them.
     let (mut rest, mut looks) = (0, 0);
     for seed in 0..20 {
         let mut dice = Dice::new(seed, 1);
@@ -477,13 +479,13 @@ fn a_few_requests_are_not_taken_for_many() {
 
 #[test]
 fn a_shared_host_counts_once() {
-    // Two groups have a half of a host each, which is full to 0.67: both have just enough at 0.7.
+    // Two groups have a half of a host each, which is used to 0.67: both have just enough at 0.7.
     let mut scaler = Scaler::new(plain(Target::Utilization(0.7)));
     let shared = MemberSeen { utilization: Some(0.67), line: None, share: 0.5, ..member("a", 1.0, 0.0) };
     let members = [shared, MemberSeen { name: "b", ..shared }];
     let decision = settle(&mut scaler, &seen(&members, 10.0), 0);
     assert_eq!(decision.desired, 2, "{decision:?}");
-    // By load lines the same: each says that what others leave would do for this group alone.
+    // The same by load lines: each contains the rest that others leave for this group alone.
     let mut scaler = Scaler::new(plain(Target::HeadRoom(0.3)));
     let shared = MemberSeen { utilization: Some(0.7), line: Some(6.5), share: 0.5, ..member("a", 1.0, 0.0) };
     let members = [shared, MemberSeen { name: "b", ..shared }];

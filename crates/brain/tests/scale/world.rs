@@ -1,8 +1,8 @@
-//! A group of members in virtual time: requests come as chance has it, members share their processor among what they have, and take
-//! a while to start.
+//! A group of members in virtual time: random arrivals, members that share their processor among their
+//! requests, and a start time.
 //!
-//! It is a fluid with chance in what comes: where `u` of the capacity is in use a request takes `S / (1 - u)`, as where requests
-//! share a processor, and what comes beyond the capacity is worked off later and waits for that.
+//! It is a fluid with random arrivals. At a utilization of `u` a request takes `S / (1 - u)`, as with a
+//! shared processor. Arrivals beyond the capacity are worked off later and wait for that.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use plimsoll_brain::scale::{Decision, MemberSeen, Scaler, Seen, Standing};
 
 use crate::dice::Dice;
 
-/// Requests a second that a member of capacity 1 can do, and how long one takes alone.
+/// The requests a second that a member of capacity 1 can serve, and the time of one alone.
 pub(crate) const PACE: f64 = 100.0;
 pub(crate) const ALONE: f64 = 0.01;
 
@@ -20,27 +20,27 @@ pub(crate) const ALONE: f64 = 0.01;
 pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) capacity: f64,
-    /// When it can be used, seconds.
+    /// The second from which it can be used.
     pub(crate) ready: f64,
 }
 
-/// The group, and what was counted of it.
+/// The group, and its counts.
 pub(crate) struct World {
     pub(crate) servers: Vec<Server>,
-    /// Seconds that a member takes to start.
+    /// The seconds that a member takes to start.
     pub(crate) boot: f64,
     dice: Dice,
     now: f64,
     backlog: f64,
     last: u32,
-    /// Seconds in which the goal was met, and all.
+    /// The seconds in which the goal was met, and all seconds.
     pub(crate) met: f64,
     pub(crate) seconds: f64,
-    /// Member-seconds, from being started.
+    /// The member-seconds, from the start.
     pub(crate) paid: f64,
-    /// Times that members were started or taken away.
+    /// The number of starts and removals.
     pub(crate) changes: u32,
-    /// What was seen in the second that is over.
+    /// The observations of the last second.
     came: f64,
     response: f64,
 }
@@ -72,7 +72,7 @@ impl World {
         self.servers.push(Server { name: format!("m{}", self.last), capacity, ready });
     }
 
-    /// A second in which so many requests come a second; is the goal `response` met in it?
+    /// Runs a second with `rate` requests a second; records whether the goal `response` was met in it.
     pub(crate) fn second(&mut self, rate: f64, response: f64) {
         const PARTS: u32 = 10;
         let (mut came, mut worst) = (0.0, 0.0_f64);
@@ -82,7 +82,7 @@ impl World {
             let arrivals = self.poisson(rate * dt);
             came += arrivals;
             self.backlog = (self.backlog + arrivals - pace * dt).max(0.0);
-            // What chance brings within a tenth of a second is no load.
+            // The random excess within a tenth of a second is no load.
             let standing = (self.backlog - 3.0 * (rate * dt).sqrt()).max(0.0);
             let used = (rate / pace.max(1e-9)).min(0.99);
             let took = ALONE / (1.0 - used) + standing / pace.max(1e-9);
@@ -102,16 +102,16 @@ impl World {
         self.servers.iter().filter(move |server| server.ready <= now)
     }
 
-    /// Part of the capacity in use, as processors say.
+    /// Returns the used part of the capacity, as processors show it.
     pub(crate) fn used(&self) -> f64 {
         let pace: f64 = self.usable().map(|server| server.capacity * PACE).sum();
         ((self.came + self.backlog) / pace.max(1e-9)).min(1.0)
     }
 
-    /// What a scaler makes of it.
+    /// Returns a scaler's decision.
     pub(crate) fn ask(&mut self, scaler: &mut Scaler, line: bool) -> Decision {
         let used = self.used();
-        // A load line is off by some percent, to either side.
+        // A load line has an error of some percent, to either side.
         let off = 1.0 + 0.03 * (self.now / 40.0).sin();
         let members: Vec<MemberSeen<'_>> = self
             .servers
@@ -134,13 +134,13 @@ impl World {
             elsewhere: 0.0,
             waiting: 0.0,
             refused: 0.0,
-            // 95 of 100 take three times the mean where times are exponential.
+            // 95 of 100 take three times the mean if times are exponential.
             response: Some(3.0 * self.response),
         };
         scaler.observe(&seen, false, self.time())
     }
 
-    /// Does what was decided.
+    /// Performs a decision.
     pub(crate) fn obey(&mut self, decision: &Decision, scaler: &mut Scaler) {
         self.changes += u32::from(decision.add > 0) + u32::from(!decision.remove.is_empty());
         for _ in 0..decision.add {
@@ -154,7 +154,8 @@ impl World {
         Time(1) + Duration::from_secs_f64(self.now)
     }
 
-    /// So many come, where so many are expected: Poisson's, by the normal distribution for as many as there are here.
+    /// Returns a Poisson number with this mean, by the normal distribution, which suffices for the numbers
+    /// here.
     fn poisson(&mut self, mean: f64) -> f64 {
         let (one, other) = (self.dice.unit(), self.dice.unit());
         let normal = (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos();

@@ -1,5 +1,5 @@
-//! One server with its meter in virtual time. What comes beyond the limit is refused, as a balancer and the member
-//! itself would.
+//! One server with its meter in virtual time. Requests beyond the limit are rejected, as a balancer and the
+//! member itself would do.
 
 use plimsoll_brain::meter::{Job, Meter};
 use plimsoll_brain::{Time, mix};
@@ -13,20 +13,20 @@ pub(crate) struct Member {
     pub(crate) cores: usize,
 }
 
-/// How it works on several requests.
+/// The way in which it works on several requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Kind {
-    /// All at once, each as slow as they are too many.
+    /// All at once, slowed down in proportion to their excess.
     Sharing,
     /// A thread for each processor, the others wait in order.
     Fifo,
-    /// Processors to spare, but the last part of each request is done one at a time: a `cores`th of it.
+    /// Ample processors, but the last part of each request is serial: a `cores`th of it.
     Lock,
-    /// Up to `cores` at once, which then take as long as one; those who come meanwhile wait.
+    /// Up to `cores` at once, in the time of one; later ones wait.
     Batch,
 }
 
-/// What requests are like; 10 ms each in the mean.
+/// The distribution of work; 10 ms in the mean.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     Constant,
@@ -34,42 +34,42 @@ pub(crate) enum Work {
     Lognormal,
 }
 
-/// What comes.
+/// The arrivals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrivals {
-    /// By chance, this multiple of what the server can do.
+    /// Random ones, with this multiple of the server's capacity.
     Open(f64),
-    /// So many clients that ask again a millisecond after each answer or refusal.
+    /// Clients that ask again a millisecond after each answer or rejection.
     Closed(usize),
 }
 
-/// What came of it.
+/// The results.
 #[derive(Default)]
 pub(crate) struct Learned {
     /// The knee, mean of the second half.
     pub(crate) knee: f64,
-    /// Requests answered, as a share of what the server can do, over the second half.
+    /// The requests answered, as a share of the server's capacity, over the second half.
     pub(crate) goodput: f64,
 }
 
 struct Request {
     job: Job,
-    /// Seconds left before the lock, and under it.
+    /// The seconds left before the lock, and under it.
     apart: f64,
     alone: f64,
     running: bool,
 }
 
-/// Mean work, seconds.
+/// The mean work, seconds.
 const WORK: f64 = 0.010;
 
-/// Virtual seconds.
+/// The virtual seconds of a run.
 const LASTS: f64 = 60.0;
 
 struct Dice(u64);
 
 impl Dice {
-    /// Strictly between 0 and 1.
+    /// Returns a number strictly between 0 and 1.
     fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         ((mix(self.0) >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
@@ -96,7 +96,7 @@ pub(crate) fn learn(member: &Member, arrivals: Arrivals, seed: u64) -> Learned {
     let mut dice = Dice(mix(seed));
     let mut meter = Meter::new(Time(0));
     let mut server: Vec<Request> = Vec::new();
-    // When clients ask next.
+    // The times of the clients' next requests.
     let capacity = member.cores as f64 / WORK;
     let mut asks: Vec<f64> = match arrivals {
         Arrivals::Open(_) => vec![0.0],
@@ -171,7 +171,7 @@ pub(crate) fn learn(member: &Member, arrivals: Arrivals, seed: u64) -> Learned {
     learned
 }
 
-/// How fast each request gets on; what may start is started.
+/// Returns the speed of each request; starts those that may start.
 fn rates(member: &Member, server: &mut [Request]) -> Vec<f64> {
     let cores = member.cores as f64;
     match member.kind {

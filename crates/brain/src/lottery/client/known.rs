@@ -1,12 +1,12 @@
-//! The daemons that a client can ask: those of the table that it was told, and those that it began with, which are asked when none of
-//! the others is left.
+//! The daemons that a client can ask: those of the received table, and the initial ones, which are asked when
+//! none of the others is left.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use crate::Time;
 
-/// Most of either.
+/// The maximum number of either.
 const DAEMONS: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
@@ -18,10 +18,10 @@ pub(super) struct Daemons {
 /// A daemon that can be asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// `None` as long as only its address is known.
+    /// The member; `None` while only its address is known.
     member: Option<u16>,
     address: SocketAddr,
-    /// Requests in a row that it left without an answer, and until when it is left alone for that.
+    /// The requests in a row without an answer, and the time until which it is avoided for that.
     silent: u8,
     until: Time,
 }
@@ -38,10 +38,10 @@ impl Daemons {
         Self { listed: seeds.clone(), seeds }
     }
 
-    /// A table says who is there.
+    /// Sets the daemons of a table.
     pub(super) fn told(&mut self, mut listed: Vec<Known>) {
         listed.truncate(DAEMONS);
-        // One that was silent is so under its number, too.
+        // A silent daemon stays so under its number.
         for known in &mut listed {
             if let Some(old) = self.at(known.address).next() {
                 (known.silent, known.until) = (old.silent, old.until);
@@ -54,24 +54,24 @@ impl Daemons {
         self.listed.is_empty()
     }
 
-    /// Where all of them are.
+    /// Returns the addresses of all of them.
     pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let listed = |seed: &&Known| self.listed.iter().any(|known| known.address == seed.address);
         let seeds = self.seeds.iter().filter(move |seed| !listed(seed));
         self.listed.iter().chain(seeds).map(|known| known.address)
     }
 
-    /// May it be asked now? Not if it is not known, or is left alone.
+    /// Returns `true` if it is known, and not avoided.
     pub(super) fn bears(&mut self, now: Time, address: SocketAddr) -> bool {
         self.at(address).next().is_some_and(|known| known.until <= now)
     }
 
-    /// It answered.
+    /// Records that it answered.
     pub(super) fn heard(&mut self, now: Time, address: SocketAddr) {
         self.at(address).for_each(|known| (known.silent, known.until) = (0, now));
     }
 
-    /// It did not; after `most` times in a row it is left alone until then.
+    /// Records that it did not answer; after `most` times in a row it is avoided until then.
     pub(super) fn silent(&mut self, address: SocketAddr, most: u8, until: Time) {
         for known in self.at(address) {
             known.silent = known.silent.saturating_add(1);
@@ -81,7 +81,8 @@ impl Daemons {
         }
     }
 
-    /// One by chance: not the one asked last, nor one that is silent or beside a member that failed, if there is another.
+    /// Returns a random one: not the one asked last, nor one that is silent or beside a failed member, if
+    /// there is another.
     pub(super) fn draw(
         &self,
         now: Time,
@@ -100,7 +101,7 @@ impl Daemons {
             .or_else(|| drawn(self.listed.iter().collect()))
     }
 
-    /// What is known of those at an address: twice, of one that it began with.
+    /// Returns the entries of an address: two for an initial one in the table.
     fn at(&mut self, address: SocketAddr) -> impl Iterator<Item = &mut Known> {
         self.listed.iter_mut().chain(&mut self.seeds).filter(move |known| known.address == address)
     }

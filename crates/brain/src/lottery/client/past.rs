@@ -1,21 +1,23 @@
-//! Requests of late that have their member: by these a client tells an answer that comes again from one that names another.
+//! The recently answered requests, by which a client distinguishes a repeated answer from one with another
+//! member.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-/// So many are known. The next attempt goes out within a second: what comes after four thousand other answers is nobody's.
+/// The maximum number. The next attempt is sent within a second: an answer after four thousand others belongs
+/// to no request.
 const KNOWN: usize = 4096;
 
-/// Who was named for which request.
+/// The member named for each request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Past {
     named: BTreeMap<u64, u16>,
     order: VecDeque<u64>,
-    /// Requests for which a second member was named.
+    /// The requests for which a second member was named.
     pub(super) twice: u64,
 }
 
 impl Past {
-    /// The first answer to a request.
+    /// Records the first answer to a request.
     pub(super) fn first(&mut self, id: u64, member: u16) {
         if self.order.len() >= KNOWN
             && let Some(oldest) = self.order.pop_front()
@@ -26,10 +28,10 @@ impl Past {
         self.order.push_back(id);
     }
 
-    /// An answer to a request that does not wait any more.
+    /// Records an answer to a request that does not wait any more.
     pub(super) fn again(&mut self, id: u64, member: u16) {
         if self.named.get(&id).is_some_and(|first| *first != member) {
-            // A third one makes no other request of it.
+            // A third one does not count again.
             self.named.remove(&id);
             self.twice += 1;
         }

@@ -1,22 +1,25 @@
-//! Requests: who wins, who answers, and when.
+//! Requests: the winner, the daemon that answers, and the time.
 //!
-//! *Referral*: the daemon asked runs the lottery over what it knows and answers for the winner, passing over suspects. *Lottery*:
-//! all were asked. The winner answers at once and commits; rank r answers after r steps unless it has heard a commit.
+//! *Referral*: the daemon asked runs the lottery over its own information and answers for the winner,
+//! skipping suspects. *Lottery*: all were asked. The winner answers at once and commits; rank r answers after
+//! r steps unless it has got a commit.
 //!
-//! A daemon that lags by most of a step finds that the others have taken its place: it goes last (Lifeguard's idea: who is
-//! slow distrusts itself first; Dadgar, Phillips, Currey, 2017). Without this, one of ten that stalls for 0.3 s in each
-//! second makes 1.8 % duplicates, with it 0.1 %.
+//! A daemon that lags by most of a step assumes that the others have taken its place: it answers last
+//! (Lifeguard's idea: a slow node distrusts itself first; Dadgar, Phillips, Currey, 2017). Without this, one
+//! of ten that stalls for 0.3 s in each second causes 1.8 % duplicates, with it 0.1 %.
 //!
-//! One that was away for so long that others may hold it for dead leaves first attempts to them for a while: they send it no commits, and
-//! each answer of it would be a second one. To later attempts it answers, as all may have been away.
+//! A daemon whose stop was long enough that others may consider it dead leaves first attempts to them for a
+//! while. They send it no commits, and each of its answers would be a second one. It answers later attempts,
+//! as all may have been stopped.
 //!
-//! Nor does it hold others for silent while what they said waits to be read: one that was stopped for two seconds would find itself
-//! alone, and take everything.
+//! It does not consider others silent while their messages wait to be read: a daemon that was stopped for two
+//! seconds would otherwise find itself alone, and take everything.
 //!
-//! Winners by a hair answer at once too. That they should wait for a moment, lest another to which a report came later sees it
-//! the other way round, was tried and is not worth its wait: 0.12 % duplicates without, 0.10 % with it.
+//! Winners by a small margin answer at once, too. A wait, in case another daemon with a later report sees the
+//! opposite order, is not worth its delay: 0.12 % duplicates without, 0.10 % with it.
 //!
-//! A request that comes again gets the same answer from whoever answered, as long as the member named is there.
+//! A repeated request gets the same answer from the daemon that answered, as long as the named member is
+//! present.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -29,10 +32,10 @@ use crate::lottery::draw::{CANDIDATES, Entrant, Ranking, rank};
 use crate::lottery::memory::Said;
 use crate::lottery::message::{Answer, FURTHER, Further, Message, Mode, Request, Standing, Status, To};
 
-/// What of a request is needed to answer it.
+/// The parts of a request that its answer needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// Who asks, and how it is answered.
+    /// The destination of the answer.
     back: To,
     id: u64,
     service: u32,
@@ -42,7 +45,7 @@ pub(super) struct Asked {
     room: u16,
 }
 
-/// What came of the draw.
+/// The result of the draw.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drawn {
     status: Status,
@@ -70,7 +73,7 @@ impl Daemon {
         match mode {
             Mode::Referral if self.stale(now) => self.statistics.doubted += 1,
             Mode::Referral => {
-                // It may wait on the ladder from an attempt before.
+                // It may wait on the ladder from an earlier attempt.
                 self.settle(id);
                 self.refer(now, &asked, &request.avoid);
             }
@@ -79,14 +82,15 @@ impl Daemon {
         }
     }
 
-    /// Has what is handled now waited for so long that who asked has asked another, if there is one?
+    /// Returns `true` if the present message is so old that the client has asked another daemon, if there is
+    /// one.
     fn stale(&self, now: Time) -> bool {
         let (at, waited) = self.waited;
         let read = self.read(now);
         at == now && waited >= LATE && self.table.others().any(|member| !self.table.suspect(member, read))
     }
 
-    /// Answers as before, if it did and that still holds.
+    /// Repeats its earlier answer, if there is one and it still holds.
     fn repeat(&mut self, now: Time, asked: &Asked, avoid: &[u16]) -> bool {
         let Some(record) = self.memory.find(now, asked.id) else { return false };
         let Some(said) = record.said else { return false };
@@ -102,7 +106,7 @@ impl Daemon {
         self.statistics.repeated += 1;
         self.answer(asked, &said);
         if again && asked.mode == Mode::Lottery {
-            // Or the others would think that it is gone.
+            // Otherwise the others would consider it gone.
             let ranking = self.draw(now, asked, avoid).ranking;
             self.promise(now, asked.id, ranking);
         }
@@ -112,21 +116,22 @@ impl Daemon {
     fn refer(&mut self, now: Time, asked: &Asked, avoid: &[u16]) {
         let drawn = self.draw(now, asked, avoid);
         if self.state == Standing::Joining && drawn.status != Status::Ok {
-            // It does not know yet who is there. Who asks goes to another, and comes back if that is silent, too.
+            // It does not know the members yet. The client asks another daemon, and comes back if that is
+            // silent, too.
             return;
         }
         let me = self.config.member;
         let read = self.read(now);
         let place = drawn.ranking.places().iter().position(|place| !self.table.suspect(place.member, read));
         let mut place = place.unwrap_or(0);
-        // Who has answered it already is the one, whatever has changed since.
+        // A member that has answered it already keeps it, whatever has changed since.
         let by = self.memory.find(now, asked.id).and_then(|record| record.by());
         if let Some(rank) =
             by.and_then(|(by, _)| drawn.ranking.rank(by).filter(|_| !self.table.suspect(by, read)))
         {
             place = rank;
         }
-        // Nobody there, or nobody known yet: that is this daemon's own word.
+        // Without a member the answer is this daemon's own.
         let member = match drawn.status {
             Status::Ok => drawn.ranking.places().get(place).map_or(me, |place| place.member),
             _ => me,
@@ -144,7 +149,7 @@ impl Daemon {
         self.answer(asked, &said);
     }
 
-    /// The ladder: answers at once, when its time comes, or not.
+    /// Handles a request on the ladder: answers at once, later, or not.
     fn climb(&mut self, now: Time, asked: &Asked, avoid: &[u16]) {
         if self.state == Standing::Joining {
             return;
@@ -173,7 +178,7 @@ impl Daemon {
         let read = self.read(now);
         let waited_for = |member: u16| member != me && !self.table.suspect(member, read);
         let mut before = places[..rank].iter().filter(|place| waited_for(place.member)).count() as u32;
-        // Who answered before does so again.
+        // A daemon that answered before does so again.
         if let Some((by, _)) = by
             && self.table.draws(by, asked.service)
             && drawn.ranking.rank(by).is_none_or(|other| other > rank)
@@ -184,7 +189,7 @@ impl Daemon {
         let mut wait = step * before;
         let others = places.iter().take(responders).filter(|place| waited_for(place.member)).count();
         if others > 0 && now < self.away && asked.attempt == 0 {
-            // Those who hold it for dead have answered, and send it no commits.
+            // Those that consider it dead have answered, and send it no commits.
             self.statistics.doubted += 1;
             return;
         }
@@ -192,7 +197,7 @@ impl Daemon {
             self.statistics.doubted += 1;
             wait = step * (responders as u32 + 1);
             if self.lag.now(now) >= wait {
-                // Each of them has had its turn. Those who take this daemon for dead send it no commits: it would hear of none.
+                // Each of them has had its turn. Those that consider this daemon dead send it no commits.
                 return;
             }
         }
@@ -212,14 +217,14 @@ impl Daemon {
         self.pending.insert(asked.id, Pending { due, asked: *asked, drawn: *drawn, late: false });
     }
 
-    /// Answers those whose time has come.
+    /// Answers the requests whose time has come.
     pub(super) fn climbed(&mut self, now: Time) {
         let step = self.delays.step();
         while let Some((due, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             self.due.pop_first();
             let Some(pending) = self.pending.get_mut(&id) else { continue };
             if !pending.late && now.since(due) >= step * 3 / 4 {
-                // This daemon was elsewhere. The commit may be among what it has not read yet.
+                // This daemon was stopped. The commit may be among its unread messages.
                 *pending = Pending { due: now + step, late: true, ..*pending };
                 self.due.insert((pending.due, id));
                 continue;
@@ -230,7 +235,7 @@ impl Daemon {
         }
     }
 
-    /// This is answered: it is nothing to wait for.
+    /// Removes an answered request from those that wait.
     pub(super) fn settle(&mut self, id: u64) {
         if let Some(pending) = self.pending.remove(&id) {
             self.due.remove(&(pending.due, id));
@@ -278,7 +283,7 @@ impl Daemon {
             _ if asked.attempt < WIDER => {
                 rank(key, id, service, drum.clone().filter(|entrant| !avoid.contains(&entrant.member)), k)
             }
-            // Twice nobody answered: perhaps those few are all dead. More take part, and nobody of whom nothing is heard.
+            // Twice without an answer: perhaps those few are all dead. More take part, and no suspects.
             _ => {
                 k = CANDIDATES;
                 let may = |entrant: &Entrant| {
@@ -288,7 +293,7 @@ impl Daemon {
             }
         };
         if ranking.places().is_empty() {
-            // Somebody it does not like is better than nobody.
+            // An avoided member is better than none.
             ranking = rank(key, id, service, drum, k);
         }
         if !ranking.places().is_empty() {
@@ -309,7 +314,7 @@ impl Daemon {
         let none: &[u8] = &[];
         let (endpoint, info) =
             offer.map_or_else(|| (None, Arc::from(none)), |offer| (Some(offer.endpoint), offer.info.clone()));
-        // One whom the table does not describe any more is drawn no more either.
+        // A member that the table does not describe any more is not drawn any more either.
         if said.status == Status::Ok && endpoint.is_none() {
             return;
         }
@@ -336,20 +341,22 @@ impl Daemon {
         self.send(asked.back, Message::Answer(answer));
     }
 
-    /// A commit of `by` came: the step follows from how long that took.
+    /// Records the delay of a commit, from which the step follows.
     pub(super) fn measure(&mut self, delay: Duration) {
         self.delays.note(delay);
     }
 }
 
-/// From a commit to its repetition: two fifths of the least step, as the next in rank may know of smaller delays than this
-/// daemon. (At two fifths of this daemon's own step, a third of the duplicates among 100 daemons came from that.)
+/// The time from a commit to its repetition: two fifths of the least step, as the next in rank may know of
+/// smaller delays than this daemon. (At two fifths of this daemon's own step, a third of the duplicates among
+/// 100 daemons came from that.)
 const AGAIN: Duration = Duration::from_micros(1600);
 
-/// Clients that are near ask another after 40 ms without an answer. What they are told after that would be a second name.
+/// The wait after which a request is stale. Near clients ask another after 40 ms without an answer, so a
+/// later answer would be a second one.
 const LATE: Duration = Duration::from_millis(100);
 
-/// From this attempt on more members take part.
+/// The attempt from which more members take part.
 const WIDER: u8 = 2;
 
 fn said(drawn: &Drawn, member: u16, place: usize) -> Said {

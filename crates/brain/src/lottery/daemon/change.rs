@@ -1,6 +1,6 @@
-//! What may be changed of a daemon that runs. A capacity goes into the next report, which is sent at once. Others learn of another
-//! offer, or of the same at another place, as they learn of a new life: so it begins one. What it offered before and still does keeps
-//! its load, and comes at once to the share it had.
+//! Changes of a running daemon's settings. A new capacity goes into the next report, which is sent at once.
+//! Others learn of another offer, or of the same at another endpoint, as they learn of a new life: so the
+//! daemon begins one. A service in both offers keeps its load, and at once gets its previous share.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,12 +11,12 @@ use crate::lottery::gauge::Gauge;
 use crate::lottery::message::{Offer, SERVICES};
 use crate::lottery::sip::Key;
 
-/// New settings of a daemon; the other ones stay.
+/// The new settings of a daemon; the other ones stay.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What the server offers now.
+    /// The new services of the server.
     pub offers: Vec<Offer>,
-    /// Of the cluster's draw.
+    /// The key of the cluster's draw.
     pub key: Key,
     /// See [`Config::ttl`](super::Config::ttl).
     pub ttl: u16,
@@ -29,8 +29,8 @@ pub struct Change {
 }
 
 impl Daemon {
-    /// Can the server do a service now? If not, nobody is sent to it; when it can again it comes back slowly. It can until
-    /// somebody says otherwise.
+    /// Sets whether the server can serve a service now, which is `true` at first. If not, no client is sent
+    /// to it; when it can again it comes back slowly.
     pub fn set_ready(&mut self, now: Time, service: u32, ready: bool) {
         let Some(local) = self.services.iter_mut().find(|local| local.service == service) else { return };
         if local.ready != ready {
@@ -39,8 +39,9 @@ impl Daemon {
         }
     }
 
-    /// Sends nobody to a service, whatever the server can do, or sends clients to it again, slowly: what [`drain`](Self::drain) is for
-    /// all. It lasts through changes. False if there is no such service.
+    /// Holds a service, so that no client is sent to it whatever the server's state, or releases it slowly.
+    /// It is the equivalent of [`drain`](Self::drain) for one service, and lasts through changes. Returns
+    /// `false` if there is no such service.
     pub fn hold(&mut self, now: Time, service: u32, held: bool) -> bool {
         let Some(local) = self.services.iter_mut().find(|local| local.service == service) else {
             return false;
@@ -52,8 +53,8 @@ impl Daemon {
         true
     }
 
-    /// Takes new settings. Another offer needs an `incarnation` that is greater than the present one, unless only capacities are
-    /// others: is it in force? A service that is new counts as ready.
+    /// Applies new settings, and returns whether they are in force. Another offer needs an `incarnation`
+    /// greater than the present one, unless only capacities differ. A new service counts as ready.
     pub fn change(&mut self, now: Time, change: Change, incarnation: u32) -> bool {
         let Change { mut offers, key, ttl, slow_start, rate, burst } = change;
         offers.truncate(SERVICES);
@@ -85,7 +86,7 @@ impl Daemon {
     }
 }
 
-/// Are they the same, whatever the capacities?
+/// Returns `true` if they are equal except for the capacities.
 fn same(some: &[Offer], others: &[Offer]) -> bool {
     some.len() == others.len()
         && some
@@ -95,7 +96,7 @@ fn same(some: &[Offer], others: &[Offer]) -> bool {
 }
 
 impl Local {
-    /// One that the server can do from `now` on.
+    /// Returns a service that the server can serve from `now` on.
     pub(super) fn new(offer: &Offer, now: Time) -> Self {
         Self {
             service: offer.service,

@@ -1,7 +1,8 @@
-//! What daemons tell one another: reports each quarter of a second, commits, tables.
+//! The messages between daemons: reports each quarter of a second, commits, tables.
 //!
-//! A daemon draws for itself with the weight that it last *sent*, as that is what the others draw with. (AGS's daemons knew
-//! their own load of now, and the others' of a second ago; that alone made 20 to 30 % of its duplicates.)
+//! A daemon draws for itself with the weight that it last *sent*, as that is what the others draw with.
+//! (AGS's daemons knew their own present load, and the others' of a second ago; that alone made 20 to 30 % of
+//! its duplicates.)
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -15,16 +16,16 @@ use crate::lottery::message::{
 use crate::lottery::table::News;
 use crate::{Time, mix};
 
-/// Reports in which an id answered is listed.
+/// The reports in which an answered id is listed.
 const LISTED: u8 = 2;
 
-/// For how long a part of a table is waited for.
+/// The time for which a part of a table is awaited.
 const FETCH: Duration = Duration::from_secs(1);
 
-/// What a part of a table costs its asker, in requests: it is as long as ten.
+/// The cost of a part of a table for its asker, in requests: it is as long as ten.
 const TABLE: u32 = 10;
 
-/// A part of a table that was asked for.
+/// A requested part of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetched {
     from: SocketAddr,
@@ -34,7 +35,7 @@ pub(super) struct Fetched {
 }
 
 impl Daemon {
-    /// It is time for something, or was.
+    /// Handles the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
         if let Some(due) = self.poll_timeout() {
             self.lagged(now, now.since(due));
@@ -55,12 +56,12 @@ impl Daemon {
         }
     }
 
-    /// Up to when it has read what came. Whoever said nothing since may have said it, and it was not read yet.
+    /// Returns the time up to which it has read its messages. Silence after that may be an unread message.
     pub(super) fn read(&self, now: Time) -> Time {
         now - self.lag.now(now)
     }
 
-    /// Sends a report; from now on it draws with what it says there.
+    /// Sends a report; from now on it draws with the reported weights.
     fn report(&mut self, now: Time) {
         let services = self.services.iter_mut().map(|local| {
             local.sent = local.weight(self.since, now, self.config.slow_start);
@@ -87,37 +88,37 @@ impl Daemon {
         self.statistics.reports += 1;
         self.tell(now, report);
         self.reported = now;
-        // Daemons that start together are not to report together.
+        // Daemons that start together must not report together.
         let spread = 0.9 + 0.2 * unit(mix(self.config.seed ^ mix(u64::from(seq))));
         self.next_report = now + self.config.interval.mul_f64(spread);
     }
 
-    /// Sends a report: to all, or to those whose turn it is, with what was heard of others.
+    /// Sends a report to all, or to the next destinations, with relayed reports.
     fn tell(&mut self, now: Time, mut report: Report) {
         if self.config.multicast {
             return self.send(To::Everyone, Message::Report(report));
         }
         let audience = self.spread.audience(now, &report, self.table.daemons().count());
-        // Also with what goes to all, as those who were away need it most.
+        // Also in reports to all, as daemons that were away need them most.
         report.heard = self.table.gossip(now, report.room());
         let Some(count) = audience else { return self.send(To::Everyone, Message::Report(report)) };
         for _ in 0..count {
             let seed = self.config.seed;
             let Some(member) = self.spread.next(seed, self.table.others()) else { return };
-            // One that has gone since the round began.
+            // One that has left since the round began.
             let Some(to) = self.table.listed(member).map(|listed| listed.address) else { continue };
             self.send(To::Address(to), Message::Report(report.clone()));
         }
     }
 
-    /// Another reports.
+    /// Handles the report of another daemon.
     pub(super) fn reported(&mut self, now: Time, from: SocketAddr, report: &Report) {
         if report.member == self.config.member {
             return;
         }
         self.table.outdate(report.member, report.incarnation, Some(from));
         match self.table.hear(now, report) {
-            // It is not believed in what it says of others before it is known who it is.
+            // Relayed reports of an unknown sender are ignored until it is known.
             News::Stranger => {
                 self.inquire(now, from);
                 return;
@@ -135,14 +136,14 @@ impl Daemon {
         self.hearsay(now, from, &report.heard);
         self.table.compare(report.member, report.digest);
         for id in report.ids.iter().take(IDS) {
-            // Ids of requests that did not come here are of no use: they are for everybody, and many.
+            // Ids of requests that did not come here are useless: they are for all, and many.
             if self.memory.find(now, *id).is_some() {
                 self.answered(now, report.member, *id, false);
             }
         }
     }
 
-    /// What another passes on of what others said.
+    /// Handles relayed reports.
     fn hearsay(&mut self, now: Time, from: SocketAddr, heard: &[Hearsay]) {
         let (mut strangers, mut later) = (false, None);
         for said in heard.iter().filter(|said| said.member != self.config.member) {
@@ -154,18 +155,21 @@ impl Daemon {
                     self.statistics.heard += 1;
                     later = self.table.listed(said.member).map(|listed| listed.address).or(later);
                 }
-                // Most of what is passed on is known.
+                // Most relayed reports are known.
                 News::Old => {}
             }
         }
-        // Whoever passes it on may not know either what a member offers in its later life.
+        // The relaying daemon may not know either what a member offers in its later life.
         if let Some(daemon) = later.or_else(|| strangers.then_some(from)) {
             self.inquire(now, daemon);
         }
     }
 
-    /// The membership protocol says that a member is there, in this life of it, and where its daemon is. If that is not known here
-    /// its daemon is asked who it is. To be called again as long as it is true: what is asked may be lost.
+    /// Records from the membership protocol that a member is present, in this life, with the address of its
+    /// daemon.
+    ///
+    /// If that is not known here its daemon is queried. It is to be called again as long as it holds: a query
+    /// may be lost.
     pub fn alive(&mut self, now: Time, member: u16, incarnation: u32, address: SocketAddr) {
         let known = self.table.incarnation(member).is_some_and(|known| known >= incarnation);
         if member == self.config.member || known {
@@ -174,7 +178,8 @@ impl Daemon {
         self.inquire(now, address);
     }
 
-    /// Asks a daemon who is there, unless another is asked, or it was asked too often: it may not even be one.
+    /// Requests the table of a daemon, unless another request is open, or it was queried too often: it may
+    /// not even be one.
     fn inquire(&mut self, now: Time, daemon: SocketAddr) {
         if self.fetched.is_some_and(|fetched| now.since(fetched.at) < FETCH) {
             return;
@@ -196,7 +201,7 @@ impl Daemon {
         }
     }
 
-    /// `member` has answered request `id`. `committed`: it says so in a commit, not in a report.
+    /// Records that `member` has answered request `id`. `committed`: by a commit, not by a report.
     fn answered(&mut self, now: Time, member: u16, id: u64, committed: bool) {
         let record = self.memory.enter(now, id);
         let before = record.by();
@@ -205,10 +210,11 @@ impl Daemon {
         let mut delay = None;
         match before {
             Some((by, when)) if by == member => {
-                // Two commits came, so the first to come was the first that was sent. If one of them had been lost, nobody
-                // could tell how long the other took, and a step that makes the pause between them would feed on it.
+                // Two commits arrived, so the first to arrive was the first sent. If one of them had been
+                // lost, the delay of the other would be unknown, and a step that sets the pause between them
+                // would feed on it.
                 if committed {
-                    // A winner that only heard the second attempt waited for the client.
+                    // A winner that only got the second attempt waited for the client.
                     if record.expected(member) && record.attempt == 0 {
                         delay = Some(when.since(record.since));
                     }
@@ -224,7 +230,7 @@ impl Daemon {
         self.settle(id);
     }
 
-    /// `id` goes into the next reports.
+    /// Lists `id` in the next reports.
     pub(super) fn remember(&mut self, id: u64) {
         if self.recent.len() >= 2 * IDS {
             self.recent.pop_front();
@@ -245,7 +251,7 @@ impl Daemon {
         }
     }
 
-    /// One who takes no part wants to know who is drawn. While it gathers who is there it cannot say.
+    /// Handles a request for a drum, from outside the lottery. While it collects members it cannot answer.
     pub(super) fn looked_at(&mut self, now: Time, from: SocketAddr, back: To, look: Look) {
         if matches!(self.state, Standing::Joining | Standing::Leaving) {
             return;
@@ -259,8 +265,8 @@ impl Daemon {
         }
     }
 
-    /// Takes descriptions of members it does not know from the daemon it asked, and asks for the next part. Who is dead is
-    /// for the membership protocol to say.
+    /// Records descriptions of unknown members from the queried daemon, and requests the next part. The
+    /// membership protocol decides on deaths.
     pub(super) fn told_table(&mut self, now: Time, from: SocketAddr, table: Table) {
         let Some(Fetched { from: asked, at, id, part }) = self.fetched else { return };
         if (asked, id, part) != (from, table.id, table.part) || now.since(at) >= FETCH {
@@ -272,7 +278,8 @@ impl Daemon {
                 self.table.describe(listed, false);
             }
         }
-        // Where the other's table changed meanwhile somebody may be missing: who is, is a stranger still when it reports.
+        // If the other's table changed meanwhile a member may be missing: it is still unknown when it
+        // reports.
         if let Some(next) = part.checked_add(1).filter(|next| *next < table.parts) {
             self.fetch(now, from, next);
         }

@@ -1,4 +1,4 @@
-//! How a daemon sees its own services and the others: for people, not for the draw.
+//! A daemon's view of its own services and of the others: for display, not for the draw.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -7,10 +7,10 @@ use super::Daemon;
 use crate::Time;
 use crate::lottery::message::{Share, Standing, UNKNOWN};
 
-/// How a daemon sees things.
+/// A daemon's view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// What it is about itself.
+    /// Its own state.
     pub state: Standing,
     /// Its own services, in the order of its configuration.
     pub services: Vec<Own>,
@@ -21,11 +21,11 @@ pub struct View {
 /// A service of the server beside a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
-    /// Can the server do it now?
+    /// Whether the server can serve it now.
     pub ready: bool,
-    /// Is nobody sent to it, as somebody said so?
+    /// Whether an operator holds it, so that no client is sent to it.
     pub held: bool,
-    /// What it would say of it in a report made now.
+    /// Its content in a report made now.
     pub share: Share,
 }
 
@@ -34,20 +34,20 @@ pub struct Own {
 pub struct Other {
     /// Its number.
     pub member: u16,
-    /// Where it is.
+    /// Its address.
     pub address: SocketAddr,
-    /// What it is about by its last report; none if there was none.
+    /// The state in its last report; `None` without one.
     pub state: Option<Standing>,
-    /// Was it quiet for three reports?
+    /// Whether it was quiet for three reports.
     pub suspect: bool,
-    /// Was its last report of another view than ours when it came?
+    /// Whether its last report had another digest than ours when it arrived.
     pub differs: bool,
-    /// What it said of its services.
+    /// The services in its report.
     pub shares: Vec<Share>,
 }
 
 impl Daemon {
-    /// How it sees things at `now`.
+    /// Returns its view at `now`.
     pub fn view(&self, now: Time) -> View {
         let services = self.services.iter().map(|local| Own {
             ready: local.ready,

@@ -6,13 +6,15 @@ use crate::hash::{mix, unit};
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Members of `cores` in all, before which requests queue in order, and a balancer that sends no more than the limit.
+/// Members with `cores` in all, at which requests queue in order, and a balancer that sends no more than the
+/// limit.
 struct World {
     limit: ConcurrencyLimit,
     cores: usize,
-    /// Mean work of a request, seconds.
+    /// The mean work of a request, seconds.
     work: f64,
-    /// What requests take that are with the members, by when they end; those that wait there; those that wait in the balancer.
+    /// The requests at the members with their ends, those that wait there, and those that wait in the
+    /// balancer.
     running: Vec<(f64, f64)>,
     queued: VecDeque<f64>,
     held: VecDeque<f64>,
@@ -21,7 +23,7 @@ struct World {
     now: f64,
     bits: u64,
     lag: f64,
-    /// Answers, the time to them, and how many of those came within the patience of clients.
+    /// The answers, the sum of their times, and the number within the patience of clients.
     answered: u32,
     sum: f64,
     in_time: u32,
@@ -69,7 +71,7 @@ impl World {
         }
     }
 
-    /// Lets `rate` requests a second come for so many seconds; the limit at each look.
+    /// Sends `rate` requests a second for `seconds`; returns the limit at each look.
     fn go(&mut self, rate: f64, seconds: f64) -> Vec<u32> {
         (self.answered, self.sum, self.in_time) = (0, 0.0, 0);
         let mut limits = Vec::new();
@@ -196,7 +198,7 @@ fn a_limit_ends_though_no_answer_comes() {
 #[test]
 fn a_member_that_answers_none_of_several_requests_is_silent() {
     let at = |tenths: u64| Time(tenths * 100_000_000);
-    // Requests to it in all, and of each ten to the others those that are answered; is it silent?
+    // The requests to it in all, the answered ones of each ten to the others, and whether it is silent.
     for (requests, answered, silent) in
         [(2, 10, false), (3, 10, true), (8, 2, false), (40, 2, true), (40, 0, false)]
     {
@@ -204,7 +206,7 @@ fn a_member_that_answers_none_of_several_requests_is_silent() {
         vitals.begin();
         for tenths in 0..20 {
             traffic.look(&vitals, &all, at(tenths));
-            // Two looks are needed to see that nothing comes.
+            // A silence shows only after two looks.
             if (4..14).contains(&tenths) {
                 let until = requests * (tenths as u32 - 3) / 10;
                 while vitals.in_flight() < 1 + until {
@@ -218,7 +220,7 @@ fn a_member_that_answers_none_of_several_requests_is_silent() {
         let found = traffic.silence(&all, at(19));
         assert_eq!(found.is_some(), silent, "{requests} {answered}");
         assert!(found.is_none_or(|silence| silence >= Duration::from_millis(1700)), "{found:?}");
-        // That a client gives up says nothing of the member; an answer does.
+        // A client that gives up is no evidence about the member; an answer is.
         vitals.end();
         vitals.lose();
         traffic.look(&vitals, &all, at(20));

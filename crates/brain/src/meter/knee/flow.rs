@@ -1,44 +1,47 @@
-//! Completions against the work that could be done.
+//! The estimate of the knee from completions against the work that was possible.
 //!
-//! In a time that a member with knee c spends at several levels n of requests in flight it does work min(n, c) of the time, so of
-//! *blocks* of several sojourns the completions of each are to be in proportion to that; the better they are, the likelier is c. A
-//! request is longer than a level lasts, hence the blocks, and the likelihood is that of a regression through zero.
+//! A member with knee c does work min(n, c) of the time at a level of n requests in flight. So over *blocks*
+//! of several sojourns the completions of each block are in proportion to the sum of that. The closer they
+//! are, the likelier is c. A request is longer than a level lasts, hence the blocks. The likelihood is that
+//! of a regression through zero.
 //!
-//! Where the level follows from what was done before (a member that has served much has few left), this is biased. So it is
-//! asked only where more are in flight than fit nearly all the time. The level is then what refusals make it, and in one block of a
-//! window they make it less: a little below the knee. If that changes nothing, the knee is there or below; if it costs its share, it is not.
-//! As it does cost, it is done less often while it keeps saying the same.
+//! If the level follows from earlier work (a member that has served much has few left), this is biased. So it
+//! is used only if more are in flight than fit nearly all the time. Rejections then set the level, and in one
+//! block of a window they lower it to a little below the knee. If that changes nothing, the knee is there or
+//! below; if it costs its share of completions, the knee is above. Because a trial has a cost, it is repeated
+//! less often while its result stays the same.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{LEVELS, level, value};
 
-/// The witness.
+/// The estimator by flow.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
-    /// Of this block: seconds at each level, in all, and what they are to come to; completions.
+    /// The present block: the seconds at each level and in all, its planned length, and its completions.
     spans: Vec<f64>,
     seconds: f64,
     due: f64,
     ended: f64,
-    /// Of the blocks of this window: for each candidate the sums of the squares of the work that could be done, and of
-    /// its products with the completions; the sum of the squares of the completions.
+    /// The blocks of this window. For each candidate: the sum of the squares of the possible work, and of its
+    /// products with the completions. For all: the sum of the squares of the completions.
     squares: Vec<f64>,
     products: Vec<f64>,
     ended_squared: f64,
     blocks: u32,
-    /// Seconds of this window, and those of them with more in flight than fit.
+    /// The seconds of this window, and those with more in flight than fit.
     window: f64,
     crowded: f64,
     pressed: bool,
-    /// Are fewer let in in this block?
+    /// Whether this block admits fewer requests.
     trying: bool,
-    /// Has this window such a block?
+    /// Whether this window has such a block.
     tried: bool,
-    /// The knee when it was tried last.
+    /// The knee at the last trial.
     confirmed: f64,
-    /// Windows without a trial: still to come; after the next trial, if it changes nothing.
+    /// The windows without a trial: those still to come, and those after the next trial if it changes
+    /// nothing.
     rest: u32,
     pause: u32,
 }
@@ -67,12 +70,13 @@ impl Default for Flow {
 }
 
 impl Flow {
-    /// Were there more in flight than fit nearly all the time of the last window?
+    /// Returns `true` if more were in flight than fit nearly all the time of the last window.
     pub(super) fn pressed(&self) -> bool {
         self.pressed
     }
 
-    /// Requests in flight at which one more is refused, with this knee; only a trial refuses where it is `open`.
+    /// Returns the requests in flight at which one more is rejected, with this knee; if it is `open` only in
+    /// a trial.
     pub(super) fn most(&self, knee: f64, open: bool) -> f64 {
         match () {
             () if self.trying => TRIAL * knee,
@@ -81,12 +85,12 @@ impl Flow {
         }
     }
 
-    /// A request has been served.
+    /// Records a success.
     pub(super) fn ended(&mut self) {
         self.ended += 1.0;
     }
 
-    /// So many were in flight for these seconds, and `knee` are believed to fit.
+    /// Records `seconds` with `in_flight` requests, with the present estimate `knee`.
     pub(super) fn passed(&mut self, in_flight: u32, seconds: f64, knee: f64) {
         if in_flight > 0 {
             self.spans[level(in_flight)] += seconds;
@@ -98,7 +102,7 @@ impl Flow {
         }
     }
 
-    /// The log-likelihoods of the candidates from 1 to `top`, at the end of a window that says something.
+    /// Returns the log-likelihoods of the candidates from 1 to `top`, at the end of a window with a trial.
     pub(super) fn judge(&mut self, sojourn: f64, mean: f64, knee: f64, top: usize) -> Option<Vec<f64>> {
         if self.seconds < self.due || sojourn <= 0.0 {
             return None;
@@ -155,24 +159,24 @@ impl Flow {
     }
 }
 
-/// A block lasts for this many sojourns and has about this many completions, at least.
+/// The minimum length of a block, in sojourns and in approximate completions.
 const SOJOURNS: f64 = 10.0;
 const ENDS: f64 = 20.0;
 
-/// Blocks of a window.
+/// The blocks of a window.
 const BLOCKS: u32 = 8;
 
-/// The block in which fewer are let in, and how many, of those that fit.
+/// The block of the trial, and the part of the knee that it admits.
 const TRIED: u32 = 4;
 const TRIAL: f64 = 0.8;
 
-/// A trial that finds the knee within this share of where it was needs no other soon: one window is left out, then three, then
-/// this many. When the knee has moved by more it is tried again at once.
+/// A trial that finds the knee within `DRIFT` of the last one needs no other soon: one window is left out,
+/// then three, then `LONGEST`. If the knee has moved further it is tried again at once.
 const DRIFT: f64 = 0.1;
 const LONGEST: u32 = 7;
 
-/// Share of the time with more in flight than fit from which a window counts.
+/// The share of the time with more in flight than fit from which a window counts.
 const CROWDED: f64 = 0.75;
 
-/// Variance of the completions of a block that nothing can be read from: where its ends happen to be.
+/// The variance of a block's completions from the position of its ends, which carries no information.
 const NOISE: f64 = 0.25;

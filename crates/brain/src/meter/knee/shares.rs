@@ -1,26 +1,26 @@
-//! When requests end, against how many share the processors.
+//! The estimate of the knee from the order in which requests end.
 //!
-//! How long requests are is not known, and need not be: of all requests that have had the same service so far, the next
-//! one to end is any of them with a chance in proportion to its share at that moment. That is the partial
-//! likelihood of Cox (Regression models and life-tables, 1972) with the service attained as the age and min(1, c/n)
-//! as the hazard ratio; it depends neither on the distribution of work nor on how fast the member is, only on c.
+//! The length of requests need not be known. Of all requests that have had the same service so far, each is
+//! the next to end with a chance in proportion to its share at that moment. That is the partial likelihood of
+//! Cox (Regression models and life-tables, 1972) with the attained service as the age and min(1, c/n) as the
+//! hazard ratio. It depends neither on the distribution of work nor on the speed of the member, only on c.
 //!
-//! It takes the least traffic to find c where processors are shared. Where requests wait in order it finds
-//! nonsense: those just come cannot end next.
+//! It needs the least traffic to find c where processors are shared. Where requests wait in order its result
+//! is meaningless, because the latest arrivals cannot end next.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{LEVELS, level, value};
 
-/// The witness.
+/// The estimator by shares.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
-    /// Requests whose service is followed.
+    /// The requests whose service is tracked.
     followed: Vec<Followed>,
-    /// Of this window: seconds that requests of each bin were in flight at each level.
+    /// In this window: the seconds of requests of each bin at each level.
     exposure: Vec<[f32; BINS]>,
-    /// Of this window: completions of each bin, and at each level.
+    /// In this window: the completions of each bin, and at each level.
     ended_in_bin: [f32; BINS],
     ended_at_level: Vec<f32>,
     ended: u32,
@@ -29,7 +29,7 @@ pub(super) struct Shares {
 #[derive(Clone, Debug)]
 struct Followed {
     job: u32,
-    /// Service it got so far, seconds of a member that has nothing else to do.
+    /// The service so far, in seconds of a member without other work.
     attained: f32,
 }
 
@@ -46,7 +46,7 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// So many were in flight for these seconds, of which `knee` are believed to fit, and a request needs `work` of them.
+    /// Records `seconds` with `in_flight` requests, with the estimate `knee` and a mean `work` of a request.
     pub(super) fn passed(&mut self, in_flight: u32, seconds: f64, knee: f64, work: f64) {
         let gained = (seconds * (knee / f64::from(in_flight.max(1))).min(1.0)) as f32;
         let exposure = &mut self.exposure[level(in_flight)];
@@ -56,15 +56,15 @@ impl Shares {
         }
     }
 
-    /// A request has come.
+    /// Records the arrival of a request.
     pub(super) fn came(&mut self, job: u32) {
         if self.followed.len() < FOLLOWED {
             self.followed.push(Followed { job, attained: 0.0 });
         }
     }
 
-    /// It has left when so many were in flight, itself among them; the log-likelihoods of the candidates from 1 to
-    /// `top` at the end of a window.
+    /// Records the end of a request; `in_flight` includes it. Returns the log-likelihoods of the candidates
+    /// from 1 to `top` at the end of a window.
     pub(super) fn left(
         &mut self,
         job: u32,
@@ -92,7 +92,7 @@ impl Shares {
         Some(gains)
     }
 
-    /// Log partial likelihood of this window if `knee` requests fit.
+    /// Returns the log partial likelihood of this window with the given `knee`.
     fn likelihood(&self, knee: f64, top: usize) -> f64 {
         let mut sum = 0.0;
         let mut at_risk = [0.0_f64; BINS];
@@ -115,11 +115,12 @@ impl Shares {
     }
 }
 
-/// Which part of its life a request is in that has attained so many seconds of service, where a request needs
-/// `work` of them: bins double in width, from a sixteenth of the work to sixteen times.
+/// Returns the bin of a request's age: `attained` seconds of service, where a request needs `work`. Bins
+/// double in width, from a sixteenth of the work to sixteen times.
 fn bin(attained: f32, work: f32) -> usize {
     let ratio = attained / work;
-    // The exponent is the whole part of the logarithm. What is no ratio (no work known yet) is young.
+    // The exponent is the whole part of the logarithm. Without a ratio (no work known yet) the request is
+    // young.
     if !(ratio.is_finite() && ratio > 0.0) {
         return 0;
     }
@@ -127,11 +128,11 @@ fn bin(attained: f32, work: f32) -> usize {
     (exponent + 4).clamp(0, BINS as i32 - 1) as usize
 }
 
-/// Completions of a window.
+/// The completions of a window.
 const WINDOW: u32 = 64;
 
-/// Requests whose service is followed at once. The followed ones are a sample that does not depend on how long
-/// they take, so the estimate is not biased by the others.
+/// The maximum number of tracked requests. They are a sample that does not depend on their length, so the
+/// others do not bias the estimate.
 const FOLLOWED: usize = 128;
 
 const BINS: usize = 9;

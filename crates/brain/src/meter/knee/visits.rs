@@ -1,43 +1,45 @@
-//! What requests found when they came, against the service they got.
+//! The estimate of the knee from the requests that each request found at its arrival, against the service
+//! that it got.
 //!
-//! Candidate c says that a request gets min(1, c/n) of a processor while n are in flight, so for each candidate the
-//! service that a request got is the growth of one sum between its coming and its going. If c is right, that is the
-//! request's own length, and has nothing to do with what it found. If c is too large, those that found many seem to
-//! be longer; if it is too small, shorter. The likelihood of a candidate is that of no correlation between the
-//! logarithms of both.
+//! Under candidate c a request gets min(1, c/n) of a processor while n are in flight. So for each candidate
+//! the service of a request is the growth of one sum between its arrival and its end. If c is right, that is
+//! the request's own length, which is independent of the number it found. If c is too large, requests that
+//! found many seem longer; if it is too small, shorter. The likelihood of a candidate is that of no
+//! correlation between the logarithms of both.
 //!
-//! How many were found does depend on those that came before, and long ones among them. So what was found is held
-//! against what was found *before*, and the service of a request against that of those which came *after* it (forward
-//! orthogonal deviations; Arellano and Bover 1995): held against the mean of all, short requests would seem to find more.
-//! And requests are taken in cohorts by when they came: by when they went, long ones of other times would stand beside short ones of now.
+//! The number found does depend on earlier requests, long ones among them. So it is compared with the numbers
+//! found *before*, and the service of a request with that of *later* ones (forward orthogonal deviations;
+//! Arellano and Bover 1995). Compared with the mean of all, short requests would seem to find more. Requests
+//! form cohorts by arrival: by end, long ones of other times would stand beside short ones of now.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::{LEVELS, value};
 
-/// Where a request sits, if it is one of a cohort.
+/// The index of a request in its cohort, if it is in one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::meter) struct Seat {
-    /// Number of the cohort; 0 for none.
+    /// The number of the cohort; 0 for none.
     cohort: u32,
     place: u32,
 }
 
-/// The witness.
+/// The estimator by visits.
 #[derive(Clone, Debug)]
 pub(super) struct Visits {
-    /// Service given to a request that was there all along, by candidate, seconds.
+    /// The service of a request that was there all along, by candidate, seconds.
     given: Vec<f64>,
-    /// Mean of the logarithms of what was found lately.
+    /// The mean of the logarithms of the recent numbers found.
     usual: f64,
-    /// One takes requests in; of the one before some have not left yet.
+    /// The cohort that admits requests, and the previous one, of which some have not left yet.
     cohorts: [Cohort; 2],
-    /// The one that takes in.
+    /// The index of the cohort that admits requests.
     open: usize,
-    /// Cohorts so far.
+    /// The number of cohorts so far.
     count: u32,
-    /// The fading sum over cohorts of how much longer those took that found more, in standard deviations; and its variance, if they did not.
+    /// The fading sum over cohorts of how much longer requests took that found more, in standard deviations,
+    /// and its variance under no correlation.
     sum: f64,
     squares: f64,
 }
@@ -47,11 +49,12 @@ struct Cohort {
     number: u32,
     came: usize,
     left: usize,
-    /// Requests that have ended since it was full, its own or not.
+    /// The requests that have ended since it was full, of this cohort or not.
     waited: usize,
-    /// Of each request: how much more than usual it found, as a logarithm, and whether it was served.
+    /// For each request: how much more than usual it found, as a logarithm, and whether it was served.
     found: Vec<(f64, bool)>,
-    /// Of each request and candidate: the sums when it came; once it has left, the logarithm of the service it got.
+    /// For each request and candidate: the sum at its arrival, and after its end the logarithm of its
+    /// service.
     services: Vec<f64>,
 }
 
@@ -78,7 +81,7 @@ impl Default for Visits {
 }
 
 impl Visits {
-    /// So many were in flight for these seconds.
+    /// Records `seconds` with `in_flight` requests.
     pub(super) fn passed(&mut self, in_flight: u32, seconds: f64) {
         if in_flight == 0 {
             return;
@@ -93,7 +96,7 @@ impl Visits {
         }
     }
 
-    /// A request has come and found so many.
+    /// Records the arrival of a request that found `found` others.
     pub(super) fn came(&mut self, found: u32) -> Seat {
         let found = libm::log(f64::from(found) + 1.0);
         let more = found - self.usual;
@@ -117,7 +120,8 @@ impl Visits {
         self.sum > SURE * libm::sqrt(self.squares)
     }
 
-    /// A request has left; the log-likelihoods of the candidates from 1 to `top` if it was the last of its cohort.
+    /// Records the end of a request. Returns the log-likelihoods of the candidates from 1 to `top` after the
+    /// last one of a cohort.
     pub(super) fn left(&mut self, seat: Seat, succeeded: bool, top: usize) -> Option<Vec<f64>> {
         if let Some(cohort) = self.cohorts.iter_mut().find(|cohort| cohort.number == seat.cohort) {
             let place = seat.place as usize;
@@ -150,14 +154,14 @@ impl Visits {
 }
 
 impl Cohort {
-    /// Log-likelihood of the candidate.
+    /// Returns the log-likelihood of the candidate.
     fn likelihood(&self, candidate: usize) -> f64 {
         self.correlation(candidate)
             .map_or(0.0, |(correlation, degrees)| 0.5 * degrees * libm::log(1.0 - correlation * correlation))
     }
 
-    /// The correlation of what requests found with the service that they got by the candidate, and its degrees of freedom; `None` if too
-    /// few were served, or all found the same.
+    /// Returns the correlation of the numbers found with the service by the candidate, and its degrees of
+    /// freedom. Returns `None` if too few requests were served, or all found the same.
     fn correlation(&self, candidate: usize) -> Option<(f64, f64)> {
         let (mut count, mut sum) = (0.0, 0.0);
         let (mut levels, mut services, mut both) = (0.0, 0.0, 0.0);
@@ -184,24 +188,24 @@ impl Cohort {
 
 const WIDTH: usize = LEVELS + 1;
 
-/// Standard deviations by which the sum must exceed 0, and part of it that a cohort leaves.
+/// The standard deviations by which the sum must exceed 0, and the part of it that a cohort keeps.
 const SURE: f64 = 4.0;
 const KEPT: f64 = 0.95;
 
-/// Requests in a cohort.
+/// The requests of a cohort.
 const COHORT: usize = 32;
 
-/// Requests of a cohort that are to be served for it to say anything.
+/// The minimum number of served requests of a cohort with a result.
 const FEWEST: f64 = 8.0;
 
-/// Requests over which the mean of what is found is taken.
+/// The requests over which the mean of the numbers found is taken.
 const USUAL: f64 = 64.0;
 
-/// Requests that end after a cohort is full until it is judged without those that have not.
+/// The requests that end after a cohort is full until it is judged without its missing ones.
 const PATIENCE: usize = 16 * COHORT;
 
-/// No service is shorter, seconds.
+/// The shortest service, seconds.
 const LEAST: f64 = 1e-9;
 
-/// Variance of the logarithm of a service that nothing can be read from: a tenth, squared.
+/// The variance of the logarithm of a service that carries no information: a tenth, squared.
 const NOISE: f64 = 0.01;

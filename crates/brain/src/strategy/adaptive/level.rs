@@ -1,43 +1,45 @@
-//! Where a request goes when no slot is held: water filling.
+//! Water filling: the placement of a request while no slot is held.
 //!
-//! What is the most even way to add one request? Fill every member up to one level of cost, such that the request is used up; the
-//! share of each member in that is the chance with which it gets this one (Goren, Vargaftik and Moses, Stochastic
-//! coordination in heterogeneous load balancing systems, PODC 2021, with costs that bend at a knee).
+//! All members are filled up to one level of cost until one request is used up. The share of each member in
+//! that is its chance to get the request. (Goren, Vargaftik and Moses, Stochastic coordination in
+//! heterogeneous load balancing systems, PODC 2021; here costs bend at a knee.)
 //!
-//! In their paper as much is poured as all balancers send before they hear anything new, because all of them look at the same
-//! report: that is what keeps them from meeting at the same member, and the older the report the more of a draw by capacity it is.
-//! Here it is [`POURED`], one request, however old what is known is. A member's word comes with the answer to a request of this
-//! balancer's and is known to no other, and what was sent there since is counted on top: there is no moment at which all see the
-//! same member as the emptiest. What grows old is not followed but fades to what the member has in the mean; what its answers take here
-//! counts in place of that where it is more, as far as requests come from elsewhere: how those from here fare is known. With `[fleet]`
-//! several may know the same word; it counts only with those that have heard nothing of the member themselves for a while
-//! (`fleet/hear.rs`). Reports of monitors are no views here at all.
+//! The paper pours the requests that all balancers send before they get new information, because all
+//! balancers see the same report. That keeps them from choosing the same member. The older the report, the
+//! closer the draw is to capacity. Here [`POURED`], one request, is poured whatever the age of the report. A
+//! load report comes with the answer to this balancer's own request, so no other balancer knows it, and the
+//! requests sent since are added. At no moment do all balancers see the same member as the emptiest.
+//!
+//! An old report fades into the member's mean. The latency observed here replaces it where it is higher, as
+//! far as requests come from elsewhere: the fate of those from here is known. With `[fleet]` several
+//! balancers may know the same report. It counts only at balancers without a recent report of their own
+//! (`fleet/hear.rs`). Reports of monitors are not used here.
 
 use super::{bend, scorn, unsaid};
 use crate::hash::unit;
 use crate::{Ask, Hand, Member, Plan, mix};
 
-/// What came of it.
+/// The outcome of a draw.
 pub(super) enum Draw {
-    /// Index of a member.
+    /// The index of a member.
     Member(usize),
-    /// All that have spoken have as many requests as they can work on.
+    /// All members with load reports have reached their limits.
     Full,
-    /// Nothing is known of any that was looked at, or most say nothing though they answer.
+    /// No sampled member has a load report, or most of them answer without one.
     Unknown,
 }
 
-/// One member that can be filled.
+/// A member that can be filled.
 #[derive(Clone, Copy, Default)]
 struct Vessel {
     index: usize,
-    /// Cost of a request to an idle member, seconds.
+    /// The cost of a request at an idle member, seconds.
     floor: f64,
     knee: f64,
     queue: f64,
-    /// Seconds on top of every request, whatever the queue.
+    /// The addition to every request's cost, whatever the queue, seconds.
     unsaid: f64,
-    /// What one more request costs as it stands.
+    /// The cost of one more request at the present queue.
     now: f64,
 }
 
@@ -52,7 +54,7 @@ where
     }
 }
 
-/// The same; `limits`: of those that have room.
+/// Draws one of the members that are `left`; with `limits`, one that also has room.
 fn draw_below<L>(plan: &Plan, hand: &Hand, ask: &Ask, left: &L, limits: bool) -> Draw
 where
     L: Fn(&Member) -> bool + ?Sized,
@@ -70,7 +72,7 @@ where
             let member = &members[index];
             let Some(view) = member.view(ask.now) else {
                 silent += 1;
-                // One that has not spoken for a while speaks for all that.
+                // A member whose last report has expired still counts as a member with reports.
                 answered += i32::from(!member.vitals.heard.ever() && member.vitals.blended().is_some());
                 continue;
             };
@@ -80,7 +82,7 @@ where
             works += f64::from(view.reading.work);
             let had = view.had(ask.now);
             let queue = member.queue_of(&view, had);
-            // The limit is above the knee: most are looked at no closer.
+            // The limit is above the knee: most members need no closer look.
             let is_full = match view.reading.open {
                 true => crowded || member.busy(ask.now),
                 false => queue >= knee && queue >= f64::from(view.limit()),
@@ -89,19 +91,20 @@ where
                 full = true;
             } else if left(member) {
                 let floor = f64::from(view.reading.work) * scorn(member, fleet);
-                // What was sent there since comes on top of either, of what it said and of what was seen.
+                // The requests sent since come on top of both figures, reported and observed.
                 let said = bend(floor, knee, had);
                 let unsaid = unsaid(member, said, || hand.elsewhere * view.faded(ask.now), ask.now);
                 vessels[count] = Vessel::new(index, floor, knee, queue, unsaid);
                 count += 1;
             }
         }
-        // What most do not say, though they answer, is guessed worse than it is seen.
+        // If most members answer without load reports, observation is better than a guess.
         if answered > spoke {
             return Draw::Unknown;
         }
         if spoke > 0 && silent > 0 {
-            // Those that say nothing are taken to be like the others, but for what is seen of them.
+            // Members without load reports are assumed to be like the others, except for the observed
+            // latency.
             let (knee, work) = (knees / f64::from(spoke), works / f64::from(spoke));
             full |= crowded;
             for index in sample(members.len(), chance).filter(|_| !crowded) {
@@ -122,7 +125,7 @@ where
     if full { Draw::Full } else { Draw::Unknown }
 }
 
-/// Up to [`SAMPLE`] different indices below `count`, evenly spread from a place drawn by chance.
+/// Returns up to [`SAMPLE`] different indices below `count`, evenly spread from a random start.
 fn sample(count: usize, chance: u64) -> impl Iterator<Item = usize> {
     let taken = count.min(SAMPLE);
     let widest = (count / SAMPLE).max(1) as u64;
@@ -136,10 +139,12 @@ fn sample(count: usize, chance: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Index of a member, drawn by what one more request fills of each vessel; there is at least one.
+/// Returns the index of a member, drawn in proportion to what one more request adds to each; `vessels` is not
+/// empty.
 fn fill(vessels: &[Vessel], unit: f64) -> usize {
     let (lowest, high) = lowest(vessels);
-    // Those that one more request comes to. Where queues are so long that one more makes no difference in a number, none stands lower.
+    // Only members below `high` get a part of the request. If the queues are too long for the number format
+    // to show one more request, no member is below it.
     if vessels.iter().filter(|vessel| vessel.now < high).count() < 2 {
         return lowest.index;
     }
@@ -154,8 +159,8 @@ fn fill(vessels: &[Vessel], unit: f64) -> usize {
     lowest.index
 }
 
-/// The one that stands lowest, and the least cost after one more request: so much fits below that, into one of them, and nothing comes
-/// to those that stand higher before.
+/// Returns the member with the lowest cost, and the least cost after one more request. Below that cost a
+/// whole request fits into one member, and members that already cost more get nothing.
 fn lowest(vessels: &[Vessel]) -> (&Vessel, f64) {
     let (mut lowest, mut high) = (&vessels[0], f64::INFINITY);
     for vessel in vessels {
@@ -168,12 +173,14 @@ fn lowest(vessels: &[Vessel]) -> (&Vessel, f64) {
     (lowest, high)
 }
 
-/// What each takes, and all do, at the level to which [`POURED`] fills them, to [`CLOSE`] of it: above `low`, the least cost there is, and not
-/// above `high`, the least with so much more.
+/// Returns the part of each member and their sum at the level to which [`POURED`] fills them, within
+/// [`CLOSE`]. The level is above `low`, the least cost now, and at most `high`, the least cost after one more
+/// request.
 ///
-/// Of a line between a level that is too low and one that is too high, where it crosses is the next; the end that stays
-/// twice in a row weighs half (Illinois method: Dowell and Jarratt, A modified regula falsi method for computing the root of
-/// an equation, BIT 11, 1971). Halving needs twice as many levels in the mean.
+/// The next level is the zero of the line between a level that is too low and one that is too high. An end
+/// that stays twice in a row has its weight halved (Illinois method: Dowell and Jarratt, A modified regula
+/// falsi method for computing the root of an equation, BIT 11, 1971). Bisection needs twice as many levels in
+/// the mean.
 fn level(vessels: &[Vessel], mut low: f64, mut high: f64) -> ([f64; SAMPLE], f64) {
     let mut parts = [0.0; SAMPLE];
     let mut pour = |level| {
@@ -184,7 +191,7 @@ fn level(vessels: &[Vessel], mut low: f64, mut high: f64) -> ([f64; SAMPLE], f64
         }
         poured
     };
-    // Nothing fits at the lowest cost there is; at the other a whole request does, in one of them.
+    // Nothing fits at `low`; at `high` a whole request fits into one member.
     let (mut lacks, mut exceeds) = (-POURED, pour(high) - POURED);
     let mut poured = exceeds + POURED;
     let mut raised = None;
@@ -216,9 +223,9 @@ impl Vessel {
         bend(self.floor, self.knee, queue) + self.unsaid
     }
 
-    /// Requests that fit until the cost has risen to `level`.
+    /// Returns the number of requests that fit until the cost has risen to `level`.
     fn takes(&self, level: f64) -> f64 {
-        // It stands at that level or higher: most do, where there are many.
+        // The member is at that level or above, as are most members of a large group.
         if level <= self.now {
             return 0.0;
         }
@@ -228,19 +235,20 @@ impl Vessel {
     }
 }
 
-/// Members looked at; where there are more, others each time.
+/// The number of members in a sample; a larger group has a new sample each time.
 const SAMPLE: usize = 16;
 
-/// Times that others are looked at when all of one sample are full.
+/// The maximum number of samples if all members of one are full.
 const SAMPLES: usize = 4;
 
-/// Requests that are poured: this one, whatever the age of what is known.
+/// The requests that are poured: this one, whatever the age of the reports.
 const POURED: f64 = 1.0;
 
-/// How near to [`POURED`] is near enough, requests: a chance that is wrong by so little is as good.
+/// The tolerance of [`POURED`], requests: the resulting error of a chance is harmless.
 const CLOSE: f64 = 1e-2;
 
-/// Levels that are tried at most: two in a thousand need more than fourteen, and none of a million needed all of these.
+/// The maximum number of levels: two in a thousand draws need more than fourteen, and none of a million
+/// needed all.
 const LEVELS: usize = 64;
 
 #[cfg(test)]

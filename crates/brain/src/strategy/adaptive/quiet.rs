@@ -1,32 +1,38 @@
-//! Where a request goes when members say nothing of themselves.
+//! The placement of a request among members without load reports.
 //!
-//! To the one with the least `(n + 1)^2 w`: so many requests `n` are in flight there from here, for its weight (where balancers tell
-//! one another, in the mean of all), and `w` is the latency that it has lately. By the fewest in flight, with turns in inverse
-//! proportion to `w` among those that have equally few, all members have about as many requests in the end (Little's law), those with
-//! one processor and those with four. Then the small ones and those with a noisy neighbour are full while the large ones have room,
-//! and that is where the slowest requests come from. With the square a member that takes four times as long has half as many. (At
-//! nine tenths of the capacity the 99th percentile is a quarter to a third lower for it, `small_members` in `tests/adaptive.rs`.)
-//! With `n + 1` alone, `w` would count for more than the mean of a few latencies is worth.
+//! The request goes to the member with the least `(n + 1)^2 w`. Here `n` is the number of requests in flight
+//! there from here per weight; with `[fleet]` it is the mean of all balancers. `w` is the member's recent
+//! latency.
 //!
-//! What is known of a member grows old, and counts for the less the longer nothing was asked of it and nothing answered. So one that
-//! was slow is tried again, and where all are idle each has turns in inverse proportion to its latency. However slow one was, it is
-//! looked upon as [`WORST`] times as slow as usual at most: by then the others have four times as many requests.
+//! The fewest requests in flight, with turns in inverse proportion to `w` among equals, would give all
+//! members about the same number of requests (Little's law), whatever their processors. Small members and
+//! those with a noisy neighbour would then be full while large ones have room, which is where the slowest
+//! requests come from. With the square, a member that takes four times as long has half as many. (At nine
+//! tenths of the capacity the 99th percentile is a quarter to a third lower, `small_members` in
+//! `tests/adaptive.rs`.) With `n + 1` alone, `w` would have more influence than the mean of a few latencies
+//! deserves.
 //!
-//! Sessions (tcp, udp) last as long as their clients like, and members named in DNS answers are not counted. Both go where there are
-//! fewest, in turns by weight among equals. A request that binds its client for good (`per_session`, cookies) is only the first of many: to it
-//! members are as quick as each other up to [`ALIKE`] times what is usual. Else of connections that are opened one after the other and
-//! then idle most would go to the one whose first answer happened to come soonest.
+//! Observations age: the longer a member had no request and no answer, the less its latency counts. So a
+//! member that was slow is tried again, and idle members have turns in inverse proportion to their latencies.
+//! A slow member counts as at most [`WORST`] times as slow as usual; by then the others have four times as
+//! many requests.
 //!
-//! Only an *aperture* of the members is used: a ring that begins elsewhere for each balancer and is twice as wide
-//! as the requests in flight (Finagle's deterministic aperture, with the width from the load). With many
-//! balancers, each sees then enough of few members instead of too little of all.
+//! Sessions (TCP, UDP) last as long as their clients want, and members named in DNS answers are not counted.
+//! Both go to the fewest, in turns by weight among equals. A request that binds its client (`per_session`,
+//! cookies) is only the first of many, so for it members are equally fast up to [`ALIKE`] times the usual
+//! latency. Otherwise most of the connections that are opened one after the other and then stay idle would go
+//! to the member whose first answer came soonest.
 //!
-//! Where the balancers tell one another what they have in flight, there is no aperture: each sees enough of all (see
-//! `fleet/company.rs`).
+//! Only an *aperture* of the members is used: a ring that begins elsewhere for each balancer and is twice as
+//! wide as the requests in flight (Finagle's deterministic aperture, with the width from the load). With many
+//! balancers, each then sees enough of few members instead of too little of all.
+//!
+//! With `[fleet]`, balancers share their requests in flight and there is no aperture: each sees enough of all
+//! (see `fleet/company.rs`).
 
 use crate::{Ask, Hand, Member, Plan, Time};
 
-/// Index of the member; `None` if none is left.
+/// Returns the index of a member; `None` if none is left.
 pub(super) fn choose<L>(plan: &Plan, hand: &mut Hand, ask: &Ask, left: &L) -> Option<usize>
 where
     L: Fn(&Member) -> bool + ?Sized,
@@ -52,7 +58,7 @@ where
     let (mut seen, mut busy, mut streaming) = (0, 0_u64, 0_u64);
     let (mut speeds, mut known, mut weights) = (0.0, 0.0, 0.0);
     for _ in 0..count {
-        // What cannot be used makes room for the next.
+        // A member that cannot be used makes room for the next.
         if seen >= width && best.is_some() {
             break;
         }
@@ -82,11 +88,11 @@ where
     hand.weight = weights / seen as i64 as f64;
     hand.streaming = streaming as i64 as f64 / count as i64 as f64;
     if known > 0.0 {
-        // A few that are very slow hardly change this mean.
+        // A harmonic mean, which a few very slow members hardly change.
         hand.usual = known / speeds;
     }
-    // Of members that cost the same, such as those of which nothing is known yet, it is the one whose turn it is (self-clocked
-    // fair queueing, Golestani 1994, with latency for length).
+    // Among members of equal cost, such as those without observations, the member whose turn it is gets the
+    // request (self-clocked fair queueing, Golestani 1994, with latency for length).
     let member = &members[index];
     let seen = member.vitals.blended().filter(|_| !ask.session);
     let latency = seen.map_or(usual.latency, |latency| usual.counted(f64::from(latency))) * 1e-9
@@ -96,21 +102,22 @@ where
     Some(index)
 }
 
-/// What members are like, as of the choice before.
+/// The averages of the members, as of the previous choice.
 struct Usual {
-    /// Nanoseconds.
+    /// The latency, nanoseconds.
     latency: f64,
-    /// One over the time after which the latency of an idle member counts for half, per nanosecond.
+    /// The inverse of the time after which the latency of an idle member counts for half, per nanosecond.
     fading: f64,
-    /// One over the mean of the weights; 1 where that is not known.
+    /// The inverse of the mean weight; 1 if the mean is unknown.
     per_weight: f64,
-    /// What a request of another balancer counts for: these are as many as this one's, in the mean.
+    /// The count of one request of another balancer, so that others' requests are as many as this one's in
+    /// the mean.
     of_others: f64,
-    /// The mean of the streams that members have.
+    /// The mean number of streams of a member.
     streaming: f64,
-    /// Do latencies say nothing of what is asked?
+    /// Whether latencies are meaningless for the request (a session).
     session: bool,
-    /// Do they say little of what will be?
+    /// Whether latencies predict little, because the request binds its client.
     binds: bool,
 }
 
@@ -128,15 +135,15 @@ impl Usual {
         }
     }
 
-    /// What a latency that was seen counts for.
+    /// Returns the effective value of an observed latency.
     fn counted(&self, latency: f64) -> f64 {
         if self.binds { (latency / ALIKE).max(self.latency) } else { latency }
     }
 
-    /// Returns what it costs to choose this member, of which that was seen `lately`; `unchosen`: how long ago it was chosen from here.
-    /// Times in nanoseconds.
+    /// Returns the cost of this member. `lately` is its observed latency and age; `unchosen` is the time
+    /// since it was last chosen from here. Times are in nanoseconds.
     fn cost(&self, member: &Member, lately: Option<(f32, u64)>, unchosen: u64, now: Time) -> f64 {
-        // Its weight as a multiple of the mean.
+        // The member's weight as a multiple of the mean.
         let part = member.weight * self.per_weight;
         let awaiting = if self.session { member.in_flight() } else { member.vitals.awaiting() };
         let load = f64::from(awaiting) + member.vitals.others() * self.of_others;
@@ -148,10 +155,10 @@ impl Usual {
         let unanswered = || member.vitals.unanswered(self.latency, now);
         let Some((latency, age)) = lately else {
             return match member.vitals.streak() {
-                // A new one is tried, and then is as the others are until it has answered.
+                // A new member is tried, and then counts like the others until it has answered.
                 0 if idle => 0.0,
                 0 => crowd * crowd * self.latency.max(unanswered()),
-                // All it did was to fail: it is tried again, but not first.
+                // All its requests failed: it is tried again, but not first.
                 failures => {
                     crowd * crowd * self.latency * f64::from(1 + failures.min(3)) / self.faded(unchosen)
                 }
@@ -160,18 +167,20 @@ impl Usual {
         let latency = self.counted(f64::from(latency));
         let latency = if latency < WORST * self.latency { latency } else { WORST * self.latency };
         if idle {
-            // Ages are known to the millisecond; below that it is told by when it was chosen.
+            // Ages are exact to the millisecond; below that the time of the last choice decides.
             return (1.0 + self.streams(member)) * latency
                 / (part * self.faded(age.max(unchosen.min(TICKS))));
         }
-        // Many requests take a few times as long as the mean. What is owed for longer is known now, and does not grow old.
+        // Many requests take a few times the mean. A request that is late beyond that is known now, and does
+        // not age.
         let late = BELATED * latency;
         let owed = if age as i64 as f64 > late { unanswered() } else { 0.0 };
         let owed = if owed > late { owed } else { 0.0 };
         crowd * crowd * (latency / self.faded(age.min(unchosen))).max(owed)
     }
 
-    /// Returns what the streams of a member count for: as much as half a request if it has twice as many as the others, or more.
+    /// Returns the count of a member's streams: half a request if it has at least twice as many as the
+    /// others.
     fn streams(&self, member: &Member) -> f64 {
         let streaming = member.vitals.streaming();
         if streaming == 0 {
@@ -180,37 +189,38 @@ impl Usual {
         0.25 * (f64::from(streaming) / (1.0 + self.streaming)).min(2.0)
     }
 
-    /// How many times less what was seen counts after so long.
+    /// Returns the factor by which an observation of this age counts less.
     fn faded(&self, age: u64) -> f64 {
         1.0 + age as i64 as f64 * self.fading
     }
 }
 
-/// Members in the aperture, at least.
+/// The minimum number of members in the aperture.
 const LEAST: usize = 10;
 
-/// Choices over which the requests in flight are averaged.
+/// The number of choices over which the requests in flight are averaged.
 const CHOICES: f64 = 64.0;
 
-/// How many times as slow as usual a member is looked upon as at most.
+/// The maximum slowness of a member, as a multiple of the usual latency.
 const WORST: f64 = 16.0;
 
-/// How many times as long as the latest answers took none has come, so that it counts: of exponential lengths one in 55 is as long.
+/// The multiple of the recent latency after which a missing answer counts: one exponential length in 55 is as
+/// long.
 pub(super) const BELATED: f64 = 4.0;
 
-/// Up to how many times what is usual a member may take and be as good as another to those that bind themselves: of a few requests of
-/// chance (exponential) lengths the longest takes three times the mean.
+/// The multiple of the usual latency up to which a member is as good as others for requests that bind. The
+/// longest of a few requests of random (exponential) length takes three times the mean.
 const ALIKE: f64 = 4.0;
 
-/// How many times as long as a request usually takes what was seen of a member counts in full, or nearly so; less where requests take
-/// next to nothing.
+/// The multiple of a request's usual latency for which an observation counts in full, or nearly so; it is
+/// less if requests are very short.
 const FRESH: f64 = 16.0;
 
-/// Nanoseconds by which latencies may differ and mean nothing: of two members that answer in a fraction of that neither is to have nearly
-/// all because it once was the quicker one.
+/// The difference of latencies without meaning, nanoseconds. Of two members that answer in a fraction of
+/// that, neither must get nearly all requests because it once was faster.
 const NOISE: f64 = 4e6;
 
-/// Nanoseconds: up to this the age of what was seen is not known.
+/// The resolution of an observation's age, nanoseconds.
 const TICKS: u64 = 2_000_000;
 
 #[cfg(test)]
@@ -229,7 +239,8 @@ mod tests {
         Plan::new(adaptive, Knobs::defaults(adaptive), members(weights))
     }
 
-    /// A request every so many milliseconds, each of which takes as long as its member takes; how many each got.
+    /// Sends a request every `every` milliseconds, each as long as its member takes. Returns the requests of
+    /// each member.
     fn drive(plan: &Plan, hand: &mut Hand, every: u64, takes: &[u64], from: u64, requests: u64) -> Vec<u32> {
         let mut under_way: VecDeque<(u64, u64, usize)> = VecDeque::new();
         for turn in 0..requests {
@@ -255,7 +266,7 @@ mod tests {
     #[test]
     fn members_of_which_nothing_is_known_have_turns() {
         let (plan, mut hand) = (plan(&[1.0; 4]), Hand::default());
-        // Nothing is seen of what lasts longer than this.
+        // No latency is observed, because every request outlasts the test.
         assert_eq!(drive(&plan, &mut hand, 1, &[1_000; 4], 0, 40), [10; 4]);
         for turn in 0..40 {
             let ask = Ask { turn, chance: turn, now: Time(1), ..Ask::default() };
@@ -273,7 +284,7 @@ mod tests {
         for (turn, takes) in (0..50).zip([[100, 400, 400], [400, 100, 100]].into_iter().cycle()) {
             drive(&plan, &mut hand, 5, &takes, 10_000 * turn, 60);
         }
-        // Sixty at once: nothing ends meanwhile.
+        // Sixty at once: none ends meanwhile.
         for turn in 0..60 {
             let ask = Ask { turn, chance: turn, now: Time(1), session: true, ..Ask::default() };
             let Choice::Member(index) = plan.choose(&mut hand, &ask, &[]) else { panic!("there is room") };
@@ -346,7 +357,8 @@ mod tests {
             let vitals = &plan.members()[index].vitals;
             vitals.begin();
             vitals.end();
-            // The first request to each makes a connection, which takes three times as long with the first member.
+            // The first request to each member makes a connection, which takes three times as long at the
+            // first member.
             let takes = if vitals.begun() > 1 { 200_000 } else { [900_000, 300_000, 300_000][index] };
             plan.observe(&mut hand, vitals, Duration::from_nanos(takes), false, Time(now + takes));
         }
@@ -371,14 +383,14 @@ mod tests {
     #[test]
     fn who_was_slow_is_tried_again_though_it_is_never_idle() {
         let (plan, mut hand) = (plan(&[1.0; 3]), Hand::default());
-        // One that lasts with each, such as a tunnel.
+        // One lasting request at each member, such as a tunnel.
         plan.members().iter().for_each(|member| _ = member.vitals.begin());
         drive(&plan, &mut hand, 5, &[10; 3], 1_000, 200);
         for _ in 0..5 {
             let vitals = &plan.members()[0].vitals;
             plan.observe(&mut hand, vitals, Duration::from_secs(5), false, Time(2_000 * MILLISECOND));
         }
-        // Where the others have little to do it is in no hurry; where they have much it is.
+        // A slow member is tried again the sooner the busier the others are.
         for (every, from, least) in [(5, 2_000, 1), (5, 12_000, 150), (5, 22_000, 500), (1, 80_000, 600)] {
             if every == 1 {
                 let vitals = &plan.members()[0].vitals;

@@ -1,8 +1,9 @@
-//! The probe pool of `prequal`: what one core found out of some members lately, and what of it counts as hot.
+//! The probe pool of `prequal`: one core's recent results about some members, and the quantiles that make
+//! members hot.
 //!
-//! A result is used for as long as it is young, and only so often: both keep what is known of a member from being
-//! believed long after it has changed. With each choice one result goes whatever happens, in turn the oldest and
-//! the worst, because good results are used up and bad ones would stay.
+//! A result is used as long as it is young, and only a limited number of times. Both keep an outdated result
+//! from being used long after the member has changed. With each choice one result is removed in any case, in
+//! turn the oldest and the worst, because good results are used up and bad ones would stay.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,26 +12,27 @@ use crate::hash::unit;
 use crate::meter::Reading;
 use crate::{Member, MemberId, Time};
 
-/// Results of one core, at most as many as there is room for.
+/// The results of one core, at most `room`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     probes: Vec<Probe>,
     room: usize,
-    /// How often a result may be used.
+    /// The number of times that a result may be used.
     uses: f64,
-    /// Of members that say nothing, and of those that speak: one counts what it has from here, the other what it has.
+    /// The loads of members without load reports, and of those with them. The former count requests in flight
+    /// from here, the latter those of all balancers.
     loads: [Loads; 2],
-    /// Is the worst to go next, and not the oldest?
+    /// Whether the worst is removed next, and not the oldest.
     worst: bool,
 }
 
-/// Loads of the last results, for the quantile.
+/// The loads of the last results, for the quantile.
 #[derive(Clone, Debug, Default)]
 struct Loads {
     recent: Vec<f64>,
-    /// Where in `recent` the next one goes.
+    /// The index in `recent` of the next one.
     next: usize,
-    /// The quantile of `recent` when it was last computed, and how many came since.
+    /// The quantile of `recent` when it was last computed, and the number of results since.
     hot: f64,
     since: usize,
 }
@@ -40,26 +42,26 @@ struct Loads {
 pub(super) struct Hot([f64; 2]);
 
 impl Hot {
-    /// A member's load as a multiple of the one above which it is hot.
+    /// Returns a member's load as a multiple of the load above which it is hot.
     pub(super) fn times(&self, probe: &Probe, member: &Member, now: Time) -> f64 {
         probe.load(member, now) / self.0[usize::from(probe.said.is_some())]
     }
 }
 
-/// One result.
+/// A result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
-    /// In the plan it was made by; another member may sit there now.
+    /// The index in the plan of the time; another member may have it now.
     pub(super) place: usize,
     pub(super) member: MemberId,
     pub(super) at: Time,
-    /// What the member said; `None` if nobody says and what is in flight from here has to do.
+    /// The member's load report; `None` without one, when the requests in flight from here decide.
     pub(super) said: Option<Reading>,
-    /// Requests begun with it then.
+    /// The requests begun at the member by then.
     pub(super) begun: u32,
-    /// What a request took there lately where the member says nothing, seconds; 0 if nothing is known.
+    /// The recent latency of a member without load reports, seconds; 0 if nothing is known.
     pub(super) latency: f64,
-    /// Times it may be used yet; the pool sets it.
+    /// The remaining uses, which the pool sets.
     pub(super) uses: f64,
 }
 
@@ -69,8 +71,8 @@ impl Probe {
         Self { place, member: member.id, at, said: None, begun, latency: 0.0, uses: 0.0 }
     }
 
-    /// Requests in flight there with one more: what the member had, on its way to its mean for as long as a request
-    /// takes, and what was sent to it since.
+    /// Returns the requests in flight there with one more. It is the reported number, which fades into the
+    /// mean within the time of a request, and the requests sent since.
     pub(super) fn queue(&self, member: &Member, now: Time) -> f64 {
         let here = f64::from(member.in_flight());
         let Some(said) = &self.said else { return here + 1.0 };
@@ -80,12 +82,12 @@ impl Probe {
         (had + f64::from(member.vitals.begun().wrapping_sub(self.begun))).max(here) + 1.0
     }
 
-    /// The same for its weight.
+    /// Returns the requests in flight there with one more, divided by the weight.
     pub(super) fn load(&self, member: &Member, now: Time) -> f64 {
         self.queue(member, now) / member.weight
     }
 
-    /// What a request takes there with as many as it has now, seconds.
+    /// Returns the expected latency of a request there at its present load, seconds.
     pub(super) fn latency(&self, member: &Member, now: Time) -> f64 {
         self.said.as_ref().map_or(self.latency, |said| {
             f64::from(said.work) * (self.queue(member, now) / f64::from(said.knee)).max(1.0)
@@ -94,7 +96,7 @@ impl Probe {
 }
 
 impl Pool {
-    /// Takes the settings of a plan.
+    /// Applies the settings of a plan.
     pub(super) fn set(&mut self, room: usize, uses: f64) {
         (self.room, self.uses) = (room, uses);
         if self.probes.len() > room {
@@ -102,7 +104,7 @@ impl Pool {
         }
     }
 
-    /// Drops what is too old, and what is of a member that has left its place.
+    /// Removes results that are too old, and those of a member that has left its index.
     pub(super) fn expire(&mut self, members: &[Member], now: Time, age: Duration) {
         self.probes.retain(|probe| {
             members.get(probe.place).is_some_and(|member| member.id == probe.member)
@@ -110,7 +112,7 @@ impl Pool {
         });
     }
 
-    /// Takes a result, in place of what was known of the member before.
+    /// Adds a result in place of the member's previous one.
     pub(super) fn add(&mut self, probe: Probe, member: &Member, chance: u64, now: Time) {
         if let Some(known) = self.probes.iter().position(|known| known.member == probe.member) {
             if probe.at <= self.probes[known].at && probe.said.is_some() {
@@ -127,13 +129,13 @@ impl Pool {
         self.probes.push(Probe { uses, ..probe });
     }
 
-    /// The loads above which members are hot: this quantile of those seen lately. 1 for none.
+    /// Returns the loads above which members are hot: this quantile of the recent ones. 1 for none.
     pub(super) fn hot(&mut self, quantile: f64) -> Hot {
         let [silent, speaking] = &mut self.loads;
         Hot([silent.quantile(quantile), speaking.quantile(quantile)])
     }
 
-    /// The results.
+    /// Returns the results.
     pub(super) fn probes(&self) -> &[Probe] {
         &self.probes
     }
@@ -147,8 +149,8 @@ impl Pool {
         }
     }
 
-    /// Removes one, if enough are left and good ones are used up: in turn the oldest and the worst, which is the one
-    /// with the most load of those that are hot, or else the slowest.
+    /// Removes a result, if enough are left and good ones are used up. In turn it is the oldest or the worst:
+    /// the hot one with the most load, or else the slowest.
     pub(super) fn renew(&mut self, members: &[Member], hot: &Hot, now: Time) {
         if self.probes.len() <= LEAST || self.uses.is_infinite() {
             return;
@@ -205,11 +207,11 @@ impl Loads {
     }
 }
 
-/// Results that the quantile is over.
+/// The number of results for the quantile.
 const MEMORY: usize = 64;
 
-/// Results after which the quantile is computed anew.
+/// The number of results after which the quantile is computed again.
 const OFTEN: usize = 8;
 
-/// Results that are left when one is removed: with fewer there is nothing to compare.
+/// The number of results that are always kept: with fewer there is nothing to compare.
 const LEAST: usize = 2;

@@ -1,4 +1,4 @@
-//! Hosts that start, die, stall, and come back; networks that split; and what the membership protocol makes of it.
+//! Hosts that start, die, stall, and come back; partitions; and the membership protocol's reaction.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::setting::Fault;
 
 impl World {
-    /// A host starts: its daemon knows from the membership protocol who is there, and they hear of it soon.
+    /// Starts a host: its daemon gets the members from the membership protocol, and they learn of it soon.
     pub(super) fn start(&mut self, who: usize) {
         if self.nodes[who].daemon.is_some() {
             return;
@@ -72,7 +72,7 @@ impl World {
                     self.resume(who);
                 }
                 if until - at > 1.2 && self.nodes[who].daemon.is_some() {
-                    // It learns that it was thought dead, and begins anew, a moment later.
+                    // It learns that it was considered dead, and begins anew, a moment later.
                     self.nodes[who].incarnation += 1;
                     let (life, incarnation) = (self.nodes[who].life, self.nodes[who].incarnation);
                     self.after(0.2, Event::Anew(who, life, incarnation));
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// A daemon has learned that it was thought dead, and begins anew.
+    /// Lets a daemon begin anew that was considered dead.
     pub(super) fn anew(&mut self, who: usize) {
         let incarnation = self.nodes[who].incarnation;
         self.call(who, false, |daemon, now| daemon.rejoin(now, incarnation));
@@ -109,7 +109,7 @@ impl World {
         self.rumour(&about, true, (0.05, 0.2), |_| true);
     }
 
-    /// The membership protocol tells those that `hear` of it.
+    /// Lets the membership protocol notify the observers that `hear` selects.
     fn rumour(&mut self, about: &Listed, up: bool, after: (f64, f64), hear: impl Fn(usize) -> bool) {
         for observer in 0..self.nodes.len() {
             if observer + 1 != usize::from(about.member) && hear(observer) {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// A daemon that did nothing for a while: its timers first, then what came meanwhile.
+    /// Resumes a stopped daemon: its timers first, then the messages of that time.
     pub(super) fn resume(&mut self, who: usize) {
         self.nodes[who].stalled = false;
         let inbox = std::mem::take(&mut self.nodes[who].inbox);
