@@ -36,8 +36,11 @@ pub(crate) struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// Returns the JSON, such as `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason":
-    /// "drain"}`
+    /// Returns the JSON:
+    ///
+    /// ```json
+    /// {"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}
+    /// ```
     fn body(&self) -> String {
         let Self { group, member, share, epoch, reason } = self;
         let (group, member) = (quoted(group), quoted(member));
