@@ -81,7 +81,7 @@ fn understood(bytes: &[u8]) -> Answer {
                     "OBJECT_NOT_EXIST" => Answer::Not("does not have the object".into()),
                     "TRANSIENT" | "NO_RESOURCES" => Answer::Elsewhere,
                     "COMM_FAILURE" | "TIMEOUT" | "INITIALIZE" | "" => Answer::Not(format!("answered {name}")),
-                    // It was asked, at least.
+                    // The request reached the object, at least.
                     _ => Answer::Here,
                 }
             }
