@@ -1,4 +1,4 @@
-//! The keys of clients and requests that are bound to one member.
+//! The key of a client, for strategies that assign keys to members.
 
 use std::net::IpAddr;
 

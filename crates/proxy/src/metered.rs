@@ -121,8 +121,8 @@ impl Metered {
         Self(Some(Box::new(count)))
     }
 
-    /// Creates the guard of a request whose body is still arriving, if there is room now.
-    /// [`came`](Self::came) adds it to the meter.
+    /// Creates the guard of a request whose body is still arriving; a rejection if there is no room now.
+    /// [`came`](Self::came) adds the request to the meter.
     pub(crate) fn begin_coming(side_car: &Arc<SideCar>) -> Self {
         let full = {
             let own = lock(&side_car.meter);

@@ -1,4 +1,4 @@
-//! The network that an address belongs to, which is one source where sources are counted.
+//! The network of an address, which counts as one source.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
