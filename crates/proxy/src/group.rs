@@ -258,7 +258,7 @@ impl Group {
         let _ = self.wires.said.try_send(Said { group: Arc::clone(&self.name), member, values });
     }
 
-    /// Has an event written; it is dropped if the queue is full.
+    /// Requests that an event be written; it is dropped if the queue is full.
     pub(crate) fn note(&self, kind: EventKind, why: String) {
         let group = Arc::clone(&self.name);
         let _ = self.wires.notes.try_send(Event { kind, group, member: None, why, inputs: Vec::new() });

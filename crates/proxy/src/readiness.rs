@@ -146,8 +146,8 @@ impl Place {
         self.watch.state.set(self.watch.state.get() & !(way as u8));
     }
 
-    /// Has the task woken once when the socket is ready; only the last task that asks. `socket` is the slot's
-    /// socket.
+    /// Registers the task to be woken once when the socket is ready; only the last task that asks. `socket`
+    /// is the slot's socket.
     ///
     /// # Errors
     /// The system registers no more.

@@ -1,6 +1,6 @@
 //! The back-off of examining idle groups: those without new work for a while and without work in flight.
 //!
-//! Of a thousand groups, most are idle most of the time, and each examination reads the counters of every
+//! Most of a thousand groups are idle most of the time, and each examination reads the counters of every
 //! member. A group that was idle for [`AWAKE`] seconds is examined every [`SELDOM`] seconds only; different
 //! groups have different turns. New work wakes it, which the next examination notices.
 

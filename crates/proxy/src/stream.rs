@@ -120,8 +120,8 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
     /// Makes closing a reset: unread and unsent bytes are lost, as when a side breaks off.
     fn abort(&self) {}
 
-    /// Has the kernel probe a silent peer, and end the connection without an answer. A host that lost power
-    /// is silent, but many streams are silent for an hour as well.
+    /// Enables the kernel's probes of a silent peer, which end the connection without an answer. A host that
+    /// lost power is silent, but many streams are silent for an hour as well.
     fn keepalive(&self) {}
 }
 

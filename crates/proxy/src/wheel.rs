@@ -1,8 +1,8 @@
 //! A timer wheel: the deadlines of all connections of one core, on one timerfd.
 //!
 //! A hashed wheel with lazy re-arming. Extending a deadline, which every request does, is one store. The slot
-//! is visited at the old time, finds the new deadline and moves the timer (Varghese and Lauck's hashed wheel,
-//! with timers re-armed at expiry as in Linux before 4.8).
+//! is visited at the old time, finds the new deadline and moves the timer. (Varghese and Lauck's hashed
+//! wheel, with timers re-armed at expiry as in Linux before 4.8.)
 //!
 //! A timer fires after a round of I/O that began when it was due (`sessions`). So a process that was
 //! suspended reads the bytes that have arrived before any deadline passes.
@@ -134,7 +134,7 @@ impl Wheel {
         self.visit(self.clock.now().0 >> TICK);
     }
 
-    /// Has the driver read the clock, which a test has advanced.
+    /// Makes the driver read the clock, which a test has advanced.
     #[cfg(test)]
     pub(crate) fn call(&self) {
         self.driver.borrow().iter().for_each(Waker::wake_by_ref);

@@ -2,10 +2,10 @@
 //!
 //! | name | type | content |
 //! |---|---|---|
-//! | the domain | A, AAAA | one address: that of the member chosen for this query |
-//! | the domain | HTTPS (RFC 9460) | the port and the address of the chosen member |
-//! | the domain, `_http._tcp.DOMAIN` and the like | SRV | all members with their ports, the chosen one first |
-//! | `10-0-0-1.DOMAIN` and the like: the targets of SRV | A or AAAA | the address in the name, if a member has it |
+//! | `DOMAIN` | A, AAAA | one address: that of the member chosen for this query |
+//! | `DOMAIN` | HTTPS (RFC 9460) | the port and the address of the chosen member |
+//! | `DOMAIN`, `_http._tcp.DOMAIN` etc. | SRV | all members with their ports, the chosen one first |
+//! | `10-0-0-1.DOMAIN` etc. (targets of SRV) | A or AAAA | the address in the name, if a member has it |
 //!
 //! Other names below the domain do not exist; names outside of it are not served.
 //!

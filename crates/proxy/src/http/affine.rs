@@ -134,7 +134,7 @@ impl<S: Stream> Session<S> {
         Brought { token, counts: false, old: false, home: None, unix }
     }
 
-    /// Has the response set a cookie for the client's member, unless the client's cookie is recent and names
+    /// Adds a cookie for the client's member to the response, unless the client's cookie is recent and names
     /// it.
     fn give(&self, affinity: &AffinitySettings, trip: &Trip, brought: Brought) {
         if let Some(bond) = &self.bond {

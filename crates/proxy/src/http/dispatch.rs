@@ -58,7 +58,7 @@ pub(super) enum Outcome {
 }
 
 impl<S: Stream> Session<S> {
-    /// Has a request answered; returns `false` if the connection ends with it.
+    /// Gets a request answered; returns `false` if the connection ends with it.
     pub(super) async fn answer(&mut self, asked: &mut Asked) -> bool {
         self.answered_alone = false;
         if let Some(answer) = challenge::asked(&asked.out) {

@@ -140,7 +140,7 @@ impl<S: Stream> AsyncWrite for Batch<S> {
         true
     }
 
-    /// Does nothing: the end of the turn flushes.
+    /// Returns at once: the end of the turn flushes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.0.borrow().failed())
     }

@@ -364,7 +364,7 @@ impl<S: Stream> Serving<S> {
         straight::goes(head, settings.max_head, settings.forwarded, trusted)
     }
 
-    /// Has a request answered, in a task of its own.
+    /// Starts a task that gets a request answered.
     fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let (head, body) = request.into_parts();
         let refused = |respond, reason| {

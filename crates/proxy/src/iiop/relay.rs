@@ -198,7 +198,7 @@ fn again(call: &mut Call, pool: &Pool, trip: Trip, blame: Blame, now: Time) -> b
     next(call, pool, attempts, member, now)
 }
 
-/// Does the same without a finding about the member, or after it was recorded.
+/// Decides as [`again`], without a finding about the member, or after it was recorded.
 fn pass_over(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
     let (attempts, member) = (trip.settings().retry.attempts, trip.member());
     trip.abandoned();

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Has a listener's socket report the local address of datagrams, if there may be several. Must precede
+/// Makes a listener's socket report the local address of datagrams, if there may be several. Must precede
 /// binding: for earlier datagrams, the kernel no longer knows it.
 ///
 /// # Errors

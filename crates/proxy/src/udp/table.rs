@@ -5,10 +5,10 @@
 //! nothing since the first response, as a forged client never receives one. A flow whose client continued
 //! after a response is proved, and makes no room for newcomers: clients in use are not disturbed.
 //!
-//! Of the flows with the same standing, those idle for longest are replaced first, to a precision of a
-//! second. Flows of a source that holds more than a quarter of the table precede all others. A source is an
-//! address, for IPv6 a network of 64 bits. Such a source makes room for its new flows among its own
-//! unanswered ones, and for other sources also with proved ones.
+//! Among flows with the same standing, those idle for longest are replaced first, to a precision of a second.
+//! Flows of a source that holds more than a quarter of the table precede all others. A source is an address,
+//! for IPv6 a network of 64 bits. Such a source makes room for its new flows among its own unanswered ones,
+//! and for other sources also with proved ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -122,7 +122,7 @@ async fn idle(core: &Rc<Core>, listener: &Listener, calls: &Rc<()>) {
     }
 }
 
-/// Has a call served, in a task of its own.
+/// Starts a task that serves a call.
 fn begin(
     core: &Rc<Core>,
     listener: &Rc<Listener>,
