@@ -261,8 +261,8 @@ impl Bond {
 
     /// Returns the carried-over state if the member has sent the session away. Members that act on alerts
     /// themselves do so by closing the connection of their last response. Returns `None` if the member is
-    /// under no alert or is the only one. Also `None` if the session has moved within the alert's period,
-    /// since a member may close all its connections.
+    /// under no alert or is the only one. Also `None` if the session has moved recently, since a member may
+    /// close all its connections.
     pub(crate) fn is_sent_away(&mut self, view: &View, now: Time) -> Option<Luggage> {
         if !std::mem::take(&mut self.closed) || !self.sheds(view) {
             return None;

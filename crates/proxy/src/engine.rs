@@ -415,7 +415,8 @@ impl Engine {
     /// Waits until all connections have ended, or for the deadline, ends the threads, and returns the number
     /// of connections that were cut.
     async fn wind_up(&self, deadline: Time) -> u64 {
-        // The count includes connections that a core without the order has accepted since.
+        // A core that has not received the order yet may still accept connections, so the count must be 0
+        // repeatedly.
         let mut quiet = 0;
         while quiet < 3 && self.0.clock.now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;

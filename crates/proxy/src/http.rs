@@ -111,7 +111,7 @@ struct Asked {
     account: Option<Box<Account>>,
     /// In a side-car: the meter that counts the request.
     metered: Metered,
-    /// A call that is not in HTTP/1.1 text. Then `out` is empty, and `body` only tells whether all of the
+    /// A call that is not in HTTP/1.1 text. Then `out` is empty, and `body` only shows whether all of the
     /// body has arrived.
     framed: Option<Box<Framed>>,
     /// Set if the request has waited where waiting work differs in urgency. Contains the urgency, and whether

@@ -269,7 +269,7 @@ impl Control {
         }
     }
 
-    /// Tells a group whether it has leases.
+    /// Updates whether a group has leases.
     fn tell_lent(&mut self, group: &Arc<str>, now: Time) {
         let lent = self.desk.lent(group) > 0;
         if let Some(ruled) = self.groups.get_mut(group).filter(|ruled| ruled.lent != lent) {

@@ -55,7 +55,7 @@ pub(crate) struct Sender {
 pub struct Spans {
     /// The number of spans that the collector accepted.
     pub exported: Arc<AtomicU64>,
-    /// The number of lost spans: received too late, or by no collector.
+    /// The number of lost spans: not received in time, or not accepted by a collector.
     pub dropped: Arc<AtomicU64>,
 }
 

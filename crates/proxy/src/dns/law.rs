@@ -9,7 +9,7 @@ use hickory_proto::op::Message;
 use super::cookie::ServerCookie;
 use super::zone::{AnswerRoom, Asker, Chosen, Family, Members, Transport, Zone};
 
-/// Members of both families, more than fit into an answer; the flag tells whether they are usable.
+/// Members of both families, more than fit into an answer, and whether they are usable.
 struct All(Vec<SocketAddr>, bool);
 
 impl All {

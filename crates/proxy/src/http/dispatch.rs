@@ -24,12 +24,13 @@ use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
-/// The maximum number of members that refuse a request before it waits, and of members that decline it.
+/// The maximum number of members that refuse a request before it waits, of members that decline it, and of
+/// stale connections.
 const REFUSALS: u8 = 4;
 
 /// The maximum number of refusals of a request that may wait. Near capacity, one balancer of many rarely gets
-/// a free slot first, which tells nothing about the next slot. A timeout ends the wait; this limit ends it
-/// only where members always refuse.
+/// a free slot first, which is no sign for the next slot. A timeout ends the wait; this limit ends it only
+/// where members always refuse.
 const MOST_REFUSALS: u8 = 128;
 
 /// A future that few requests await. On the heap, created and polled out of line, as it would make all others

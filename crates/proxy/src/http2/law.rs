@@ -10,8 +10,8 @@
 //! The fuzz target `http2` checks it on generated scripts; the test below, on the committed corpus and on
 //! scripts close to it.
 //!
-//! A script is a list of steps of three bytes: the [`Step`], and its two parameters. The last bit of the
-//! first byte of all tells that no preface is sent. The bit before it tells that the client grants windows
+//! A script is a list of steps of three bytes: the [`Step`], and its two parameters. The first byte of all
+//! has two flags. With its last bit, no preface is sent. With the bit before it, the client grants windows
 //! for responses only in steps.
 
 use std::cell::RefCell;

@@ -100,8 +100,8 @@ impl Call {
         self.count();
     }
 
-    /// Returns the request for a member, with another ID. Its object is the result of `key`, which gets the
-    /// requested one, if that is `Some`. Includes the client's code sets if the member has not received them.
+    /// Returns the request for a member, with another ID. `key` maps the requested object key to the
+    /// member's; `None` keeps it. Includes the client's code sets if the member has not received them.
     pub(super) fn rewritten<'k>(
         &self,
         id: u32,

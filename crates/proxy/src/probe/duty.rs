@@ -1,8 +1,8 @@
 //! The ownership of health checks in a fleet of balancers: this one checks a member, or others do and send
 //! their results.
 //!
-//! A balancer without new results for two intervals checks by itself, whatever was agreed. Another balancer's
-//! successful check is accepted; a failed one leads to a check at once.
+//! A balancer without a new result for 2.2 intervals and the time limit of a check checks by itself, whatever
+//! was agreed. Another balancer's successful check is accepted; a failed one leads to a check at once.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

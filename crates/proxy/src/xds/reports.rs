@@ -4,8 +4,9 @@
 //! Reports contain no latencies. By Little's law, the latency follows from the numbers in flight and
 //! completed:
 //!
-//! latency = (requests in flight, averaged over several reports) × (time between reports) ÷ (completed
-//! requests)
+//! ```text
+//! latency = requests in flight (a mean over several reports) × time between reports ÷ completed requests
+//! ```
 //!
 //! It is recorded as a mean. If requests are also sent from here, these show how fast a member is.
 //!
@@ -95,7 +96,7 @@ struct Ledger {
     last: Time,
     /// The state by group and member.
     held: BTreeMap<(Arc<str>, Arc<str>), Held>,
-    /// The work begun from here at the members of each group of the last report.
+    /// The work begun from here at the members of each group, as of the last report.
     begun: BTreeMap<Arc<str>, u32>,
 }
 
@@ -149,7 +150,7 @@ impl Ledger {
         let sampled = published.settings.samples().is_some();
         let here = published.records.iter().map(|record| record.vitals.begun_here());
         let here = here.fold(0, u32::wrapping_add);
-        // Only such clients send requests there: their reports are the only source.
+        // Whether only such clients send requests there: then their reports are the only source.
         let alone = begun == Some(&here);
         self.begun.insert(Arc::clone(&pool.group.name), here);
         let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();

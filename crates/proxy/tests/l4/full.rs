@@ -195,7 +195,7 @@ async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) 
     }
 }
 
-/// Near capacity, another request is mostly faster, which tells nothing about the next free place.
+/// Near capacity, another request is mostly faster, which is no sign for the next free place.
 #[tokio::test]
 async fn who_waits_may_be_refused_many_times_and_not_for_ever() {
     within(async {

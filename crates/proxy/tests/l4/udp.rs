@@ -113,7 +113,7 @@ async fn a_quiet_one_ends_beside_a_busy_one(parrot: SocketAddr) -> bool {
     let steady = steadily(idle, async || {
         ask(&busy, "again").await;
         assert!(over() == 0 || asked.elapsed() >= idle, "the quiet flow ended too soon");
-        // A flow that ended would have begun anew.
+        // A flow that ended would have started again.
         flows().0 == 2
     });
     if !steady.await {

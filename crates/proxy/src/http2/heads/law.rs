@@ -4,7 +4,7 @@
 //! on the committed corpus and on inputs close to it.
 //!
 //! The first line is a method, a path and an authority, or a status; the lines behind it are fields. The last
-//! bit of the first byte tells whether the head is the whole message.
+//! bit of the first byte marks a head that is the whole message.
 
 use http::HeaderName;
 use plimsoll_wire::http1::{Body, Marks};
