@@ -94,8 +94,8 @@ impl Room {
 
     /// Wakes one task of the queue only: a member may have fallen below its limit, but has no room. Tasks of
     /// the line are not notified, as each refusal would cause the next. (In a simulation of twenty balancers
-    /// at 130 % of capacity, notifying them took 8.4 attempts per waiting request, of at most 32. Without it,
-    /// there was 1.0, and as many were served.)
+    /// at 130 % of capacity, notifying them took 8.4 attempts per waiting request instead of 1.0, of at most
+    /// 32. No more requests were served.)
     #[cold]
     pub(crate) fn ring_queue(&self) {
         if self.queued() > 0 {

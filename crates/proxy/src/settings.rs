@@ -290,8 +290,8 @@ pub struct GroupSettings {
     pub spec: GroupSpec,
     /// The base URLs, without a slash at the end, by which clients reach members directly, by member.
     pub public: BTreeMap<Arc<str>, Box<str>>,
-    /// The labels of members' hosts, by member; the IP address if there is none. Groups with members on one
-    /// host are attributed their own loads.
+    /// The labels of members' hosts, by member; the IP address if there is none. They show which groups have
+    /// members on one host.
     pub hosts: BTreeMap<Arc<str>, Arc<str>>,
     /// All addresses of members whose host name has several, by member.
     pub addresses: BTreeMap<Arc<str>, Arc<Addresses>>,

@@ -117,7 +117,7 @@ async fn it_goes_where_others_send_much_more() {
         let mut clients = clients(address, 1).await;
         let begun = Instant::now();
         let mut asked = 0;
-        // All requests from here, at a tenth of the load that the member reports.
+        // All of the requests from here, but a tenth of the load that the member reports.
         while served(&mut clients, busy).await == 1 {
             asked += 1;
             if begun.elapsed() > SECOND {
