@@ -1,5 +1,5 @@
-//! Accept loops: one for each listener on each core. Every connection becomes a task of whoever speaks its
-//! protocol.
+//! Accept loops: one for each listener on each core. Every connection becomes a task that serves the
+//! listener's protocol.
 
 use std::future::poll_fn;
 use std::io;
@@ -18,9 +18,10 @@ use crate::listener::{Listener, Visit};
 use crate::socket::{Entrance, Socket};
 use crate::{dns, http, http2, iiop, preface, tcp, tls, xds};
 
-/// How often it is told at most that there are no more files.
+/// The minimum time between two warnings that the process has no more file descriptors.
 const APART: Duration = Duration::from_secs(1);
-/// When that may be told next, in nanoseconds: there are no more for all cores and listeners at the same time.
+/// The earliest time of the next warning, in nanoseconds. All cores and listeners share it, as they run out
+/// of descriptors at the same time.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
 /// Accepts connections until the listener is closed, then those that already wait.
@@ -39,7 +40,7 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, entrance: Ent
                     }
                     core.wheel.sleep(Duration::from_millis(50)).await;
                 }
-                // A client that gave up while it waited.
+                // The client gave up while it waited.
                 Err(_) => {}
             },
             () = listener.until_closed() => break,
@@ -48,18 +49,18 @@ pub(crate) async fn accept(core: Rc<Core>, listener: Rc<Listener>, entrance: Ent
     if listener.left() {
         return;
     }
-    // What the kernel accepted already would be reset by closing.
+    // Closing the socket would reset connections that the kernel has already accepted.
     while let Some(accepted) = entrance.accept() {
         match accepted {
             Ok((socket, client)) => admit(&core, &listener, socket, client),
-            // A client that gave up while it waited.
+            // The client gave up while it waited.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(_) => break,
         }
     }
 }
 
-/// Is it time to tell something again? Of several that ask at once one is told so.
+/// Returns `true` if the next warning is due. Of several concurrent callers, only one gets `true`.
 #[cold]
 fn due(next: &AtomicU64, now: Time) -> bool {
     let due = next.load(Relaxed);
@@ -70,7 +71,8 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: Socket, client: Socke
     let Some(visit) = Visit::enter(core, listener) else { return };
     stream.hurry();
     let settings = listener.settings();
-    // Members of which group it will be may not be known yet: asking costs less than looking through all of them.
+    // The group whose members will be used may not be known yet. A system call costs less than looking
+    // through all groups.
     let told = listener.branches_out() || listener.view().published.settings.send_proxy.is_some();
     let local = match told {
         true => stream.local_addr().unwrap_or(listener.door.address),
@@ -103,7 +105,7 @@ fn admit(core: &Rc<Core>, listener: &Rc<Listener>, stream: Socket, client: Socke
     });
 }
 
-/// Gives a connection to whoever speaks its protocol. `unread` are bytes that were read from it already.
+/// Passes a connection to the handler of its protocol. `unread` are bytes that were already read from it.
 fn begin(
     core: &Rc<Core>,
     listener: &Rc<Listener>,
@@ -130,23 +132,23 @@ fn begin(
                 dns::converse(core, listener, stream, peer, unread).await;
             });
         }
-        // They have no connections.
+        // These protocols have no connections.
         Protocol::Udp | Protocol::Dns => {}
     }
 }
 
-/// The same for the protocols that may be inside of TLS.
+/// As [`begin`], for the protocols that TLS can carry.
 fn carry(core: &Rc<Core>, listener: &Rc<Listener>, visit: Visit, stream: Link, peer: Peer, unread: Vec<u8>) {
     let (core, listener) = (Rc::clone(core), Rc::clone(listener));
     let protocol = listener.settings().protocol;
     if protocol == Protocol::Xds {
-        // Few and long: in a box, so that connections of other protocols are no larger for them.
+        // Few and long-lived: boxed, so that they do not enlarge the tasks of other protocols.
         tokio::task::spawn_local(Box::pin(async move {
             let _visit = visit;
             xds::serve(core, listener, stream, peer, unread).await;
         }));
     } else if protocol == Protocol::Http {
-        // It gives others their turn itself (`http`), at places that suit it.
+        // The `http` module yields to other tasks itself, at suitable points.
         let (sessions, bond) = (Rc::clone(&core.sessions), http::bond(&listener));
         sessions.spawn(http::serve(core, listener, (stream, peer, unread), bond, None, Some(visit)));
     } else {

@@ -1,7 +1,7 @@
-//! The access log: one JSON line per request (or a sample of them), off by default.
+//! The access log: one JSON line per request (or per request of a sample), off by default.
 //!
-//! Cores format lines and hand them over in batches; one thread writes. A slow or full disk costs lines,
-//! which are counted, never time on the data path.
+//! Cores format lines and send them in batches; one thread writes them. A slow or full disk costs lines,
+//! which are counted, and never time on the data path.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -22,14 +22,14 @@ use crate::AccessLogSettings;
 use crate::account::Try;
 use crate::core::Core;
 
-/// Batches that may wait for the writer; more are dropped.
+/// The number of batches that may wait for the writer; more are dropped.
 const QUEUE: usize = 256;
-/// Bytes of a batch.
+/// The size of a batch, in bytes.
 const BATCH: usize = 16 * 1024;
-/// How long the writer may take for the last batches: a pipe that nobody reads would take for ever.
+/// The time limit for the last batches: writing to a pipe without a reader would never end.
 const LAST: Duration = Duration::from_secs(2);
 
-/// What is remembered of a request until it ends.
+/// The part of a request that is kept until it ends.
 pub(crate) struct Line {
     pub(crate) method: String,
     pub(crate) target: String,
@@ -37,32 +37,32 @@ pub(crate) struct Line {
     pub(crate) agent: String,
 }
 
-/// The member that a request got, and the trace that it belongs to.
+/// The members that a request was sent to, and the trace that it belongs to.
 #[derive(Default)]
 pub(crate) struct Way<'a> {
-    /// The trace, and our span in it, if it is traced here.
+    /// The trace, and the balancer's span in it if the balancer traces the request.
     pub(crate) ids: Option<(String, Option<String>)>,
-    /// Members that were asked, in their order.
+    /// The members that were tried, in order.
     pub(crate) tries: &'a [Try],
-    /// When the request came.
+    /// The time at which the request arrived.
     pub(crate) begun: Time,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 pub(crate) struct Outcome {
-    /// 0 if the client got no whole answer.
+    /// 0 if the client got no complete response.
     pub(crate) status: u16,
     pub(crate) reason: Option<&'static str>,
     pub(crate) took: Duration,
 }
 
 impl Line {
-    /// A line for a request that is not told as HTTP/1.1, if it is to have one.
+    /// Returns a line for a request that is not parsed as HTTP/1.1, if it is to be logged.
     pub(crate) fn told(core: &Core, told: impl FnOnce() -> Self) -> Option<Self> {
         core.access.wanted(core).then(told)
     }
 
-    /// A line for this request.
+    /// Creates a line for this request.
     pub(crate) fn of(request: &Request<'_, '_>) -> Self {
         let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
         Self {
@@ -74,17 +74,17 @@ impl Line {
     }
 }
 
-/// One core's end of the log.
+/// One core's side of the log.
 #[derive(Default)]
 pub(crate) struct Access {
     log: RefCell<Option<Sender>>,
-    /// Lines with random bits up to this are written.
+    /// Lines whose random bits are at most this value are written.
     sample: Cell<u64>,
     batch: RefCell<Vec<u8>>,
     lines: Cell<u64>,
 }
 
-/// Where batches go.
+/// The channel to the writer.
 #[derive(Clone)]
 pub(crate) struct Sender {
     batches: SyncSender<Batch>,
@@ -104,7 +104,7 @@ impl Access {
         *self.log.borrow_mut() = sender;
     }
 
-    /// Is a request to have a line?
+    /// Returns `true` if a request is to be logged.
     pub(crate) fn wanted(&self, core: &Core) -> bool {
         match self.sample.get() {
             0 => false,
@@ -113,12 +113,12 @@ impl Access {
         }
     }
 
-    /// Is any to have one?
+    /// Returns `true` if any request is to be logged.
     pub(crate) fn is_on(&self) -> bool {
         self.sample.get() > 0
     }
 
-    /// Hands over what has gathered.
+    /// Sends the collected lines to the writer.
     pub(crate) fn flush(&self) {
         let lines = self.lines.replace(0);
         if lines == 0 {
@@ -180,7 +180,7 @@ impl Core {
 /// The file, and the thread that writes it.
 pub(crate) struct AccessLog {
     sender: Sender,
-    /// Hears of nothing but the writer's end.
+    /// Disconnected when the writer ends; nothing is ever sent on it.
     ended: Receiver<Infallible>,
 }
 
@@ -207,8 +207,8 @@ impl AccessLog {
         self.sender.clone()
     }
 
-    /// Ends the writer after it wrote what it was given, or leaves it behind if it cannot; every other sender
-    /// must be gone.
+    /// Ends the writer after it has written all batches, or abandons it if it is blocked. All other senders
+    /// must have been dropped.
     pub(crate) fn close(self) {
         drop(self.sender);
         // A writer that panicked has nothing left to write.
@@ -218,12 +218,13 @@ impl AccessLog {
     }
 }
 
-/// Opens without waiting: a pipe that nobody reads is an error rather than the end of all orders. A file that is made is read by its owner
-/// and group alone: it names clients, and what they asked for.
+/// Opens the file without blocking: a pipe without a reader is an error and does not block all further
+/// orders. A new file is readable by its owner and group only, as it contains clients' addresses and
+/// requests.
 fn open(path: &Path) -> io::Result<File> {
     let wait_not = OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(wait_not).open(path)?;
-    // Writing may wait, so that lines stay whole.
+    // Writing may block, so that lines stay whole.
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }

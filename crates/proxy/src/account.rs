@@ -1,6 +1,7 @@
-//! What is kept of a request until it ends, for the access log and for its trace: who was chosen, why, and what came of it.
+//! The record of a request until it ends, for the access log and its trace: the chosen members, the reasons,
+//! and the outcomes.
 //!
-//! Most requests have none of it, and pay a look at whether there is any. What it costs the others is out of line.
+//! Most requests have no record and pay one check for its absence. The code for the others is out of line.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,63 +15,65 @@ use crate::core::Core;
 use crate::trace::{Side, Trace};
 use crate::trip::Trip;
 
-/// Members of a group above which the figures of a choice are not looked up: some take a look at each member.
+/// The maximum size of a group for which the figures of a choice are looked up: some figures need a pass over
+/// all members.
 const FIGURES: usize = 64;
 
-/// What is kept of a request.
+/// The record of a request.
 pub(crate) struct Account {
-    /// If it is to have a line of the access log.
+    /// The line of the access log, if the request is to be logged.
     line: Option<Line>,
     trace: Option<Trace>,
-    /// What the client said it belongs to.
+    /// The trace context that the client sent.
     context: Option<TraceParent>,
-    /// How it came to the next member, if it had to wait for one.
+    /// The kind of wait that led to the next member, if the request waited for one.
     waited: Option<Choice>,
     pub(crate) tries: Vec<Try>,
 }
 
-/// One member's turn at a request.
+/// One attempt to serve a request by a member.
 #[derive(Clone, Debug)]
 pub(crate) struct Try {
     pub(crate) member: Arc<str>,
     pub(crate) address: SocketAddr,
     pub(crate) strategy: &'static str,
     pub(crate) choice: Choice,
-    /// What the strategy knew of the member, this request counted.
+    /// The strategy's figures of the member, including this request.
     pub(crate) figures: Vec<(&'static str, f64)>,
     pub(crate) begun: Time,
-    /// The span of it, where the request is traced.
+    /// The span of the attempt, if the request is traced.
     pub(crate) span: [u8; 8],
-    /// When it ended without an answer that was passed on, and why; with one it ends with the request.
+    /// The time and reason of a failure without a forwarded response. An attempt whose response is forwarded
+    /// ends with the request.
     pub(crate) failed: Option<(Time, &'static str)>,
 }
 
-/// Why a request got its member.
+/// The reason why a request was sent to its member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// The strategy chose it.
+    /// The strategy chose the member.
     #[default]
     Strategy,
-    /// There was no other.
+    /// The group has no other member.
     Only,
-    /// Its connection is bound to it.
+    /// The connection is bound to the member.
     Session,
-    /// Its cookie names it.
+    /// The client's cookie names the member.
     Cookie,
-    /// Its session moved there from another.
+    /// The session was moved to this member from another.
     Moved,
-    /// It came below its limit while the request waited in the queue.
+    /// The member fell below its limit while the request waited in the wait queue.
     Queue,
-    /// It had room while the request waited in the line.
+    /// The member had room while the request waited in the admission line.
     Line,
-    /// Another one failed before.
+    /// Another member failed before.
     Retry,
-    /// Another one would not take it before.
+    /// Another member declined the request before.
     Declined,
 }
 
 impl Choice {
-    /// As in the access log.
+    /// Returns the name in the access log.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Strategy => "strategy",
@@ -87,7 +90,8 @@ impl Choice {
 }
 
 impl Account {
-    /// An account of this request, if there is to be one; `out` is the head that the member is to get, and may be changed.
+    /// Creates a record of this request, if one is required. `out` is the request head for the member; it may
+    /// be changed.
     #[inline(always)]
     pub(crate) fn begin(core: &Core, request: &Request<'_, '_>, out: &mut Vec<u8>) -> Option<Box<Self>> {
         if core.noting.get() { Self::of(core, request, out) } else { None }
@@ -107,7 +111,8 @@ impl Account {
         Some(Box::new(Self { line, trace, context, waited: None, tries: Vec::new() }))
     }
 
-    /// A member was chosen. `how`: by what, if the client was bound to one; `out` is the head that it is to get.
+    /// Records that a member was chosen. `how` is the reason, if the client was bound to the member. `out` is
+    /// the request head for it.
     #[cold]
     #[inline(never)]
     pub(crate) fn chosen(&mut self, core: &Core, trip: &Trip, how: Choice, out: &mut [u8], now: Time) {
@@ -117,7 +122,7 @@ impl Account {
         let before = self.tries.last().and_then(|before| before.failed);
         let choice = match (self.waited.take(), before) {
             (_, Some((_, DECLINED | NO_ROOM))) => Choice::Declined,
-            // What was kept was stale: the same again is no other choice.
+            // The pooled connection was stale: the same member again is not another choice.
             (_, Some((_, STALE))) => self.tries.last().map_or(how, |before| before.choice),
             (_, Some(_)) => Choice::Retry,
             (Some(waited), None) => waited,
@@ -138,19 +143,19 @@ impl Account {
         });
     }
 
-    /// It waited for the next member.
+    /// Records that the request waited for its next member.
     pub(crate) fn waited(&mut self, queued: bool) {
         self.waited = Some(if queued { Choice::Queue } else { Choice::Line });
     }
 
-    /// The member that was chosen last gave no answer that was passed on.
+    /// Records that the last chosen member gave no response that was forwarded.
     pub(crate) fn failed(&mut self, why: &'static str, now: Time) {
         if let Some(last) = self.tries.last_mut() {
             last.failed = Some((now, why));
         }
     }
 
-    /// It is over: a line is written, and its spans are handed over.
+    /// Ends the record: writes the line and sends the spans.
     pub(crate) fn end(
         self: Box<Self>,
         core: &Core,
@@ -173,9 +178,9 @@ impl Account {
     }
 }
 
-/// The member did nothing with it.
+/// The member did not process the request.
 pub(crate) const DECLINED: &str = "declined";
-/// The member said that it has no room.
+/// The member reported that it has no room.
 pub(crate) const NO_ROOM: &str = "no_room";
-/// A connection that was kept had been closed.
+/// The pooled connection had been closed.
 pub(crate) const STALE: &str = "stale";

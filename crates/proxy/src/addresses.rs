@@ -1,7 +1,8 @@
-//! The addresses of a member that is known by a host name, and which of them works.
+//! The addresses of a member with a host name, and the one that works.
 //!
-//! Connections begin with the one that worked last; where it does not answer the next one is tried (RFC 8305 without racing). A check
-//! prefers the addresses that the name has now: one that the name had before is used until one of these has passed.
+//! Connection attempts begin with the address that worked last; if it does not answer, the next one is tried
+//! (RFC 8305 without racing). Health checks prefer the addresses that the name has now. An address that the
+//! name no longer has is used until one of these has passed a check.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,30 +11,30 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::connect::exhausted;
 
-/// The address of a member whose name has none: nothing is there.
+/// The address of a member whose name has none: no server is there.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The addresses of one member.
 #[derive(Debug)]
 pub struct Addresses {
-    /// Those that the name has, and behind them one that it had.
+    /// The name's addresses, followed by one former address, if any.
     list: Box<[SocketAddr]>,
-    /// Number of those that the name has.
+    /// The number of addresses that the name has.
     named: usize,
-    /// Place of the one that worked last.
+    /// The index of the address that worked last.
     best: AtomicUsize,
 }
 
 impl PartialEq for Addresses {
-    /// The one that works is no setting.
+    /// Compares the settings only; the working address is not one.
     fn eq(&self, other: &Self) -> bool {
         (&self.list, self.named) == (&other.list, other.named)
     }
 }
 
 impl Addresses {
-    /// Those of a name, `first` being used before others as long as it works, even where the name does not have it any more. `None`
-    /// if there is no address at all.
+    /// Creates the list of a name's addresses. `first` is preferred while it works, even if the name no
+    /// longer has it. Returns `None` if there is no address at all.
     pub fn new(named: &[SocketAddr], first: Option<SocketAddr>) -> Option<Self> {
         let mut list = named.to_vec();
         let best = first.map_or(0, |first| {
@@ -46,12 +47,12 @@ impl Addresses {
         (!list.is_empty()).then(|| Self { list: list.into(), named, best })
     }
 
-    /// Those that the name has.
+    /// Returns the addresses that the name has.
     pub fn named(&self) -> &[SocketAddr] {
         &self.list[..self.named]
     }
 
-    /// The one that worked last.
+    /// Returns the address that worked last.
     pub fn best(&self) -> SocketAddr {
         self.list[self.place()]
     }
@@ -60,11 +61,13 @@ impl Addresses {
         self.best.load(Relaxed).min(self.list.len() - 1)
     }
 
-    /// Connects to the first that answers, beginning with the one that worked last, which this is from now on. One that takes until the
-    /// caller gives up is not the first to be tried next time.
+    /// Connects to the first address that answers, beginning with the one that worked last, and remembers it
+    /// as such. An address that has not answered when the caller gives up is not the first one of the next
+    /// attempt.
     ///
     /// # Errors
-    /// None can be connected to: what the first said. Or the process has no room, which says nothing of addresses.
+    /// No address accepts a connection: the error of the first. Or the process lacks resources, which is no
+    /// finding about the addresses.
     pub(crate) async fn reach<T>(
         &self,
         mut connect: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
@@ -87,36 +90,36 @@ impl Addresses {
         Err(first.unwrap_or_else(|| io::Error::other("the name has no address")))
     }
 
-    /// Returns the order in which they are checked, as places: those that the name has, beginning with the one that worked last, then
-    /// the one that it had.
+    /// Returns the order of health checks, as indices: the name's addresses, beginning with the one that
+    /// worked last, then the former address.
     pub(crate) fn turns(&self) -> impl Iterator<Item = usize> + Send + use<> {
         let (best, named, all) = (self.place(), self.named, self.list.len());
         let begin = if best < named { best } else { 0 };
         (begin..begin + named).map(move |place| place % named).chain(named..all)
     }
 
-    /// The address at a place.
+    /// Returns the address at an index.
     pub(crate) fn at(&self, place: usize) -> SocketAddr {
         self.list[place]
     }
 
-    /// The address at this place has passed a check: it is the one that works.
+    /// Records that the address at an index has passed a check, so it is the one that works.
     pub(crate) fn passed(&self, place: usize) {
         self.best.store(place, Relaxed);
     }
 }
 
-/// A connection that is being made.
+/// A connection attempt in progress.
 struct Attempt<'a> {
     of: &'a Addresses,
     place: usize,
 }
 
 impl Drop for Attempt<'_> {
-    /// It was given up.
+    /// Moves on to the next address, as the attempt was abandoned.
     fn drop(&mut self) {
         let next = (self.place + 1) % self.of.list.len();
-        // Unless somebody has found one that works meanwhile.
+        // Unless another attempt has found a working address meanwhile.
         let _ = self.of.best.compare_exchange(self.place, next, Relaxed, Relaxed);
     }
 }
@@ -133,7 +136,8 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
     }
 
-    /// Which addresses are connected to where only `works` answers, and what comes of it.
+    /// Returns the addresses that were tried if only those in `works` answer, and whether a connection was
+    /// made.
     fn reached(addresses: &Addresses, works: &[u8]) -> (Vec<SocketAddr>, bool) {
         let mut asked = Vec::new();
         let made = run(addresses.reach(async |address| {

@@ -1,8 +1,13 @@
-//! From a piece of work to a member that may take it: at once, or after a wait.
+//! Admission: finds a member for a piece of work, at once or after a wait.
 //!
-//! There are two waits. Where every member is at its configured limit, the work waits in the group's queue, as long as
-//! the configuration says. Where the strategy finds that one more would be too much for each of them, it waits in the
-//! group's line, as long as that may still help. See [`Room`](crate::room::Room).
+//! There are two kinds of waits:
+//!
+//! - If every member is at its configured limit, the work waits in the group's wait queue, up to the
+//!   configured time.
+//! - If the strategy finds that every member would be overloaded by more work, it waits in the group's
+//!   admission line, for as long as that may still help.
+//!
+//! See [`Room`](crate::room::Room).
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,21 +23,22 @@ use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
-/// What somebody wants who may wait for it.
+/// A request for admission that may wait.
 pub(crate) struct Wish<'a> {
     pub(crate) key: u64,
-    /// Members that are not to be asked.
+    /// The members that must not be chosen.
     pub(crate) tried: &'a [MemberId],
-    /// If it was asked.
+    /// The urgency, if it is known.
     pub(crate) urgency: Option<Urgency>,
-    /// When no answer is of use any more.
+    /// The time after which a response is useless.
     pub(crate) deadline: Time,
     pub(crate) work: Work,
-    /// When it came: the time that it may wait for room begins there.
+    /// The arrival time, from which the time limit of waiting for room counts.
     pub(crate) since: Time,
-    /// Is a look at once in vain? Members have just said so themselves.
+    /// Whether an immediate attempt would be in vain, because members have just reported that they have no
+    /// room.
     pub(crate) refused: bool,
-    /// Has it waited before? All its waits count as one.
+    /// Whether the work has waited before. All its waits count as one.
     pub(crate) waited: &'a Cell<bool>,
 }
 
@@ -43,9 +49,9 @@ impl Wish<'_> {
     }
 }
 
-/// Finds a member that is below its limit now. Nobody overtakes those who are in the queue already: they make it
-/// [`Admission::Full`]. Where some that wait are more urgent than others nobody looks before it is known how urgent it is:
-/// that makes it [`Admission::Shed`], and [`line_up`] looks.
+/// Finds a member that is below its limit now. New work does not overtake work in the queue: a queue that is
+/// not empty gives [`Admission::Full`]. Where waiting work differs in urgency, an attempt needs the work's
+/// urgency. The result then is [`Admission::Shed`], and [`line_up`] makes the attempt.
 pub(crate) fn at_once(
     core: &Core,
     pool: &Pool,
@@ -61,13 +67,13 @@ pub(crate) fn at_once(
     }
     let admission = pool.admit_by(view, key, core.chance(), now, tried, work);
     if !calm && let Admission::Trip(_) = &admission {
-        // Where one found room there may be more.
+        // If one found room there may be more.
         pool.group.room.ring();
     }
     admission
 }
 
-/// Why nobody may look for a member while others wait. Out of line: mostly nobody does.
+/// Returns the reason why no attempt is allowed while other work waits. Out of line, as mostly none waits.
 #[cold]
 #[inline(never)]
 fn behind(pool: &Pool) -> Option<Admission> {
@@ -77,8 +83,9 @@ fn behind(pool: &Pool) -> Option<Admission> {
     }
 }
 
-/// Finds a member for a new session while one is under alert, where its sessions come back as new ones: as likely as
-/// members lack load. `None` if none does, or the strategy has a member for each key: then it chooses.
+/// Finds a member for a new session while a member is under alert, where its sessions come back as new ones.
+/// Members are chosen in proportion to the load that they lack. Returns `None` if no member lacks load, or if
+/// the strategy assigns keys to members: then the strategy chooses.
 pub(crate) fn returning(core: &Core, pool: &Pool, view: &Rc<View>, now: Time) -> Option<Trip> {
     let plan = &view.published.plan;
     if !view.alert || plan.strategy().reads_key || pool.contended() {
@@ -90,7 +97,7 @@ pub(crate) fn returning(core: &Core, pool: &Pool, view: &Rc<View>, now: Time) ->
 /// Finds a member that is below its limit and has room; waits for one, until `deadline` at most.
 ///
 /// # Errors
-/// There is no member but those `tried`, the queue is full, or the wait was too long or would be in vain.
+/// There is no member but those in `tried`, the queue is full, or the wait was too long or would be in vain.
 pub(crate) async fn admit(
     core: &Core,
     pool: &Pool,
@@ -131,7 +138,7 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
     let queued = pool.group.room.queue(most).ok_or(Reason::QueueFull)?;
     timer.set(wish.deadline.min(core.now() + patience));
     let mut freed = Box::pin(queued.freed());
-    // A place given up before this wait was counted was told to nobody: whoever waits alone looks once more.
+    // A slot released before this wait was counted notified no task: a task that waits alone tries once more.
     let mut look = pool.group.room.queued() == 1;
     let begun = core.now();
     let found = poll_fn(|cx| {
@@ -158,11 +165,12 @@ pub(crate) async fn wait(core: &Core, pool: &Pool, timer: &Timer, wish: &Wish<'_
     found
 }
 
-/// Waits in the line for a member to have room, as long as that may help. Where those that wait are not equally urgent, one
-/// that none outranks looks for itself first. `gone`: has the client gone? Asked whenever the task is woken.
+/// Waits in the admission line for a member to have room, for as long as that may help. If the waiting work
+/// differs in urgency, work that no other outranks makes an attempt first. `gone` returns `true` if the
+/// client has gone; it is called at each wake-up.
 ///
 /// # Errors
-/// As [`admit`]; a client that has gone is turned away as any other.
+/// As [`admit`]; a client that has gone is rejected like any other.
 pub(crate) async fn line_up(
     core: &Core,
     pool: &Pool,
@@ -175,7 +183,7 @@ pub(crate) async fn line_up(
     if !wish.refused && room.ranked() && !room.outranked(urgency) {
         match pool.admit(wish.key, core.chance(), core.now(), wish.tried, wish.work) {
             Admission::Trip(trip) => {
-                // Where one found room there may be more.
+                // If one found room there may be more.
                 room.ring();
                 return Ok(trip);
             }
@@ -185,7 +193,7 @@ pub(crate) async fn line_up(
     }
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let begun = core.now();
-    // One that is sent on later than this would not be answered in time.
+    // A request that is forwarded later than this would not be answered in time.
     let last = latest(wish.deadline, pool.quickest(begun));
     if begun >= last {
         return Err(too_late(wish, begun));
@@ -193,7 +201,7 @@ pub(crate) async fn line_up(
     let pace = pool.pace();
     let lined = room.line(core, &waker, urgency, pace, wish.since).ok_or(Reason::Shed)?;
     let end = last.min(lined.until());
-    // The seldomer the longer it waits: each look may be refused, and so many are the most.
+    // Attempts become rarer the longer the wait: each may be refused, and this limits their number.
     let apart = |now: Time| pace.sojourn.max(OFTEN).max(now.since(wish.since) / 2);
     timer.set(end.min(begun + apart(begun)));
     // As in the queue.
@@ -203,10 +211,10 @@ pub(crate) async fn line_up(
         if gone(cx) {
             return Poll::Ready(Err(Reason::Shed));
         }
-        // The last to ask is whoever nobody told of anything: what is known of members changes with time, too.
+        // The last attempt needs no notification: the knowledge about members changes with time, too.
         let late = timer.fired() && now >= end;
         if timer.fired() && !late {
-            // Where next to nothing of ours is with the members, hardly anything ends that could tell of room.
+            // If hardly any of this process's work is at the members, hardly any end of work signals room.
             look |= pool.view().published.plan.blind();
             room.call_starved(now);
             timer.set(end.min(now + apart(now)));
@@ -215,7 +223,7 @@ pub(crate) async fn line_up(
             match lined.turn() {
                 Turn::Go => return Poll::Ready(Err(Reason::Shed)),
                 Turn::Wait if !late && !std::mem::take(&mut look) => return Poll::Pending,
-                // What may have come free since nobody was told of it is not for this one.
+                // Room that was released without a notification since then is not for this one.
                 Turn::Wait if room.outranked(urgency) => {
                     return if late { Poll::Ready(Err(too_late(wish, now))) } else { Poll::Pending };
                 }
@@ -243,15 +251,15 @@ pub(crate) async fn line_up(
     found
 }
 
-/// Nobody looks more often by itself.
+/// The minimum time between two attempts without a notification.
 const OFTEN: Duration = Duration::from_millis(20);
 
-/// When a request is sent on at the latest that is likely to take so long.
+/// Returns the latest time at which a request may be forwarded that is expected to take `takes`.
 fn latest(deadline: Time, takes: Duration) -> Time {
     Time(deadline.0.saturating_sub(u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Why nobody waits any longer.
+/// Returns the reason why a wait has ended.
 fn too_late(wish: &Wish<'_>, now: Time) -> Reason {
     if now >= wish.deadline { Reason::TotalTimeout } else { Reason::Shed }
 }

@@ -1,8 +1,9 @@
-//! Whose the tag in a client's cookie is: one core's memory of one listener.
+//! Maps the tag in a client's cookie to its member: one core's cache for one listener.
 //!
-//! A tag is made of the member's name by the key of the cookies ([`Signer::member`]), so that it is the same after a
-//! restart and behind every balancer that has the key. A member's tag is made once, when the core first hears of it,
-//! be it in the plan or out of it: a session whose member is out of use just now is counted with it.
+//! A tag is computed from the member's name with the cookie key ([`Signer::member`]). It is the same after a
+//! restart and behind every balancer with that key. Each member's tag is computed once, when the core first
+//! encounters the member, whether in the plan or not. So a session whose member is out of use at the moment
+//! is still counted with it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,12 +19,12 @@ use crate::pool::View;
 #[derive(Default)]
 pub(crate) struct Homes {
     signer: Option<Signer>,
-    /// What is told of here; weak, because it is large, and old as soon as there is another.
+    /// The state that this cache describes; weak, because it is large and outdated as soon as it is replaced.
     seen: Weak<Published>,
-    /// Its name.
+    /// The group's name.
     group: Arc<str>,
     known: BTreeMap<MemberId, Known>,
-    /// The tags of those in the plan, in its order.
+    /// The tags of the members in the plan, in its order.
     places: Vec<MemberTag>,
 }
 
@@ -36,19 +37,19 @@ struct Known {
 /// The member that a cookie names.
 pub(crate) struct Home {
     pub(crate) record: Arc<Record>,
-    /// Where it is in the plan, if it may be chosen.
+    /// The index in the plan, if the member may be chosen.
     pub(crate) place: Option<usize>,
 }
 
 impl Homes {
-    /// Learns who is in the plan now.
+    /// Updates the cache to the members of the current plan.
     pub(crate) fn follow(&mut self, signer: &Signer, view: &View) {
         let published = &view.published;
         if self.seen.as_ptr() == Arc::as_ptr(published) && self.signer.as_ref() == Some(signer) {
             return;
         }
         let spec = &published.settings.spec;
-        // Members have numbers of their own in each group.
+        // Member numbers are unique within a group only.
         if self.signer.as_ref() != Some(signer) || self.group != spec.name {
             (self.signer, self.group) = (Some(signer.clone()), Arc::clone(&spec.name));
             self.known.clear();
@@ -64,7 +65,7 @@ impl Homes {
         self.places = members.map(|(member, record)| self.learn(signer, &member.name, record)).collect();
     }
 
-    /// Notes a member; its tag.
+    /// Adds a member and returns its tag.
     fn learn(&mut self, signer: &Signer, name: &Arc<str>, record: &Arc<Record>) -> MemberTag {
         let learn = || Known {
             tag: signer.member(&self.group, name),
@@ -78,20 +79,20 @@ impl Homes {
         known.tag
     }
 
-    /// The tag of the member at a place of the plan.
+    /// Returns the tag of the member at an index of the plan.
     pub(crate) fn tag(&self, place: usize) -> Option<MemberTag> {
         self.places.get(place).copied()
     }
 
-    /// Who has this tag: `None` for nobody that was ever heard of here.
+    /// Finds the member with this tag; `None` if this core has never encountered it.
     pub(crate) fn find(&self, tag: MemberTag) -> Option<Home> {
         let known = self.known.values().find(|known| known.tag == tag)?;
         let place = self.places.iter().position(|other| *other == tag);
         Some(Home { record: Arc::clone(&known.record), place })
     }
 
-    /// The same of a tag that another key has made, and its tag by this one. Each member's is made for it: whoever brings one gets
-    /// another with the answer.
+    /// Finds the member with a tag that was made with another key, and returns its tag by this key as well.
+    /// Computes each member's tag for it; the client's next response carries a new cookie.
     pub(crate) fn find_by(&self, signer: &Signer, tag: MemberTag) -> Option<(MemberTag, Home)> {
         let made = |known: &&Known| signer.member(&self.group, &known.name) == tag;
         let own = self.known.values().find(made)?.tag;
@@ -99,7 +100,7 @@ impl Homes {
     }
 }
 
-/// Seconds since 1970, as cookies have them: good until 2106.
+/// Returns the seconds since 1970, in the format of cookies: valid until 2106.
 pub(crate) fn unix_seconds() -> u32 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)

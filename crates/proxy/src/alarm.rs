@@ -1,7 +1,7 @@
-//! One moment to be woken at: a timerfd.
+//! A timerfd that wakes a task at a given time.
 //!
 //! Workers run without tokio's timer driver, which reads the clock twice each time the thread goes to sleep:
-//! a tenth of what a small request costs.
+//! a tenth of the cost of a small request.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,14 +15,14 @@ use tokio::io::unix::AsyncFd;
 
 use crate::clock::Clock;
 
-/// Wakes its task at one moment.
+/// Wakes its task at a given time.
 pub(crate) struct Alarm {
     clock: Clock,
     timer: AsyncFd<OwnedFd>,
 }
 
 impl Alarm {
-    /// An alarm that is not set.
+    /// Creates an alarm that is not set.
     ///
     /// # Errors
     /// The process has no file descriptor left.
@@ -37,13 +37,13 @@ impl Alarm {
         Ok(Self { clock, timer })
     }
 
-    /// Rings at `time`, at once if that has passed; forgets the moment set before.
+    /// Sets the alarm to `time`, and fires at once if that has passed. Replaces the previous setting.
     pub(crate) fn set(&self, time: Time) {
         let nanos = self.clock.monotonic(time);
         let it_value =
             Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 };
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // A valid descriptor and time: the call has no way to fail.
+        // The descriptor and the time are valid, so the call cannot fail.
         let _ = timerfd_settime(
             &self.timer,
             TimerfdTimerFlags::ABSTIME,
@@ -51,7 +51,7 @@ impl Alarm {
         );
     }
 
-    /// Ready once after it rang.
+    /// Completes once after the alarm has fired.
     pub(crate) fn poll_rung(&self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let Ok(mut guard) = ready!(self.timer.poll_read_ready(cx)) else { return Poll::Pending };

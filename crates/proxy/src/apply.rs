@@ -1,4 +1,5 @@
-//! Puts settings in force, the first and every later time alike: what may fail comes first, then nothing can.
+//! Applies settings, at the start and at each reload: every step that may fail comes first, and no later step
+//! can fail.
 
 mod differences;
 
@@ -22,7 +23,7 @@ use crate::trace;
 use crate::worker::Order;
 use crate::{Binding, GroupSettings, ListenerSettings, Settings, StartError};
 
-/// Applies `next`; what it changes, one line each.
+/// Applies `next` and returns the changes, one line each.
 pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartError> {
     let mut control = lock(&inner.control);
     if next.threads != control.settings.threads {
@@ -37,7 +38,7 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
         return Err(StartError::Fixed("the backlog of an open listener"));
     }
     let changes = differences(&control.settings, &next, &same);
-    // What may fail.
+    // Steps that may fail.
     let fresh = bind_new(&mut control, &next, &same)?;
     let log = match &next.access_log {
         Some(settings) => Some(
@@ -46,7 +47,7 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
         ),
         None => None,
     };
-    // What may not.
+    // Steps that cannot fail.
     let now = inner.clock.now();
     inner.census.most.store(next.max_connections, std::sync::atomic::Ordering::Relaxed);
     inner.census.memory.resize(next.max_memory);
@@ -55,7 +56,7 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
     let mut told =
         control.order_all(|| Order::AccessLog(lock(&inner.access).as_ref().map(AccessLog::sender)));
     if let Some(log) = log_before {
-        // Its writer ends when the last core has let go of it.
+        // The old log's writer ends when the last core has dropped its sender.
         std::thread::spawn(move || log.close());
     }
     let tracing = next.tracing.as_ref().map(|settings| trace::Sender {
@@ -79,7 +80,7 @@ pub(crate) fn apply(inner: &Inner, next: Settings) -> Result<Vec<String>, StartE
     if told { Ok(changes) } else { Err(StartError::Stuck) }
 }
 
-/// Why an address cannot be had: perhaps because one of our own stands in the way.
+/// Returns the reason why an address cannot be bound; a listener of this process may be in the way.
 fn bind_error(control: &Control, address: SocketAddr, source: io::Error) -> StartError {
     let open =
         control.listeners.iter().map(|open| open.door.address).find(|open| open.port() == address.port());
@@ -91,21 +92,21 @@ fn bind_error(control: &Control, address: SocketAddr, source: io::Error) -> Star
 
 /// A listener that is not open yet.
 struct Fresh {
-    /// In the configuration.
+    /// The index in the configuration.
     place: usize,
     opened: Opened,
-    /// For each core; none before the engine is opened.
+    /// The sockets for each core; none before the engine is opened.
     hands: Vec<Vec<Socket>>,
 }
 
-/// Binds the listeners that are not open yet, or takes the sockets that were given for them.
+/// Binds the listeners that are not open yet, or takes the inherited sockets for them.
 fn bind_new(
     control: &mut Control,
     next: &Settings,
     same: &[Option<usize>],
 ) -> Result<VecDeque<Fresh>, StartError> {
     let mut fresh = VecDeque::new();
-    // They are given once.
+    // Inherited sockets are used once.
     let mut given: Vec<_> = std::mem::take(&mut control.given).into_iter().map(Some).collect();
     let mut id = control.listeners.iter().map(|listener| listener.id + 1).max().unwrap_or(0);
     for (place, settings) in next.listeners.iter().enumerate() {
@@ -115,7 +116,7 @@ fn bind_new(
         let refuse = |source| bind_error(control, settings.address, source);
         let meant = |bound: &Option<Bound>| {
             let fits = |bound: &Bound| {
-                // A file may name the port by now that the system chose.
+                // A file may by now name the port that the system chose.
                 let same = bound.address == settings.address || bound.bound == settings.address;
                 same && bound.datagrams == settings.protocol.datagrams()
             };
@@ -138,7 +139,8 @@ fn bind_new(
     Ok(fresh)
 }
 
-/// For each listener where in `others` its socket is. Several whose port the system chooses are told apart by their order.
+/// Returns for each listener the index in `others` of the one with the same socket. Several listeners whose
+/// ports the system chooses are matched in order.
 fn same_sockets(of: &[ListenerSettings], others: &[ListenerSettings]) -> Vec<Option<usize>> {
     let socket = |listener: &ListenerSettings| (listener.address, listener.protocol.datagrams());
     let mut places: HashMap<_, VecDeque<usize>> = HashMap::new();
@@ -148,8 +150,8 @@ fn same_sockets(of: &[ListenerSettings], others: &[ListenerSettings]) -> Vec<Opt
     of.iter().map(|listener| places.get_mut(&socket(listener))?.pop_front()).collect()
 }
 
-/// Brings the groups to what the settings say; have groups come or gone? One whose settings are as before is left alone: of a
-/// thousand groups most change hands rarely.
+/// Brings the groups in line with the settings, and returns `true` if groups were added or removed. Unchanged
+/// groups are skipped: of a thousand groups, most change rarely.
 fn rule(control: &mut Control, next: &Settings, now: Time) -> bool {
     let names: HashSet<&Arc<str>> = next.groups.iter().map(|group| &group.spec.name).collect();
     let Control { groups, sharing, cores, wires, host, desk, .. } = &mut *control;
@@ -197,7 +199,8 @@ fn same(one: &Arc<GroupSettings>, other: &Arc<GroupSettings>) -> bool {
     Arc::ptr_eq(one, other) || one == other
 }
 
-/// Brings the listeners to what the settings say; false if a worker cannot be told. `others`: are there other groups than before?
+/// Brings the listeners in line with the settings. Returns `false` if a worker cannot be reached. `others` is
+/// `true` if groups were added or removed.
 fn listen(
     control: &mut Control,
     next: &[ListenerSettings],
@@ -210,7 +213,7 @@ fn listen(
     let mut before: Vec<_> = std::mem::take(&mut control.listeners).into_iter().map(Some).collect();
     for (place, settings) in next.iter().enumerate() {
         let Some(groups) = control.groups_of(settings) else { continue };
-        // In the order of the configuration, too.
+        // The order is the configuration's here, too.
         if let Some(Fresh { opened, hands, .. }) = fresh.pop_front_if(|fresh| fresh.place == place) {
             told &= control.listen(&opened, settings, &groups, hands, Vec::new());
             listeners.push(opened);
@@ -224,12 +227,13 @@ fn listen(
                     groups: groups.clone(),
                 });
             }
-            // One that is disabled has nobody to tell, and stays so.
+            // A disabled listener has no worker to notify, and stays disabled.
             listeners.push(open);
         }
     }
     control.listeners = listeners;
-    // Our own copies first: workers serve those who wait, and the last copy that is closed turns away who is left.
+    // The control thread's copies are closed first. Workers serve the waiting clients, and closing the last
+    // copy rejects the rest.
     let gone: Vec<u64> = before.into_iter().flatten().map(|open| open.id).collect();
     for id in gone {
         told &= control.order_all(|| Order::Close { id });

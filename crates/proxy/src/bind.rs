@@ -1,4 +1,4 @@
-//! Sockets of listeners: bound once for each core, or by somebody else.
+//! Sockets of listeners: bound once for each core, or inherited from another process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,16 +12,16 @@ use crate::control::Control;
 use crate::worker::Order;
 use crate::{ListenerSettings, Protocol, udp};
 
-/// How long workers may take to let a socket go: far longer than they do.
+/// The time limit for workers to release a socket, far longer than they need.
 const VACATED: Duration = Duration::from_secs(1);
 
 /// Binds a listener's socket once for each core; the kernel spreads clients over them.
 ///
 /// # Errors
-/// The address is in use or not ours.
+/// The address is in use or does not belong to this host.
 fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(SocketAddr, Vec<Socket>)> {
-    // With SO_REUSEPORT a second process of the same user would quietly take a part of the clients: a socket
-    // without it finds out whether the address is free.
+    // With SO_REUSEPORT, a second process of the same user would silently take a part of the clients. A
+    // socket without it shows whether the address is free.
     let probe = socket(settings)?;
     probe.bind(&settings.address.into())?;
     let bound = probe.local_addr()?.as_socket().unwrap_or(settings.address);
@@ -31,10 +31,10 @@ fn bind(settings: &ListenerSettings, cores: usize) -> io::Result<(SocketAddr, Ve
 }
 
 impl Control {
-    /// The same; where flows of datagrams of a listener that is closed still have the address, they end first.
+    /// Binds as [`bind`]. If datagram flows of a closed listener still use the address, ends them first.
     ///
     /// # Errors
-    /// The address is in use or not ours.
+    /// The address is in use or does not belong to this host.
     pub(crate) fn bind_listener(&self, settings: &ListenerSettings) -> io::Result<(SocketAddr, Vec<Socket>)> {
         match bind(settings, self.cores) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && settings.protocol.datagrams() => {
@@ -42,7 +42,8 @@ impl Control {
                 let port = settings.address.port();
                 self.order_all(|| Order::Vacate { port, heir: heir.clone() });
                 drop(heir);
-                // Nothing is sent: it ends when nobody has a sender any more, at once where there was nothing to let go.
+                // Nothing is sent. The wait ends when the last sender is dropped, or at once if there was
+                // nothing to release.
                 let _ = vacated.recv_timeout(VACATED);
                 bind(settings, self.cores)
             }
@@ -51,26 +52,26 @@ impl Control {
     }
 }
 
-/// Sockets of a listener that another process bound, or none if it is closed.
+/// The sockets of a listener that another process bound, or none if it is closed.
 #[derive(Debug)]
 pub struct Bound {
-    /// As configured, with port 0 if the system chose one; or as bound.
+    /// The address as configured, with port 0 if the system chose one; or as bound.
     pub address: SocketAddr,
-    /// As bound.
+    /// The address as bound.
     pub bound: SocketAddr,
-    /// Does it take datagrams?
+    /// Whether the listener takes datagrams.
     pub datagrams: bool,
-    /// Has an operator closed it?
+    /// Whether an operator has disabled the listener.
     pub disabled: bool,
-    /// All of one kind, and listening if they are for connections.
+    /// The sockets: all of one kind, and listening if they are for connections.
     pub sockets: Vec<OwnedFd>,
 }
 
 impl Bound {
-    /// The sockets, ready for our event loops.
+    /// Returns the sockets, ready for the event loops.
     ///
     /// # Errors
-    /// They are not what they are said to be.
+    /// A socket does not match its description.
     pub(crate) fn take(self) -> io::Result<(SocketAddr, Vec<Socket>)> {
         let wrong = |why| io::Error::other(format!("the socket that was handed over {why}"));
         let take = |socket: OwnedFd| {
@@ -90,13 +91,15 @@ impl Bound {
     }
 }
 
-/// Deals out the sockets of a listener: what each core gets, as a copy of what is in `sockets`. A core may get several, if
-/// fewer cores share them than before; then none is closed, as a socket that is closed takes those with it who wait to be
-/// accepted. If there are more cores than sockets, further ones are bound, or where that is not allowed cores share one.
-/// Of datagrams a core may get none: one socket more would send flows to other cores than those that have them.
+/// Distributes copies of a listener's `sockets` to the cores. A core may get several if there are fewer cores
+/// than sockets. None is closed, since closing a socket resets the connections that wait in it.
+///
+/// With more cores than sockets, further sockets are bound, or cores share one if binding is not allowed.
+/// With datagrams, a core may get no socket: an additional one would send flows to other cores than those
+/// that have them.
 ///
 /// # Errors
-/// There are no more files.
+/// The process has no more file descriptors.
 pub(crate) fn deal(
     settings: &ListenerSettings,
     bound: SocketAddr,

@@ -1,29 +1,29 @@
-//! Why a request was its member's failure: what is last known of that is told when the member is ejected.
+//! The cause of a member's failure. The last known cause is reported when the member is ejected.
 
 use std::borrow::Cow;
 
 use crate::reason::{ALL, Reason};
 
-/// Why a request failed, of which its member is to blame.
+/// The cause of a failed request for which its member is responsible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blame {
-    /// It answered with this status.
+    /// The member responded with this status.
     Status(u16),
-    /// The answer says that the call failed: a status of gRPC, an exception of CORBA.
+    /// The response reports that the call failed, by a gRPC status or a CORBA exception.
     Call,
-    /// There was no answer, for this reason.
+    /// There was no response, for this reason.
     Reason(Reason),
-    /// It broke off in the middle.
+    /// The response ended before it was complete.
     Broken,
 }
 
-/// Where numbers of reasons begin, beyond all statuses; and the others.
+/// The first code for reasons, above all statuses; then the other codes.
 const REASONS: u32 = 1000;
 const CALL: u32 = 2000;
 const BROKEN: u32 = 2001;
 
 impl Blame {
-    /// As a number above 0, for an atomic.
+    /// Returns the cause as a number above 0, for an atomic.
     pub(crate) fn code(self) -> u32 {
         match self {
             Self::Status(status) => u32::from(status).min(REASONS - 1),
@@ -33,7 +33,7 @@ impl Blame {
         }
     }
 
-    /// Of such a number; `None` if it is none.
+    /// Returns the cause with this number; `None` if there is none.
     pub(crate) fn of(code: u32) -> Option<Self> {
         match code {
             0 => None,
@@ -44,7 +44,7 @@ impl Blame {
         }
     }
 
-    /// For people.
+    /// Returns a description for people.
     pub(crate) fn words(self) -> Cow<'static, str> {
         match self {
             Self::Status(status) => format!("status {status}").into(),

@@ -1,15 +1,15 @@
-//! Which member a client's session is bound to, when it leaves it, and where to.
+//! Session binding: the member of a client's session, the time to leave it, and the next member.
 //!
-//! A session (a client's http connection, a tcp connection, a flow of datagrams) keeps its member while that may be
-//! used. Where clients are bound on demand the brain raises an alert for a member that has too much, and says which
-//! part of its sessions is to go; each session is asked once by each such decision, at a moment at which nobody notices
-//! ([`Bond::leaves`]), and is bound anew in proportion to what the other members lack (`algorithms.md` 6.8;
-//! [`plimsoll_brain::session_moves`], [`plimsoll_brain::Plan::target`]). Where the reports show no lack the strategy
-//! chooses.
+//! A session (a client's HTTP connection, a TCP connection, a datagram flow) keeps its member while that is
+//! usable. Where clients are bound on demand, the brain raises an alert for an overloaded member, with the
+//! share of its sessions that should move. Each such decision asks each session once, at a moment that the
+//! client does not notice ([`Bond::leaves`]). A session that moves is bound in proportion to the load that
+//! the other members lack (`algorithms.md` 6.8; [`plimsoll_brain::session_moves`],
+//! [`plimsoll_brain::Plan::target`]). If the reports show no lack, the strategy chooses.
 //!
-//! Of a connection of http it is known how many of its member's requests it sends, so that they take turns
-//! ([`plimsoll_brain::sized_session_moves`]); and where its requests say what part of the member's load it is
-//! ([`SessionLoad`](crate::SessionLoad)), it stays if nothing is the better for its going.
+//! The share of its member's requests is known for each HTTP connection, so that connections move in order of
+//! size ([`plimsoll_brain::sized_session_moves`]). If requests show the session's share of the member's load
+//! ([`SessionLoad`](crate::SessionLoad)), the session stays where a move would not improve the balance.
 //!
 //! Sessions are counted for each listener and member ([`Ties`]): each core writes its own counts.
 
@@ -35,12 +35,12 @@ mod part;
 
 use part::{Asked, Part};
 
-/// One member as the sessions of one listener see it.
+/// One member as seen by the sessions of one listener.
 pub(crate) struct Tie {
     record: Arc<Record>,
-    /// One for each core.
+    /// The counts of each core.
     counts: Box<[TieCount]>,
-    /// What a process before this one counted, and has bound still; the control plane writes it.
+    /// The counts of the previous process, whose sessions may still be bound; the control plane writes them.
     before: TieCount,
 }
 
@@ -52,16 +52,16 @@ struct TieCount {
     moved: Count,
 }
 
-/// The members that sessions of a listener are or were bound to, by the place of their record in memory. Each tie
-/// holds its record, so that no other can come to lie there.
+/// The members that sessions of a listener are or were bound to, by the address of their record in memory.
+/// Each tie holds its record, so that the address is not reused.
 #[derive(Default)]
 pub(crate) struct Ties(Mutex<BTreeMap<usize, Arc<Tie>>>);
 
-/// What one core knows of them, so that it need not lock.
+/// One core's copy of the ties, which avoids the lock.
 pub(crate) type Known = BTreeMap<usize, Arc<Tie>>;
 
 impl Ties {
-    /// The tie to a member.
+    /// Returns the tie to a member.
     pub(crate) fn tie(&self, known: &mut Known, record: &Arc<Record>, cores: usize) -> Arc<Tie> {
         let place = Arc::as_ptr(record) as usize;
         if let Some(tie) = known.get(&place) {
@@ -73,7 +73,7 @@ impl Ties {
         tie
     }
 
-    /// The same, for whoever knows of none.
+    /// Returns the shared tie, for a core without a copy.
     fn common(&self, record: &Arc<Record>, cores: usize) -> Arc<Tie> {
         let mut all = lock(&self.0);
         all.retain(|_, tie| !tie.gone());
@@ -84,7 +84,8 @@ impl Ties {
         Arc::clone(tie)
     }
 
-    /// A process before this one has so many sessions bound to a member now, and sent so many more elsewhere. One at a time.
+    /// Records the counts of the previous process: `bound` sessions that a member has now, and `moved`
+    /// further sessions that moved elsewhere. For one caller at a time.
     pub(crate) fn told(&self, record: &Arc<Record>, cores: usize, bound: u64, moved: u64) {
         let Tie { before, .. } = &*self.common(record, cores);
         before.bound.sub(before.bound.value());
@@ -92,14 +93,14 @@ impl Ties {
         before.moved.add(moved);
     }
 
-    /// That process has ended, and with it its sessions.
+    /// Records that the previous process has ended, and its sessions with it.
     pub(crate) fn ended(&self) {
         for tie in lock(&self.0).values() {
             tie.before.bound.sub(tie.before.bound.value());
         }
     }
 
-    /// Sessions bound to a member now, and how many were sent elsewhere so far.
+    /// Returns the number of sessions bound to a member now, and the number that moved elsewhere so far.
     pub(crate) fn counts(&self, record: &Arc<Record>) -> (u64, u64) {
         let Some(tie) = lock(&self.0).get(&(Arc::as_ptr(record) as usize)).cloned() else { return (0, 0) };
         let all = || tie.counts.iter().chain(std::iter::once(&tie.before));
@@ -109,13 +110,14 @@ impl Ties {
 }
 
 impl Tie {
-    /// A member that nobody else knows is gone, and so are its sessions, which would hold its record.
+    /// Returns `true` if no other owner holds the member's record. Then its sessions are gone as well, as
+    /// they would hold it.
     fn gone(&self) -> bool {
         Arc::strong_count(&self.record) == 1
     }
 }
 
-/// Counts a session that comes by its cookie as sent elsewhere by the member that it had.
+/// Counts a session that returns with its cookie as moved elsewhere by its former member.
 pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
     listener.tie(from).counts[listener.core].moved.add(1);
     let stripe = from.stripe(listener.core);
@@ -127,30 +129,31 @@ pub(crate) fn sent_away(listener: &Listener, from: &Arc<Record>, to: MemberId) {
 #[derive(Default)]
 pub(crate) struct Bond {
     seat: Option<Seat>,
-    /// Has its member, under alert, ended the connection that the last answer came by?
+    /// Whether the member, under alert, has closed the connection of its last response.
     closed: bool,
     moves: Moves,
     part: Part,
-    /// A header line for the answer to the request at hand: the cookie of a client that comes back by one.
+    /// The header line for the response to the current request: the cookie by which the client returns.
     pub(crate) cookie: Option<Box<[u8]>>,
-    /// Why the request at hand got its member, as far as that is the session's affair.
+    /// The reason why the current request got its member, as far as the session decided it.
     pub(crate) how: Choice,
 }
 
-/// What a session takes along that leaves its member.
+/// The state carried over when a session moves to another member.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Luggage {
-    /// In units of capacity times load (as if all were sent from here, where its part of that is not known); 0 if nothing is known.
+    /// The load in units of capacity × load; 0 if unknown. Where the session's share is unknown, this assumes
+    /// that all load comes from this process.
     load: f32,
-    /// Where it is as large as the gap: it changes places.
+    /// Set if the session is as large as the gap: it changes places with another.
     swap: Option<Swap>,
 }
 
-/// A session as it is counted with its member.
+/// A session as counted with its member.
 struct Seat {
     tie: Arc<Tie>,
     core: usize,
-    /// Where the member was in the plan when it was last looked for.
+    /// The member's index in the plan at the last lookup.
     place: usize,
 }
 
@@ -167,7 +170,7 @@ impl Drop for Seat {
 }
 
 impl Bond {
-    /// Binds the session to the member of a trip; nothing if it is bound to it already.
+    /// Binds the session to the member of a trip; does nothing if it is already bound to it.
     pub(crate) fn hold(&mut self, listener: &Listener, trip: &Trip) {
         let record = &trip.upstream.record;
         self.closed = false;
@@ -184,7 +187,7 @@ impl Bond {
         self.seat = Some(seat);
     }
 
-    /// Where in the plan the session's member is, if it may still be chosen.
+    /// Returns the index in the plan of the session's member, if it may still be chosen.
     fn place(&mut self, view: &View) -> Option<usize> {
         let seat = self.seat.as_mut()?;
         let records = &view.published.records;
@@ -195,15 +198,16 @@ impl Bond {
         Some(seat.place)
     }
 
-    /// Does the session leave its member now, which is under alert and not the only one? Each decision asks it once;
-    /// where the answer is yes the move has been noted.
+    /// Returns `true` if the session leaves its member now, which is under alert and not the only one. Each
+    /// decision asks a session once; if the result is `true`, the move has been recorded.
     pub(crate) fn leaves(&mut self, view: &View, chance: u64, now: Time) -> bool {
         let Some(place) = self.place(view) else { return false };
         let members = view.published.plan.members();
         members.len() > 1 && session_moves(members[place].shed, &mut self.moves, chance, now)
     }
 
-    /// The same of a session of many requests, which say how large it is. If it `is_led` to where it goes it may change places.
+    /// Decides as [`Bond::leaves`] for a session of many requests, whose size is known from them. If
+    /// `is_led`, the balancer chooses its next member, so the session may change places with another.
     pub(crate) fn leaves_with(
         &mut self,
         view: &View,
@@ -226,7 +230,8 @@ impl Bond {
         }
         let size = || {
             let Asked { here, rate } = asked()?;
-            // It is no more of the load than of what is sent from here, whatever members tell.
+            // The session's share of the load is at most its share of what this process sends, whatever
+            // members report.
             let of_load = match view.published.settings.session_load {
                 SessionLoad::Unknown => None,
                 SessionLoad::Own => Some(here),
@@ -242,21 +247,22 @@ impl Bond {
         sized_session_moves(*shed, &vitals.flow, size, &mut self.moves, chance, now).then_some(luggage)
     }
 
-    /// This member has ended the connection that its answer to the session came by.
+    /// Records that this member has closed the connection of its response to the session.
     pub(crate) fn closed_by(&mut self, member: MemberId, view: &View) {
         self.closed = self.is_to(member) && self.sheds(view);
     }
 
-    /// Is its member under alert, and not the only one?
+    /// Returns `true` if the session's member is under alert and not the only one.
     fn sheds(&mut self, view: &View) -> bool {
         let Some(place) = self.place(view) else { return false };
         let members = view.published.plan.members();
         members.len() > 1 && members[place].shed.share > 0.0
     }
 
-    /// Returns what the session takes along if its member has sent it away, as members do that obey alerts themselves: by ending the
-    /// connection that their last answer came by. Nothing if the member is under no alert, or the only one, or if the session has moved
-    /// lately: a member may close all its connections.
+    /// Returns the carried-over state if the member has sent the session away. Members that act on alerts
+    /// themselves do so by closing the connection of their last response. Returns `None` if the member is
+    /// under no alert or is the only one. Also `None` if the session has moved recently, since a member may
+    /// close all its connections.
     pub(crate) fn is_sent_away(&mut self, view: &View, now: Time) -> Option<Luggage> {
         if !std::mem::take(&mut self.closed) || !self.sheds(view) {
             return None;
@@ -266,7 +272,8 @@ impl Bond {
         session_escapes(&mut self.moves, period, now).then(Luggage::default)
     }
 
-    /// A place with a member other than its own, for a session that takes this along; `None` if it has to stay.
+    /// Finds a place at a member other than the session's own, for a session with this state; `None` if it
+    /// has to stay.
     pub(crate) fn elsewhere(
         &mut self,
         pool: &Pool,
@@ -280,7 +287,7 @@ impl Bond {
         let plan = &view.published.plan;
         let tried = [plan.members()[own].id];
         let target = match swap {
-            // It has nothing to gain anywhere else.
+            // No other member would improve the balance.
             Some(swap) => Some(plan.target_for(swap, load, chance, own, now)?),
             None if load > 0.0 => plan.target_of(load, chance, &tried, now),
             None => plan.target(chance, &tried, now),
@@ -297,7 +304,8 @@ impl Bond {
         Some(trip)
     }
 
-    /// A place with its own member, drained if its sessions stay then; `None` if that may not be used, or has no room.
+    /// Returns a place at the session's own member, even a draining one if its sessions stay. Returns `None`
+    /// if the member is unusable or has no room.
     pub(crate) fn own(&mut self, pool: &Pool, view: &Rc<View>, now: Time) -> Option<Trip> {
         match self.place(view) {
             Some(place) => pool.admit_to(view, place, now),
@@ -308,23 +316,23 @@ impl Bond {
         }
     }
 
-    /// Adds what the client is to be told with its answer.
+    /// Appends the header lines for the client's response.
     #[cold]
     pub(crate) fn told(&self, lines: &mut Vec<u8>) {
         lines.extend_from_slice(self.cookie.as_deref().unwrap_or_default());
     }
 
-    /// Has the session a member?
+    /// Returns `true` if the session has a member.
     pub(crate) fn is_bound(&self) -> bool {
         self.seat.is_some()
     }
 
-    /// Is this the member it is bound to?
+    /// Returns `true` if the session is bound to this member.
     pub(crate) fn is_to(&self, member: MemberId) -> bool {
         self.seat.as_ref().is_some_and(|seat| seat.tie.record.id == member)
     }
 
-    /// Counts the session as sent elsewhere by the member it is bound to: to another one, or to come back by itself.
+    /// Counts the session as moved elsewhere by its member: to another one, or to return by itself.
     pub(crate) fn moved(&self, to: Option<&Trip>) {
         if let Some(seat) = &self.seat {
             seat.count().moved.add(1);
@@ -335,5 +343,5 @@ impl Bond {
     }
 }
 
-/// One of so many requests tells how large its session is: often enough, as a member has many.
+/// One in this many requests updates the session's size: often enough, as a member has many requests.
 const TELLS: u64 = 16;

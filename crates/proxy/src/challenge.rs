@@ -1,7 +1,7 @@
-//! Challenges of certificate authorities (ACME, RFC 8555): what shows them that the names they are asked for lead here.
+//! ACME challenges (RFC 8555): prove to certificate authorities that the requested names lead here.
 //!
-//! There is one set for the process, as it is not ours to choose by which socket an authority comes. While nothing is pending,
-//! which is nearly always, a request costs one look at a flag that nobody writes.
+//! There is one set for the process, as an authority may connect to any socket. While nothing is pending,
+//! which is nearly always, a request costs one read of a flag that is not written.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
@@ -16,9 +16,9 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::tls::chain;
 
-/// What connections that answer `tls-alpn-01` agree on (RFC 8737).
+/// The protocol that connections for `tls-alpn-01` agree on (RFC 8737).
 pub(crate) const ALPN: &[u8] = b"acme-tls/1";
-/// Where the answers of `http-01` are (RFC 8555, section 8.3).
+/// The path of the answers of `http-01` (RFC 8555, section 8.3).
 const PLACE: &[u8] = b"/.well-known/acme-challenge/";
 
 /// A challenge that is answered until this is dropped.
@@ -38,9 +38,9 @@ impl Debug for Challenge {
 
 #[derive(Default)]
 struct Pending {
-    /// Answers by token.
+    /// The answers by token.
     http: BTreeMap<Box<[u8]>, Arc<[u8]>>,
-    /// By the name that is to be shown, in lower case.
+    /// The certificates by the requested name, in lower case.
     tls: BTreeMap<Box<str>, Arc<ServerConfig>>,
 }
 
@@ -60,7 +60,7 @@ impl Pending {
 }
 
 impl Challenge {
-    /// `http-01`: every http and https listener answers a GET of the token with `answer`.
+    /// `http-01`: every HTTP and HTTPS listener answers a GET of the token with `answer`.
     pub fn http(token: &str, answer: &str) -> Self {
         let token: Box<[u8]> = token.as_bytes().into();
         let mut pending = pending();
@@ -69,17 +69,18 @@ impl Challenge {
         Self(Which::Http(token))
     }
 
-    /// `tls-alpn-01`: every listener with TLS shows this certificate (PEM, with its key) to whoever asks for `name` in order to
-    /// see it, and nothing else, and asks for none in return.
+    /// `tls-alpn-01`: every listener with TLS presents this certificate (PEM, with its key) to clients that
+    /// request `name` for validation only. It requests no client certificate from them.
     ///
     /// # Errors
-    /// The certificate and the key are none.
+    /// The certificate or the key is invalid.
     pub fn tls(name: &str, certificate: &[u8], key: &[u8]) -> Result<Self, String> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let chain = chain(certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM form is in it")?;
         let key = provider.key_provider.load_private_key(key).map_err(|why| why.to_string())?;
-        // Not held against each other: the certificate has an extension that must be understood, and that webpki does not.
+        // Key and certificate are not compared: the certificate has a critical extension that webpki does not
+        // support.
         let shown = CertifiedKey::new(chain, key);
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(rustls::ALL_VERSIONS)
@@ -108,7 +109,7 @@ impl Drop for Challenge {
     }
 }
 
-/// The answer to a request that asks for one which is pending; `head` begins with its first line.
+/// Returns the answer to a request for a pending challenge; `head` begins with the request line.
 pub(crate) fn asked(head: &[u8]) -> Option<Arc<[u8]>> {
     if !HTTP.load(Relaxed) {
         return None;
@@ -119,12 +120,12 @@ pub(crate) fn asked(head: &[u8]) -> Option<Arc<[u8]>> {
     pending().http.get(&token[..end]).map(Arc::clone)
 }
 
-/// Is somebody to be expected who asks for a certificate by `tls-alpn-01`?
+/// Returns `true` if a `tls-alpn-01` validation is pending.
 pub(crate) fn expected() -> bool {
     TLS.load(Relaxed)
 }
 
-/// By what to shake hands with who asks for nothing but to see the certificate of a challenge.
+/// Returns the TLS configuration for a client that connects only to validate a challenge.
 pub(crate) fn shown<'a>(
     name: &str,
     mut protocols: impl Iterator<Item = &'a [u8]>,

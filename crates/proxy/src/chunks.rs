@@ -1,11 +1,11 @@
-//! Values by small numbers, in chunks: growing copies nothing, and needs no piece of memory as large as all of them. Of a thread's
-//! thousands of connections each has a few such values.
+//! A slab in chunks: growing copies nothing and needs no contiguous memory for all values. Each of a thread's
+//! thousands of connections has a few such values.
 
-/// Values in one chunk; a power of two.
+/// The values in one chunk; a power of two.
 const CHUNK: usize = 64;
 
 pub(crate) struct Chunks<T> {
-    /// All but the last are full of places, some of which may be free.
+    /// All chunks but the last are full of places, some of which may be free.
     chunks: Vec<Vec<Option<T>>>,
     free: Vec<u32>,
     len: usize,
@@ -18,7 +18,7 @@ impl<T> Default for Chunks<T> {
 }
 
 impl<T> Chunks<T> {
-    /// Keeps what `value` makes of the number by which it is found, until it is removed.
+    /// Stores the result of `value`, which gets the value's key, until it is removed.
     pub(crate) fn insert_with(&mut self, value: impl FnOnce(usize) -> T) -> usize {
         self.len += 1;
         if let Some(key) = self.free.pop() {
@@ -45,16 +45,16 @@ impl<T> Chunks<T> {
         self.chunks.get_mut(key / CHUNK)?.get_mut(key % CHUNK)?.as_mut()
     }
 
-    /// Its number may be another's from then on.
+    /// Removes a value; its key may be reused from then on.
     pub(crate) fn remove(&mut self, key: usize) -> Option<T> {
         let value = self.chunks.get_mut(key / CHUNK)?.get_mut(key % CHUNK)?.take()?;
-        // There are never so many.
+        // There are never that many.
         self.free.push(key as u32);
         self.len -= 1;
         Some(value)
     }
 
-    /// All of them.
+    /// Returns all values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten().flatten()
     }

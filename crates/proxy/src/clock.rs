@@ -1,9 +1,10 @@
-//! Time as the brain counts it.
+//! The clock of the brain's time.
 
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_brain::Time;
 
-/// Counts nanoseconds since the process began to carry traffic, or the first of those that handed it over to one another; the same on every thread.
+/// Counts nanoseconds since the process began to carry traffic, or since the first process in a chain of
+/// handoffs did. The same on every thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     begin: u64,
@@ -14,12 +15,13 @@ impl Clock {
         Self { begin: monotonic() }
     }
 
-    /// One that counts from the same moment as that of another process, [`Clock::begin`]; from now if that is still to come.
+    /// Creates a clock with the same start as that of another process ([`Clock::begin`]); it starts now if
+    /// that is in the future.
     pub(crate) fn since(begin: u64) -> Self {
         Self { begin: begin.min(monotonic()) }
     }
 
-    /// The moment it counts from, on the system's monotonic clock, in nanoseconds.
+    /// Returns the start on the system's monotonic clock, in nanoseconds.
     pub(crate) fn begin(self) -> u64 {
         self.begin
     }
@@ -28,15 +30,15 @@ impl Clock {
         Time(monotonic() - self.begin)
     }
 
-    /// The same moment on the system's monotonic clock, in nanoseconds.
+    /// Returns the time on the system's monotonic clock, in nanoseconds.
     pub(crate) fn monotonic(self, time: Time) -> u64 {
         self.begin.saturating_add(time.0)
     }
 }
 
-/// Processor seconds that all threads of this process have used.
+/// Returns the processor seconds used by all threads of this process.
 pub(crate) fn processor_seconds() -> f64 {
-    // As old as the other; if it were not there, nothing would be known of what requests cost.
+    // As old as the monotonic clock; without it, the cost of requests would be unknown.
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)
         .map_or(0.0, |time| time.tv_sec() as f64 + time.tv_nsec() as f64 / 1e9)
 }
@@ -46,12 +48,12 @@ fn monotonic() -> u64 {
     if let Some(held) = held::now() {
         return held;
     }
-    // Linux has had this clock since 2.5: the call has no way to fail. It counts from boot: never negative.
+    // Linux has had this clock since 2.5, so the call cannot fail. It counts from boot: never negative.
     clock_gettime(ClockId::CLOCK_MONOTONIC)
         .map_or(0, |time| time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
 }
 
-/// A clock that a test holds, for its thread.
+/// A clock that a test stops, for its thread.
 #[cfg(test)]
 pub(crate) mod held {
     use std::cell::Cell;
@@ -61,7 +63,7 @@ pub(crate) mod held {
         static HELD: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// Lets the clock go when it is dropped.
+    /// Releases the clock when dropped.
     #[must_use]
     pub(crate) struct Hold;
 
@@ -71,13 +73,13 @@ pub(crate) mod held {
         }
     }
 
-    /// Holds the clock of this thread: it goes on only as it is [advanced](advance).
+    /// Stops the clock of this thread: it proceeds only by [`advance`].
     pub(crate) fn hold() -> Hold {
         HELD.set(Some(super::monotonic()));
         Hold
     }
 
-    /// Has so much time pass at once.
+    /// Lets this much time pass at once.
     pub(crate) fn advance(by: Duration) {
         HELD.set(HELD.get().map(|now| now + by.as_nanos() as u64));
     }

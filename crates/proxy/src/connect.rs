@@ -21,18 +21,18 @@ use crate::tls;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
-/// Who a connection comes from, and which of our addresses it came to.
+/// The client of a connection, and the local address that it connected to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
 }
 
-/// Connects to the member of a trip, and says who the client is if the group wants that said first; by TLS, if the group's
-/// members are reached by it.
+/// Connects to the member of a trip, by TLS if the group's members require it. Sends the PROXY protocol
+/// header first, if the group wants it.
 ///
 /// # Errors
-/// The member refuses, is not who it should be, or takes too long.
+/// The member refuses the connection, fails authentication, or takes too long.
 pub(crate) async fn link(
     core: &Core,
     trip: &Trip,
@@ -41,7 +41,7 @@ pub(crate) async fn link(
     peer: &Peer,
 ) -> Result<Link, Reason> {
     let settings = trip.settings();
-    // On the heap: it is needed seldom, and would make every connection's task larger.
+    // On the heap: rarely needed, and it would enlarge every connection's task.
     let reached = Box::pin(async {
         let stream = reach(core, trip, peer).await?;
         let Some(tls) = &settings.tls else { return Ok(Link::Plain(stream)) };
@@ -58,10 +58,10 @@ pub(crate) async fn link(
     patiently(core, trip, timer, deadline, reached).await
 }
 
-/// The same without TLS.
+/// Connects as [`link`], without TLS.
 ///
 /// # Errors
-/// The member refuses, or takes too long.
+/// The member refuses the connection, or takes too long.
 pub(crate) async fn connect(
     core: &Core,
     trip: &Trip,
@@ -74,10 +74,10 @@ pub(crate) async fn connect(
     patiently(core, trip, timer, deadline, reached).await
 }
 
-/// What comes of `reached`, unless the member takes longer than it may.
+/// Awaits `reached` within the member's time limit.
 ///
 /// # Errors
-/// Why nothing came of it.
+/// The reason of the failure.
 pub(crate) async fn patiently<T>(
     core: &Core,
     trip: &Trip,
@@ -100,19 +100,19 @@ pub(crate) async fn patiently<T>(
     .await
 }
 
-/// Returns whether the process or the system is out of files, or the kernel out of memory.
+/// Returns `true` if the process or the system has no more file descriptors, or the kernel no more memory.
 pub(crate) fn exhausted(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM].contains(&errno))
 }
 
-/// Returns whether a connection to `address` failed for want of something here: files, memory, local ports. Such an error is never a
-/// finding about the member.
+/// Returns `true` if a connection to `address` failed for lack of local resources: file descriptors, memory
+/// or ports. Such an error is never a finding about the member.
 #[cold]
 pub(crate) fn is_own(error: &io::Error, address: SocketAddr) -> bool {
     match error.kind() {
-        // No local port is left, or this host has no address from which to reach that one. A datagram socket has ports of its
-        // own and fails in the second case alone.
+        // No local port is left, or this host has no address from which to reach the target. A datagram
+        // socket has a port of its own and fails in the second case only.
         io::ErrorKind::AddrNotAvailable => {
             let any = match address.ip() {
                 IpAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -136,7 +136,7 @@ async fn reach(core: &Core, trip: &Trip, peer: &Peer) -> io::Result<Socket> {
         Some(addresses) => addresses.reach(open).await?,
         None => open(trip.upstream.address.get()).await?,
     };
-    // Without it answers would only come later.
+    // Without this, responses would only arrive later.
     stream.hurry();
     if let Some(version) = settings.send_proxy {
         let addresses = Addresses { source: peer.client, destination: peer.local };

@@ -1,4 +1,4 @@
-//! The slow path: analyzers, plans, listeners. Behind one lock that the data path never takes.
+//! The slow path: analyzers, plans, listeners. One lock protects it, which the data path never takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,74 +36,75 @@ pub(crate) use ruled::Ruled;
 use ruled::blame;
 use slow::SlowMembers;
 
-/// A listener as the slow path sees it.
+/// The slow path's state of a listener.
 pub(crate) struct Opened {
     pub(crate) id: u64,
     pub(crate) door: Arc<Door>,
-    /// Has an operator closed it?
+    /// Whether an operator has disabled the listener.
     pub(crate) disabled: bool,
-    /// Copies of its sockets, for a process that takes over; none if it is closed.
+    /// Copies of the sockets, for a process that takes over; none if the listener is closed.
     pub(crate) sockets: Vec<Socket>,
 }
 
-/// What a probe found.
+/// The result of a health check.
 pub(crate) struct Finding {
     pub(crate) group: Arc<str>,
     pub(crate) member: MemberId,
     pub(crate) name: Arc<str>,
-    /// Why it failed, for people.
+    /// The error is the reason of the failure, for people.
     pub(crate) outcome: Result<(), String>,
 }
 
-/// Everything that is slow.
+/// The state of the slow path.
 pub(crate) struct Control {
     pub(crate) cores: usize,
     pub(crate) settings: Settings,
     pub(crate) groups: BTreeMap<Arc<str>, Ruled>,
-    /// In the order of the configuration.
+    /// The listeners, in the order of the configuration.
     pub(crate) listeners: Vec<Opened>,
     pub(crate) workers: Vec<Worker>,
-    /// The delay of their event loops, and when the traffic is to be looked at next.
+    /// The delay of the workers' event loops, and the time of the next look at the traffic.
     pub(crate) lag: Arc<LagMeter>,
     pub(crate) look: Time,
     pub(crate) journal: Journal,
     pub(crate) wires: Wires,
-    /// Who is to be told of an alert, and is not yet; one for each member at most.
+    /// Pending notifications about alerts: at most one for each member.
     pub(crate) due_hand_overs: Vec<hand_over::Due>,
-    /// Of side-cars that share their host.
+    /// The meter of the host that side-cars share.
     pub(crate) host: Arc<HostMeter>,
-    /// Members lent to clients.
+    /// The leases: members lent to clients.
     pub(crate) desk: Desk,
-    /// Which groups share hosts.
+    /// The groups that share hosts.
     pub(crate) neighbours: Neighbours,
     pub(crate) sharing: Sharing,
-    /// Is everything ready, and nothing accepted yet?
+    /// Whether everything is ready and no listener accepts yet.
     pub(crate) held: bool,
-    /// Sockets that somebody else bound, until they are taken.
+    /// Sockets that another process bound, until they are used.
     pub(crate) given: Vec<Bound>,
-    /// What a process that was taken over from still has in flight.
+    /// The work in flight of the previous process.
     pub(crate) elsewhere: Elsewhere,
-    /// Flows of datagrams that it had, until they are taken.
+    /// The datagram flows of the previous process, until a listener takes them.
     pub(crate) flows: Vec<LentFlow>,
 }
 
-/// Members of all groups of which there are lines of the last ten minutes, 15 KB each; two of each group at least.
+/// The maximum number of members, over all groups, whose history of the last ten minutes is shown, 15 KB
+/// each. Each group shows at least two.
 const LINES: usize = 4096;
 
-/// The groups that listeners lead to.
+/// Returns the groups that listeners lead to.
 pub(crate) fn of_groups<'s>(listeners: impl Iterator<Item = &'s ListenerSettings>) -> BTreeSet<&'s str> {
     listeners.flat_map(ListenerSettings::led_to).map(|name| &**name).collect()
 }
 
-/// The groups whose members have sessions. These last as long as they like: how many are open says nothing
-/// about how busy a member is, and how long they last nothing about how quick it is.
+/// Returns the groups whose members have sessions. A session has any duration: the number of open sessions
+/// shows no utilization, and their duration shows no speed.
 fn of_sessions(settings: &Settings) -> BTreeSet<&str> {
     let sessions = |listener: &&ListenerSettings| !(listener.carries_requests() || listener.tells());
     of_groups(settings.listeners.iter().filter(sessions))
 }
 
 impl Control {
-    /// What probes found.
+    /// Records the results of health checks.
     pub(crate) fn probed(&mut self, findings: &[Finding], now: Time) {
         for finding in findings {
             self.journal.fellows.checked(finding);
@@ -115,7 +116,7 @@ impl Control {
                 ruled.analyzer.handle_probe(finding.member, outcome, now);
             }
         }
-        // Each change of a plan costs as much as its group is large: once for all that was found of it.
+        // The cost of a plan's change grows with its group: one change covers all results of a group.
         let found: BTreeSet<&Arc<str>> = findings.iter().map(|finding| &finding.group).collect();
         for group in found {
             if let Some(ruled) = self.groups.get_mut(group) {
@@ -124,7 +125,7 @@ impl Control {
         }
     }
 
-    /// A member failed too often in a row.
+    /// Records that a member failed too often in a row.
     pub(crate) fn struck(&mut self, strike: &Strike, now: Time) {
         let blame = self.groups.get(&strike.group).and_then(|ruled| blame(ruled.record(strike.member)?));
         self.with(&strike.group, now, |analyzer| {
@@ -138,7 +139,7 @@ impl Control {
         });
     }
 
-    /// Compares what members did.
+    /// Compares the members of each group.
     pub(crate) fn compare(&mut self, now: Time) {
         self.end_leases(now);
         let mut stirring = BTreeSet::new();
@@ -173,7 +174,7 @@ impl Control {
         self.look_at_hosts(now);
     }
 
-    /// Does what is due.
+    /// Handles the timeouts that are due.
     pub(crate) fn tick(&mut self, now: Time) {
         for ruled in self.groups.values_mut() {
             if ruled.analyzer.poll_timeout().is_some_and(|due| due <= now) {
@@ -183,18 +184,18 @@ impl Control {
         }
     }
 
-    /// Where a listener's clients go; `None` if its group is not there.
+    /// Returns the groups that a listener leads to; `None` if its own group does not exist.
     pub(crate) fn groups_of(&self, listener: &ListenerSettings) -> Option<Groups> {
         let find = |name: &Arc<str>| self.groups.get(name).map(|ruled| Arc::clone(&ruled.group));
         let named = listener.tls.iter().flat_map(|tls| tls.groups.values()).chain(&listener.others);
         Some(Groups { own: find(&listener.group)?, named: named.filter_map(find).collect() })
     }
 
-    /// Looks at the traffic; for how long not again.
+    /// Samples the traffic and returns the time until the next sample.
     pub(crate) fn watch(&mut self, now: Time) -> Duration {
         let of = of_sessions(&self.settings);
         let due = if self.look == Time(0) { now } else { self.look };
-        // Workers without traffic are left alone.
+        // Workers without traffic are not woken.
         let awake = self.groups.values().any(|ruled| !ruled.rests());
         let lag = if awake { self.lag.look(&self.workers, due, now) } else { Duration::ZERO };
         let looks = self.groups.iter_mut().map(|(name, ruled)| ruled.watch(!of.contains(&**name), lag, now));
@@ -203,24 +204,25 @@ impl Control {
         rest
     }
 
-    /// Lets members be given more requests, where there is a limit on how many a second they are; for how long not again.
+    /// Refills the members' request budgets where the rate per second is limited. Returns the time until the
+    /// next refill.
     pub(crate) fn fill(&mut self, now: Time) -> Duration {
         self.groups.values_mut().map(|ruled| ruled.fill(now)).min().unwrap_or(Duration::from_secs(1))
     }
 
-    /// When something is due next.
+    /// Returns the time of the next timeout.
     pub(crate) fn due(&self) -> Option<Time> {
         self.groups.values().filter_map(|ruled| ruled.analyzer.poll_timeout()).min()
     }
 
-    /// Writes down what happened in all groups, and publishes what came of it.
+    /// Writes the events of all groups, and publishes the resulting plans.
     pub(crate) fn settle(&mut self, now: Time) {
         for ruled in self.groups.values_mut() {
             ruled.settle(self.cores, now, &mut self.journal);
         }
     }
 
-    /// Lets an operator act on a member of one group, or of the only group that has it.
+    /// Applies an operator's action to a member of one group, or of the only group that has it.
     pub(crate) fn operate(
         &mut self,
         group: Option<&str>,
@@ -238,7 +240,7 @@ impl Control {
         Ok(())
     }
 
-    /// The group that is named, or the only one that has the member.
+    /// Returns the named group, or the only one that has the member.
     pub(crate) fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
         if let Some(name) = group {
             return Ok(name.into());
@@ -254,7 +256,7 @@ impl Control {
         }
     }
 
-    /// A monitor measured a load.
+    /// Records a load that a monitor measured.
     pub(crate) fn loaded(&mut self, group: &str, member: &str, load: Load, now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let Some(id) = ruled.id(member) else { return };
@@ -264,7 +266,7 @@ impl Control {
         ruled.settle(self.cores, now, &mut self.journal);
     }
 
-    /// A member said how much it does and how busy that makes it.
+    /// Records a member's report of its throughput and utilization.
     pub(crate) fn used(&mut self, group: &str, member: &str, usage: Usage, now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let Some(id) = ruled.id(member) else { return };
@@ -272,11 +274,11 @@ impl Control {
         ruled.settle(self.cores, now, &mut self.journal);
     }
 
-    /// See [`Engine::shed`](crate::Engine::shed).
+    /// Implements [`Engine::shed`](crate::Engine::shed).
     pub(crate) fn shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
         let groups = self.groups.iter().filter(|(name, _)| group.is_none_or(|group| ***name == *group));
         let of = |ruled: &Ruled| {
-            // The name first: it costs nothing to look at, and is what nearly all say.
+            // The check for alerts comes first: it is cheap, and nearly always the answer.
             let alerts = || ruled.analyzer.alerts().filter(|alert| alert.held.is_none());
             alerts().next()?;
             let ids = ruled.id(member).map_or_else(|| ruled.at(member), |id| vec![id]);
@@ -286,7 +288,7 @@ impl Control {
         groups.filter_map(|(_, ruled)| of(ruled)).max_by(|one, other| one.share.total_cmp(&other.share))
     }
 
-    /// Weights were made outside.
+    /// Records weights that were computed elsewhere.
     pub(crate) fn weighed(&mut self, group: &str, weights: &[(Arc<str>, Option<f64>)], now: Time) {
         let Some(ruled) = self.groups.get_mut(group) else { return };
         let named = weights.iter().filter_map(|(name, weight)| Some((ruled.id(name)?, *weight)));
@@ -295,8 +297,8 @@ impl Control {
         ruled.settle(self.cores, now, &mut self.journal);
     }
 
-    /// Puts another strategy in force; what was before, for people. It is in the settings as well, so that the
-    /// next reload sees what it puts back.
+    /// Changes a group's strategy and returns the previous one, for people. The settings are changed as well,
+    /// so that the next reload detects the difference.
     pub(crate) fn choose_by(
         &mut self,
         group: &str,
@@ -324,8 +326,8 @@ impl Control {
         Ok(before)
     }
 
-    /// Has cores accept on a listener: each on its part of `hands`, and go on with `flows` there, each with the place of its
-    /// socket. False if one cannot be told.
+    /// Starts a listener on the workers. Each core accepts on its part of `hands` and resumes its part of
+    /// `flows`, each of which comes with its socket's index. Returns `false` if a worker cannot be reached.
     pub(crate) fn listen(
         &self,
         open: &Opened,
@@ -346,7 +348,7 @@ impl Control {
         })
     }
 
-    /// Tells every worker the same; false if one cannot be told.
+    /// Sends an order to every worker; returns `false` if one cannot be reached.
     pub(crate) fn order_all(&self, order: impl Fn() -> Order) -> bool {
         self.workers.iter().all(|worker| worker.order(order()))
     }

@@ -1,4 +1,4 @@
-//! What one data-plane thread has for itself: timers, buffers, chance, pools.
+//! The context of one data-plane thread: timers, buffers, random numbers, pools.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,62 +26,64 @@ use crate::splice::Pipes;
 use crate::trace::Tracer;
 use crate::wheel::Wheel;
 
-/// Bytes read at once: a body of 64 KiB and its head come in one piece, which saves a receive and a send.
+/// The size of a read, in bytes: a body of 64 KiB and its head arrive in one piece, which saves a receive and
+/// a send.
 pub(crate) const BUFFER: usize = 128 * 1024;
-/// Vectors kept for reuse, and the largest that is kept.
+/// The number of vectors kept for reuse, and the maximum size of each.
 const SPARE: usize = 256;
 const SPARE_BYTES: usize = 16 * 1024;
 
-/// Longer than a request takes to come from anywhere on earth.
+/// Longer than a request travels from anywhere on earth.
 pub(crate) const PARTING: Duration = Duration::from_secs(1);
 
 /// One thread's context; every task of the thread holds it.
 pub(crate) struct Core {
-    /// Its place among the threads.
+    /// The index among the threads.
     pub(crate) index: usize,
     clock: Clock,
     now: Cell<Time>,
     pub(crate) wheel: Rc<Wheel>,
     pub(crate) sessions: Rc<Sessions>,
-    /// Are listeners closed and requests in flight to be the last of their connections?
+    /// Whether listeners are closed and the requests in flight are the last of their connections.
     pub(crate) stopping: Cell<bool>,
-    /// How long a client connection on which nothing is asked stays when its listener is gone.
+    /// The time for which an idle client connection stays open after its listener has closed.
     pub(crate) parting: Cell<Duration>,
     pub(crate) census: Arc<Census>,
     pub(crate) access: Access,
     pub(crate) tracer: Tracer,
-    /// Is anything kept of requests, for the access log or for traces?
+    /// Whether requests are recorded, for the access log or for traces.
     pub(crate) noting: Cell<bool>,
     pub(crate) pipes: Pipes,
     buffer: RefCell<Box<[u8]>>,
     scratch: RefCell<Vec<u8>>,
     spare: RefCell<Vec<Vec<u8>>>,
-    /// For the head that is being read.
+    /// The marks of the head that is being read.
     pub(crate) marks: RefCell<Marks>,
     chance: Cell<u64>,
     pools: RefCell<BTreeMap<Arc<str>, Rc<Pool>>>,
 }
 
-/// Client connections over all threads, and flows of datagrams, which are not bounded here; and the descriptors that connections of
-/// clients and to members take.
+/// The client connections of all threads, the datagram flows (unlimited here), and the descriptors of
+/// connections to clients and members.
 pub(crate) struct Census {
     open: AtomicUsize,
     flows: AtomicUsize,
     pub(crate) most: AtomicUsize,
     descriptors: AtomicUsize,
-    /// For the bytes that peers make this process keep.
+    /// The budget of the bytes that peers make this process keep.
     pub(crate) memory: Arc<MemoryBudget>,
-    /// Descriptors that connections may take: what is left of the process's limit after health checks, the admin side and files.
+    /// The maximum number of descriptors for connections: the process's limit less those for health checks,
+    /// the admin side and files.
     pub(crate) most_descriptors: AtomicUsize,
 }
 
-/// The descriptor of one connection to a member, as long as this is held.
+/// The descriptor of one connection to a member, while this is held.
 pub(crate) struct Descriptor(Arc<Census>);
 
-/// A client connection that was let in.
+/// An admitted client connection.
 pub(crate) struct Guest(Arc<Census>);
 
-/// A flow of datagrams, which is waited for as connections are.
+/// A datagram flow. Graceful shutdown waits for it as for connections.
 pub(crate) struct FlowGuest(Arc<Census>);
 
 impl Census {
@@ -96,7 +98,7 @@ impl Census {
         })
     }
 
-    /// Counts one descriptor more, unless all are taken.
+    /// Counts another descriptor, and returns `true` if one was free.
     fn take(&self) -> bool {
         let free = self.descriptors.fetch_add(1, Relaxed) < self.most_descriptors.load(Relaxed);
         if !free {
@@ -105,17 +107,17 @@ impl Census {
         free
     }
 
-    /// Takes a descriptor for a connection to a member; `None` if connections have all that they may.
+    /// Takes a descriptor for a connection to a member; `None` if connections use all that they may.
     fn descriptor(self: &Arc<Self>) -> Option<Descriptor> {
         self.take().then(|| Descriptor(Arc::clone(self)))
     }
 
-    /// All that is there.
+    /// Returns the number of connections and flows.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Relaxed) + self.flows.load(Relaxed)
     }
 
-    /// Lets a connection in, unless there are too many.
+    /// Admits a connection; `None` if there are too many.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Guest> {
         if self.open.fetch_add(1, Relaxed) >= self.most.load(Relaxed) || !self.take() {
             self.open.fetch_sub(1, Relaxed);
@@ -154,7 +156,7 @@ impl Core {
     /// # Errors
     /// The system has no more descriptors.
     pub(crate) fn new(index: usize, clock: Clock, census: Arc<Census>) -> io::Result<Rc<Self>> {
-        // The standard library's hasher is seeded by the system: chance enough to begin with.
+        // The system seeds the standard library's hasher: random enough for a start value.
         let seed = std::hash::RandomState::new().build_hasher().finish();
         Ok(Rc::new(Self {
             index,
@@ -178,42 +180,42 @@ impl Core {
         }))
     }
 
-    /// When a client connection on which nothing is asked ends, its listener being gone. Closed at once it
-    /// would lose the request that may be on its way already; one that comes in time is answered as the last.
+    /// Returns the time at which an idle client connection ends whose listener is closed. Closed at once, it
+    /// would lose a request that is already on its way. A request that arrives in time is served as the last.
     pub(crate) fn parting(&self) -> Time {
         self.tick() + self.parting.get()
     }
 
-    /// Reads the clock: to be called when something has come from outside.
+    /// Reads the clock; callers do so after each external event.
     pub(crate) fn tick(&self) -> Time {
         let now = self.clock.now();
         self.now.set(now);
         now
     }
 
-    /// When the clock was last read: good for everything that follows from the same event.
+    /// Returns the time of the last clock reading, which serves for all that follows from the same event.
     pub(crate) fn now(&self) -> Time {
         self.now.get()
     }
 
-    /// Looks whether anything is to be kept of requests from now on.
+    /// Updates whether requests are recorded from now on.
     pub(crate) fn note(&self) {
         self.noting.set(self.access.is_on() || self.tracer.is_on());
     }
 
-    /// Lends the read buffer and an empty vector. Not to be called from within.
+    /// Lends the read buffer and an empty vector. `work` must not call this again.
     pub(crate) fn lend<R>(&self, work: impl FnOnce(&mut [u8], &mut Vec<u8>) -> R) -> R {
         let mut scratch = self.scratch.borrow_mut();
         scratch.clear();
         work(&mut self.buffer.borrow_mut(), &mut scratch)
     }
 
-    /// An empty vector that may have been used before.
+    /// Returns an empty vector, which may have been used before.
     pub(crate) fn vector(&self) -> Vec<u8> {
         self.spare.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes a vector back.
+    /// Takes a vector back for reuse.
     pub(crate) fn recycle(&self, mut vector: Vec<u8>) {
         let mut spare = self.spare.borrow_mut();
         if spare.len() < SPARE && (1..=SPARE_BYTES).contains(&vector.capacity()) {
@@ -222,7 +224,7 @@ impl Core {
         }
     }
 
-    /// What comes of `future`, unless that takes longer than `span`.
+    /// Awaits `future`; `None` if it takes longer than `span`.
     pub(crate) async fn within<T>(&self, span: Duration, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         let mut timer = None;
@@ -240,7 +242,7 @@ impl Core {
         .await
     }
 
-    /// 64 random bits (splitmix64, Steele, Lea and Flood 2014).
+    /// Returns 64 random bits (splitmix64, Steele, Lea and Flood 2014).
     pub(crate) fn chance(&self) -> u64 {
         let next = self.chance.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.chance.set(next);
@@ -249,7 +251,7 @@ impl Core {
         mixed ^ mixed >> 31
     }
 
-    /// This core's side of a group.
+    /// Returns this core's pool of a group.
     pub(crate) fn pool(&self, group: &Arc<Group>) -> Rc<Pool> {
         let mut pools = self.pools.borrow_mut();
         match pools.get(&group.name) {
@@ -262,7 +264,8 @@ impl Core {
         }
     }
 
-    /// Forgets groups that are no longer configured; connections that still use one keep it alive.
+    /// Drops the pools of groups that are no longer configured. Connections that still use a pool keep it
+    /// alive.
     pub(crate) fn retain_pools(&self, keep: impl Fn(&str) -> bool) {
         self.pools.borrow_mut().retain(|name, pool| {
             let keep = keep(name);
@@ -273,11 +276,11 @@ impl Core {
         });
     }
 
-    /// Closes idle connections to members that are no longer worth keeping.
-    /// Takes a descriptor for a connection to a member. Closes this core's idle ones if there is none left.
+    /// Takes a descriptor for a connection to a member. Closes this core's idle connections if no descriptor
+    /// is left.
     ///
     /// # Errors
-    /// `EMFILE`: all that connections may take is in use.
+    /// `EMFILE`: connections use all the descriptors that they may.
     pub(crate) fn descriptor(&self) -> io::Result<Descriptor> {
         let taken = self.census.descriptor().or_else(|| {
             self.pools.borrow().values().for_each(|pool| pool.close_idle());

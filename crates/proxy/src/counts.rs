@@ -1,11 +1,11 @@
-//! What is counted, as one process leaves it to the next, and what it counts while its last work ends.
+//! The counters that one process hands to the next, and those of its last work after the handoff.
 //!
-//! Cores have counts of their own, which nobody else writes. What comes from another process is counted in one place more
-//! beside theirs ([`Record::before`], [`Group::before`], [`Door::before`]), which only the control plane writes, behind its
-//! lock; whoever sums counts sums that as well.
+//! Each core has counters that only it writes. Counters from another process are kept in one more place
+//! beside them ([`Record::before`], [`Group::before`], [`Door::before`]). Only the control plane writes
+//! these, under its lock, and all sums include them.
 //!
-//! Everything that only grows is named, by group, member and listener, so that versions which know more or less of it
-//! understand each other.
+//! Everything that only grows is keyed by the names of group, member and listener. So versions that know more
+//! or fewer counters understand each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::listener::Door;
 use crate::stats::{Buckets, Count, Histogram};
 use crate::{reason, report};
 
-/// What is counted of everything. One that is taken from a later one of the same process ([`Counts::since`]) is what was
-/// counted in between.
+/// A snapshot of all counters, or the difference to an earlier snapshot of the same process
+/// ([`Counts::since`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -38,7 +38,7 @@ struct OfGroup {
     rejected: BTreeMap<String, u64>,
     retries: u64,
     retries_denied: u64,
-    /// Served and refused, by urgency.
+    /// The served and rejected requests, by urgency.
     urgencies: Vec<[u64; 2]>,
     hand_overs: u64,
     hand_overs_failed: u64,
@@ -48,7 +48,7 @@ struct OfGroup {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct OfMember {
-    /// Now; not a count.
+    /// The current value, not a counter.
     in_flight: u32,
     requests: u64,
     failures: u64,
@@ -71,25 +71,25 @@ struct OfListener {
     bindings: BTreeMap<String, OfBinding>,
 }
 
-/// Sessions with a member.
+/// The sessions of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct OfBinding {
-    /// Now; not a count.
+    /// The current value, not a counter.
     bound: u64,
     moved: u64,
 }
 
-/// Work in flight that another process has with members, as it was last told.
+/// The work in flight that another process has at members, as last reported.
 #[derive(Default)]
 pub(crate) struct Elsewhere(BTreeMap<(String, String), (Arc<Vitals>, u32)>);
 
 impl Counts {
-    /// What was counted since an earlier moment.
+    /// Returns the difference to an earlier snapshot.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let none = OfGroup::default();
-        // What has not changed is not told.
+        // Unchanged counters are left out.
         let groups = self.groups.iter().filter_map(|(name, now)| {
             let before = before.groups.get(name).unwrap_or(&none);
             (now != before).then(|| (name.clone(), now.since(before)))
@@ -214,7 +214,7 @@ impl OfMember {
         let mut levels = [[0; 2]; plimsoll_brain::load_line::LEVELS];
         record.all().for_each(|stripe| stripe.levels.sum(&mut levels));
         Self {
-            // Leases go to the other process; what is left here of them is none of its work.
+            // Leases move to the other process; the rest of them here is not its work.
             in_flight: vitals
                 .in_flight()
                 .saturating_sub(u32::try_from(record.lent.held.load(Relaxed)).unwrap_or(u32::MAX)),
@@ -270,7 +270,7 @@ fn add_to(histogram: &Histogram, buckets: &Buckets) {
 }
 
 impl Control {
-    /// What is counted so far.
+    /// Returns a snapshot of all counters.
     pub(crate) fn counts(&self) -> Counts {
         let groups = self.groups.iter().map(|(name, ruled)| (name.to_string(), OfGroup::of(ruled)));
         let open = self.listeners.iter().zip(&self.settings.listeners);
@@ -288,7 +288,8 @@ impl Control {
         Counts { groups: groups.collect(), listeners: listeners.collect() }
     }
 
-    /// Adds what another process has counted. What it has in flight with members counts as theirs until it tells otherwise.
+    /// Adds the counters of another process. Its work in flight counts as the members' until it reports
+    /// otherwise.
     pub(crate) fn add_counts(&mut self, counts: &Counts) {
         for (name, more) in &counts.groups {
             let Some(ruled) = self.groups.get_mut(&**name) else { continue };
@@ -299,7 +300,7 @@ impl Control {
                 let Some(id) = ruled.id(member) else { continue };
                 let Some(record) = ruled.record(id).cloned() else { continue };
                 more.add_to(&record);
-                // Whoever counted them has told where they went.
+                // The process that counted these has reported their targets.
                 *ruled.told.entry(id).or_default() += more.moved;
                 self.elsewhere.tell((name.clone(), member.clone()), &record.vitals, more.in_flight);
             }
@@ -321,11 +322,11 @@ impl Control {
 }
 
 impl Elsewhere {
-    /// So many are in flight elsewhere with a member now.
+    /// Records the number of requests that another process has in flight at a member now.
     fn tell(&mut self, member: (String, String), vitals: &Arc<Vitals>, now: u32) {
         let (known, before) = self.0.entry(member).or_insert_with(|| (Arc::clone(vitals), 0));
         if !Arc::ptr_eq(known, vitals) {
-            // Another member of the same name.
+            // Another member with the same name.
             known.tell(*before, 0);
             (*known, *before) = (Arc::clone(vitals), 0);
         }
@@ -334,7 +335,7 @@ impl Elsewhere {
         }
     }
 
-    /// The other process has ended.
+    /// Forgets the work of the other process, which has ended.
     pub(crate) fn clear(&mut self) {
         for (vitals, before) in std::mem::take(&mut self.0).into_values() {
             vitals.tell(before, 0);

@@ -1,10 +1,13 @@
-//! DNS: a domain that stands for a group, answered by the same brain that chooses members for requests. What round-robin DNS should
-//! have been: members that are down, drained or ejected are named to nobody, each answer is a choice of the group's strategy, and
-//! it is good for the short time to live only.
+//! DNS: a domain that stands for a group. The brain that chooses members for requests also chooses those in
+//! the answers. Unlike in round-robin DNS, members that are down, draining or ejected are left out. Each
+//! answer is a choice of the group's strategy and is valid for a short time to live.
 //!
-//! A question is not counted as work of the member it is sent to, as nobody says when that ends: strategies that go by requests in
-//! flight go by what other listeners of the group carry and what members report. Over UDP each core answers what the kernel gives
-//! it, and no more to a network of clients than its share (`rate`), unless they show a cookie (`cookie`); over TCP a client may ask many questions on a connection, each behind its length, and is let go when it is quiet.
+//! A query does not count as work of the chosen member, as the end of that work is unknown. Strategies that
+//! use requests in flight see only those of the group's other listeners, and the members' load reports.
+//!
+//! Over UDP, each core answers the queries that the kernel delivers to it. A client network gets no more than
+//! its share of answers (`rate`), unless its clients present a cookie (`cookie`). Over TCP, a client may send
+//! many queries on a connection, each behind its length; an idle connection is closed.
 
 mod cookie;
 #[cfg(any(test, fuzzing))]
@@ -34,13 +37,13 @@ use cookie::ServerCookie;
 pub(crate) use rate::AnswerRates;
 use zone::{AnswerRoom, Asker, Chosen, Family, Members, Transport, Zone};
 
-/// Questions that are answered before other tasks get their turn.
+/// The number of queries that are answered before other tasks run.
 const TURN: usize = 64;
 
-/// For a question to arrive whole, and for an answer to be taken.
+/// The time limit for receiving the rest of a query, and for sending an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers over UDP until the listener is closed.
+/// Serves a UDP socket until the listener is closed.
 pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSocket) {
     let socket = udp::Socket::new(socket, &listener.door.address);
     loop {
@@ -59,7 +62,7 @@ pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSoc
     }
 }
 
-/// Answers what has come, but no more than is fair; how many.
+/// Answers the waiting queries, at most a fair number, and returns how many.
 fn answer_all(core: &Core, listener: &Listener, socket: &udp::Socket) -> usize {
     let now = core.tick();
     core.lend(|buffer, _| {
@@ -69,7 +72,7 @@ fn answer_all(core: &Core, listener: &Listener, socket: &udp::Socket) -> usize {
                     if let Some(answer) =
                         answer(core, listener, client.ip(), &buffer[..len], Transport::Udp, now)
                     {
-                        // What the kernel does not take is lost, as it may be on its way.
+                        // An answer that the kernel does not take is lost, as it might be on the network.
                         let _ = socket.reply(&answer, client, local);
                     }
                 }
@@ -81,7 +84,7 @@ fn answer_all(core: &Core, listener: &Listener, socket: &udp::Socket) -> usize {
     })
 }
 
-/// Answers on a connection until the client leaves or is quiet for too long.
+/// Serves a connection until the client leaves or is idle for too long.
 pub(crate) async fn converse(
     core: Rc<Core>,
     listener: Rc<Listener>,
@@ -117,7 +120,7 @@ pub(crate) async fn converse(
     }
 }
 
-/// Fills `buffer` with what was read already and what comes.
+/// Fills `buffer` with bytes that were already read, and then from the stream.
 async fn read(ahead: &mut io::Cursor<Vec<u8>>, stream: &mut Socket, buffer: &mut [u8]) -> io::Result<()> {
     let had = io::Read::read(ahead, buffer)?;
     stream.read_exact(&mut buffer[had..]).await.map(drop)
@@ -142,10 +145,10 @@ fn answer(
     zone.answer(question, transport, &mut asker, &mut Group { core, pool: &pool, key, now })
 }
 
-/// By which cookies are made.
+/// The key of the cookies.
 static SECRET: LazyLock<Option<lottery::Key>> = LazyLock::new(random_key);
 
-/// Draws a key; `None` if the system has no random numbers to give.
+/// Draws a key; `None` if the system provides no random numbers.
 fn random_key() -> Option<lottery::Key> {
     let mut bytes = [0; 16];
     let filled = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty())).ok()?;
@@ -162,7 +165,7 @@ struct Client<'a> {
 impl Asker for Client<'_> {
     fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // The number begins anew in 2106, which cookies allow for.
+        // The number wraps around in 2106, which cookies allow for.
         Some(cookie::judge((*SECRET).as_ref()?, self.ip, client, shown, unix as u32))
     }
 

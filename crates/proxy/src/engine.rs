@@ -1,4 +1,4 @@
-//! The running data plane, as the rest of the process holds it.
+//! The handle of the running data plane, for the rest of the process.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -36,27 +36,27 @@ mod succession;
 
 pub use succession::{Estate, Legacy};
 
-/// Strikes that may wait for the control thread.
+/// The number of failure signals that may wait for the control thread.
 const STRIKES: usize = 256;
-/// Words of members that may wait to be heard.
+/// The number of members' report samples that may wait for the receiver.
 const SAID: usize = 1024;
-/// What happened at clients that may wait to be written down.
+/// The number of events from clients' connections that may wait to be written.
 const NOTES: usize = 64;
-/// How often success rates are looked at.
+/// The interval of comparing success rates.
 const COMPARE: Duration = Duration::from_secs(1);
 
-/// A running data plane. Cloning gives another handle of the same. Every method may be called from any thread.
+/// A running data plane. A clone is another handle of the same. Every method may be called from any thread.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
-/// How much a member does.
+/// The rates of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Requests it ends a second.
+    /// Completed requests per second.
     pub rps: f64,
-    /// How busy it is, 1 for fully; may exceed 1.
+    /// The utilization, 1 for full; may exceed 1.
     pub utilization: f64,
-    /// Requests it fails a second.
+    /// Failed requests per second.
     pub eps: f64,
 }
 
@@ -77,8 +77,8 @@ impl Engine {
         }
     }
 
-    /// The same, but for accepting anybody: that begins with [`Engine::open`]. Sockets of the estate are taken for the listeners
-    /// that they are of.
+    /// Starts as [`Engine::start`], without accepting connections: that begins with [`Engine::open`].
+    /// Listeners use those sockets of the estate that belong to them.
     ///
     /// # Errors
     /// As [`Engine::start`].
@@ -164,7 +164,7 @@ impl Engine {
                         () = probe::report(&own, findings) => {}
                     }
                 });
-                // Whoever is still told of an alert is not waited for.
+                // Pending notifications about alerts are not waited for.
                 runtime.shutdown_background();
             })
             .map_err(StartError::Thread)?;
@@ -172,11 +172,11 @@ impl Engine {
         Ok(Self(inner))
     }
 
-    /// Puts a new configuration in force without dropping anything; what it changed, one line each. `beside` is
-    /// what it changes elsewhere, to be told with it.
+    /// Applies a new configuration without dropping connections, and returns the changes, one line each.
+    /// `beside` are changes elsewhere, to be reported along with them.
     ///
     /// # Errors
-    /// Something of it cannot be had; the configuration before stays in force then.
+    /// A resource for the new configuration is not available; the previous one stays in force then.
     pub fn reload(&self, settings: Settings, beside: Vec<String>) -> Result<Vec<String>, StartError> {
         let mut changes =
             apply::apply(&self.0, settings).inspect_err(|error| self.reload_refused(&error.to_string()))?;
@@ -188,49 +188,49 @@ impl Engine {
         Ok(changes)
     }
 
-    /// Puts other members in force that were found: what else the settings say is in force already. That is no reload, and
-    /// nothing is told of it here.
+    /// Applies settings that differ in discovered members only. That is no reload, and no change is reported
+    /// here.
     ///
     /// # Errors
-    /// Something of the settings cannot be had; what was in force before stays then.
+    /// A resource for the settings is not available; the previous ones stay in force then.
     pub fn found(&self, settings: Settings) -> Result<(), StartError> {
         apply::apply(&self.0, settings).map(drop)
     }
 
-    /// Writes an event into the journal.
+    /// Writes an event to the event log.
     pub fn tell(&self, event: Event) {
         lock(&self.0.control).journal.write(event);
     }
 
-    /// Says that a new configuration was refused before it came here: the file was bad.
+    /// Records that a new configuration was rejected before it came here: the file was invalid.
     pub fn reload_refused(&self, why: &str) {
         *lock(&self.0.reload_error) = Some(why.to_owned());
         lock(&self.0.control).journal.note(EventKind::ReloadRefused, why.to_owned());
     }
 
-    /// What there is to be seen.
+    /// Returns the status.
     pub fn status(&self) -> plimsoll_brain::status::Status {
         report::status(&self.0)
     }
 
-    /// One group as it is now; `None` if there is no such group.
+    /// Returns the current state of one group; `None` if there is no such group.
     pub fn look(&self, group: &str) -> Option<GroupLook> {
         report::look(&self.0, group)
     }
 
-    /// How many requests of a group took at most so many seconds, for a fixed row of bounds; empty if there
-    /// is no such group.
+    /// Returns the number of a group's requests that took at most a number of seconds, for a fixed list of
+    /// bounds. Empty if there is no such group.
     pub fn buckets(&self, group: &str) -> Vec<(f64, u64)> {
         report::buckets(&self.0, group)
     }
 
-    /// What is counted of each member of a group; empty if there is no such group.
+    /// Returns the counters of each member of a group; empty if there is no such group.
     pub fn counters(&self, group: &str) -> Vec<MemberCounters> {
         report::counters(&self.0, group)
     }
 
-    /// The load of a member by the group's metric, measured `age` ago; of all that goes on at its host, if so. What cannot be used (no
-    /// such member, not a number, negative) is ignored.
+    /// Records a member's load by the group's metric, measured `age` ago; `of_host` if it is the load of the
+    /// whole host. Ignores unusable input (no such member, not a number, negative).
     pub fn load(&self, group: &str, member: &str, value: f64, age: Duration, of_host: bool) {
         let now = self.0.clock.now();
         let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
@@ -238,32 +238,33 @@ impl Engine {
         self.0.wake.notify_one();
     }
 
-    /// The group's metric is another one from now on: what was told by the one before is forgotten.
+    /// Drops the recorded loads, as the group's metric has changed.
     pub fn forget_loads(&self, group: &str) {
         let now = self.0.clock.now();
         lock(&self.0.control).with(group, now, |analyzer| analyzer.forget_loads(now));
         self.0.wake.notify_one();
     }
 
-    /// What members say with their answers of what the choice does not need, sampled as the groups' settings ask; what is
-    /// not taken out in time is dropped. There is one listener: `None` after the first call.
+    /// Returns the receiver of members' report samples, which contain more than the choice needs, as often as
+    /// the groups' settings require. Samples not received in time are dropped. There is one receiver: `None`
+    /// after the first call.
     pub fn said(&self) -> Option<mpsc::Receiver<Said>> {
         lock(&self.0.said).take()
     }
 
-    /// What was traced, in batches, where [`Settings::tracing`] says so; what is not taken out in time is dropped and counted. There is
-    /// one who takes it: `None` after the first call.
+    /// Returns the receiver of traces, in batches, if [`Settings::tracing`] enables them. Batches not
+    /// received in time are dropped and counted. There is one receiver: `None` after the first call.
     pub fn traced(&self) -> Option<mpsc::Receiver<Vec<Traced>>> {
         lock(&self.0.traced).take()
     }
 
-    /// What became of spans, to be counted by whoever sends them.
+    /// Returns the counters of spans, for the exporter to update.
     pub fn spans(&self) -> Spans {
         self.0.spans.clone()
     }
 
-    /// How much a member does and how busy that makes it, measured `age` ago; for strategies that weigh members by it.
-    /// What cannot be used (no such member, not a number, negative) is ignored.
+    /// Records a member's throughput and utilization, measured `age` ago, for strategies that weigh members
+    /// by them. Ignores unusable input (no such member, not a number, negative).
     pub fn usage(&self, group: &str, member: &str, rates: Rates, age: Duration) {
         let now = self.0.clock.now();
         let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
@@ -272,38 +273,43 @@ impl Engine {
         self.0.wake.notify_one();
     }
 
-    /// How busy a member's processors are, measured `age` ago. For the load line; what cannot be used is ignored.
+    /// Records the utilization of a member's processors, measured `age` ago, for the load line. Ignores
+    /// unusable input.
     pub fn sensed(&self, group: &str, member: &str, cpu: Cpu, age: Duration) {
         let now = self.0.clock.now();
         let at = Time(now.0.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)));
         lock(&self.0.control).sensed(group, member, cpu, at);
     }
 
-    /// Which part of a member's sessions is to go elsewhere, if it is under alert: by its name or address, in one group
-    /// or in the one of all that have it that asks for most.
+    /// Returns the share of a member's sessions that should move, if the member is under alert. The member is
+    /// given by name or address, in one group. Without a group, the result is that of the group with the
+    /// largest share.
     pub fn asked_to_shed(&self, group: Option<&str>, member: &str) -> Option<Shed> {
         lock(&self.0.control).shed(group, member)
     }
 
-    /// Weights from outside, for a group whose strategy takes them; `None` for a member whose weight is not known.
+    /// Sets weights from outside, for a group whose strategy uses them; `None` for a member whose weight is
+    /// unknown.
     pub fn weights(&self, group: &str, weights: &[(Arc<str>, Option<f64>)]) {
         lock(&self.0.control).weighed(group, weights, self.0.clock.now());
     }
 
-    /// What the meter of a side-car's own server says now; `None` if there is no such group, or it is none.
+    /// Returns the meter reading of a side-car's own server; `None` if there is no such group, or if it is
+    /// not a side-car.
     pub fn reading(&self, group: &str) -> Option<Reading> {
         let control = lock(&self.0.control);
         Some(control.groups.get(group)?.group.side_car.as_ref()?.reading())
     }
 
-    /// What the meter of all servers says that share this host: see [`SideCarSettings::shares_host`](crate::SideCarSettings).
+    /// Returns the meter reading of all servers that share this host: see
+    /// [`SideCarSettings::shares_host`](crate::SideCarSettings).
     pub fn host_reading(&self) -> Reading {
         lock(&self.0.control).host.reading()
     }
 
-    /// Balancers want this share (0 to 1) of the connections to a side-car's server to go elsewhere: each that is
-    /// there now draws once, and goes at the next boundary of a request (http) or quiet moment (tcp). Connections
-    /// that have not drawn yet when the next call comes draw by that; 0 takes an alert back.
+    /// Asks for a share (0 to 1) of the connections to a side-car's server to leave, on behalf of balancers.
+    /// Each present connection draws once, and leaves at the next boundary of a request (HTTP) or idle moment
+    /// (TCP). Connections that have not drawn before the next call use its share; 0 revokes an alert.
     pub fn shed(&self, group: &str, share: f64) {
         if let Some(ruled) = lock(&self.0.control).groups.get(group)
             && let Some(side_car) = &ruled.group.side_car
@@ -312,8 +318,8 @@ impl Engine {
         }
     }
 
-    /// Puts another strategy in force, until the next reload: the one before it, for people. `written` is how the
-    /// operator wrote it.
+    /// Changes a group's strategy until the next reload, and returns the previous one, for people. `written`
+    /// is the operator's spelling.
     ///
     /// # Errors
     /// There is no such group.
@@ -330,7 +336,7 @@ impl Engine {
         Ok(before)
     }
 
-    /// Notes that more reports came for a member than are taken.
+    /// Writes an event: more reports arrived for a member than are accepted.
     pub fn flooded(&self, group: &str, member: &str) {
         let why = "more than 50 reports in a second: those beyond are dropped".to_owned();
         let (group, member) = (group.into(), Some(member.into()));
@@ -338,41 +344,42 @@ impl Engine {
         lock(&self.0.control).journal.write(event);
     }
 
-    /// Notes that a member does not report its load in the way that it is asked to, and why.
+    /// Writes an event: a member does not report its load in the requested way, with the reason.
     pub fn no_reports(&self, group: &str, member: &str, why: &str) {
         let (group, member) = (group.into(), Some(member.into()));
         let event = Event { kind: EventKind::NoReports, group, member, why: why.into(), inputs: Vec::new() };
         lock(&self.0.control).journal.write(event);
     }
 
-    /// What the strategy knows of a group's members and makes of them, with what was decided lately; `None` if
-    /// there is no such group. What is known beyond the data plane (loads, facts) is left out for others to fill in.
+    /// Returns the strategy's knowledge of a group's members, its results, and recent decisions; `None` if
+    /// there is no such group. Knowledge beyond the data plane (loads, facts) is left for callers to fill in.
     pub fn explain(&self, group: &str) -> Option<GroupExplanation> {
         explain::explain(&self.0, group)
     }
 
-    /// The last ten minutes of a group; `None` if there is no such group.
+    /// Returns the last ten minutes of a group; `None` if there is no such group.
     pub fn recent(&self, group: &str) -> Option<Recent> {
         let control = lock(&self.0.control);
         Some(control.groups.get(group)?.recent(self.0.clock.now()))
     }
 
-    /// The last thousand events, oldest first.
+    /// Returns the last thousand events, oldest first.
     pub fn events(&self) -> Vec<Stamped> {
         lock(&self.0.control).journal.history()
     }
 
-    /// Events from now on.
+    /// Returns a receiver of further events.
     pub fn subscribe(&self) -> broadcast::Receiver<Stamped> {
         lock(&self.0.control).journal.subscribe()
     }
 
-    /// Where the listeners really listen, in the order of the configuration.
+    /// Returns the bound addresses of the listeners, in the order of the configuration.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         lock(&self.0.control).listeners.iter().map(|listener| listener.door.address).collect()
     }
 
-    /// The object reference by which clients reach a group: `None` if there is no such group, or no iiop listener of it.
+    /// Returns the object reference by which clients reach a group; `None` if there is no such group, or no
+    /// IIOP listener for it.
     pub fn reference(&self, group: &str) -> Option<Ior> {
         let control = lock(&self.0.control);
         let iiop = control.groups.get(group)?.settings.iiop.clone()?;
@@ -385,8 +392,9 @@ impl Engine {
         Some(iiop::reference::reference(&iiop, listeners))
     }
 
-    /// Closes the listeners and lets requests in flight end until the deadline of the settings; how many
-    /// connections were cut. Must be called within a tokio runtime that has timers.
+    /// Closes the listeners, and lets requests in flight end until the configured deadline (graceful
+    /// shutdown). Returns the number of connections that were cut. Must be called within a tokio runtime that
+    /// has timers.
     pub async fn stop(&self) -> u64 {
         let deadline = {
             let mut control = lock(&self.0.control);
@@ -394,7 +402,7 @@ impl Engine {
                 control
                     .journal
                     .note(EventKind::Stopping, "listeners are closed, requests in flight end".into());
-                // All that part in peace have done so well before the deadline.
+                // Connections that end by themselves have done so well before the deadline.
                 let parting = PARTING.min(control.settings.drain_deadline / 2);
                 control.listeners.iter_mut().for_each(|open| open.sockets.clear());
                 control.order_all(|| Order::Stop { parting, left: false });
@@ -404,9 +412,11 @@ impl Engine {
         self.wind_up(deadline).await
     }
 
-    /// Ends when all connections have, or else at the deadline; how many were cut.
+    /// Waits until all connections have ended, or for the deadline, ends the threads, and returns the number
+    /// of connections that were cut.
     async fn wind_up(&self, deadline: Time) -> u64 {
-        // The census also counts connections that wait to be accepted by a core that was not told yet.
+        // A core that has not received the order yet may still accept connections, so the count must be 0
+        // repeatedly.
         let mut quiet = 0;
         while quiet < 3 && self.0.clock.now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -414,7 +424,7 @@ impl Engine {
         }
         let cut = self.0.census.open();
         let inner = Arc::clone(&self.0);
-        // Joining blocks, but only until the threads see their last order.
+        // Joining blocks, but only until the threads receive their last order.
         let _ = tokio::task::spawn_blocking(move || end(&inner)).await;
         cut as u64
     }
@@ -434,12 +444,12 @@ fn end(inner: &Inner) {
         log.close();
     }
     if let Some(thread) = lock(&inner.thread).take() {
-        // A control thread that panicked has said so on stderr.
+        // The panic of a control thread was already reported on stderr.
         let _ = thread.join();
     }
 }
 
-/// The control thread.
+/// Runs the control thread.
 async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>, mut notes: mpsc::Receiver<Event>) {
     let mut compare = tokio::time::interval(COMPARE);
     compare.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -465,7 +475,7 @@ async fn govern(inner: &Arc<Inner>, mut strikes: mpsc::Receiver<Strike>, mut not
                 let rest = lock(&inner.control).fill(inner.clock.now());
                 fill = tokio::time::Instant::now() + rest;
             }
-            // There may be a limit now that was not there.
+            // There may be a new limit on the request rate.
             () = inner.wake.notified() => fill = tokio::time::Instant::now(),
         }
     }

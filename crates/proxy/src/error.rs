@@ -1,42 +1,42 @@
-//! Why the data plane cannot do what it is told.
+//! The errors of starting and reloading the data plane.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// What cannot be had, and what to do about it, in one line.
+/// The resource that is not available, and the remedy, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener cannot be bound.
     #[error("cannot listen on {address}: {}", bind_hint(.source, .address))]
     Bind {
-        /// As configured.
+        /// The address as configured.
         address: SocketAddr,
-        /// From the system.
+        /// The system's error.
         source: io::Error,
     },
-    /// A reload asks for an address that overlaps one which is open.
+    /// A reload requests an address that overlaps an open one.
     #[error(
         "cannot listen on {address}: this balancer listens on {open} already; to change one for the other, restart it"
     )]
     Overlap {
-        /// As configured.
+        /// The address as configured.
         address: SocketAddr,
-        /// Of the listener that is open.
+        /// The address of the open listener.
         open: SocketAddr,
     },
     /// The access log cannot be opened.
     #[error("cannot open the access log {}: {source}", .path.display())]
     AccessLog {
-        /// As configured.
+        /// The path as configured.
         path: PathBuf,
-        /// From the system.
+        /// The system's error.
         source: io::Error,
     },
     /// The system refuses a thread or an epoll instance.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A reload asks for what only a restart can do.
+    /// A reload requests a change that only a restart can make.
     #[error("{0} cannot be changed by a reload: restart instead")]
     Fixed(&'static str),
     /// A worker does not take orders.

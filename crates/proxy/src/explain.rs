@@ -1,4 +1,4 @@
-//! Why a group does what it does: for each member its state, what the strategy makes of it, what happened lately.
+//! Explains a group's behaviour: for each member its state, the strategy's result for it, and recent events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::control::Stamped;
 use crate::inner::{Inner, lock};
 use crate::report;
 
-/// Version of the shape of [`GroupExplanation`].
+/// The version of the shape of [`GroupExplanation`].
 const SCHEMA: u32 = 1;
-/// Events of a member, and of the group as a whole, at most.
+/// The maximum number of events of a member, and of the group as a whole.
 const EVENTS: usize = 10;
 
-/// See [`Engine::explain`](crate::Engine::explain).
+/// Implements [`Engine::explain`](crate::Engine::explain).
 pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
     let control = lock(&inner.control);
     let ruled = control.groups.get(group)?;
@@ -38,7 +38,7 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
         .collect();
     let counted: BTreeMap<MemberId, f64> = ruled.analyzer.counted(now).collect();
     let verdict = ruled.analyzer.verdict();
-    // What follows takes its time where there are many members.
+    // The rest takes long with many members.
     drop(control);
     let knobs = spec.strategy.knobs.iter().zip(&published.plan.knobs().0);
     Some(GroupExplanation {
@@ -63,7 +63,8 @@ pub(crate) fn explain(inner: &Inner, group: &str) -> Option<GroupExplanation> {
     })
 }
 
-/// `planned` is the member in the plan, if it is there; `counted` what its loads come to.
+/// Explains a member. `planned` is the member in the plan, if it is there; `counted` is its load as computed
+/// from its reports.
 fn member(
     status: MemberStatus,
     planned: Option<&Member>,
@@ -115,7 +116,7 @@ fn told(alert: &Alert, now: Time) -> AlertExplanation {
     }
 }
 
-/// The last events of each member of a group, and of the group as a whole; oldest first.
+/// Returns the last events of each member of a group, and of the group as a whole, oldest first.
 fn happenings(history: &[Stamped], group: &str) -> BTreeMap<Option<String>, Vec<Happening>> {
     let mut all: BTreeMap<Option<String>, Vec<Happening>> = BTreeMap::new();
     for stamped in history.iter().rev().filter(|stamped| *stamped.event.group == *group) {
@@ -130,13 +131,13 @@ fn happenings(history: &[Stamped], group: &str) -> BTreeMap<Option<String>, Vec<
 
 fn happening(stamped: &Stamped) -> Happening {
     let event = &stamped.event;
-    // JSON has no word for infinity.
+    // JSON cannot represent infinity.
     let inputs: BTreeMap<String, f64> =
         event.inputs.iter().filter(|(_, value)| value.is_finite()).cloned().collect();
     Happening { seq: stamped.seq, unix_ms: stamped.unix_ms, kind: event.kind, why: event.why.clone(), inputs }
 }
 
-/// A strategy with its settings, as a file would write them.
+/// Returns a strategy with its settings, as written in a configuration file.
 pub(crate) fn described(strategy: &Strategy, knobs: &Knobs) -> String {
     let set: Vec<String> =
         strategy.knobs.iter().zip(&knobs.0).map(|(knob, value)| format!("{} = {value}", knob.name)).collect();

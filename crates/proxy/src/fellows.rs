@@ -1,6 +1,8 @@
-//! What other balancers are to be told of what is decided here: checks, ejections, loads. And what they say, put in force.
+//! Notices for the fleet's other balancers about local checks, ejections and loads; applies the notices of
+//! others.
 //!
-//! What was told by another is never told on: an ejection that follows another's is marked as such.
+//! Notices of other balancers are not forwarded: an ejection that follows another balancer's is marked as
+//! such.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,44 +15,44 @@ use tokio::time::Instant;
 use crate::control::{Control, Finding};
 use crate::inner::{Inner, lock};
 
-/// Notices that wait to be taken; what finds no room is dropped.
+/// The number of notices that may wait for the receiver; more are dropped.
 pub(crate) const NOTICES: usize = 4096;
 
-/// Something that others are to be told.
+/// A notice for the other balancers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice {
-    /// Of which group.
+    /// The group.
     pub group: Arc<str>,
-    /// Of which member, as configured.
+    /// The member, as configured.
     pub member: Arc<str>,
-    /// What was done.
+    /// The subject of the notice.
     pub what: Did,
 }
 
-/// What was done.
+/// The subject of a notice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Did {
-    /// Its health was checked from here: did it pass?
+    /// A local health check ended; `true` if it passed.
     Checked(bool),
-    /// It was ejected for so long because of what was seen here; zero for taken back.
+    /// The member was ejected for this time, because of local observations; zero if it was taken back.
     Ejected(Duration),
-    /// This load was reported of it here.
+    /// This load of the member was reported to this balancer.
     Loaded(Load),
 }
 
-/// Whoever tells the others, if somebody does.
+/// The channel to the task that notifies the other balancers, if there is one.
 #[derive(Default)]
 pub(crate) struct Fellows(Option<mpsc::Sender<Notice>>);
 
 impl Fellows {
-    /// From now on what happens is told to whoever has the other end.
+    /// Returns the receiver of further notices.
     pub(crate) fn listen(&mut self) -> mpsc::Receiver<Notice> {
         let (sender, receiver) = mpsc::channel(NOTICES);
         self.0 = Some(sender);
         receiver
     }
 
-    /// An event was written down.
+    /// Sends a notice about an event, if it is of interest to others.
     pub(crate) fn happened(&self, event: &Event) {
         let Some(member) = &event.member else { return };
         let input = |name: &str| event.inputs.iter().find(|(of, _)| of == name).map(|(_, value)| *value);
@@ -63,12 +65,12 @@ impl Fellows {
         self.tell(&event.group, member, Did::Ejected(lasts));
     }
 
-    /// A health check ended.
+    /// Sends a notice that a health check ended.
     pub(crate) fn checked(&self, finding: &Finding) {
         self.tell(&finding.group, &finding.name, Did::Checked(finding.outcome.is_ok()));
     }
 
-    /// A load was reported.
+    /// Sends a notice that a load was reported.
     pub(crate) fn loaded(&self, group: &str, member: &str, load: Load) {
         if self.0.is_some() {
             self.tell(&group.into(), &member.into(), Did::Loaded(load));
@@ -83,7 +85,7 @@ impl Fellows {
     }
 }
 
-/// The groups and members that there are.
+/// Returns the groups and members.
 pub(crate) fn listed(control: &Control) -> Vec<Listed> {
     let group = |(name, ruled): (&Arc<str>, &crate::control::Ruled)| {
         let checked = ruled.settings.probe.is_some();
@@ -99,7 +101,7 @@ pub(crate) fn listed(control: &Control) -> Vec<Listed> {
     control.groups.iter().map(group).collect()
 }
 
-/// Requests that wait for a member below its limits, of groups whose members have one.
+/// Returns the number of requests that wait for a member below its limits, for groups whose members have one.
 pub(crate) fn waiting(control: &Control) -> Vec<(Arc<str>, u32)> {
     let limited = control.groups.iter().filter(|(_, ruled)| {
         ruled.settings.max_rate.is_some()
@@ -108,7 +110,7 @@ pub(crate) fn waiting(control: &Control) -> Vec<(Arc<str>, u32)> {
     limited.map(|(name, ruled)| (Arc::clone(name), ruled.group.room.queued())).collect()
 }
 
-/// Puts in force what another balancer (`by`) said, or what follows from what all said.
+/// Applies the notice of another balancer (`by`), or a result of all balancers' notices.
 pub(crate) fn take(inner: &Inner, news: &News, by: &str, now: Time) {
     let mut control = lock(&inner.control);
     let Some(ruled) = control.groups.get_mut(&news.group) else { return };
@@ -122,7 +124,7 @@ pub(crate) fn take(inner: &Inner, news: &News, by: &str, now: Time) {
         What::Checked { passed, age, .. } => {
             let Some(duty) = lock(&inner.probes).duty(&news.group, id) else { return };
             if duty.mine() && passed {
-                // What is checked from here is judged by that.
+                // The local checks decide about members that are checked here.
                 return;
             }
             if ruled.analyzer.handle_told_check(id, passed, by, now) {

@@ -1,4 +1,4 @@
-//! What tests within the crate share: a core without threads, a group with one member.
+//! Fixtures for the crate's tests: a core without threads, a group with one member.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -25,17 +25,17 @@ use crate::{
 pub(crate) const LOOPBACK: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 80));
 
-/// A core's side of the group.
+/// Returns a core's pool of the group.
 pub(crate) fn pool(core: &Core) -> Rc<Pool> {
     listened(core, None).0
 }
 
-/// The same, and what its member says with its answers, looked at once in so long.
+/// Returns the pool, and a receiver of its member's report samples, one per `sample`.
 pub(crate) fn listened(core: &Core, sample: Option<Duration>) -> (Rc<Pool>, mpsc::Receiver<Said>) {
     ruled(core, sample, "round_robin")
 }
 
-/// The same by another strategy.
+/// Returns the pool and receiver with another strategy.
 pub(crate) fn ruled(
     core: &Core,
     sample: Option<Duration>,
@@ -44,7 +44,7 @@ pub(crate) fn ruled(
     grouped(core, sample, strategy, Some(LOOPBACK))
 }
 
-/// The same with its member somewhere else, or with none.
+/// Returns the pool and receiver with the member at another address, or without one.
 pub(crate) fn grouped(
     core: &Core,
     sample: Option<Duration>,
@@ -113,7 +113,7 @@ pub(crate) fn grouped(
     (core.pool(&group), heard)
 }
 
-/// A listener for HTTP before a core's side of a group.
+/// Returns an HTTP listener for a core's pool.
 pub(crate) fn listener(core: &Core, pool: Rc<Pool>) -> Rc<Listener> {
     let minute = Duration::from_secs(60);
     let settings = ListenerSettings {
@@ -141,7 +141,7 @@ pub(crate) fn listener(core: &Core, pool: Rc<Pool>) -> Rc<Listener> {
     Listener::new(Door::new(LOOPBACK, 1), core.index, settings, pool, Vec::new())
 }
 
-/// Does something on a core whose timers run; it must end within a minute.
+/// Runs a future on a core with timers; it must end within a minute.
 pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("a runtime").block_on(async {
@@ -151,12 +151,12 @@ pub(crate) fn run<F: Future>(work: impl FnOnce(Rc<Core>) -> F) -> F::Output {
     })
 }
 
-/// A piece of work for the member.
+/// Returns a trip to the member.
 pub(crate) fn trip(core: &Core) -> Trip {
     trip_of(&pool(core))
 }
 
-/// The same in a group that is there.
+/// Returns a trip to the member of an existing pool.
 pub(crate) fn trip_of(pool: &Rc<Pool>) -> Trip {
     match pool.admit(0, 0, Time(0), &[], Work::Session) {
         Admission::Trip(trip) => trip,

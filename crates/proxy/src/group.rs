@@ -1,4 +1,4 @@
-//! A group as all cores share it: the plan in force, and counts that each core writes for itself.
+//! A group as shared by all cores: the plan in force, and counters that each core writes for itself.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,60 +14,60 @@ use crate::reason::{REASONS, Reason};
 use crate::room::Room;
 use crate::stats::{Count, Histogram, Levels};
 
-/// What the cores read of a group, and the control thread publishes.
+/// The state of a group that the cores read and the control thread publishes.
 pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     published: ArcSwap<Published>,
     version: AtomicU64,
-    /// For those who wait for something new.
+    /// Notifies tasks that wait for a new publication.
     changes: watch::Sender<()>,
-    /// Sessions begun, over all cores: the turns of their choices.
+    /// The number of sessions begun, over all cores: the turns of their choices.
     sessions: AtomicU64,
     pub(crate) room: Room,
-    /// One for each core.
+    /// The counters of each core.
     pub(crate) tallies: Box<[Tally]>,
-    /// What a process before this one counted; the control plane writes it.
+    /// The counters of the previous process; the control plane writes them.
     before: OnceLock<Box<Tally>>,
     wires: Wires,
-    /// If this process is the side-car of the group's server.
+    /// Present if this process is the side-car of the group's server.
     pub(crate) side_car: Option<Arc<SideCar>>,
 }
 
-/// A plan and what belongs to it; never changed once published.
+/// A plan and its context; never changed once published.
 pub(crate) struct Published {
     pub(crate) plan: Plan,
-    /// In the order of the plan's members.
+    /// The records in the order of the plan's members.
     pub(crate) records: Vec<Arc<Record>>,
-    /// Not in the plan, by name: sessions may come that are theirs.
+    /// Members outside of the plan, by name: their sessions may still return.
     pub(crate) others: Vec<(Arc<str>, Arc<Record>)>,
-    /// Those of them that keep what they have.
+    /// Those of the others that keep their sessions.
     pub(crate) draining: Vec<MemberId>,
-    /// Those of them that sessions may still come to which are bound to them. Nobody is chosen by this plan.
+    /// Those of the others that still accept the sessions bound to them. This plan is not used for choices.
     pub(crate) kept: Option<Arc<Self>>,
     pub(crate) settings: Arc<GroupSettings>,
 }
 
-/// A member's requests failed in a way that may get it ejected.
+/// The signal that a member's requests failed in a way that may get it ejected.
 pub(crate) struct Strike {
     pub(crate) group: Arc<str>,
     pub(crate) member: MemberId,
-    /// By the sequential test, and not by the length of the streak?
+    /// Whether the sequential test gave the signal, and not the length of the streak.
     pub(crate) suspicion: bool,
 }
 
-/// What a member said with an answer, beyond what the choice needs.
+/// A sample of a member's load report in a response, with more than the choice needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Said {
-    /// Of the group.
+    /// The group.
     pub group: Arc<str>,
-    /// As configured.
+    /// The member, as configured.
     pub member: Arc<str>,
-    /// By name: fields of the report by their own, others after the name of their map (`utilization.`,
-    /// `named_metrics.`). Finite.
+    /// The values by name: fields of the report by their own, others after the name of their map
+    /// (`utilization.`, `named_metrics.`). Finite.
     pub values: Vec<(String, f64)>,
 }
 
-/// What cores tell the slow path, as far as there is room.
+/// The bounded channels from the cores to the slow path.
 #[derive(Clone)]
 pub(crate) struct Wires {
     pub(crate) strikes: mpsc::Sender<Strike>,
@@ -75,78 +75,79 @@ pub(crate) struct Wires {
     pub(crate) notes: mpsc::Sender<Event>,
 }
 
-/// What one core counts of a group.
+/// One core's counters of a group.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
-    /// Pieces of work begun with members, so that who looks at groups need not look at those where nothing happens.
+    /// Work begun at members; it shows groups without activity, which need not be examined.
     pub(crate) begun: Count,
-    /// Whole requests, from the first byte of the head to the last of the answer.
+    /// The latency of whole requests, from the first byte of the head to the last of the response.
     pub(crate) latency: Histogram,
-    /// Of those that waited for a member: for how long, whatever came of it.
+    /// The waits of requests that waited for a member, whatever the outcome.
     pub(crate) waits: Histogram,
-    /// By urgency, of requests that said one and found no room.
+    /// The outcomes, by urgency, of requests that gave one and found no room.
     pub(crate) urgencies: [Waited; Urgency::COUNT],
     pub(crate) rejected: [Count; REASONS],
     pub(crate) retries: Count,
     pub(crate) retries_denied: Count,
 }
 
-/// What came of requests that found no room.
+/// The outcomes of requests that found no room.
 #[derive(Default)]
 pub(crate) struct Waited {
     pub(crate) served: Count,
     pub(crate) refused: Count,
 }
 
-/// What is counted of a member for as long as it is in the group.
+/// The counters of a member, while it is in the group.
 pub(crate) struct Record {
     pub(crate) id: MemberId,
     pub(crate) vitals: Arc<Vitals>,
-    /// Why its last failure was one: [`Blame::code`](crate::blame::Blame::code), 0 before the first.
+    /// The cause of the last failure: [`Blame::code`](crate::blame::Blame::code), 0 before the first.
     pub(crate) blame: AtomicU32,
-    /// One for each core, made when that first has to do with the member.
+    /// The counters of each core, created when it first uses the member.
     stripes: Box<[OnceLock<Arc<Stripe>>]>,
-    /// What a process before this one counted; the control plane writes it.
+    /// The counters of the previous process; the control plane writes them.
     before: OnceLock<Box<Stripe>>,
-    /// What the slow path counts.
+    /// The counters of the slow path.
     pub(crate) lent: Lent,
 }
 
-/// Leases of a member.
+/// The leases of a member.
 #[derive(Default)]
 pub(crate) struct Lent {
-    /// In force.
+    /// The number of leases in force.
     pub(crate) held: AtomicU64,
-    /// That went to other members when they were renewed.
+    /// The number of leases that moved to other members at renewal.
     pub(crate) moved: AtomicU64,
-    /// Where those went, until it was told.
+    /// The targets of those moves, until they are reported.
     pub(crate) moves: Moves,
 }
 
-/// What one core counts of a member.
+/// One core's counters of a member.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Stripe {
     pub(crate) requests: Count,
     pub(crate) failures: Count,
-    /// Requests whose client went away before the end of its answer; they are none of the others.
+    /// Requests whose client left before the end of the response; these count as neither requests nor
+    /// failures.
     pub(crate) left: Count,
-    /// Answers by class; the first counts requests without an answer.
+    /// Responses by class; the first counts requests without a response.
     pub(crate) answers: [Count; 6],
     pub(crate) connects: Count,
     pub(crate) idle: Count,
     pub(crate) bytes_out: Count,
     pub(crate) bytes_in: Count,
-    /// Both ways, of byte streams: sessions of tcp, and what becomes of a request that is upgraded.
+    /// The bytes of relayed streams in both directions: TCP sessions, and requests that were upgraded.
     pub(crate) bytes_relayed: Count,
     pub(crate) latency: Histogram,
     pub(crate) levels: Levels,
-    /// When all that it said with an answer was last looked at, nanoseconds; 0 for never.
+    /// The time of the last report sample, in nanoseconds; 0 for never.
     pub(crate) sampled: AtomicU64,
-    /// Sessions that left it because it was under alert.
+    /// The sessions that left the member because it was under alert.
     pub(crate) moved: Count,
-    /// Where those went, until it was told.
+    /// The targets of those moves, until they are reported.
     pub(crate) moves: Moves,
 }
 
@@ -162,29 +163,29 @@ impl Record {
         })
     }
 
-    /// What a core counts of it.
+    /// Returns a core's counters of the member.
     pub(crate) fn stripe(&self, core: usize) -> &Arc<Stripe> {
         self.stripes[core].get_or_init(Arc::default)
     }
 
-    /// All that this process counted of it.
+    /// Returns the counters of this process.
     pub(crate) fn own(&self) -> impl Iterator<Item = &Stripe> {
         self.stripes.iter().filter_map(|stripe| stripe.get().map(|stripe| &**stripe))
     }
 
-    /// All that is counted of it.
+    /// Returns all counters, with those of the previous process.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Stripe> {
         self.own().chain(self.before.get().map(|stripe| &**stripe))
     }
 
-    /// Where the control plane, and nobody else, adds what a process before this one counted.
+    /// Returns the counters of the previous process, which only the control plane writes.
     pub(crate) fn before(&self) -> &Stripe {
         self.before.get_or_init(Box::default)
     }
 }
 
 impl Group {
-    /// `host` is the meter for side-cars that share theirs.
+    /// Creates a group. `host` is the meter of side-cars that share their host.
     pub(crate) fn new(first: Published, cores: usize, wires: Wires, host: &Arc<HostMeter>) -> Arc<Self> {
         let side_car = first.settings.side_car.as_ref().map(|settings| {
             let host = settings.shares_host.then(|| Arc::clone(host));
@@ -204,17 +205,17 @@ impl Group {
         })
     }
 
-    /// All that is counted of it.
+    /// Returns all counters, with those of the previous process.
     pub(crate) fn all_tallies(&self) -> impl Iterator<Item = &Tally> {
         self.tallies.iter().chain(self.before.get().map(|tally| &**tally))
     }
 
-    /// Pieces of work begun so far.
+    /// Returns the amount of work begun so far.
     pub(crate) fn begun(&self) -> u64 {
         self.tallies.iter().map(|tally| tally.begun.value()).fold(0, u64::wrapping_add)
     }
 
-    /// Where the control plane, and nobody else, adds what a process before this one counted.
+    /// Returns the counters of the previous process, which only the control plane writes.
     pub(crate) fn before(&self) -> &Tally {
         self.before.get_or_init(Box::default)
     }
@@ -226,18 +227,18 @@ impl Group {
         self.room.ring_all();
     }
 
-    /// The turn of the next session. There are few enough for all cores to share it, and too few for each core to go round
-    /// by itself.
+    /// Returns the turn of the next session. Sessions are few enough for all cores to share one sequence, and
+    /// too few for a sequence per core.
     pub(crate) fn turn(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Changes whenever something new is published.
+    /// Returns a number that changes with each publication.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Wakes when something new is published.
+    /// Returns a receiver that is notified of each publication.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -246,17 +247,18 @@ impl Group {
         self.published.load_full()
     }
 
-    /// Asks the control thread to eject a member. If it is that busy, the next failure asks again.
+    /// Asks the control thread to eject a member. If its queue is full, the next failure asks again.
     pub(crate) fn strike(&self, member: MemberId, suspicion: bool) {
         let _ = self.wires.strikes.try_send(Strike { group: Arc::clone(&self.name), member, suspicion });
     }
 
-    /// Passes on what a member said. If nobody has time for it, the next word will do.
+    /// Passes on a sample of a member's report. If the queue is full, the sample is dropped and the next one
+    /// serves.
     pub(crate) fn pass_on(&self, member: Arc<str>, values: Vec<(String, f64)>) {
         let _ = self.wires.said.try_send(Said { group: Arc::clone(&self.name), member, values });
     }
 
-    /// Has it written down that something happened. If there is no room for it, then not.
+    /// Requests that an event be written; it is dropped if the queue is full.
     pub(crate) fn note(&self, kind: EventKind, why: String) {
         let group = Arc::clone(&self.name);
         let _ = self.wires.notes.try_send(Event { kind, group, member: None, why, inputs: Vec::new() });
@@ -266,7 +268,7 @@ impl Group {
         self.tallies[core].rejected[reason as usize].add(1);
     }
 
-    /// How often it was for this reason, in this process.
+    /// Returns the number of rejections for this reason in this process.
     pub(crate) fn rejected(&self, reason: Reason) -> u64 {
         self.tallies.iter().map(|tally| tally.rejected[reason as usize].value()).sum()
     }

@@ -1,44 +1,45 @@
-//! What of gRPC concerns a balancer (the specification "gRPC over HTTP2"): how long a call may take, how it went, and how a call
-//! is refused so that its client understands.
+//! The parts of gRPC that concern a balancer (the specification "gRPC over HTTP2"): the timeout of a call,
+//! its status, and rejections that clients understand.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::reason::Reason;
 
-/// A call of a client.
+/// A client's call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// How long the client waits; `None` for as long as it takes.
+    /// The client's timeout; `None` without one.
     pub(crate) timeout: Option<Duration>,
-    /// How it went, by the member, once that is known (`grpc-status`).
+    /// The status that the member returned (`grpc-status`), once known.
     pub(crate) status: Option<u32>,
 }
 
-/// How long a client that was refused because there was no room is to wait before it tries again.
+/// The delay before a client tries again that was rejected for lack of room.
 const PUSHBACK: Duration = Duration::from_secs(1);
 
 impl Call {
-    /// Did the member fail? By the codes that stand for what HTTP has 5xx for: UNKNOWN (2), RESOURCE_EXHAUSTED (8), INTERNAL (13)
-    /// and UNAVAILABLE (14). All others are said of the call, not of the member.
+    /// Returns `true` if the member failed. These codes correspond to HTTP's 5xx: UNKNOWN (2),
+    /// RESOURCE_EXHAUSTED (8), INTERNAL (13) and UNAVAILABLE (14). All others concern the call, not the
+    /// member.
     pub(crate) fn failed(&self) -> bool {
         matches!(self.status, Some(2 | 8 | 13 | 14))
     }
 
-    /// Has the client's own patience come to its end, so long after the call began?
+    /// Returns `true` if the client's own timeout has expired, this long after the call began.
     pub(crate) fn expired(&self, after: Duration) -> bool {
         self.timeout.is_some_and(|timeout| after >= timeout)
     }
 }
 
-/// Is this `content-type` that of a call?
+/// Returns `true` if this `content-type` is that of a call.
 pub(crate) fn is_call(content_type: &[u8]) -> bool {
     const NAME: &[u8] = b"application/grpc";
     let Some((name, rest)) = content_type.split_at_checked(NAME.len()) else { return false };
     name.eq_ignore_ascii_case(NAME) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
 }
 
-/// The value of `grpc-timeout`: at most eight digits and a unit. `None` if it is not that.
+/// Parses the value of `grpc-timeout`: at most eight digits and a unit. Returns `None` if it is invalid.
 pub(crate) fn timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -56,16 +57,16 @@ pub(crate) fn timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// The code that a client of gRPC is given for a reason.
+/// Returns the gRPC status code for a reason.
 fn code(reason: Reason) -> u32 {
     match reason {
-        // DEADLINE_EXCEEDED: it may have been carried out.
+        // DEADLINE_EXCEEDED: the call may have been executed.
         Reason::TotalTimeout | Reason::AnswerTimeout | Reason::ClientTimeout => 4,
-        // UNKNOWN, as HTTP's 421 is read.
+        // UNKNOWN, the mapping of HTTP's 421.
         Reason::Misdirected => 2,
         // UNIMPLEMENTED
         Reason::NotImplemented => 12,
-        // INTERNAL, as HTTP's 400 is read.
+        // INTERNAL, the mapping of HTTP's 400.
         Reason::BadRequest
         | Reason::TargetTooLong
         | Reason::Expectation
@@ -86,13 +87,13 @@ fn code(reason: Reason) -> u32 {
     }
 }
 
-/// Is it said for lack of room, so that coming again at once makes it worse?
+/// Returns `true` if the reason is a lack of room, which immediate retries make worse.
 fn crowded(reason: Reason) -> bool {
     matches!(reason, Reason::Shed | Reason::QueueFull | Reason::QueueTimeout)
 }
 
-/// The answer to a call that no member answered: nothing but a head that says how it went ("Trailers-Only"). `more` are whole
-/// header lines.
+/// Returns the response to a call that no member answered: a head alone, with the status ("Trailers-Only").
+/// `more` are complete header lines.
 pub(crate) fn refusal(reason: Reason, more: &[u8]) -> Vec<u8> {
     let mut head = String::with_capacity(256);
     // Writing to a string cannot fail.
@@ -113,8 +114,8 @@ pub(crate) fn refusal(reason: Reason, more: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The trailers of an answer that was begun and will not be ended. `late`: the client's own patience has come to its end, and
-/// nothing is wrong with the member.
+/// Returns the trailers of a response that was begun and cannot be completed. `late` is `true` if the
+/// client's own timeout has expired, so that the member is not to blame.
 pub(crate) fn broken_off(late: bool) -> [(&'static str, &'static str); 2] {
     match late {
         // DEADLINE_EXCEEDED

@@ -1,9 +1,10 @@
-//! Before a member that is drained, or under alert, loses sessions, somebody is told: what keeps the members' state can
-//! then take it to where the sessions go next.
+//! The drain hook: a notification before a member that is drained, or under alert, loses sessions. The hook
+//! can move the members' state to the sessions' next members.
 //!
-//! One POST over a connection of its own, from a thread that may wait ([`due`] says which), for the answer and for no longer
-//! than it may: nothing here is seen by the data path, which goes on with the plan it has. Whatever comes of it, the
-//! sessions go then: a hook that is down keeps nobody from taking a member out of service, and no member overloaded.
+//! Each notification is one POST over a connection of its own, from a thread that may block ([`due`] chooses
+//! which), with a time limit for the response. The data path is not involved and continues with its current
+//! plan. The sessions move whatever the outcome. So a failed hook prevents no operator from taking a member
+//! out of service, and leaves no member overloaded.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -17,25 +18,29 @@ mod due;
 
 pub(crate) use due::{AT_ONCE, Due, HandOvers, begin};
 
-/// Bytes of an answer's head that are read before it is given up.
+/// The maximum size of a response head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// Of one read.
+/// The size of one read, in bytes.
 const PIECE: usize = 4 * 1024;
 
-/// What is told.
+/// The content of a notification.
 pub(crate) struct Told<'a> {
     pub(crate) group: &'a str,
     pub(crate) member: &'a str,
-    /// Part of its sessions that goes, above 0 and at most 1.
+    /// The share of the member's sessions that move, above 0 and at most 1.
     pub(crate) share: f32,
-    /// Counts what the group has told.
+    /// The sequence number of the group's notifications.
     pub(crate) epoch: u64,
     /// A word that needs no quoting.
     pub(crate) reason: &'a str,
 }
 
 impl Told<'_> {
-    /// `{"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}`
+    /// Returns the JSON:
+    ///
+    /// ```json
+    /// {"group": "web", "member": "10.0.0.1:80", "share": 1, "epoch": 3, "reason": "drain"}
+    /// ```
     fn body(&self) -> String {
         let Self { group, member, share, epoch, reason } = self;
         let (group, member) = (quoted(group), quoted(member));
@@ -45,10 +50,10 @@ impl Told<'_> {
     }
 }
 
-/// Tells, and waits until the answer is 2xx. To be called where waiting is allowed.
+/// Sends the notification and waits for a 2xx response. To be called where blocking is allowed.
 ///
 /// # Errors
-/// Why nobody has taken it over, for people.
+/// The reason of the failure, for people.
 pub(crate) fn tell(settings: &HandOverSettings, told: &Told<'_>) -> Result<(), String> {
     let end = Instant::now() + settings.timeout;
     let path = settings.path.replace("{member}", told.member);
@@ -62,7 +67,7 @@ pub(crate) fn tell(settings: &HandOverSettings, told: &Told<'_>) -> Result<(), S
     if (200..300).contains(&status) { Ok(()) } else { Err(format!("answered {status}")) }
 }
 
-/// The status of the answer.
+/// Sends the request and returns the status of the response.
 fn ask(settings: &HandOverSettings, path: &str, body: &str, end: Instant) -> io::Result<u16> {
     let HandOverSettings { host, port, .. } = settings;
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "it has no address");
@@ -101,13 +106,13 @@ fn ask(settings: &HandOverSettings, path: &str, body: &str, end: Instant) -> io:
     }
 }
 
-/// What is left of the time; never nothing, which sockets take for ever.
+/// Returns the remaining time; never zero, which sockets take as no limit.
 fn left(end: Instant) -> io::Result<Duration> {
     let left = end.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// A string as JSON has it.
+/// Returns a string in JSON's syntax.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for one in text.chars() {
@@ -128,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of it where somebody listens.
+    /// Returns the result of a notification to a listener.
     fn tells(listener: &TcpListener, timeout: Duration) -> Result<(), String> {
         let port = listener.local_addr().unwrap().port();
         let settings =
@@ -137,7 +142,7 @@ mod tests {
         tell(&settings, &Told { group, member, share: 0.3, epoch: 7, reason: "alert" })
     }
 
-    /// The same where this is answered, and what was asked.
+    /// Returns the result with this response, and the request that was received.
     fn told(answer: &'static str) -> (Result<(), String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let accepting = listener.try_clone().unwrap();
@@ -177,7 +182,7 @@ mod tests {
             let (outcome, _) = told(answer);
             assert!(outcome.as_ref().unwrap_err().contains(why), "{outcome:?}");
         }
-        // Somebody listens, and does not even accept.
+        // The socket listens, but the server does not even accept.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(tells(&silent, Duration::from_millis(100)), Err("no answer in 100ms".into()));
     }

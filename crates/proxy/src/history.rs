@@ -1,8 +1,12 @@
-//! The last ten minutes of a group, one sample a second: for charts, and for rates and times of late beside those since the start.
+//! The last ten minutes of a group, one sample per second: for charts, and for recent rates and latencies
+//! beside those since the start.
 //!
-//! Counts only grow, so what a second brought is a difference. Times of a group are those of the last five seconds: fewer requests make
-//! no 99th percentile. Those of a member fade with a half life of five seconds. All of it is bounded: [`SECONDS`] samples, [`DRAWN`] members of which there are
-//! lines, [`TIMED`] of which there are times of late. Of a member that has nothing to do nothing is kept, but since when it is there.
+//! Counters only grow, so the result of a second is a difference. Latencies of a group are those of the last
+//! five seconds, as fewer requests make no 99th percentile. Those of a member decay with a half-life of five
+//! seconds.
+//!
+//! All of it is bounded: [`SECONDS`] samples, [`DRAWN`] members with a chart line, [`TIMED`] members with
+//! recent latencies. For an idle member, only the time of its first sample is kept.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,21 +20,22 @@ use crate::group::{Record, Stripe, Tally};
 use crate::load_line::MIDDLES;
 use crate::stats::{Count, Merged};
 
-/// Samples that are kept: ten minutes.
+/// The number of samples that are kept: ten minutes.
 pub(crate) const SECONDS: usize = 600;
-/// Members of a group of which there are lines, and times of late: the first of them.
+/// The maximum number of a group's members with a chart line, and with recent latencies; the first of them
+/// are shown.
 pub(crate) const DRAWN: usize = 32;
 pub(crate) const TIMED: usize = 256;
-/// Samples that times of a group are of.
+/// The number of samples for the latencies of a group.
 const TIMES: usize = 5;
-/// Samples that rates of a member are of, and what was moved.
+/// The number of samples for the rates of a member, and for its moved sessions.
 const RATES: usize = 10;
 const MINUTE: usize = 60;
-/// Half life of a member's times, seconds.
+/// The half-life of a member's latencies, in seconds.
 const HALF: f64 = 5.0;
-/// Answers that a median has to rest on for a member to be compared by it; old ones count less.
+/// The minimum of weighted responses for a median by which a member is compared; old ones weigh less.
 const STEADY: f32 = 5.0;
-/// A sample that comes sooner after the last is left out.
+/// A sample that follows the last one sooner than this is left out.
 const SOONEST: f64 = 0.5;
 
 /// The last ten minutes of one group.
@@ -38,16 +43,16 @@ const SOONEST: f64 = 0.5;
 pub(crate) struct History {
     samples: VecDeque<Sample>,
     last: Option<Totals>,
-    /// Times of requests, as counted at the end of each of the last samples.
+    /// The latency histograms at the end of each of the last samples.
     latencies: VecDeque<Vec<u64>>,
     members: BTreeMap<MemberId, Track>,
-    /// Of members that may have a line: when they were seen first, in samples so far.
+    /// For members that may have a chart line: the number of samples before their first.
     came: BTreeMap<MemberId, u64>,
-    /// Samples so far.
+    /// The number of samples so far.
     count: u64,
 }
 
-/// One second.
+/// The sample of one second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     at: Time,
@@ -59,40 +64,40 @@ struct Sample {
     p99: Option<f32>,
 }
 
-/// What was counted of a group so far, and what is under way.
+/// The counters of a group so far, and its work in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Totals {
     at: Time,
     ended: u64,
     failures: u64,
     rejected: u64,
-    /// Those of the rejected for which no member had room.
+    /// The rejected requests for which no member had room.
     refused: u64,
     under_way: u64,
 }
 
-/// What was counted of a member so far.
+/// The counters of a member so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
     at: Time,
     requests: u64,
     failures: u64,
     moved: u64,
-    /// Seconds that requests took, added up.
+    /// The sum of the requests' latencies, in seconds.
     seconds: f64,
 }
 
-/// One member.
+/// The history of one member.
 #[derive(Default)]
 struct Track {
-    /// At the ends of the last samples, a minute at most.
+    /// The counters at the ends of the last samples, a minute at most.
     counts: VecDeque<Counts>,
-    /// Its line, as long as the group's samples.
+    /// The chart line, as long as the group's samples.
     line: VecDeque<MemberSecond>,
     times: Option<Fading>,
 }
 
-/// Requests by how long they took, of which old ones count less.
+/// A latency histogram in which old requests weigh less.
 struct Fading {
     last: Vec<u64>,
     counts: Vec<f32>,
@@ -121,7 +126,7 @@ impl Fading {
     }
 }
 
-/// Seconds below which a share of what was counted lies; `None` of less than half a request.
+/// Returns a quantile of a histogram, in seconds; `None` with less than half a request.
 fn quantile(counts: impl Iterator<Item = f64> + Clone, share: f64, middles: &[f64]) -> Option<f64> {
     let all: f64 = counts.clone().sum();
     if all < 0.5 {
@@ -135,25 +140,25 @@ fn quantile(counts: impl Iterator<Item = f64> + Clone, share: f64, middles: &[f6
     found.map(|(_, middle)| *middle)
 }
 
-/// Of a member, at the end of a second.
+/// A member's counters and gauges at the end of a second.
 struct Seen {
     id: MemberId,
     counts: Counts,
     in_flight: u32,
     load: Option<f64>,
-    /// Only of those that are timed.
+    /// The latency histogram; only for members with recent latencies.
     latencies: Option<Vec<u64>>,
 }
 
 impl Seen {
-    /// Has it ever done anything, as far as this process knows?
+    /// Returns `true` if the member has ever done anything, as far as this process knows.
     fn stirs(&self) -> bool {
         self.counts.requests > 0 || self.counts.moved > 0 || self.in_flight > 0 || self.load.is_some()
     }
 }
 
 impl History {
-    /// Another second is over; lines are drawn of so many members at `most`.
+    /// Adds a sample, with chart lines for at most `most` members.
     fn add(&mut self, now: Totals, latencies: &[u64], members: Vec<Seen>, most: usize, middles: &[f64]) {
         let before = self.last;
         if let Some(before) = before
@@ -164,7 +169,7 @@ impl History {
         self.end(before, now, latencies.to_vec(), middles);
         let here: BTreeSet<MemberId> = members.iter().map(|seen| seen.id).collect();
         self.members.retain(|id, _| here.contains(id));
-        // Another group may have come, and this one have fewer lines for it.
+        // Another group may have been added, so that this one may have fewer lines.
         let draws: BTreeSet<MemberId> = members.iter().take(most).map(|seen| seen.id).collect();
         self.came.retain(|id, _| draws.contains(id));
         let length = self.samples.len();
@@ -183,7 +188,7 @@ impl History {
         }
     }
 
-    /// Another second is over, in which nothing happened.
+    /// Adds a sample in which nothing happened.
     pub(crate) fn rest(&mut self, middles: &[f64], now: Time) {
         let Some(before) = self.last.filter(|before| now.since(before.at).as_secs_f64() >= SOONEST) else {
             return;
@@ -194,7 +199,7 @@ impl History {
         self.members.values_mut().for_each(|track| track.rest(now, length));
     }
 
-    /// A second has ended, the first if there is none before.
+    /// Ends a second; it is the first if there is no `before`.
     fn end(&mut self, before: Option<Totals>, now: Totals, latencies: Vec<u64>, middles: &[f64]) {
         self.last = Some(now);
         self.latencies.push_back(latencies);
@@ -216,7 +221,7 @@ impl History {
             now.failures.saturating_sub(before.failures),
             now.rejected.saturating_sub(before.rejected),
         ];
-        // A member that left takes its counts with it; what is under way may be less than before.
+        // A member that left takes its counters with it; the work in flight may have decreased.
         let came = (ended + rejected + now.under_way).saturating_sub(before.under_way);
         let (first, last) = (self.latencies.front(), self.latencies.back());
         let of = |share| {
@@ -247,8 +252,8 @@ impl History {
         self.samples.iter().map(second).collect()
     }
 
-    /// Returns how many requests ended with a member in the last minute, and the median of about the last ten
-    /// seconds where it rests on enough of them.
+    /// Returns the number of a member's requests that ended in the last minute. Also returns the median of
+    /// about the last ten seconds, if there are enough requests.
     pub(crate) fn pace(&self, id: MemberId, middles: &[f64]) -> (u64, Option<f64>) {
         let Some(track) = self.members.get(&id) else { return (0, None) };
         let (Some(first), Some(last)) = (track.counts.front(), track.counts.back()) else { return (0, None) };
@@ -270,7 +275,7 @@ impl History {
             };
         };
         let mut line: VecDeque<MemberSecond> = track.line.clone();
-        // One that came later has no past.
+        // A member that was added later has no past.
         while !line.is_empty() && line.len() < self.samples.len() {
             line.push_front(MemberSecond::default());
         }
@@ -283,17 +288,17 @@ const NOTHING: MemberSecond =
     MemberSecond { requests_per_second: Some(0.0), load: None, in_flight: Some(0.0) };
 
 impl Track {
-    /// Of a member that has done nothing for so many samples, up to the one before.
+    /// Creates the history of a member that has been idle for `samples` samples, up to the previous one.
     fn idle(samples: u64, seen: &Seen, before: Option<Time>) -> Self {
         let line = (1..samples.min(SECONDS as u64)).map(|_| NOTHING).collect();
-        // What it did in its first second is a difference, too.
+        // The result of its first active second is a difference, too.
         let counts = before.filter(|_| samples > 0).map(|at| Counts { at, ..Counts::default() });
         let times = seen.latencies.as_ref().filter(|_| counts.is_some());
         let times = times.map(|latencies| Fading::new(&vec![0; latencies.len()]));
         Self { counts: counts.into_iter().collect(), line, times }
     }
 
-    /// Nothing happened in the second that is over.
+    /// Adds a second in which nothing happened.
     fn rest(&mut self, now: Time, length: usize) {
         let Some(before) = self.counts.back().copied() else { return };
         push(&mut self.counts, Counts { at: now, ..before }, MINUTE + 1);
@@ -305,7 +310,7 @@ impl Track {
         }
     }
 
-    /// `drawn`: of how many samples there are lines, if there is one of this member.
+    /// Adds a sample. `drawn` is the length of chart lines, if this member has one.
     fn add(&mut self, seen: &Seen, drawn: Option<usize>) {
         let before = self.counts.back().copied();
         push(&mut self.counts, seen.counts, MINUTE + 1);
@@ -358,9 +363,9 @@ fn push<T>(ring: &mut VecDeque<T>, one: T, most: usize) {
 }
 
 impl Ruled {
-    /// Writes down what the last second brought, with lines of so many members at most.
+    /// Records the last second, with chart lines for at most `drawn` members.
     pub(crate) fn remember(&mut self, drawn: usize, now: Time) {
-        // A process before this one has counted what is not of the last ten minutes here.
+        // The counters of the previous process do not belong to the last ten minutes of this one.
         let latencies = Merged::of(self.group.tallies.iter().map(|tally| &tally.latency));
         let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { self.group.tallies.iter().map(count).sum() };
         let rejected = sum(&|tally| tally.rejected.iter().map(Count::value).fold(0, u64::wrapping_add));
@@ -384,10 +389,10 @@ impl Ruled {
         self.history.add(all, latencies.counts(), seen, drawn, &MIDDLES);
     }
 
-    /// See [`Engine::recent`](crate::Engine::recent).
+    /// Implements [`Engine::recent`](crate::Engine::recent).
     pub(crate) fn recent(&self, now: Time) -> Recent {
         let middles = &*MIDDLES;
-        // The one mark that an operator sets by its name; the others are the strategy's own.
+        // The one threshold that an operator sets by name; the others are the strategy's own.
         let spec = &self.settings.spec;
         let reject = spec.strategy.knobs.iter().position(|knob| knob.name == "reject");
         let reject_above =

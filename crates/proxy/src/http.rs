@@ -1,8 +1,9 @@
-//! HTTP/1.0 and 1.1, and what a stream of HTTP/2 says ([`http2`]): a choice per request, or per client connection ([`bound`]).
+//! HTTP/1.0 and 1.1, and the content of HTTP/2 streams ([`http2`]). A member is chosen for each request, or
+//! for each client connection ([`bound`]).
 //!
-//! One task per client connection. It reads a head into the core's shared buffer, judges and rewrites it in
-//! place, has a member chosen ([`dispatch`]), and relays both bodies as they come ([`exchange`]). Between
-//! requests a connection owns no buffer.
+//! One task per client connection. It reads a head into the core's shared buffer, checks and rewrites it in
+//! place, has a member chosen ([`dispatch`]), and relays both bodies as they arrive ([`exchange`]). Between
+//! requests, a connection owns no buffer.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -41,16 +42,16 @@ mod tests;
 
 pub(crate) use reply::own_answer;
 
-/// A client as members are told of it, made once for all requests of a connection.
+/// The description of a client for members, made once for all requests of a connection.
 pub(crate) struct Client {
-    /// Its address.
+    /// The client's address.
     pub(crate) text: Box<str>,
-    /// What the members are told of it in the usual case.
+    /// The header lines about the client in the usual case.
     fields: Box<[u8]>,
 }
 
 impl Client {
-    /// `scheme`: that of its connection, `http` or `https`.
+    /// Creates the description. `scheme` is that of the client's connection, `http` or `https`.
     pub(crate) fn new(peer: &Peer, scheme: &str) -> Rc<Self> {
         let text = peer.client.ip().to_canonical().to_string().into_boxed_str();
         let fields = http1::x_forwarded(&text, scheme).into_boxed_slice();
@@ -63,71 +64,77 @@ struct Session<S> {
     core: Rc<Core>,
     listener: Rc<Listener>,
     stream: S,
-    /// Is the task registered to be woken when the client sends? See [`Stream::poll_recv`].
+    /// Whether the task is registered to be woken when the client sends. See [`Stream::poll_recv`].
     watched: bool,
     peer: Peer,
     client: Rc<Client>,
-    /// Bytes that came after the request being worked on, or the beginning of a head.
+    /// Bytes that follow the current request, or the beginning of a head.
     unread: Vec<u8>,
-    /// Of `unread`, and of what an exchange keeps for a side that does not accept it.
+    /// The memory for `unread`, and for the bytes that an exchange buffers for a side that does not accept
+    /// them.
     kept: Kept,
     timer: Timer,
-    /// Was the last request answered without a member?
+    /// Whether the balancer answered the last request without a member.
     answered_alone: bool,
-    /// Requests so far.
+    /// The number of requests so far.
     served: u32,
-    /// Its member, unless one is chosen for each request.
+    /// The binding to a member, unless one is chosen for each request.
     bond: Option<Rc<RefCell<Bond>>>,
     heed: Heed,
-    /// As its listener counts it, unless it is a stream of a connection that is.
+    /// The listener's guard of the connection; `None` for a stream of a connection that has one.
     visit: Option<Visit>,
 }
 
-/// A request whose head was read and may be passed on.
+/// A parsed request that may be forwarded.
 struct Asked {
     method: Method,
-    /// The head for the member, and the part of the body that came with it.
+    /// The head for the member, and the part of the body that arrived with it.
     out: Vec<u8>,
-    /// What of the body is still to come from the client.
+    /// The part of the body that is still to come from the client.
     body: Body,
     /// The trailers of that body.
     trailers: http1::Trailers,
-    /// Has any of the body come?
+    /// Whether any of the body has arrived.
     came: bool,
-    /// Has any of the body been passed on that is not in `out`? Then it cannot be sent again.
+    /// Whether a part of the body was forwarded that is not in `out`. Then the request cannot be sent again.
     streamed: bool,
-    /// May it be tried again if this try fails?
+    /// Whether another attempt is allowed if this one fails.
     spare: bool,
     keep_alive: bool,
     http10: bool,
     upgrade: bool,
     key: u64,
     begun: Time,
-    /// What was in force when it came.
+    /// The state in force when the request arrived.
     view: Rc<View>,
-    /// If it is to be told of.
+    /// The record, if the request is logged or traced.
     account: Option<Box<Account>>,
-    /// In a side-car: the meter that it is counted by.
+    /// In a side-car: the meter that counts the request.
     metered: Metered,
-    /// A call that is not told as text: then nothing of it is in `out`, and `body` only says whether all of it has come.
+    /// A call that is not in HTTP/1.1 text. Then `out` is empty, and `body` only shows whether all of the
+    /// body has arrived.
     framed: Option<Box<Framed>>,
-    /// If it has waited where it is asked how urgent one is: that, and has it found a member, which has not refused it?
+    /// Set if the request has waited where waiting work differs in urgency. Contains the urgency, and whether
+    /// the request has found a member that has not refused it.
     ranked: Cell<Option<(Urgency, bool)>>,
     waited: Cell<bool>,
 }
 
 impl Asked {
-    /// Can it be sent again, none of it being lost and no harm being done? A member that refused it did nothing.
+    /// Returns `true` if the request can be sent again without loss or harm. A member that refused it did not
+    /// process it.
     fn repeatable(&self) -> bool {
         !self.streamed
     }
 
-    /// If a member fails it after it may have done something, is that its end?
+    /// Returns `true` if no other attempt may follow after a member failed that may have processed the
+    /// request.
     fn once(&self) -> bool {
         self.streamed || !self.method.idempotent()
     }
 
-    /// As a member is asked for. What is still to come of a body may be more than is kept to be sent again.
+    /// Returns the description for the choice of a member. The rest of a body may exceed what is kept for
+    /// another attempt.
     fn work(&self) -> Work {
         Work::Request { once: self.once(), again: self.repeatable() && self.body.done(), binds: false }
     }
@@ -135,28 +142,31 @@ impl Asked {
 
 enum Next {
     Request(Asked),
-    /// The client speaks HTTP/2: what came is in `unread`.
+    /// The client speaks HTTP/2: the bytes are in `unread`.
     Second,
     Refused(Reason),
-    /// The client speaks something else.
+    /// The client speaks another protocol.
     Foreign,
-    /// The client is done, or idle for too long, or we are.
+    /// The client is done or idle for too long, or the balancer stops.
     Closed,
 }
 
-/// Why a connection has no next request. Smaller than [`Next`], which no connection is to keep.
+/// The reason why a connection has no next request. Smaller than [`Next`], which no connection should keep.
 enum Last {
-    /// It goes on in HTTP/2.
+    /// The connection continues in HTTP/2.
     Second,
     Refused(Reason),
-    /// The client would not understand an answer.
+    /// The client would not understand a response.
     Foreign,
     Closed,
 }
 
-/// Serves one client connection until it ends. `unread` are bytes that were read from it already; `bond`: its own
-/// ([`bond`]), or that of the connection of HTTP/2 that it is a stream of; `client`: as that connection knows it, if it is such a stream;
-/// `visit`: how the listener counts it, unless it is.
+/// Serves one client connection until it ends.
+///
+/// - `unread`: bytes that were already read from it.
+/// - `bond`: its own binding ([`bond`]), or that of the HTTP/2 connection of which it is a stream.
+/// - `client`: the HTTP/2 connection's description of the client, for such a stream.
+/// - `visit`: the listener's guard, unless it is such a stream.
 pub(crate) fn serve<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
@@ -185,8 +195,8 @@ pub(crate) fn serve<S: Stream + 'static>(
         heed,
         visit,
     };
-    // The session is all that the future keeps while the connection is idle: a function that is `async` itself would keep its arguments
-    // as well, and what is moved out of them.
+    // The session is all that the future keeps while the connection is idle. An `async` function would also
+    // keep its arguments and what is moved out of them.
     async move {
         poll_fn(|cx: &mut Context<'_>| {
             session.timer.wakes(cx.waker());
@@ -194,7 +204,7 @@ pub(crate) fn serve<S: Stream + 'static>(
         })
         .await;
         let last = loop {
-            // A request stays where it is until it is answered: it is large.
+            // A request is large: it stays in place until it is answered.
             let next = async {
                 let core = Rc::clone(&session.core);
                 session.next(&core).await
@@ -202,7 +212,7 @@ pub(crate) fn serve<S: Stream + 'static>(
             let goes_on = match &mut next.await {
                 Next::Request(asked) => session.answer(asked).await,
                 Next::Second if session.served == 0 => break Last::Second,
-                // After a request nobody speaks it.
+                // The HTTP/2 preface is not valid after a request.
                 Next::Second => break Last::Refused(Reason::Version),
                 Next::Foreign if session.served == 0 => break Last::Foreign,
                 Next::Foreign => break Last::Refused(Reason::BadRequest),
@@ -212,7 +222,7 @@ pub(crate) fn serve<S: Stream + 'static>(
             if !goes_on {
                 return;
             }
-            // A client that sends ahead may never make this task wait, above all if we answer ourselves.
+            // A client that pipelines may never let this task wait, above all if the balancer answers itself.
             session.served = session.served.wrapping_add(1);
             if session.answered_alone || session.served.is_multiple_of(STREAK) {
                 tokio::task::yield_now().await;
@@ -230,7 +240,7 @@ pub(crate) fn serve<S: Stream + 'static>(
     }
 }
 
-/// What binds a client's connection to a member, if this listener's are to be bound; where clients come by cookies, it stays
+/// Creates the binding of a client connection, if this listener binds its clients. With cookies, it stays
 /// empty.
 pub(crate) fn bond(listener: &Listener) -> Option<Rc<RefCell<Bond>>> {
     let settings = listener.settings();
@@ -314,7 +324,7 @@ impl<S: Stream> Session<S> {
         })
     }
 
-    /// Reads and rewrites the head at the beginning of `input`, if it is all there.
+    /// Parses and rewrites the head at the beginning of `input`, if it is complete.
     fn begin(
         &mut self,
         core: &Core,
@@ -322,14 +332,14 @@ impl<S: Stream> Session<S> {
         settings: &ListenerSettings,
     ) -> Result<Option<Asked>, Refusal> {
         let mut marks = core.marks.borrow_mut();
-        // Not moved out of there: it is large.
+        // Not moved out: it is large.
         let mut read = http1::request(input, settings.max_head, &mut marks);
         let request = match &mut read {
             Ok(request) => request,
             Err(Unread::Partial) => return Ok(None),
             Err(Unread::Bad(refusal)) => return Err(*refusal),
         };
-        // An upgrade that is not allowed goes on as an ordinary request.
+        // An upgrade that is not allowed continues as an ordinary request.
         request.upgrade = request.upgrades_to(|name| settings.upgrades_to(name));
         let begun = core.tick();
         let style = match settings.forwarded {
@@ -391,12 +401,13 @@ impl<S: Stream> Session<S> {
         Ok(Some(asked))
     }
 
-    /// Is this request the last of its connection, because the process stops or its listener is gone?
+    /// Returns `true` if this request is the last of its connection, because the process stops or the
+    /// listener is closed.
     fn ending(&self) -> bool {
         self.core.stopping.get() || self.listener.closed()
     }
 
-    /// What should stick to one member, if the strategy wants to know.
+    /// Returns the key for the choice of a member, if the strategy reads it.
     fn key(&self, request: &http1::Request<'_, '_>, view: &View) -> u64 {
         if !view.published.plan.strategy().reads_key {
             return 0;
@@ -412,7 +423,7 @@ impl<S: Stream> Session<S> {
         }
     }
 
-    /// Writes all of `bytes`, unless the client does not take them for too long.
+    /// Writes all of `bytes`; returns `false` if the client does not accept them in time.
     async fn send(&mut self, bytes: &[u8]) -> bool {
         let patience = self.listener.settings().timeouts.body;
         self.timer.set(self.core.now() + patience);
@@ -432,24 +443,25 @@ impl<S: Stream> Session<S> {
         .await
     }
 
-    /// Closes so that the client can read what was sent, even if it is still sending (RFC 9112 section 9.6):
-    /// says that nothing more will come, and reads on until the client has closed, too, or sends nothing for [`SILENCE`], for at most
-    /// [`LINGER`]. Closed with bytes unread, the connection would be reset, and the answer might be lost.
+    /// Closes in such a way that the client can read the response even while it is still sending (RFC 9112
+    /// section 9.6). Shuts down the sending side, and reads until the client has closed as well, or is silent
+    /// for [`SILENCE`], for at most [`LINGER`]. Closing with unread bytes would reset the connection, and the
+    /// response might be lost.
     async fn linger(&mut self) {
         let begun = self.core.now();
-        // A stream of HTTP/2 can be ended without a loss: its client is only spared an upload that nobody reads.
+        // A stream of HTTP/2 can end without a loss: this only spares the client an upload that is discarded.
         let mut last = begun + if self.stream.shared() { http2::LINGER } else { LINGER };
         self.timer.set(last.min(begun + SILENCE));
         let (mut shut, mut parting) = (false, false);
         poll_fn(|cx| {
             if !shut {
                 shut = true;
-                // A shutdown of a socket does not wait; one that fails changes nothing.
+                // A socket's shutdown does not block; one that fails changes nothing.
                 let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
             }
             let core = Rc::clone(&self.core);
             if self.ending() && !std::mem::replace(&mut parting, true) {
-                // A process that stops waits for this no longer than for others.
+                // A process that stops waits for this connection no longer than for others.
                 last = last.min(core.parting());
                 self.timer.set(last.min(core.now() + SILENCE));
             }
@@ -467,7 +479,7 @@ impl<S: Stream> Session<S> {
                     }
                     self.timer.set(last.min(now + SILENCE));
                 }
-                // One that sends without end leaves others their turn.
+                // A client that sends without end lets other tasks run.
                 cx.waker().wake_by_ref();
                 Poll::Pending
             })
@@ -476,7 +488,7 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// Is this client believed when it says for whom it asks?
+/// Returns `true` if the client's statements about the original client are trusted.
 #[inline]
 pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
     !settings.trusted.is_empty() && {
@@ -485,11 +497,11 @@ pub(crate) fn trusted(settings: &ListenerSettings, peer: &Peer) -> bool {
     }
 }
 
-/// Requests of one connection before others get their turn.
+/// The number of requests of one connection before other tasks run.
 const STREAK: u32 = 16;
-/// How long a client may go on sending after its connection was closed for it.
+/// The maximum time for which a client may continue to send after its connection was closed.
 const LINGER: Duration = Duration::from_secs(30);
-/// How long it may say nothing meanwhile.
+/// The maximum time of silence meanwhile.
 const SILENCE: Duration = Duration::from_secs(5);
 
 fn reason(refusal: Refusal) -> Reason {

@@ -1,17 +1,21 @@
-//! HTTP/2 with clients and with members (RFC 9113), and what of gRPC concerns a balancer.
+//! HTTP/2 with clients and with members (RFC 9113), and the parts of gRPC that concern a balancer.
 //!
-//! Each stream is a client connection of one request to the relay of HTTP/1.1 ([`http`](crate::http)): it reads the request as
-//! the text of HTTP/1.1 and writes the answer as such ([`inbound`]). Towards members that speak HTTP/2 the same is done the
-//! other way round ([`outbound`]). So there is one dispatcher for all versions: choice, retries, deadlines, bindings, counts and
-//! the log are the same, and what could be read in two ways is refused by the same rules.
+//! To the relay of HTTP/1.1 ([`http`](crate::http)), each stream is a client connection with one request. The
+//! stream converts the request into the text of HTTP/1.1 and the response back ([`inbound`]). Towards members
+//! with HTTP/2, the same is done in the opposite direction ([`outbound`]). So there is one dispatcher for all
+//! versions, with the same choice, retries, deadlines, bindings, counters and log. The same rules reject
+//! whatever could be read in two ways.
 //!
-//! Calls of gRPC, where both sides speak HTTP/2, are not told as text but handed on as they come ([`pieces`]), unless something is to be done
-//! with them that needs the text ([`straight`]).
+//! gRPC calls between two sides with HTTP/2 are not converted but passed through ([`pieces`]), unless their
+//! handling needs the text ([`straight`]).
 //!
-//! Frames, header compression and windows are those of the crate `h2`. What it leaves to others is here: who may open how many
-//! streams, when a connection ends ([`serve`]), how much a peer may say that asks for nothing ([`govern`]), which of a
-//! member's connections a request goes to ([`wires`]), which of them nothing is heard of any more ([`ear`]),
-//! and when a connection has seen too many mistakes ([`wear`]).
+//! The crate `h2` provides frames, header compression and windows. The rest is here:
+//!
+//! - limits on streams and the end of connections ([`serve`])
+//! - limits on control frames ([`govern`])
+//! - the choice among a member's connections ([`wires`])
+//! - the detection of dead connections ([`ear`])
+//! - the end of a connection after too many errors ([`wear`])
 
 use std::time::Duration;
 
@@ -47,21 +51,24 @@ pub(crate) use wires::{Wires, at_hand, reach};
 #[cfg(fuzzing)]
 pub(crate) use {heads::law::check as heads_law, meter::law::check as frames_law};
 
-/// How the name of the protocol is agreed on in TLS.
+/// The protocol's name in TLS (ALPN).
 pub(crate) const ALPN: &[u8] = b"h2";
 
-/// Streams that a client may have open at once on one connection: what RFC 9113 section 6.5.2 recommends as the least.
+/// The maximum number of a client's open streams on one connection: the least that RFC 9113 section 6.5.2
+/// recommends.
 const STREAMS: u32 = 100;
-/// Bytes of one stream's body that may be on their way to us without having been passed on.
+/// The bytes of one stream's body that may be in transit to this process without having been forwarded.
 pub(crate) const STREAM_WINDOW: u32 = 64 * 1024;
-/// The same of all streams of a connection together. As much as all of them may have: those whose receivers do not read may
-/// never hold up the others. This bounds what is kept of bodies.
+/// The same limit for all streams of a connection together: the sum of their windows. So streams whose
+/// receivers do not read never hold up the others. This bounds the buffered bodies.
 const CONNECTION_WINDOW: u32 = wires::MOST as u32 * STREAM_WINDOW;
-/// Bytes of one stream that `h2` may keep until the peer's windows and its socket take them.
+/// The bytes of one stream that `h2` may buffer until the peer's windows and its socket accept them.
 pub(crate) const SEND_BUFFER: usize = 64 * 1024;
-/// Streams that were reset before we had taken them in; more end the connection (CVE-2023-44487).
+/// The number of streams that are reset before this process accepted them; more end the connection
+/// (CVE-2023-44487).
 pub(crate) const RESET_EARLY: usize = 20;
-/// Streams of a connection that we reset because of errors of the client; more end it ([`wear`]).
+/// The number of a connection's streams that this process resets because of the client's errors; more end it
+/// ([`wear`]).
 pub(crate) const RESET_BY_US: usize = 100;
-/// How long a peer that was told to go may take to read that.
+/// The time limit for a peer to read that its connection ends.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);

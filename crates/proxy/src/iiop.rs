@@ -1,15 +1,15 @@
-//! CORBA over IIOP (GIOP 1.0 to 1.2): clients that ask for a group's object are sent to a member of it, or their
+//! CORBA over IIOP (GIOP 1.0 to 1.2): clients of a group's object are redirected to a member, or their
 //! requests are relayed to members one by one.
 //!
-//! A group has an object reference, which is what clients hold: this listener's address and the group's key, the same
-//! after every restart. What is done with a request for that key is up to the listener's binding:
+//! Clients hold the group's object reference: this listener's address and the group's key, which survive
+//! restarts. The listener's binding decides about a request for that key:
 //!
-//! - *per session* and *on demand* ([`redirect`]): the answer is LOCATION_FORWARD with a member's own reference. The
-//!   client goes there, stays until that fails or forwards it back, and then asks here again. Nothing of its calls
-//!   comes this way, so there is nothing to pay for them. A oneway cannot be answered: it is relayed.
+//! - *per session* and *on demand* ([`redirect`]): the response is LOCATION_FORWARD with a member's own
+//!   reference. The client connects there, and stays until the member fails or forwards it back; then it asks
+//!   here again. Its calls bypass the balancer, at no cost. A oneway cannot be answered: it is relayed.
 //! - *per request* ([`relay`]): a member for each request, over connections that requests share ([`line`]).
 //!
-//! One task for each client's connection reads its messages ([`session`]); replies are written by whoever has them
+//! One task for each client connection reads its messages ([`session`]); any task may write replies
 //! ([`outbox`]).
 
 use std::cell::RefCell;
@@ -43,23 +43,24 @@ pub(crate) mod reference;
 mod relay;
 mod session;
 
-/// What one core keeps of a group whose members speak GIOP.
+/// One core's state of a group whose members speak GIOP.
 #[derive(Default)]
 pub(crate) struct Side {
     proofs: Proofs,
     lines: Rc<Lines>,
-    /// How fast clients of an address are sent round while members are under alert: some connect anew each time.
+    /// The redirect rates of clients by address while members are under alert: some clients open a new
+    /// connection each time.
     paces: RefCell<BTreeMap<IpAddr, Pace>>,
 }
 
 impl Side {
-    /// Ends connections to members on which nothing is under way.
+    /// Closes the connections to members that have no requests in flight.
     pub(crate) fn close(&self) {
         self.lines.close();
     }
 }
 
-/// Serves one client connection until it ends. `unread` are bytes that were read from it already.
+/// Serves one client connection until it ends. `unread` are bytes that were already read from it.
 pub(crate) async fn serve(
     core: Rc<Core>,
     listener: Rc<Listener>,

@@ -1,4 +1,4 @@
-//! What the handles of an engine and its control thread share.
+//! The state that an engine's handles and its control thread share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,21 +15,21 @@ use crate::group::Said;
 use crate::probe::Probes;
 use crate::trace::{Spans, Traced};
 
-/// A running data plane, from the slow side. Where two locks are held, `control` is the first.
+/// The state of a running data plane on the slow side. Lock order: `control` before any other.
 pub(crate) struct Inner {
     pub(crate) clock: Clock,
-    /// When this process began; others may have carried the traffic before.
+    /// The time at which this process began; others may have carried the traffic before.
     pub(crate) began: Time,
     pub(crate) control: Mutex<Control>,
     pub(crate) census: Arc<Census>,
     pub(crate) probes: Mutex<Probes>,
-    /// What members say, until somebody listens.
+    /// The receiver of members' report samples, until it is taken.
     pub(crate) said: Mutex<Option<mpsc::Receiver<Said>>>,
     pub(crate) access: Mutex<Option<AccessLog>>,
     pub(crate) access_dropped: Arc<AtomicU64>,
-    /// Where cores send what was traced.
+    /// The channel for the cores' traces.
     pub(crate) traces: mpsc::Sender<Vec<Traced>>,
-    /// What was traced, until somebody takes it.
+    /// The receiver of traces, until it is taken.
     pub(crate) traced: Mutex<Option<mpsc::Receiver<Vec<Traced>>>>,
     pub(crate) spans: Spans,
     /// Grows when other settings are in force.
@@ -37,18 +37,19 @@ pub(crate) struct Inner {
     pub(crate) reloads: AtomicU64,
     pub(crate) reload_error: Mutex<Option<String>>,
     pub(crate) stopping: AtomicBool,
-    /// Permits to tell somebody of an alert: each is a thread that waits for an answer.
+    /// The permits for notifications about alerts: each is a thread that waits for a response.
     pub(crate) hand_overs: Arc<Semaphore>,
-    /// Wakes the control thread: something may be due earlier.
+    /// Wakes the control thread, as a timeout may be due earlier.
     pub(crate) wake: Notify,
-    /// Told when checks of members have ended.
+    /// Notified when members' health checks have ended.
     pub(crate) checked: Notify,
-    /// Has the control thread to end?
+    /// Whether the control thread has to end.
     pub(crate) ended: AtomicBool,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Locks; a thread that panicked while it held the lock left nothing half done that matters more than going on.
+/// Locks a mutex, and ignores poisoning: no thread that panicked with the lock has left a state that is worse
+/// than ending.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,8 +1,8 @@
-//! What sticks to one member.
+//! The key of a client, for strategies that assign keys to members.
 
 use std::net::IpAddr;
 
-/// The key of a client address: the same for IPv4 and for IPv4 mapped into IPv6.
+/// Returns the key of a client address: the same for IPv4 and for IPv4 mapped into IPv6.
 pub(crate) fn of_client(client: IpAddr) -> u64 {
     match client.to_canonical() {
         IpAddr::V4(address) => plimsoll_brain::hash(&address.octets()),

@@ -1,7 +1,8 @@
-//! The delay of the workers' event loops: for how long an event waits before its worker sees it.
+//! The delay of the workers' event loops: the time for which an event waits before its worker handles it.
 //!
-//! The control thread asks each worker for an answer as it looks at the traffic. A worker that is busy, and a process that stands
-//! still, answer late. By as much the time of members' answers is this process's own, and says nothing about members.
+//! The control thread sends each worker a query whenever it samples the traffic. A worker that is busy, and a
+//! process that was suspended, answer late. By that delay, members' response times are this process's own and
+//! show nothing about members.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,20 +15,21 @@ use crate::worker::{Order, Worker};
 /// Measures the delay of all event loops of this process.
 #[derive(Debug)]
 pub(crate) struct LagMeter {
-    /// For each worker, when it was asked and has not answered yet, in nanoseconds; 0 if it has.
+    /// For each worker the time of its unanswered query, in nanoseconds; 0 for none.
     asked: Vec<AtomicU64>,
-    /// The longest delay since the last look, in nanoseconds.
+    /// The longest delay since the last sample, in nanoseconds.
     longest: AtomicU64,
 }
 
 impl LagMeter {
-    /// A meter of so many workers.
+    /// Creates a meter for this number of workers.
     pub(crate) fn new(workers: usize) -> Arc<Self> {
         let asked = (0..workers).map(|_| AtomicU64::new(0)).collect();
         Arc::new(Self { asked, longest: AtomicU64::new(0) })
     }
 
-    /// Returns the longest delay since the last look, which was `due` by now, and asks all workers again.
+    /// Returns the longest delay since the last sample, and queries all workers again. This sample was
+    /// planned for `due`.
     pub(crate) fn look(self: &Arc<Self>, workers: &[Worker], due: Time, now: Time) -> Duration {
         let mut longest = Duration::from_nanos(self.longest.swap(0, Relaxed)).max(now.since(due));
         for (worker, asked) in workers.iter().zip(&self.asked) {
@@ -44,7 +46,7 @@ impl LagMeter {
         longest
     }
 
-    /// Records that a worker has seen the question.
+    /// Records that a worker has received its query.
     pub(crate) fn answer(&self, worker: usize, now: Time) {
         let Some(asked) = self.asked.get(worker) else { return };
         let asked = asked.swap(0, Relaxed);

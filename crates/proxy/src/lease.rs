@@ -1,12 +1,13 @@
-//! Members lent to clients that reach them by themselves: the brain's decision for whoever can ask over HTTP.
+//! Leases: members lent to clients that connect to them directly. Clients request the brain's decision over
+//! HTTP.
 //!
-//! While a lease lives its member counts one in flight more, as it does for a byte stream: strategies, limits and other
-//! clients see it. The client renews it before it ends, and is told then whether it stays: a member that is out of use
-//! (drained, down, ejected) is left with the next renewal, one under alert by as many as its alert asks for, each
-//! drawn once for each decision and no more often than sessions move ([`session_moves`]). A lease that nobody renews ends by
-//! itself; a restart forgets all.
+//! A lease counts as one in flight at its member, like a byte stream, so that strategies, limits and other
+//! clients include it. The client renews the lease before it ends, and learns whether it stays. The client of
+//! a member that is out of use (drained, down, ejected) leaves it at the next renewal. Of a member under
+//! alert, the alert's share of clients leave, each drawn once for each decision and no more often than
+//! sessions move ([`session_moves`]). A lease that is not renewed expires; a restart drops all.
 //!
-//! All of it is behind the lock of the slow path. Data-plane threads notice nothing but the members' live counts.
+//! All of this is behind the lock of the slow path. Data-plane threads see only the members' live counts.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,64 +28,67 @@ mod past;
 pub(crate) use desk::Desk;
 pub use list::Lessee;
 
-/// Leases at once.
+/// The maximum number of leases.
 const MOST: usize = 65_536;
-/// Of one group: others have room whatever its clients do.
+/// The maximum of one group, which leaves room for others.
 const MOST_OF_GROUP: usize = 32_768;
-/// Of clients at one address: others have room whatever those do.
+/// The maximum of clients at one address, which leaves room for others.
 const MOST_OF_SOURCE: usize = 4096;
-/// Between two events that say that there are too many.
+/// The minimum time between two events about too many leases.
 const TOLD: Duration = Duration::from_secs(10);
-/// The shortest lease that is given.
+/// The shortest lease that is granted.
 pub const SHORTEST_LEASE: Duration = Duration::from_secs(1);
-/// The longest lease that is given.
+/// The longest lease that is granted.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(3600);
-/// Where a client does not say.
+/// The duration if the client states none.
 const USUAL: Duration = Duration::from_secs(60);
 
-/// What a client asks for.
+/// A client's request for a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseWish {
-    /// Who the client is: for strategies that read a key, and so that one that comes again gets the member that it has.
+    /// The client's identity: for strategies that read a key, and so that a client that asks again gets the
+    /// same member.
     pub key: Option<String>,
-    /// For how long, between [`SHORTEST_LEASE`] and [`LONGEST_LEASE`]; a minute if it does not say, and when it renews as before.
+    /// The duration, between [`SHORTEST_LEASE`] and [`LONGEST_LEASE`]. If none is stated: a minute, or at a
+    /// renewal the same as before.
     pub span: Option<Duration>,
-    /// Members that it does not want, by name: it could not reach them, say.
+    /// The names of members to exclude, such as those that the client could not reach.
     pub exclude: Vec<String>,
-    /// Where it asks from, if that is an address. It may have [so many](NoLease::Refused) leases.
+    /// The client's address, if it has one. The number of its leases is [limited](NoLease::Refused).
     pub from: Option<IpAddr>,
 }
 
-/// A member, lent.
+/// A granted lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its number, which nobody can guess: 32 hexadecimal digits.
+    /// The lease's number, which is impossible to guess: 32 hexadecimal digits.
     pub id: String,
-    /// As configured.
+    /// The member, as configured.
     pub member: Arc<str>,
-    /// Where it is.
+    /// The member's address.
     pub address: SocketAddr,
-    /// For how long from now.
+    /// The duration from now.
     pub span: Duration,
-    /// Is it another member than before, or at another address?
+    /// Whether the member, or its address, has changed.
     pub moved: bool,
-    /// Why this one, for people.
+    /// The reason of the choice, for people.
     pub why: String,
 }
 
-/// Why there is no lease: one line for whoever asked.
+/// The reason why there is no lease, in one line for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoLease {
     /// There is no such group or lease.
     Unknown(String),
-    /// There is no member that could be used.
+    /// There is no usable member.
     Nobody(String),
-    /// All have as much to do as they can, or there are too many leases.
+    /// All members are at capacity, or there are too many leases.
     Refused(String),
 }
 
 impl Ruled {
-    /// Raises alerts if there is somebody to follow them: sessions that a listener binds so, or clients that have leases.
+    /// Enables alerts if sessions or clients follow them: sessions that a listener binds on demand, or
+    /// clients with leases.
     pub(crate) fn watch_loads(&mut self, lent: bool, now: Time) {
         self.lent = lent;
         self.analyzer.set_on_demand(self.on_demand || lent, now);
@@ -93,7 +97,7 @@ impl Ruled {
 }
 
 impl Control {
-    /// See [`Engine::bind`](crate::Engine::bind).
+    /// Implements [`Engine::bind`](crate::Engine::bind).
     pub(crate) fn bind(&mut self, group: &str, wish: &LeaseWish, now: Time) -> Result<Lease, NoLease> {
         self.desk.sweep(now);
         let ruled = self.ruled(group)?;
@@ -120,7 +124,7 @@ impl Control {
         }
         let client = wish.key.as_ref().map(|key| hash(key.as_bytes()));
         let tried = ids(&plan, &wish.exclude);
-        // Where the strategy has a member for each key, it says.
+        // A strategy that assigns keys to members decides by itself.
         let known = client.filter(|_| !plan.plan.strategy().reads_key);
         let had = known.and_then(|client| self.desk.has(&group, &plan, client, &tried));
         let (id, chance) = drawn().map_err(unlucky)?;
@@ -166,7 +170,7 @@ impl Control {
         Ok(lease)
     }
 
-    /// See [`Engine::renew`](crate::Engine::renew).
+    /// Implements [`Engine::renew`](crate::Engine::renew).
     pub(crate) fn renew(
         &mut self,
         group: &str,
@@ -192,7 +196,7 @@ impl Control {
                 goes.then(|| format!("is under alert, and {part:.0} % of its sessions are to go"))
             }
         };
-        // A reload may have found its host elsewhere.
+        // A reload may have found another address of its host.
         let address = own.map_or(loan.address, |own| own.address);
         let mut moved = address != loan.address;
         loan.address = address;
@@ -201,7 +205,7 @@ impl Control {
             None => "it stays".to_owned(),
             Some(leaves) => {
                 tried.extend(own.map(|own| own.id));
-                // Not the bits that said that it goes.
+                // Not the same bits that decided on the move.
                 let chance = mix(chance);
                 let ask = Ask { chance, key: loan.client.unwrap_or(chance), now, ..Ask::default() };
                 let from = Arc::clone(&loan.name);
@@ -230,14 +234,14 @@ impl Control {
         Ok(lease)
     }
 
-    /// See [`Engine::release`](crate::Engine::release).
+    /// Implements [`Engine::release`](crate::Engine::release).
     pub(crate) fn release(&mut self, group: &str, id: &str, now: Time) -> Result<(), NoLease> {
         self.desk.sweep(now);
         drop(self.taken(group, id)?);
         Ok(())
     }
 
-    /// Why there is to be no further lease of a group for clients at an address, if there are too many.
+    /// Returns the reason against another lease of a group for clients at an address, if there are too many.
     fn too_many(&self, group: &str, from: Option<IpAddr>) -> Option<String> {
         let of = |from: &IpAddr| self.desk.held(*from) >= MOST_OF_SOURCE;
         match from.filter(of) {
@@ -249,7 +253,7 @@ impl Control {
         }
     }
 
-    /// Ends the leases of groups that are gone.
+    /// Ends the leases of removed groups.
     pub(crate) fn end_gone(&mut self) {
         let Self { desk, groups, .. } = self;
         desk.end(|loan| {
@@ -257,7 +261,7 @@ impl Control {
         });
     }
 
-    /// Ends leases whose time is over, and has groups know that have none any more.
+    /// Ends expired leases, and notifies groups that have none left.
     pub(crate) fn end_leases(&mut self, now: Time) {
         self.desk.sweep(now);
         for name in self.desk.retain(|name| self.groups.contains_key(name)) {
@@ -265,7 +269,7 @@ impl Control {
         }
     }
 
-    /// Has a group know whether it has leases.
+    /// Updates whether a group has leases.
     fn tell_lent(&mut self, group: &Arc<str>, now: Time) {
         let lent = self.desk.lent(group) > 0;
         if let Some(ruled) = self.groups.get_mut(group).filter(|ruled| ruled.lent != lent) {
@@ -280,7 +284,7 @@ impl Control {
         })
     }
 
-    /// Takes a lease out of the desk. One of a group that is gone, or was made anew, is none.
+    /// Removes a lease from the table. A lease of a group that was removed or created anew is invalid.
     fn taken(&mut self, group: &str, id: &str) -> Result<(u128, Loan), NoLease> {
         let current = Arc::clone(&self.ruled(group)?.group);
         let none = || {
@@ -297,7 +301,7 @@ impl Control {
         Ok((number, loan))
     }
 
-    /// Why the member of a lease is not in the plan, to stand behind its name.
+    /// Returns the reason why the member of a lease is not in the plan, to follow its name.
     fn out_of_use(&self, loan: &Loan, now: Time) -> String {
         let id = loan.seat.record.id;
         let ruled = self.groups.get(&loan.group.name);
@@ -309,18 +313,18 @@ impl Control {
     }
 }
 
-/// The members of these names, as far as they are in the plan.
+/// Returns the members with these names that are in the plan.
 fn ids(plan: &Published, names: &[String]) -> Vec<MemberId> {
     let named = plan.plan.members().iter().filter(|member| names.iter().any(|name| **name == *member.name));
     named.map(|member| member.id).collect()
 }
 
-/// There is no number that nobody can guess.
+/// Returns the error for missing random numbers, as lease numbers must be impossible to guess.
 fn unlucky(error: io::Error) -> NoLease {
     NoLease::Nobody(format!("the system gives no random numbers: {error}"))
 }
 
-/// What the strategy goes by, for people.
+/// Describes the strategy's choice, for people.
 fn chosen(plan: &Published, place: usize) -> String {
     let member = &plan.plan.members()[place];
     let strategy = plan.plan.strategy().name;

@@ -1,8 +1,9 @@
-//! Carry traffic: tcp, udp, http and iiop over pools of members. Tell others who goes where: dns, xds.
+//! The data plane: carries TCP, UDP, HTTP and IIOP over pools of members, and publishes the choices of
+//! members over DNS and xDS.
 //!
-//! One control thread owns the brain's analyzers, the health probes and everything slow; `threads` worker
-//! threads, one tokio `LocalRuntime` each, own listeners, connections and pools, and share nothing on the
-//! request path but the current plan and the members' live counts.
+//! One control thread owns the brain's analyzers, the health checks and all other slow work. `threads` worker
+//! threads, one tokio `LocalRuntime` each, own listeners, connections and pools. On the request path they
+//! share only the current plan and the members' live counts.
 
 mod accept;
 mod access;
@@ -79,7 +80,7 @@ mod wheel;
 mod worker;
 mod xds;
 
-/// Laws of what clients send, for the fuzz targets: each panics if it does not hold.
+/// The laws of client input, for the fuzz targets: each panics if its law is broken.
 #[cfg(fuzzing)]
 #[expect(missing_docs, reason = "named like the targets")]
 pub mod laws {

@@ -1,5 +1,5 @@
-//! A connection to a peer, plain or other: inside of TLS, or a stream of HTTP/2. One type for all: what is generic over streams is
-//! compiled once, and stays as fast for plain ones as if there were no others.
+//! A connection to a peer: a plain socket, or another stream (inside of TLS, or a stream of HTTP/2). With one
+//! type for all, code that is generic over streams is compiled once, and plain sockets lose no speed.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use crate::tls::Origin;
 /// A connection to a peer.
 pub(crate) enum Link {
     Plain(Socket),
-    /// On the heap: a plain one is not to be larger for it, nor to ask which of the others it might be.
+    /// On the heap: it should not enlarge a plain connection, nor add more cases to its dispatch.
     Other(Box<dyn Stream>),
 }
 
-/// The same of whichever it is.
+/// Calls the same method on either variant.
 macro_rules! either {
     ($link:expr, $stream:ident => $what:expr) => {
         match $link {

@@ -1,4 +1,5 @@
-//! A listener as the cores and the control thread know it: settings, counts, and whether it is open.
+//! A listener, as the cores and the control thread share it: its settings, its counters, and whether it is
+//! open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,16 +18,16 @@ use crate::pool::{Pool, View};
 use crate::stats::Count;
 use crate::{dns, udp, xds};
 
-/// What cores count of a listener, and where it really listens.
+/// The counters of a listener, and its bound address.
 pub(crate) struct Door {
     pub(crate) address: SocketAddr,
-    /// One for each core.
+    /// The counters of each core.
     pub(crate) counts: Box<[DoorCount]>,
-    /// What a process before this one counted; the control plane writes it.
+    /// The counters of the previous process; the control plane writes them.
     pub(crate) before: DoorCount,
-    /// Which members its sessions are bound to.
+    /// The members that its sessions are bound to.
     pub(crate) ties: Ties,
-    /// If it answers for a domain: what the networks of its clients have had.
+    /// For a listener that serves a domain: the answers to each client network.
     pub(crate) answer_rates: OnceLock<dns::AnswerRates>,
 }
 
@@ -37,13 +38,13 @@ impl Door {
         Arc::new(Self { address, counts, before, ties, answer_rates: OnceLock::new() })
     }
 
-    /// All that is counted of it.
+    /// Returns all counters, with those of the previous process.
     pub(crate) fn all(&self) -> impl Iterator<Item = &DoorCount> {
         self.counts.iter().chain(std::iter::once(&self.before))
     }
 }
 
-/// One core's counts of a listener.
+/// One core's counters of a listener.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct DoorCount {
@@ -57,24 +58,26 @@ pub(crate) struct Listener {
     pub(crate) door: Arc<Door>,
     pub(crate) core: usize,
     known: RefCell<Known>,
-    /// Whose the tags in its clients' cookies are.
+    /// The members of the tags in its clients' cookies.
     pub(crate) homes: RefCell<Homes>,
     settings: RefCell<Rc<ListenerSettings>>,
     pool: RefCell<Rc<Pool>>,
-    /// Itself as it is for those who ask for a name that another group has (TLS), or for another group (xds), by group.
+    /// Alternates of this listener for clients that request a name of another group (TLS), or another group
+    /// (xDS), by group.
     branches: RefCell<BTreeMap<Arc<str>, Rc<Self>>>,
     closed: Cell<bool>,
-    /// Do its sockets go on in another process?
+    /// Whether its sockets continue in another process.
     left: Cell<bool>,
     close: Notify,
-    /// If it speaks xDS.
+    /// The state for a listener that speaks xDS.
     pub(crate) xds: xds::Side,
-    /// If it takes datagrams: of each of its sockets here.
+    /// For a listener that takes datagrams: the service of each of its sockets on this core.
     pub(crate) services: RefCell<Vec<Weak<udp::Service>>>,
 }
 
 impl Listener {
-    /// `others`: of the groups that clients come to by the name that they ask for (TLS, xds).
+    /// Creates a core's side. `others` are the pools of groups that clients select by the name that they
+    /// request (TLS, xDS).
     pub(crate) fn new(
         door: Arc<Door>,
         core: usize,
@@ -112,17 +115,17 @@ impl Listener {
         Rc::clone(&self.pool.borrow())
     }
 
-    /// What is in force now in its group.
+    /// Returns the current state of its group.
     pub(crate) fn view(&self) -> Rc<View> {
         self.pool.borrow().view()
     }
 
-    /// Its sessions' side of a member.
+    /// Returns its sessions' tie to a member.
     pub(crate) fn tie(&self, record: &Arc<Record>) -> Arc<Tie> {
         self.door.ties.tie(&mut self.known.borrow_mut(), record, self.door.counts.len())
     }
 
-    /// From now on, with these settings; connections see it at their next request.
+    /// Applies these settings; connections use them from their next request.
     pub(crate) fn retune(&self, settings: ListenerSettings, pool: Rc<Pool>, others: Vec<Rc<Pool>>) {
         *self.settings.borrow_mut() = Rc::new(settings);
         *self.pool.borrow_mut() = pool;
@@ -130,23 +133,23 @@ impl Listener {
         self.xds.ring();
     }
 
-    /// For clients that asked for the name of another group.
+    /// Returns the alternate for clients that requested the name of another group.
     pub(crate) fn branch(&self, group: &str) -> Option<Rc<Self>> {
         self.branches.borrow().get(group).map(Rc::clone)
     }
 
-    /// May clients ask for another group?
+    /// Returns `true` if clients may request another group.
     pub(crate) fn branches_out(&self) -> bool {
         !self.branches.borrow().is_empty()
     }
 
-    /// A group that clients may ask for here.
+    /// Returns the pool of a group that clients may request here.
     pub(crate) fn pool_of(&self, group: &str) -> Option<Rc<Pool>> {
         let own = self.pool();
         if *own.group.name == *group { Some(own) } else { Some(self.branch(group)?.pool()) }
     }
 
-    /// All of these.
+    /// Returns all groups that clients may request here.
     pub(crate) fn groups(&self) -> Vec<Arc<str>> {
         let own = Arc::clone(&self.pool().group.name);
         std::iter::once(own).chain(self.branches.borrow().keys().map(Arc::clone)).collect()
@@ -167,12 +170,12 @@ impl Listener {
             };
             branches.insert(name, branch);
         }
-        // Whoever came by a name that is no longer anybody's ends between two requests.
+        // Connections by a name that was removed end between two requests.
         before.into_values().for_each(|gone| gone.close());
         *self.branches.borrow_mut() = branches;
     }
 
-    /// Accepts nothing more.
+    /// Closes the listener: it accepts nothing more.
     pub(crate) fn close(&self) {
         self.branches.borrow().values().for_each(|branch| branch.close());
         self.closed.set(true);
@@ -180,7 +183,7 @@ impl Listener {
         self.close.notify_one();
     }
 
-    /// The same, and leaves who waits to be accepted to another process.
+    /// Closes the listener, and leaves the waiting clients to another process.
     pub(crate) fn leave(&self) {
         self.left.set(true);
         self.close();
@@ -194,7 +197,7 @@ impl Listener {
         self.closed.get()
     }
 
-    /// Resolves when the listener is closed.
+    /// Completes when the listener is closed.
     pub(crate) async fn until_closed(&self) {
         if !self.closed.get() {
             self.close.notified().await;
@@ -206,14 +209,14 @@ impl Listener {
     }
 }
 
-/// A client connection as its listener counts it, or a flow.
+/// The listener's guard of a client connection, or of a flow.
 pub(crate) struct Visit<G = Guest> {
     listener: Rc<Listener>,
     _guest: G,
 }
 
 impl Visit {
-    /// Lets a connection in, unless there are too many.
+    /// Admits a connection; `None` if there are too many.
     pub(crate) fn enter(core: &Core, listener: &Rc<Listener>) -> Option<Self> {
         let Some(guest) = core.census.enter() else {
             listener.count().refused.add(1);
@@ -224,8 +227,8 @@ impl Visit {
 }
 
 impl Visit<FlowGuest> {
-    /// Lets a flow in. Of them each listener has a bound of its own: addresses that datagrams are sent from cost nothing to
-    /// forge, and are not to keep connections out.
+    /// Admits a flow. Each listener has a limit of its own for flows. The source addresses of datagrams are
+    /// easy to forge, and must not keep connections out.
     pub(crate) fn flow(core: &Core, listener: &Rc<Listener>) -> Self {
         Self::begin(listener, core.census.enter_flow())
     }

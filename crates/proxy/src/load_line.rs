@@ -1,5 +1,5 @@
-//! What the load line of a group is made of: counts of all cores, summed once a second on the slow path, and what agents tell of
-//! members' processors. What follows from it is in `plimsoll_brain::load_line`.
+//! The input of a group's load line: counters of all cores, summed once per second on the slow path, and
+//! agents' reports about members' processors. `plimsoll_brain::load_line` contains the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
@@ -21,9 +21,9 @@ use crate::stats::{Count, Merged};
 #[derive(Default)]
 pub(crate) struct Survey {
     estimator: Estimator,
-    /// What was last told of members' processors.
+    /// The last reports about members' processors.
     told: BTreeMap<MemberId, (Cpu, Time)>,
-    /// Up to the last look.
+    /// The counters at the last sample.
     ever: Ever,
 }
 
@@ -38,10 +38,10 @@ impl Survey {
 }
 
 impl Control {
-    /// Looks at what groups carry.
-    /// `stirring`: where something may have happened since the last look.
+    /// Samples the traffic of groups. `stirring` are the groups that may have been active since the last
+    /// sample.
     pub(crate) fn survey(&mut self, stirring: &BTreeSet<Arc<str>>, now: Time) {
-        // Groups that carry other things than requests, which end by themselves.
+        // Groups whose traffic is not requests only; requests end by themselves.
         let not_requests = |listener: &&ListenerSettings| !listener.carries_requests();
         let sessions = of_groups(self.settings.listeners.iter().filter(not_requests));
         let (mut requests, mut others) = (0_u64, 0_u64);
@@ -59,7 +59,7 @@ impl Control {
             processors: (self.cores as f64).min(*PROCESSORS),
         };
         let mut hosts = BTreeMap::new();
-        // What else is done at a member's host matters where that host's processors are told of.
+        // Other work at a member's host matters only where that host's processors are reported.
         if self.groups.values().any(|ruled| !ruled.load_line.told.is_empty()) {
             for (_, ruled) in self.groups.iter().filter(|(name, _)| !sessions.contains(&***name)) {
                 ruled.add_to_hosts(&mut hosts);
@@ -72,7 +72,7 @@ impl Control {
         }
     }
 
-    /// An agent told how busy a member's processors were at `at`.
+    /// Records an agent's report of a member's processor utilization at `at`.
     pub(crate) fn sensed(&mut self, group: &str, member: &str, cpu: Cpu, at: Time) {
         let sound = |number: f64| number.is_finite() && number >= 0.0;
         let Some(ruled) = self.groups.get_mut(group).filter(|_| sound(cpu.share)) else { return };
@@ -86,7 +86,7 @@ impl Control {
 }
 
 impl Ruled {
-    /// What all of its members did.
+    /// Returns the sums over all of its members.
     fn ever(&self) -> Ever {
         let records = self.analyzer.members().filter_map(|(id, ..)| self.record(id));
         let mut ever = Ever::default();
@@ -94,14 +94,14 @@ impl Ruled {
         ever
     }
 
-    /// What agents told of members' processors lately.
+    /// Returns the recent reports about members' processors.
     pub(crate) fn processors(&self, now: Time) -> BTreeMap<String, f64> {
         let told = |id: MemberId| self.load_line.told.get(&id).filter(|(_, at)| now.since(*at) <= TOLD);
         let members = self.analyzer.members();
         members.filter_map(|(id, spec, _)| Some((spec.name.to_string(), told(id)?.0.share))).collect()
     }
 
-    /// Adds what its members did so far to that of all at their hosts.
+    /// Adds the sums of its members to those of their hosts.
     fn add_to_hosts(&self, hosts: &mut BTreeMap<Arc<str>, Beside>) {
         for (id, ..) in self.analyzer.members() {
             let (Some(host), Some(record)) = (self.hosts.of(id), self.record(id)) else { continue };
@@ -112,7 +112,7 @@ impl Ruled {
         }
     }
 
-    /// `hosts`: what all members of groups whose traffic is requests did, by host.
+    /// Samples a group. `hosts` are the sums, by host, over all members of groups whose traffic is requests.
     fn survey(&mut self, requests: bool, own: Own, hosts: &BTreeMap<Arc<str>, Beside>, now: Time) {
         let published = self.group.published();
         let planned: BTreeMap<MemberId, f64> =
@@ -124,7 +124,7 @@ impl Ruled {
                 Some((id, spec.capacity, vitals.said(now), vitals.coming().0, self.record(id)?))
             })
             .collect();
-        // Of those that did something since the last look.
+        // Only for members that were active since the last sample.
         let levels: Vec<_> = records
             .iter()
             .map(|(id, _, _, _, record)| {
@@ -161,7 +161,7 @@ impl Ruled {
         let seen = Seen {
             requests,
             by_load: strategy.heeds_load,
-            // Who goes by keys goes by clients, who are not alike.
+            // Strategies with keys distribute clients, which differ in load.
             by_weight: strategy.shares && !strategy.reads_key,
             members: &members,
             latencies: latency.counts(),
@@ -185,7 +185,7 @@ fn seconds(record: &Record) -> f64 {
     record.all().map(|stripe| stripe.latency.seconds()).sum()
 }
 
-/// What the others of a host did.
+/// Returns the sums of the other members of a host.
 fn beside(all: &Beside, own: &Record) -> Beside {
     Beside {
         members: all.members.saturating_sub(1),
@@ -200,7 +200,7 @@ fn levels(record: &Record) -> [[u64; 2]; LEVELS] {
     levels
 }
 
-/// What members of a group did so far.
+/// The sums over members of a group.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ever {
     requests: u64,
@@ -217,24 +217,25 @@ impl Ever {
         add(&mut self.relayed, &stripe.bytes_relayed);
     }
 
-    /// Requests, and a number that moves whenever there is something else to do. `requests`: are those all that the group carries?
+    /// Returns the number of requests, and a number that changes with any other work. `requests` is `true` if
+    /// the group carries nothing else.
     fn counted(self, requests: bool) -> (u64, u64) {
         match requests {
-            // A request that became a byte stream costs for as long as that lasts.
+            // A request that became a byte stream costs as long as that lasts.
             true => (self.requests, self.relayed),
             false => (0, self.requests.wrapping_add(self.bytes)),
         }
     }
 }
 
-/// What buckets of latencies stand for.
+/// The latencies that the histogram's buckets represent.
 pub(crate) static MIDDLES: LazyLock<Vec<f64>> = LazyLock::new(Merged::middles);
 
-/// Processors that this process may use.
+/// The number of processors that this process may use.
 static PROCESSORS: LazyLock<f64> =
     LazyLock::new(|| std::thread::available_parallelism().map_or(1, NonZero::get) as f64);
 
-/// What was told longer ago says nothing of now.
+/// The age from which a report is not used.
 const TOLD: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

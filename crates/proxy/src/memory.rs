@@ -1,14 +1,15 @@
 //! A budget for the bytes that peers make this process keep.
 //!
-//! What a peer sends and does not finish, or asks for and does not read, stays in memory: unfinished heads, messages of IIOP,
-//! streams of HTTP/2, bytes that a socket does not accept. Each of these has a bound of its own, but the sum of all bounds over all
-//! connections is more than any machine has. So each draws from one budget, by what has arrived and never by what was announced,
-//! and is refused when the budget is used up. Nothing is drawn for requests that are passed on as they arrive.
+//! Bytes that a peer sends and does not complete, or requests and does not read, stay in memory: unfinished
+//! heads, IIOP messages, HTTP/2 streams, bytes that a socket does not accept. Each of these has a limit, but
+//! the sum of all limits over all connections exceeds any machine's memory. So each draws from one budget, by
+//! the bytes that have arrived and never by those that were announced. It is rejected when the budget is used
+//! up. Requests that are forwarded as they arrive draw nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Drawn and returned in steps of this many bytes, so that a buffer that grows byte by byte costs little.
+/// The step of draws and returns, in bytes, so that a buffer that grows byte by byte costs little.
 const STEP: usize = 4096;
 
 /// A number of bytes that all connections share.
@@ -19,17 +20,17 @@ pub(crate) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `most` bytes.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most: AtomicUsize::new(most), kept: AtomicUsize::new(0), refused: AtomicU64::new(0) })
     }
 
-    /// Replaces the number of bytes. What is kept beyond it stays until it is returned.
+    /// Replaces the size of the budget. Bytes kept beyond it stay until they are returned.
     pub(crate) fn resize(&self, most: usize) {
         self.most.store(most, Relaxed);
     }
 
-    /// Returns the budget, the bytes that are kept, and how often a draw was refused.
+    /// Returns the budget's size, the kept bytes, and the number of rejected draws.
     pub(crate) fn status(&self) -> (usize, usize, u64) {
         (self.most.load(Relaxed), self.kept.load(Relaxed), self.refused.load(Relaxed))
     }
@@ -46,7 +47,7 @@ impl MemoryBudget {
     }
 }
 
-/// Bytes that are kept for one peer. They return to the budget when this is dropped.
+/// The bytes kept for one peer. They return to the budget when this is dropped.
 #[derive(Default)]
 pub(crate) struct Kept {
     budget: Option<Arc<MemoryBudget>>,
@@ -54,7 +55,8 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Draws or returns what is needed to keep `bytes`. False if the budget is used up: then as much is kept as before.
+    /// Draws or returns bytes, so as to keep `bytes`. Returns `false`, without a change, if the budget is
+    /// used up.
     #[must_use]
     pub(crate) fn set(&mut self, budget: &Arc<MemoryBudget>, bytes: usize) -> bool {
         let bytes = bytes.next_multiple_of(STEP);
@@ -70,18 +72,18 @@ impl Kept {
         true
     }
 
-    /// Draws what is needed to keep at least `bytes`. False if the budget is used up.
+    /// Draws bytes, so as to keep at least `bytes`. Returns `false` if the budget is used up.
     #[must_use]
     pub(crate) fn grow(&mut self, budget: &Arc<MemoryBudget>, bytes: usize) -> bool {
         bytes <= self.bytes || self.set(budget, bytes)
     }
 
-    /// Returns how many bytes are drawn.
+    /// Returns the number of drawn bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns all of it.
+    /// Returns all bytes to the budget.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if self.bytes > 0 {

@@ -1,15 +1,18 @@
-//! What makes a group a side-car: it is one server behind this process, whose requests are counted by a meter, and
-//! which says with each answer how loaded it is.
+//! Side-car mode: the group is one server behind this process. A meter counts its requests, and each response
+//! reports its load.
 //!
-//! A request is in the meter from when it is there whole to the head of its answer, which is the last moment at which something
-//! can still be said with it; a byte stream, which can say nothing, from its beginning to its end. When balancers
-//! alert the server, each connection that was there then goes with the chance that they give, drawn once
-//! ([`Heed`]): at the boundary of a request, or while a byte stream is quiet. How clients of http go is in `http/away.rs`.
+//! A request is in the meter from its complete arrival to the head of its response, the last moment at which
+//! the response can carry a report. A byte stream, which carries no report, is in the meter from its
+//! beginning to its end.
 //!
-//! Side-cars of servers on one host count into that host's meter as well ([`HostMeter`]). A meter learns from the order of
-//! events, so each is behind a lock, which is free whenever somebody wants it: a side-car's data plane has one worker
-//! for all of its servers, and the only other that looks does so ten times a second. With several workers the host's lock
-//! is what they would meet at.
+//! When balancers send an alert about the server, each connection that exists then leaves with the given
+//! probability. It draws once ([`Heed`]), and leaves at the boundary of a request, or while a byte stream is
+//! idle. `http/away.rs` describes how HTTP clients leave.
+//!
+//! Side-cars of servers on one host count in that host's meter as well ([`HostMeter`]). A meter learns from
+//! the order of events, so each has a lock, which is nearly always free. A side-car's data plane has one
+//! worker for all of its servers, and the only other reader uses it ten times per second. With several
+//! workers, they would contend for the host's lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -21,7 +24,7 @@ use plimsoll_wire::reading::{self, Said, Unseen};
 
 use crate::inner::lock;
 
-/// What is known of a host by all side-cars of this process together.
+/// The meter of a host, shared by all side-cars of this process.
 pub(crate) struct HostMeter(Mutex<Host>);
 
 impl HostMeter {
@@ -29,17 +32,17 @@ impl HostMeter {
         Arc::new(Self(Mutex::new(Host::new(now))))
     }
 
-    /// What the meter says now.
+    /// Returns the meter's current reading.
     pub(crate) fn reading(&self) -> Reading {
         lock(&self.0).reading()
     }
 }
 
-/// What is known of the server behind a side-car.
+/// The state of the server behind a side-car.
 pub(crate) struct SideCar {
-    /// Always locked before that of the host.
+    /// Always locked before the host's meter.
     meter: Mutex<Meter>,
-    /// If other servers share its host.
+    /// Present if other servers share the host.
     host: Option<Arc<HostMeter>>,
     /// The number of the last alert, and the bits of its share as an `f32`; 0 before the first.
     alert: AtomicU64,
@@ -50,12 +53,13 @@ impl SideCar {
         Self { meter: Mutex::new(Meter::new(now)), host, alert: AtomicU64::new(0) }
     }
 
-    /// What the server's own meter says now.
+    /// Returns the current reading of the server's own meter.
     pub(crate) fn reading(&self) -> Reading {
         lock(&self.meter).reading()
     }
 
-    /// Counts a request in; if `refuse` and there is no room for it, what the answer that says so is to say.
+    /// Adds a request to the meter. If `refuse` is `true` and there is no room, returns the reading for the
+    /// rejection instead.
     fn begin(&self, refuse: bool, now: Time) -> Result<Seat, Reading> {
         let mut own = lock(&self.meter);
         let Some(host) = &self.host else {
@@ -68,18 +72,18 @@ impl SideCar {
         Ok(Seat::Shared(host.begin(&mut own, now)))
     }
 
-    /// Counts it out.
+    /// Removes a request from the meter.
     fn end(&self, seat: Seat, succeeded: bool, now: Time) -> Reading {
         let mut own = lock(&self.meter);
         match (seat, &self.host) {
             (Seat::Own(job), _) => own.end(job, succeeded, now),
             (Seat::Shared(jobs), Some(host)) => lock(&host.0).end(&mut own, jobs, succeeded, now),
-            // Whoever has a seat at the host has the host.
+            // A place in the host's meter implies the host.
             (Seat::Shared(_), None) => own.reading(),
         }
     }
 
-    /// This share of the connections is to go: another alert, or with 0 the end of the last.
+    /// Asks this share of the connections to leave: another alert, or with 0 the end of the last.
     pub(crate) fn shed(&self, share: f64) {
         let share = if share.is_finite() { share.clamp(0.0, 1.0) as f32 } else { 0.0 };
         let number = (self.alert.load(Relaxed) >> 32).wrapping_add(1) & u64::from(u32::MAX);
@@ -87,17 +91,17 @@ impl SideCar {
     }
 }
 
-/// One request or byte stream, counted out at the latest when it is dropped. A pointer, because every request carries
-/// one and only those of side-cars need it.
+/// The meter's guard of one request or byte stream, which removes it on drop at the latest. A pointer,
+/// because every request has this field and only those of side-cars need the content.
 #[derive(Default)]
 pub(crate) struct Metered(Option<Box<Count>>);
 
 enum Count {
-    /// Its body is still coming: it is no load of the server yet.
+    /// The body is still arriving: the request is no load of the server yet.
     Coming { side_car: Arc<SideCar> },
-    /// It is in the meter since then.
+    /// The request is in the meter since `begun`.
     In { side_car: Arc<SideCar>, seat: Seat, begun: Time },
-    /// There was no room: the header that says so.
+    /// There was no room: the header line that reports it.
     Refused(Vec<u8>),
 }
 
@@ -108,7 +112,7 @@ enum Seat {
 }
 
 impl Metered {
-    /// Counts a request in, if there is room or it is not to be refused anyway.
+    /// Adds a request to the meter if there is room, or if `refuse` is `false`.
     pub(crate) fn begin(side_car: &Arc<SideCar>, refuse: bool, now: Time) -> Self {
         let count = match side_car.begin(refuse, now) {
             Ok(seat) => Count::In { side_car: Arc::clone(side_car), seat, begun: now },
@@ -117,7 +121,8 @@ impl Metered {
         Self(Some(Box::new(count)))
     }
 
-    /// Of a request whose body is still coming: counts it in only with [`came`](Self::came), if there is room for it now.
+    /// Creates the guard of a request whose body is still arriving; a rejection if there is no room now.
+    /// [`came`](Self::came) adds the request to the meter.
     pub(crate) fn begin_coming(side_car: &Arc<SideCar>) -> Self {
         let full = {
             let own = lock(&side_car.meter);
@@ -129,25 +134,25 @@ impl Metered {
         Self(Some(Box::new(Count::Coming { side_car: Arc::clone(side_car) })))
     }
 
-    /// Is its body still coming?
+    /// Returns `true` if the body is still arriving.
     #[inline]
     pub(crate) fn is_coming(&self) -> bool {
         matches!(self.0.as_deref(), Some(Count::Coming { .. }))
     }
 
-    /// Counts a request in whose body has come.
+    /// Adds a request to the meter whose body has arrived.
     pub(crate) fn came(&mut self, now: Time) {
         if let Some(Count::Coming { side_car }) = self.0.as_deref() {
             *self = Self::begin(&Arc::clone(side_car), false, now);
         }
     }
 
-    /// Of a request that is refused though there may be room: it is to go elsewhere.
+    /// Creates the guard of a request that is rejected although there may be room, so that its client leaves.
     pub(crate) fn unwanted(side_car: &SideCar) -> Self {
         Self(Some(Box::new(Count::Refused(line(side_car.reading(), Some(Unseen::Full))))))
     }
 
-    /// The header of a refusal; empty if there was room.
+    /// Returns the header line of a rejection; empty if there was room.
     pub(crate) fn refusal(&self) -> &[u8] {
         match self.0.as_deref() {
             Some(Count::Refused(line)) => line,
@@ -155,7 +160,8 @@ impl Metered {
         }
     }
 
-    /// The header of an answer of our own, because the server cannot be reached; empty if this is no side-car.
+    /// Returns the header line of the balancer's own response when the server cannot be reached; empty
+    /// without a side-car.
     pub(crate) fn away(&self) -> Vec<u8> {
         match self.0.as_deref() {
             Some(Count::In { side_car, .. } | Count::Coming { side_car }) => {
@@ -166,9 +172,9 @@ impl Metered {
         }
     }
 
-    /// The head of the answer is there: the header that goes with it, if this is a side-car, with what the server said
-    /// in the same header. The clock has to be read for it: the meter would learn little from times that are those of
-    /// whatever happened before.
+    /// Records the head of the response, and returns the header line for it, if this is a side-car. `theirs`
+    /// is the server's own value of that header. The clock is read for this: the meter would learn little
+    /// from the time of an earlier event.
     pub(crate) fn answered(
         &mut self,
         status: u16,
@@ -185,7 +191,7 @@ impl Metered {
         header
     }
 
-    /// It is over; what the meter makes of it, if this is a side-car.
+    /// Ends the request, and returns the meter's reading, if this is a side-car.
     pub(crate) fn end(&mut self, succeeded: bool, now: Time) -> Option<Reading> {
         match *self.0.take()? {
             Count::In { side_car, seat, .. } => Some(side_car.end(seat, succeeded, now)),
@@ -204,26 +210,26 @@ impl Drop for Metered {
     }
 }
 
-/// What a client's connection knows of alerts.
+/// A client connection's state of alerts.
 #[derive(Default)]
 pub(crate) struct Heed(Option<Heard>);
 
 struct Heard {
     side_car: Arc<SideCar>,
-    /// The number of the last alert that it was asked by, or came after.
+    /// The number of the last alert for which it has drawn, or that preceded it.
     number: u32,
-    /// Has its client gone, though the connection is kept? And how often.
+    /// Whether its client has left although the connection is kept, and how often.
     left: bool,
     times: u32,
-    /// Since its client is back it is left alone, until then.
+    /// The time until which a client that has returned is exempt.
     rests: Time,
 }
 
-/// How long a client stays that has come back to where it was sent away, at least; twice as long each further time.
+/// The minimum stay of a client that has returned; it doubles each further time.
 const REST: Duration = Duration::from_secs(8);
 
 impl Heed {
-    /// Of a connection that begins now: alerts so far are not about it.
+    /// Creates the state of a new connection, to which earlier alerts do not apply.
     pub(crate) fn begin(side_car: Option<&Arc<SideCar>>) -> Self {
         Self(side_car.map(|side_car| {
             let number = (side_car.alert.load(Relaxed) >> 32) as u32;
@@ -231,15 +237,15 @@ impl Heed {
         }))
     }
 
-    /// Its client goes, and may come back on the same connection.
+    /// Records that its client leaves, and may return on the same connection.
     pub(crate) fn left(&mut self) {
         if let Some(heard) = &mut self.0 {
             heard.left = true;
         }
     }
 
-    /// Is its client back here, and not for long? Then alerts are not about it: a few that go to and fro make no load
-    /// more even.
+    /// Returns `true` if its client has returned recently. Then alerts do not apply to it: a few clients that
+    /// go back and forth do not balance the load.
     pub(crate) fn rests(&mut self, now: Time) -> bool {
         let Some(heard) = &mut self.0 else { return false };
         if std::mem::take(&mut heard.left) {
@@ -249,14 +255,14 @@ impl Heed {
         now < heard.rests
     }
 
-    /// Is there an alert that it was not asked by?
+    /// Returns `true` if there is an alert for which it has not drawn.
     #[inline]
     pub(crate) fn news(&self) -> bool {
         self.0.as_ref().is_some_and(|heard| (heard.side_car.alert.load(Relaxed) >> 32) as u32 != heard.number)
     }
 
-    /// Is the connection to go now? Drawn once for each alert, from 64 random bits; always `false` where this is no
-    /// side-car.
+    /// Returns `true` if the connection should leave now. Draws once for each alert, from 64 random bits;
+    /// always `false` without a side-car.
     pub(crate) fn goes(&mut self, chance: impl FnOnce() -> u64) -> bool {
         let Some(Heard { side_car, number: heard, .. }) = &mut self.0 else { return false };
         let alert = side_car.alert.load(Relaxed);
@@ -264,7 +270,7 @@ impl Heed {
         if std::mem::replace(heard, number) == number {
             return false;
         }
-        // The 24 bits that a share can have.
+        // The 24 bits of precision of a share.
         ((chance() >> 40) as f32) < share * (1 << 24) as f32
     }
 }
@@ -375,7 +381,7 @@ mod tests {
         uploads[0].came(Time(1_000_000));
         uploads[0].came(Time(2_000_000));
         assert_eq!(side_car.reading().in_flight, 1);
-        // An answer that does not wait for the body says how the server is.
+        // A response that does not wait for the body reports the server's load.
         assert!(uploads[1].answered(413, None, || Time(2_000_000)).starts_with(b"endpoint-load-metrics"));
         drop(uploads);
         assert_eq!(side_car.reading().in_flight, 0);

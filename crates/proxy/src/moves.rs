@@ -1,9 +1,9 @@
-//! Sessions that left a member under alert: counted by the cores, told as events.
+//! Sessions that left a member under alert: counted by the cores, reported as events.
 //!
-//! A move is a rare thing, but many come together: a decision of the brain may move thousands of sessions. Cores count
-//! where each went, and once a second an event is made for each member that sessions left since: how many, to whom,
-//! and the numbers that the alert was decided on. Nothing is lost, so the sum of what events say is the count of the
-//! moves.
+//! Moves are rare but come in bursts: one decision of the brain may move thousands of sessions. Cores count
+//! the target of each move. Once per second, an event is written for each member that sessions left since. It
+//! contains their number, their targets, and the figures that led to the alert. Nothing is lost, so the sum
+//! over the events equals the counter of moves.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,21 +12,21 @@ use plimsoll_brain::{Alert, Event, EventKind, MemberId};
 
 use crate::inner::lock;
 
-/// Where sessions of one member went, as one core counted them since somebody last looked; `None` for those that were
-/// closed, to come back and be bound anew.
+/// One core's counts of the targets of a member's sessions since the last event. `None` stands for sessions
+/// that were closed, to return and be bound anew.
 #[derive(Debug, Default)]
 pub(crate) struct Moves(Mutex<Targets>);
 
-/// Sessions by where they went.
+/// Numbers of sessions by target.
 pub(crate) type Targets = BTreeMap<Option<MemberId>, u64>;
 
 impl Moves {
-    /// Counts one.
+    /// Counts one session.
     pub(crate) fn note(&self, to: Option<MemberId>) {
         *lock(&self.0).entry(to).or_default() += 1;
     }
 
-    /// Takes what was counted since the last time, in addition to `sum`.
+    /// Adds the counts since the last call to `sum`.
     pub(crate) fn take(&self, sum: &mut Targets) {
         for (to, count) in std::mem::take(&mut *lock(&self.0)) {
             *sum.entry(to).or_default() += count;
@@ -34,8 +34,8 @@ impl Moves {
     }
 }
 
-/// The event of sessions that left a member. `alert` is what asked them to, if the member is still known; `total` are
-/// all that left the member so far; `name` knows members.
+/// Returns the event for sessions that left a member. `alert` is the cause, if the member is still known;
+/// `total` is the number of all sessions that have left it so far; `name` returns members' names.
 pub(crate) fn event(
     (group, from): (&str, &str),
     targets: &Targets,
@@ -76,7 +76,7 @@ pub(crate) fn event(
     }
 }
 
-/// Members that an event names.
+/// The maximum number of members that an event names.
 const NAMED: usize = 5;
 
 #[cfg(test)]

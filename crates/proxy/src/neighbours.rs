@@ -1,4 +1,5 @@
-//! Members of several groups on one host: once a second it is looked at who has how much to do where, and each group told.
+//! Members of several groups on one host: once per second, the load of each shared host is attributed, and
+//! each group gets the result.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,11 +11,11 @@ use plimsoll_brain::{Analyzer, MemberId, MemberSpec, Time};
 use crate::GroupSettings;
 use crate::control::{Control, Ruled};
 
-/// Where the members of a group are.
+/// The hosts of a group's members.
 #[derive(Default)]
 pub(crate) struct Hosts {
     of: BTreeMap<MemberId, Arc<str>>,
-    /// What is told of those that others share.
+    /// The status of the hosts that are shared with other groups.
     shared: BTreeMap<MemberId, HostStatus>,
 }
 
@@ -28,34 +29,34 @@ impl Hosts {
         Self { of, shared: BTreeMap::new() }
     }
 
-    /// Each host once.
+    /// Returns each host once.
     fn all(&self) -> BTreeSet<&Arc<str>> {
         self.of.values().collect()
     }
 
-    /// Where a member is.
+    /// Returns a member's host.
     pub(crate) fn of(&self, member: MemberId) -> Option<&Arc<str>> {
         self.of.get(&member)
     }
 
-    /// Whom a member shares its host with, if with anybody.
+    /// Returns the members with which a member shares its host, if there are any.
     pub(crate) fn shared(&self, member: MemberId) -> Option<&HostStatus> {
         self.shared.get(&member)
     }
 }
 
-/// How many groups have members on a host: of most hosts it is one, and there is nothing to look at.
+/// Counts the groups with members on each host. For most hosts there is only one, and nothing to do.
 #[derive(Default)]
 pub(crate) struct Sharing {
     groups: HashMap<Arc<str>, usize>,
-    /// Hosts that several have.
+    /// The number of hosts with several groups.
     shared: usize,
-    /// Was any shared at the last look?
+    /// Whether any host was shared at the last run.
     before: bool,
 }
 
 impl Sharing {
-    /// A group has members there.
+    /// Adds a group's hosts.
     pub(crate) fn come(&mut self, hosts: &Hosts) {
         for host in hosts.all() {
             let groups = self.groups.entry(Arc::clone(host)).or_default();
@@ -64,7 +65,7 @@ impl Sharing {
         }
     }
 
-    /// It has not any more.
+    /// Removes a group's hosts.
     pub(crate) fn go(&mut self, hosts: &Hosts) {
         for host in hosts.all() {
             let Some(groups) = self.groups.get_mut(host) else { continue };
@@ -76,14 +77,15 @@ impl Sharing {
         }
     }
 
-    /// Is there anything to look at? Once more when the last host is nobody else's any more.
+    /// Returns `true` if a run is required; also once more after the last shared host has ceased to be
+    /// shared.
     fn matters(&mut self) -> bool {
         std::mem::replace(&mut self.before, self.shared > 0) || self.shared > 0
     }
 }
 
 impl Control {
-    /// Looks at who has how much to do where.
+    /// Attributes the load of shared hosts.
     pub(crate) fn look_at_hosts(&mut self, now: Time) {
         if !self.sharing.matters() {
             return;

@@ -1,8 +1,9 @@
-//! The network that an address belongs to, which is one source where sources are counted.
+//! The network of an address, which counts as one source.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns an address with all but its first bits cleared: `four` bits of IPv4, also where that is mapped into IPv6, and `six` of IPv6.
+/// Returns an address with all but its first bits cleared: `four` bits of IPv4, also if that is mapped into
+/// IPv6, and `six` bits of IPv6.
 pub(crate) fn network(address: IpAddr, four: u32, six: u32) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => {

@@ -1,4 +1,4 @@
-//! A group as one core sees it: the plan at hand, and idle connections to each member.
+//! One core's view of a group: the current plan, and connection pools to its members.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::link::Link;
 use crate::stream::Stream as _;
 use crate::trip::Trip;
 
-/// The version before the first: a core that never had to do with a group has nothing for its members.
+/// The version before the first: a core that has never used a group has nothing for its members.
 const UNSEEN: u64 = 0;
 
 /// One core's side of a group.
@@ -30,19 +30,19 @@ pub(crate) struct Pool {
     turn: Cell<u64>,
     budget: RefCell<RetryBudget>,
     hand: Rc<RefCell<Hand>>,
-    /// If its members speak GIOP.
+    /// The state of a group whose members speak GIOP.
     pub(crate) iiop: iiop::Side,
 }
 
-/// What was published last, with this core's upstreams beside the plan's members.
+/// The last publication, with this core's upstreams in the order of the plan's members.
 pub(crate) struct View {
     pub(crate) published: Arc<Published>,
     upstreams: Vec<Rc<Upstream>>,
-    /// Is a member under alert, so that its sessions are to go elsewhere?
+    /// Whether a member is under alert, so that its sessions should move.
     pub(crate) alert: bool,
-    /// The same of members that are drained, for those who are bound to one.
+    /// The view of drained members, for sessions bound to them.
     pub(crate) kept: Option<Rc<Self>>,
-    /// The same without the members; `None` in such a one itself.
+    /// The view without members; `None` in that view itself.
     rules: Option<Rc<Self>>,
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct Upstream {
     pub(crate) record: Arc<Record>,
     stripe: Arc<Stripe>,
     pub(crate) address: Cell<SocketAddr>,
-    /// What this core keeps of the whole group.
+    /// The strategy's state of this core, for the whole group.
     pub(crate) hand: Rc<RefCell<Hand>>,
-    /// The last one in is the first one out, so that those not needed grow old and are closed.
+    /// A stack: the last connection in is the first out, so that those not needed age and are closed.
     idle: RefCell<Vec<Idle>>,
-    /// If it speaks HTTP/2.
+    /// The pool of HTTP/2 connections, if the member speaks HTTP/2.
     pub(crate) wires: Wires,
 }
 
@@ -64,23 +64,23 @@ struct Idle {
     since: Time,
 }
 
-/// What a member is wanted for.
+/// The kind of work for which a member is chosen.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
-    /// As much as a client likes, for as long as it likes.
+    /// A session with any amount of work, for any time.
     Session,
     Request {
-        /// If a member fails it after it may have done something, is that its end?
+        /// Whether a failure after the member may have processed the request is final.
         once: bool,
-        /// If a member refuses it, can it be sent to another?
+        /// Whether the request can be sent to another member after a refusal.
         again: bool,
-        /// Do those that its client sends after it go to the same member?
+        /// Whether its client's later requests go to the same member.
         binds: bool,
     },
 }
 
 impl Work {
-    /// The same of a request that binds its client.
+    /// Returns the same work, for a request that binds its client.
     pub(crate) fn binding(self) -> Self {
         match self {
             Self::Request { once, again, .. } => Self::Request { once, again, binds: true },
@@ -89,15 +89,15 @@ impl Work {
     }
 }
 
-/// What came of asking for a member.
+/// The result of a request for a member.
 pub(crate) enum Admission {
-    /// Counted in with a member.
+    /// Admitted and counted at a member.
     Trip(Trip),
     /// Every member is at its limit.
     Full,
-    /// Every member works on as many requests as it can.
+    /// Every member has as many requests in flight as it can process.
     Shed,
-    /// There is none that could be used.
+    /// There is no usable member.
     Nobody,
 }
 
@@ -109,7 +109,7 @@ impl Pool {
             seen: Cell::new(UNSEEN),
             view: RefCell::new(View::bare(&published)),
             upstreams: RefCell::default(),
-            // Cores begin at different members, so that they do not all follow the same one.
+            // Cores begin at different members, so that they do not all choose the same sequence.
             turn: Cell::new(core as u64),
             hand: Rc::new(RefCell::new(Hand::new(seat(core, group.tallies.len())))),
             budget: RefCell::new(budget(&published, group.tallies.len())),
@@ -118,7 +118,7 @@ impl Pool {
         })
     }
 
-    /// What is in force now.
+    /// Returns the current view.
     #[inline]
     pub(crate) fn view(&self) -> Rc<View> {
         if self.group.version() != self.seen.get() {
@@ -127,7 +127,7 @@ impl Pool {
         Rc::clone(&self.view.borrow())
     }
 
-    /// Takes over what has come into force since.
+    /// Updates the view to the last publication.
     #[cold]
     fn renew(&self) {
         self.seen.set(self.group.version());
@@ -138,7 +138,7 @@ impl Pool {
         &self.group.tallies[self.core]
     }
 
-    /// Chooses a member and counts the request in.
+    /// Chooses a member and counts the request there.
     pub(crate) fn admit(
         &self,
         key: u64,
@@ -150,7 +150,8 @@ impl Pool {
         self.admit_by(self.view(), key, chance, now, tried, work)
     }
 
-    /// Chooses a member whatever limits say, for one that waits where none was served for a while; counts the request in.
+    /// Chooses a member whatever its limits, for a waiting request when none was served for a while; counts
+    /// the request there.
     #[cold]
     pub(crate) fn insist(
         &self,
@@ -163,7 +164,7 @@ impl Pool {
         self.choose(self.view(), Ask { key, chance, now, insist: true, ..Ask::default() }, tried, work)
     }
 
-    /// Whom it would choose: a member that is told to a client, and counted by nobody.
+    /// Returns the member that would be chosen, to be given to a client without being counted.
     pub(crate) fn peek(
         &self,
         key: u64,
@@ -184,28 +185,29 @@ impl Pool {
         }
     }
 
-    /// How long a request is likely to take at best; zero where that is not known.
+    /// Returns the expected minimum duration of a request; zero if unknown.
     pub(crate) fn quickest(&self, now: Time) -> Duration {
         self.view().published.plan.quickest(now)
     }
 
-    /// When one that finds no room does well to come again: after what requests take lately, in whole seconds, as `Retry-After` has it.
+    /// Returns the time after which a request without room should be retried: the recent duration of
+    /// requests, in whole seconds, as `Retry-After` requires.
     #[cold]
     pub(crate) fn again_in(&self) -> u64 {
         whole_seconds(self.pace().sojourn)
     }
 
-    /// What this core keeps between choices, as it is now.
+    /// Returns a copy of this core's state between choices.
     pub(crate) fn hand(&self) -> Hand {
         self.hand.borrow().clone()
     }
 
-    /// The next choice is a session's: those have turns over all cores.
+    /// Makes the next choice one for a session: those have turns over all cores.
     pub(crate) fn session(&self) {
         self.turn.set(self.group.turn());
     }
 
-    /// The same by a view at hand.
+    /// Chooses a member by the given view.
     pub(crate) fn admit_by(
         &self,
         view: Rc<View>,
@@ -225,8 +227,8 @@ impl Pool {
             Work::Session => (false, true, false, true),
             Work::Request { once, again, binds } => (once, false, again, binds),
         };
-        // At its first try only: each member that refuses it takes some of its time. Nor is it for a session that looks elsewhere, which
-        // has its own member among those tried, and had better stay.
+        // At the first attempt only: each refusal costs a member time. Not for a session that looks for
+        // another member, either. Its own member is among those in `tried`, and it had better stay.
         let venture = again && tried.is_empty() && self.group.room.calm();
         let (ask, now) = (Ask { once, session, binds, venture, ..ask }, ask.now);
         loop {
@@ -253,7 +255,7 @@ impl Pool {
         }
     }
 
-    /// Counts the request in with the member at a place in the plan, if that has room.
+    /// Counts the request at the member with this index in the plan, if that has room.
     pub(crate) fn admit_to(&self, view: &Rc<View>, index: usize, now: Time) -> Option<Trip> {
         let member = view.published.plan.members().get(index).filter(|member| !member.full())?;
         let level = member.vitals.begin_at(now);
@@ -266,18 +268,18 @@ impl Pool {
         Some(Trip::begin(Arc::clone(&self.group), Rc::clone(view), upstream, index, level, now))
     }
 
-    /// May a member keep the work it has: is it in use, or drained?
+    /// Returns `true` if a member may keep its work, because it is in use or draining.
     pub(crate) fn keeps(&self, member: MemberId) -> bool {
         let published = &self.view().published;
         self.upstreams.borrow().contains_key(&member) || published.draining.contains(&member)
     }
 
-    /// Returns how quickly places come free.
+    /// Returns the rate at which room becomes free.
     pub(crate) fn pace(&self) -> Pace {
         self.view().published.plan.pace(&self.hand.borrow())
     }
 
-    /// Do requests wait for a member below its limit?
+    /// Returns `true` if requests wait for a member below its limit.
     pub(crate) fn contended(&self) -> bool {
         self.group.room.queued() > 0
     }
@@ -287,7 +289,7 @@ impl Pool {
         self.budget.borrow_mut().deposit(now);
     }
 
-    /// Does the retry budget allow another try?
+    /// Returns `true` if the retry budget allows another attempt, and takes it.
     pub(crate) fn withdraw(&self, now: Time) -> bool {
         let allowed = self.budget.borrow_mut().withdraw(now);
         let tally = self.tally();
@@ -299,7 +301,7 @@ impl Pool {
         allowed
     }
 
-    /// Closes idle connections that are too old, that the member closed, or that lead to a member no longer used.
+    /// Closes idle connections that are too old, that the member closed, or whose member is no longer used.
     pub(crate) fn sweep(&self, now: Time) {
         if self.seen.get() == UNSEEN {
             return;
@@ -312,7 +314,7 @@ impl Pool {
         }
     }
 
-    /// Closes idle connections, so that others have their descriptors.
+    /// Closes idle connections to free their descriptors.
     #[cold]
     pub(crate) fn close_idle(&self) {
         for upstream in self.upstreams.borrow().values() {
@@ -328,7 +330,7 @@ impl Pool {
     }
 
     fn take_over(&self, published: Arc<Published>) {
-        // Connections are trusted by what was in force when they were made.
+        // Connections were made with the earlier settings for TLS and HTTP/2.
         let before = |settings: &crate::GroupSettings| (settings.tls.clone(), settings.http2);
         let retrusted = before(&self.view.borrow().published.settings) != before(&published.settings);
         let mut upstreams = self.upstreams.borrow_mut();
@@ -380,7 +382,7 @@ impl Pool {
 }
 
 impl View {
-    /// The rules in force, without the members.
+    /// Returns the view without members.
     pub(crate) fn rules(self: &Rc<Self>) -> Rc<Self> {
         Rc::clone(self.rules.as_ref().unwrap_or(self))
     }
@@ -399,7 +401,7 @@ impl View {
         Rc::new(Self { published, upstreams: Vec::new(), alert: false, kept: None, rules: None })
     }
 
-    /// Where a member is that is drained, among those that sessions may still come to which are bound to one.
+    /// Returns the view and the index of a drained member that still accepts the sessions bound to it.
     pub(crate) fn kept_at(&self, record: &Arc<Record>) -> Option<(&Rc<Self>, usize)> {
         let kept = self.kept.as_ref()?;
         let place = kept.published.records.iter().position(|own| Arc::ptr_eq(own, record))?;
@@ -407,23 +409,24 @@ impl View {
     }
 }
 
-/// Where a core begins: the cores of a process evenly spread, from a place that is this process's own.
+/// Returns the starting point of a core: the cores of a process are evenly spread, from a random offset of
+/// this process.
 fn seat(core: usize, cores: usize) -> u64 {
     own_seed().wrapping_add(u64::MAX / cores.max(1) as u64 * core as u64)
 }
 
-/// Rounded up; at least one, and a minute at the most, as what took so long lately says nothing of what will be then.
+/// Rounds up to seconds, from 1 to 60, as a longer duration does not predict the future.
 fn whole_seconds(time: Duration) -> u64 {
     (time.as_secs() + u64::from(time.subsec_nanos() > 0)).clamp(1, 60)
 }
 
-/// A number that no other process has.
+/// Returns a random number of this process.
 pub(crate) fn own_seed() -> u64 {
     static OWN: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
     *OWN
 }
 
-/// Each core holds its part of the retries that need no share.
+/// Returns the retry budget of a core, which holds its part of the minimum.
 fn budget(published: &Published, cores: usize) -> RetryBudget {
     let retry = &published.settings.retry;
     RetryBudget::new(retry.budget, retry.min_per_second / cores as f64)
@@ -434,8 +437,8 @@ impl Upstream {
         &self.stripe
     }
 
-    /// A connection that was quiet so far, the one used last first. Never one on which something came that
-    /// nobody asked for: it would be taken for the answer to the next request.
+    /// Takes an idle connection, the last used first. Drops connections with unsolicited bytes, which would
+    /// be taken for the response to the next request.
     pub(crate) fn check_out(&self) -> Option<Link> {
         let mut idle = self.idle.borrow_mut();
         while let Some(mut candidate) = idle.pop() {
@@ -447,7 +450,7 @@ impl Upstream {
         None
     }
 
-    /// Keeps a connection for reuse, unless there are `most` already.
+    /// Keeps a connection for reuse, unless there are already `most`.
     #[inline(always)]
     pub(crate) fn check_in(&self, stream: Link, now: Time, most: usize) {
         let mut idle = self.idle.borrow_mut();
@@ -457,7 +460,7 @@ impl Upstream {
         }
     }
 
-    /// Keeps none for what comes.
+    /// Closes all idle connections, and lets no later request use the others.
     fn clear(&self) {
         self.retain(|_| false);
         self.wires.clear();
@@ -489,7 +492,7 @@ mod tests {
             let (pool, _heard) = crate::fixture::ruled(&core, None, "adaptive");
             let view = pool.view();
             let plan = &view.published.plan;
-            // More than the few that may always be there.
+            // More than the few that are always allowed.
             let held = [(); 3].map(|()| pool.admit_to(&view, 0, Time(1)).expect("it has no limit"));
             let said = Reading {
                 in_flight: 9,

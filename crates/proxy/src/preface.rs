@@ -1,4 +1,4 @@
-//! What comes before a connection's own bytes: a PROXY protocol header that says who the client is.
+//! The bytes before a connection's own: a PROXY protocol header that names the client.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,13 +13,13 @@ use crate::listener::Listener;
 use crate::reason::Reason;
 use crate::socket::Socket;
 
-/// A version as it is configured.
+/// Returns a version as it is configured.
 pub(crate) fn version(number: u8) -> Version {
     if number == 1 { Version::V1 } else { Version::V2 }
 }
 
-/// Reads the header that a connection begins with: who it is from then, and what was read beyond the header.
-/// `None` if it has none, it does not come in time, or we stop.
+/// Reads the header at the beginning of a connection. Returns the peer that it names, and the bytes that were
+/// read beyond it. Returns `None` if there is no header, it does not arrive in time, or the process stops.
 pub(crate) async fn read(
     core: &Core,
     listener: &Listener,
@@ -35,7 +35,7 @@ pub(crate) async fn read(
             return Poll::Ready(Err((!parting).then_some(Reason::ClientTimeout)));
         }
         core.lend(|buffer, _| {
-            // No more than a header may take: it is found whole or refused before the buffer is full.
+            // As many bytes as the largest header: the header is found or rejected before the buffer is full.
             let buffer = &mut buffer[..MAX_V2];
             let mut filled = kept.len();
             buffer[..filled].copy_from_slice(&kept);

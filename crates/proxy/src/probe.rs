@@ -1,15 +1,15 @@
-//! Active health checks: one task per member on the control thread, which sleeps, asks and reports.
+//! Active health checks: one task per member on the control thread, which sleeps, checks and reports.
 //!
-//! The first probe of a member is made at once; where there are many members, first probes are spread so that
-//! they do not come as one burst. Waits are jittered by a tenth, so that members and balancers do not fall
-//! into step. A member that hangs costs its own task and one of the places in the gate for the time of one
-//! probe, nobody else's probes. Connections end with a reset: thousands of probes a second would otherwise
-//! leave tens of thousands of sockets in TIME_WAIT, here or at the members.
+//! The first check of a member is made at once. With many members, first checks are spread so that they are
+//! no burst. Intervals are jittered by a tenth, so that members and balancers do not fall into step. A member
+//! that hangs delays only its own task, and takes one of the permits for the time of one check. Connections
+//! end with a reset: thousands of checks per second would otherwise leave tens of thousands of sockets in
+//! TIME_WAIT, here or at the members.
 //!
-//! Where several balancers act together each member is probed by one or two of them, which tell the others what they find (`duty`).
+//! In a fleet of balancers, one or two of them check each member and send the others their results (`duty`).
 //!
-//! What is found in a few milliseconds is taken in together, because each change of a member's state makes a
-//! new plan, which costs as much as the group is large.
+//! Results within a few milliseconds are handled together. Each change of a member's state makes a new plan,
+//! whose cost grows with the group.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -36,16 +36,16 @@ mod second;
 
 pub(crate) use duty::Duty;
 
-/// Most probes at once.
+/// The maximum number of concurrent checks.
 const GATE: usize = 256;
-/// Findings that may wait to be taken in, and that are taken in at once.
+/// The maximum number of results that wait, and that are handled at once.
 const FINDINGS: usize = 1024;
-/// How long findings gather after some were taken in.
+/// The time for which results collect after some were handled.
 const GATHER: Duration = Duration::from_millis(10);
-/// First probes are this far apart, as long as all fit into an interval.
+/// The interval between first checks, as long as all fit into one check interval.
 const APART: Duration = Duration::from_micros(100);
 
-/// The probes that run.
+/// The running checks.
 pub(crate) struct Probes {
     runtime: Handle,
     running: BTreeMap<Arc<str>, Group>,
@@ -53,9 +53,9 @@ pub(crate) struct Probes {
     gate: Arc<Semaphore>,
 }
 
-/// Those of a group.
+/// The checks of a group.
 struct Group {
-    /// What they were begun by.
+    /// The settings with which they were started.
     settings: Arc<GroupSettings>,
     members: BTreeMap<MemberId, Running>,
 }
@@ -66,38 +66,38 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-/// Who is probed, and how.
+/// The target and the kind of a check.
 #[derive(PartialEq)]
 struct Target {
     address: SocketAddr,
-    /// All of them, if it has several.
+    /// All addresses, if the member has several.
     addresses: Option<Arc<Addresses>>,
     settings: ProbeSettings,
-    /// By TLS, and as what.
+    /// The TLS settings and the server name, with TLS.
     tls: Option<(MemberTls, Box<str>)>,
-    /// By HTTP/2.
+    /// Whether the check uses HTTP/2.
     http2: bool,
     /// The member's name.
     name: Box<str>,
-    /// What is sent once a connection is made, before TLS.
+    /// The bytes sent on a new connection, before TLS.
     preface: Vec<u8>,
-    /// What is sent then; nothing if there is no more to find out.
+    /// The bytes sent then; empty if connecting is enough.
     request: Vec<u8>,
 }
 
 impl Probes {
-    /// None, and where they will report to. They run on `runtime`.
+    /// Returns no checks, and the receiver of their results. Checks will run on `runtime`.
     pub(crate) fn new(runtime: Handle) -> (Self, mpsc::Receiver<Finding>) {
         let (findings, inbox) = mpsc::channel(FINDINGS);
         let gate = Arc::new(Semaphore::new(GATE));
         (Self { runtime, running: BTreeMap::new(), findings, gate }, inbox)
     }
 
-    /// Starts and ends probes so that they are those of the groups in force. A member whose address and
-    /// probes are the same is probed on without a break.
+    /// Starts and stops checks in line with the groups in force. Checks of members with an unchanged address
+    /// and settings continue without a break.
     pub(crate) fn follow(&mut self, control: &Control) {
         let mut before = std::mem::take(&mut self.running);
-        // By group, member and whose duty it was.
+        // New checks, each with its group, its member and the previous duty.
         let mut fresh = Vec::new();
         for (name, ruled) in &control.groups {
             let known = before.remove(name);
@@ -106,7 +106,7 @@ impl Probes {
                 continue;
             };
             let mut group = match known {
-                // The members of a group are others only if its settings are.
+                // The members of a group change only with its settings.
                 Some(known) if Arc::ptr_eq(&known.settings, &ruled.settings) => {
                     self.running.insert(Arc::clone(name), known);
                     continue;
@@ -114,7 +114,7 @@ impl Probes {
                 known => known.map_or_else(BTreeMap::new, |known| known.members),
             };
             let mut members = BTreeMap::new();
-            // Where nobody is there is nobody to be asked.
+            // A member without an address cannot be checked.
             let placed = ruled.analyzer.members().filter(|(_, spec, _)| spec.address.port() != 0);
             for (member, spec, _) in placed {
                 let target = Target::new(probe, &ruled.settings, &spec.name, spec.address);
@@ -154,12 +154,12 @@ impl Probes {
         }
     }
 
-    /// Whose business it is to check a member; `None` if nobody does.
+    /// Returns the duty to check a member; `None` if no balancer does.
     pub(crate) fn duty(&self, group: &Arc<str>, member: MemberId) -> Option<Arc<Duty>> {
         Some(Arc::clone(&self.running.get(group)?.members.get(&member)?.duty))
     }
 
-    /// Ends all.
+    /// Stops all checks.
     pub(crate) fn stop(&mut self) {
         std::mem::take(&mut self.running).into_values().for_each(Group::stop);
     }
@@ -171,7 +171,7 @@ impl Group {
     }
 }
 
-/// Takes in what probes find, for as long as there are probes.
+/// Handles the results of checks while there are checks.
 pub(crate) async fn report(inner: &Inner, mut findings: mpsc::Receiver<Finding>) {
     let mut batch = Vec::new();
     while findings.recv_many(&mut batch, FINDINGS).await > 0 {
@@ -183,7 +183,7 @@ pub(crate) async fn report(inner: &Inner, mut findings: mpsc::Receiver<Finding>)
     }
 }
 
-/// Probes one member for ever, unless another balancer does so and says what it finds.
+/// Checks one member forever, unless another balancer does so and sends its results.
 async fn watch(
     (group, member): (Arc<str>, MemberId),
     target: Arc<Target>,
@@ -211,16 +211,16 @@ async fn watch(
                     return;
                 }
             }
-            // The member stays as it was known: it is asked again after the usual interval.
+            // The member's state stays as it is: the next check follows after the usual interval.
             Err(error) => unable(&error),
         }
-        // However often it is called to check at once, it does not much oftener than usual.
+        // However often an immediate check is requested, checks are hardly more frequent than usual.
         sleep_until(begun + interval / 2).await;
         duty.called(begun + interval.mul_f64(0.9 + 0.2 * chance())).await;
     }
 }
 
-/// Says that this process cannot probe, at most once a second over all members.
+/// Warns that this process cannot run checks, at most once per second over all members.
 #[cold]
 fn unable(error: &io::Error) {
     static SAID: Mutex<Option<Instant>> = Mutex::new(None);
@@ -231,12 +231,12 @@ fn unable(error: &io::Error) {
     }
 }
 
-/// Asks once, as members of a group are asked in clear, whether the server at `address` is there; why it is not, for people. Takes no
-/// longer than `probe` allows. `name` is what the server is called where `probe` names no host. One of CORBA has no object here to be
-/// asked for, so nothing is asked and it fails.
+/// Checks the server at `address` once, as members of a group without TLS are checked, within the time limit
+/// of `probe`. `name` is the server's name if `probe` names no host. For CORBA there is no object to ask for,
+/// so nothing is sent and the check fails.
 ///
 /// # Errors
-/// It did not answer in time, or not as it should.
+/// The server did not respond in time, or not as it should: the reason, for people.
 pub async fn ask_once(probe: &ProbeSettings, name: &str, address: SocketAddr) -> Result<(), String> {
     let (request, http2) = (asked(&probe.kind, name), matches!(probe.kind, ProbeKind::Grpc { .. }));
     let (settings, name) = (probe.clone(), name.into());
@@ -245,7 +245,7 @@ pub async fn ask_once(probe: &ProbeSettings, name: &str, address: SocketAddr) ->
     target.ask().await.unwrap_or_else(|error| Err(format!("this process cannot ask: {error}")))
 }
 
-/// What is sent to a server of this name that is asked for no object.
+/// Returns the bytes sent to a server with this name, without an object.
 fn asked(kind: &ProbeKind, name: &str) -> Vec<u8> {
     match kind {
         ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
@@ -266,7 +266,7 @@ impl Target {
         let tls = group.tls.clone().map(|tls| (tls, name.into()));
         let preface = match probe.kind {
             ProbeKind::Http { .. } | ProbeKind::Grpc { .. } => ask::preface(group.send_proxy),
-            // What follows is a handshake: nothing may be sent before the preface.
+            // A TLS handshake follows: nothing may be sent before the preface.
             ProbeKind::Tcp if tls.is_some() => ask::preface(group.send_proxy),
             ProbeKind::Tcp | ProbeKind::Iiop => Vec::new(),
         };
@@ -275,10 +275,11 @@ impl Target {
         Self { address, addresses, settings: probe.clone(), tls, http2, name: name.into(), preface, request }
     }
 
-    /// Once, for as long as it may take at each of its addresses; why the member failed, for people.
+    /// Runs one check, with the time limit for each of the member's addresses. The inner error is the reason
+    /// why the member failed, for people.
     ///
     /// # Errors
-    /// This process has no file, memory or port left for a probe.
+    /// This process has no file descriptor, memory or port left for a check.
     async fn ask(&self) -> io::Result<Result<(), String>> {
         let patience = self.settings.timeout;
         let late = |_| Ok(Err(format!("no answer within {} s", patience.as_secs_f64())));
@@ -299,7 +300,8 @@ impl Target {
     }
 }
 
-/// A number from 0 to 1. The standard library's hasher is seeded anew each time: chance enough for this.
+/// Returns a number from 0 to 1. The standard library's hasher has a new seed each time: random enough for
+/// this.
 fn chance() -> f64 {
     (hash(&RandomState::new().hash_one(0).to_le_bytes()) >> 11) as f64 / (1_u64 << 53) as f64
 }

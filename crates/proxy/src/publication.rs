@@ -1,4 +1,4 @@
-//! What the slow path publishes of a group: the analyzer's plan, and what belongs to it.
+//! The publication of a group by the slow path: the analyzer's plan, and its context.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use plimsoll_brain::{Analyzer, MemberId, Plan, Time};
 use crate::GroupSettings;
 use crate::group::{Published, Record};
 
-/// The analyzer's next plan with the records of its members.
+/// Returns the analyzer's next plan with the records of its members.
 pub(crate) fn publication(
     analyzer: &mut Analyzer,
     records: &mut BTreeMap<MemberId, Arc<Record>>,
@@ -34,7 +34,8 @@ pub(crate) fn publication(
     Some(Published { plan, records: of_plan, others, draining, kept, settings: Arc::clone(settings) })
 }
 
-/// Members in no plan whose sessions stay: drained ones where the group says so, and those outside the aperture.
+/// Returns the members in no plan that keep their sessions: drained ones if the group is configured so, and
+/// those outside of the aperture.
 pub(crate) fn kept(
     analyzer: &Analyzer,
     records: &BTreeMap<MemberId, Arc<Record>>,

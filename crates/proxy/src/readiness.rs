@@ -1,11 +1,12 @@
-//! Which sockets of a thread are ready, asked of an epoll of the thread's own.
+//! A reactor: tracks the readiness of a thread's sockets with an epoll instance of the thread's own.
 //!
-//! tokio's costs some 250 instructions each time a socket has to wait: a lock and a waker to register, a list of wakers to wake, words
-//! that other threads may write. Here all of a thread's sockets belong to that thread, and their state is cells. tokio sees one
-//! descriptor, the epoll, and wakes whoever drives the thread's sessions when there is anything in it (`sessions`). While much is in it
-//! it is asked again and again before tokio is, whose turn costs more than several of these.
+//! tokio's reactor costs some 250 instructions each time a socket has to wait: a lock and a waker to
+//! register, a list of wakers to wake, atomics shared with other threads. Here all of a thread's sockets
+//! belong to that thread, and their state is in cells. tokio sees one descriptor, the epoll instance. When
+//! that has events, tokio wakes the task that drives the thread's sessions (`sessions`). While there are many
+//! events, this task polls it several times before tokio's turn, which costs more than several polls.
 //!
-//! A socket is told of once for each time that something has come or went (edges): it is ready until it is found not to be.
+//! The kernel reports each change once (edge-triggered): a socket is ready until an operation would block.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -27,7 +28,7 @@ pub(crate) struct Readiness {
     watches: RefCell<Chunks<Rc<Watch>>>,
 }
 
-/// What is known of one socket.
+/// The state of one socket.
 #[derive(Default)]
 pub(crate) struct Watch {
     state: Cell<u8>,
@@ -35,15 +36,15 @@ pub(crate) struct Watch {
     writer: Cell<Option<Waker>>,
 }
 
-/// A socket's place among those of its thread.
+/// A socket's slot in the reactor of its thread.
 pub(crate) struct Place {
     readiness: Rc<Readiness>,
     watch: Rc<Watch>,
-    /// Where it is found, once it is watched.
+    /// The key in the slab, once it is registered.
     key: Cell<usize>,
 }
 
-/// What a socket may be ready for.
+/// The directions of readiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Way {
@@ -51,9 +52,9 @@ pub(crate) enum Way {
     Write = 2,
 }
 
-/// Of a watch: nothing more will come, whatever was found since.
+/// A flag of a watch: nothing more will arrive, whatever later operations find.
 const ENDED: u8 = 4;
-/// Of a watch: the kernel tells of the socket.
+/// A flag of a watch: the socket is registered with the kernel.
 const WATCHED: u8 = 8;
 
 impl Readiness {
@@ -64,23 +65,25 @@ impl Readiness {
         Ok(Rc::new(Self { epoll, watches: RefCell::default() }))
     }
 
-    /// A place for a socket, which is taken to be ready for `ways` until it is found not to be. It is watched once it has to wait: many a
-    /// connection never does, and telling the kernel of one costs a call, and a lock that all nested epolls of the system share.
+    /// Returns a slot for a socket, which counts as ready for `ways` until an operation would block. The
+    /// socket is registered when it first has to wait, as many connections never do. Registration costs a
+    /// system call, and a lock that all nested epoll instances of the system share.
     pub(crate) fn place(self: &Rc<Self>, ways: &[Way]) -> Place {
         let watch = Rc::new(Watch::default());
         watch.state.set(ways.iter().fold(0, |state, way| state | *way as u8));
         Place { readiness: Rc::clone(self), watch, key: Cell::new(0) }
     }
 
-    /// Looks which sockets are ready, and wakes those that wait for them; how many there are, [`MOST`] at most.
+    /// Polls for ready sockets and wakes the tasks that wait for them. Returns the number of sockets, at most
+    /// [`MOST`].
     pub(crate) fn look(&self) -> usize {
         let mut space = [const { MaybeUninit::<Event>::uninit() }; MOST];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // If a signal came they are still there next time, which is to be soon.
+        // After a signal, the events are still there at the next poll, which should be soon.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut space[..], Some(&now)) else { return MOST };
         for event in &*events {
-            // Held by itself: nobody knows what those do that are woken. What was told of a socket that is gone may reach another one, which
-            // finds that nothing has come.
+            // A clone, as woken tasks may do anything. An event of a closed socket may reach another one,
+            // whose operation then just blocks.
             let watch = self.watches.borrow().get(event.data.u64() as usize).map(Rc::clone);
             if let Some(watch) = watch {
                 watch.tell(event.flags);
@@ -90,7 +93,7 @@ impl Readiness {
     }
 }
 
-/// Sockets that are looked at at once.
+/// The maximum number of sockets per poll.
 pub(crate) const MOST: usize = 64;
 
 impl Watch {
@@ -116,37 +119,38 @@ impl Watch {
 }
 
 impl Place {
-    /// Where it is.
+    /// Returns the reactor.
     pub(crate) fn readiness(&self) -> &Rc<Readiness> {
         &self.readiness
     }
 
-    /// May it be ready?
+    /// Returns `true` if the socket may be ready.
     #[inline]
     pub(crate) fn is_ready(&self, way: Way) -> bool {
         self.watch.state.get() & way as u8 != 0
     }
 
-    /// It was found not to be ready, or what was there has been taken.
+    /// Records that an operation would block, or that all available bytes were read.
     #[inline]
     pub(crate) fn exhausted(&self, way: Way) {
         let state = self.watch.state.get();
-        // That there is no more to come is not told twice.
+        // The kernel does not report the end a second time.
         if way == Way::Write || state & ENDED == 0 {
             self.watch.state.set(state & !(way as u8));
         }
     }
 
-    /// It was found not to be ready, whatever was told.
+    /// Records that an operation would block, even after the end was reported.
     #[cold]
     pub(crate) fn blocked(&self, way: Way) {
         self.watch.state.set(self.watch.state.get() & !(way as u8));
     }
 
-    /// Has the task woken when it is ready: the last that asks, once. `socket` is whose place it is.
+    /// Registers the task to be woken once when the socket is ready; only the last task that asks. `socket`
+    /// is the slot's socket.
     ///
     /// # Errors
-    /// The system watches no more.
+    /// The system registers no more.
     #[inline]
     pub(crate) fn wait(&self, way: Way, cx: &Context<'_>, socket: &impl AsFd) -> io::Result<()> {
         if !self.is_watched() {
@@ -157,18 +161,18 @@ impl Place {
         Ok(())
     }
 
-    /// Does the kernel tell of it?
+    /// Returns `true` if the socket is registered with the kernel.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watch.state.get() & WATCHED != 0
     }
 
-    /// Nobody knows whether it is ready: it is tried.
+    /// Marks the socket as ready, as its readiness is unknown and an operation has to be tried.
     pub(crate) fn suppose(&self, way: Way) {
         self.watch.state.set(self.watch.state.get() | way as u8);
     }
 
-    /// The kernel tells at once what it is ready for.
+    /// Registers the socket; the kernel reports its readiness at once.
     #[cold]
     fn begin(&self, socket: &impl AsFd) -> io::Result<()> {
         let watches = &self.readiness.watches;
@@ -183,11 +187,11 @@ impl Place {
         Ok(())
     }
 
-    /// To be called before the socket is closed: by itself the kernel forgets it only when nobody has it open, and it may be in the hands
-    /// of another process; and older kernels take a lock of the whole system for that.
+    /// Deregisters the socket; to be called before it is closed. The kernel does so only when no process has
+    /// it open, and another process may hold it. Older kernels also take a system-wide lock for that.
     pub(crate) fn leave(&self, socket: &impl AsFd) {
         if self.is_watched() {
-            // It is watched.
+            // It is registered.
             let _ = epoll::delete(&self.readiness.epoll, socket);
             self.readiness.watches.borrow_mut().remove(self.key.get());
         }
@@ -200,7 +204,7 @@ impl AsRawFd for Readiness {
     }
 }
 
-/// What tokio rings when there is something.
+/// The wake-up by tokio when there are events.
 pub(crate) struct Bell(AsyncFd<Rc<Readiness>>);
 
 impl Bell {
@@ -215,7 +219,8 @@ impl Bell {
         Ok(Self(epoll))
     }
 
-    /// Did tokio say since it was last asked that there is something? The task is woken when it says so again.
+    /// Returns `true` if tokio has reported events since the last call. The task is woken when it does so
+    /// again.
     pub(crate) fn rung(&self, cx: &mut Context<'_>) -> bool {
         let mut rung = false;
         while let Poll::Ready(Ok(mut guard)) = self.0.poll_read_ready(cx) {
@@ -225,7 +230,7 @@ impl Bell {
         rung
     }
 
-    /// See [`Readiness::look`].
+    /// Polls as [`Readiness::look`] does.
     pub(crate) fn look(&self) -> usize {
         self.0.get_ref().look()
     }

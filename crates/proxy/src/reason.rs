@@ -1,6 +1,6 @@
-//! Why the balancer answered itself: the `plimsoll-reason` header and the label of the metric.
+//! The reasons for the balancer's own responses: the `plimsoll-reason` header and the label of the metric.
 
-/// One reason; the number is its place in the counts.
+/// A reason; the number is its index in the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     BadRequest,
@@ -17,25 +17,25 @@ pub(crate) enum Reason {
     BadAnswer,
     AnswerTimeout,
     TotalTimeout,
-    /// We are out of file descriptors or local ports.
+    /// The process has no more file descriptors or local ports.
     Exhausted,
-    /// One more request would only slow down those that are there.
+    /// Another request would only slow down those in flight.
     Shed,
-    /// No TLS came about: no request was seen.
+    /// The TLS handshake failed, so there was no request.
     Handshake,
-    /// It came by a connection that is for another host.
+    /// The request came on a connection for another host.
     Misdirected,
     TargetTooLong,
-    /// It expects something that nobody here knows.
+    /// The request has an unknown expectation.
     Expectation,
-    /// What is kept in memory for peers has reached its budget.
+    /// The memory for peers has reached its budget.
     Memory,
 }
 
-/// How many reasons there are.
+/// The number of reasons.
 pub(crate) const REASONS: usize = ALL.len();
 
-/// Every reason, in the order of its number.
+/// All reasons, in the order of their numbers.
 pub(crate) const ALL: [Reason; 21] = [
     Reason::BadRequest,
     Reason::HeadTooLarge,
@@ -61,7 +61,7 @@ pub(crate) const ALL: [Reason; 21] = [
 ];
 
 impl Reason {
-    /// As in the header, the metric and the log.
+    /// Returns the name in the header, the metric and the log.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::BadRequest => "bad_request",
@@ -88,7 +88,7 @@ impl Reason {
         }
     }
 
-    /// For a person, in the body of the answer.
+    /// Returns the description for people, in the body of the response.
     pub(crate) fn sentence(self) -> &'static str {
         match self {
             Self::BadRequest => "the request is malformed",
@@ -115,7 +115,7 @@ impl Reason {
         }
     }
 
-    /// The status line that goes with it.
+    /// Returns the status line for the reason.
     pub(crate) fn status(self) -> (u16, &'static str) {
         match self {
             Self::BadRequest | Self::Handshake => (400, "Bad Request"),

@@ -1,13 +1,13 @@
-//! Bytes both ways between two streams until both have ended: tcp, and what is left of HTTP after an upgrade.
+//! Relays bytes in both directions between two streams until both have ended: TCP, and HTTP after an upgrade.
 //!
-//! Each direction copies through the core's buffer: a read, a write, nothing kept but what the receiver
-//! refuses, and nothing read while something is kept. A direction between plain sockets that moves much at a
-//! time is switched to `splice`, which costs a system call more but copies nothing, and back when it moves
-//! little.
+//! Each direction copies through the core's buffer: a read, then a write. Only bytes that the receiver does
+//! not accept are buffered, and nothing is read while bytes are buffered. A direction between plain sockets
+//! that moves much at a time is switched to `splice`, which costs one more system call but copies nothing. It
+//! is switched back when it moves little.
 //!
-//! The end of one side is passed on while the other goes on (half-close). A side that can no longer be written
-//! to has its last words passed on; a side that was reset ends the relay at once, and its reset should be
-//! passed on too ([`End::reset`]).
+//! The end of one side is forwarded while the other continues (half-close). If a side can no longer be
+//! written to, its last bytes are still forwarded. A side that was reset ends the relay at once, and its
+//! reset should be forwarded, too ([`End::reset`]).
 
 use std::future::poll_fn;
 use std::io;
@@ -28,42 +28,43 @@ use crate::wheel::Timer;
 #[cfg(test)]
 mod tests;
 
-/// Bytes that are moved in one direction before other tasks get their turn.
+/// The number of bytes moved in one direction before other tasks run.
 const TURN: usize = 1 << 20;
-/// A read of so many bytes is large: two in a row without a pause in which little came, and the direction is
-/// switched to `splice`.
+/// The minimum size of a large read. After two in a row, without a wait with few bytes in between, the
+/// direction is switched to `splice`.
 const LARGE: usize = 32 * 1024;
-/// Less than this between two waits is little: twice in a row, and the direction copies again.
+/// The limit of few bytes between two waits: after two such waits in a row, the direction copies again.
 const LITTLE: usize = 16 * 1024;
 
-/// How a relay ended.
+/// The outcome of a relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct End {
-    /// Who broke off before it had said that it was done, if anyone did.
+    /// The side that broke off without a proper end, if any.
     pub(crate) broken: Option<Side>,
-    /// That side was reset: the other should learn of it.
+    /// Whether that side was reset: the other should be reset, too.
     pub(crate) reset: bool,
-    /// Did any byte come from the member?
+    /// Whether any byte came from the member.
     pub(crate) heard: bool,
-    /// Was it quiet, and its turn to be bound to another member? Neither side has been told.
+    /// Whether the relay was idle and its session is due to move to another member. Neither side was
+    /// notified.
     pub(crate) left: bool,
 }
 
-/// What happens when nothing moves.
+/// The actions when nothing moves.
 pub(crate) struct Quiet<'a> {
-    /// After so long it is over.
+    /// The time after which the relay ends.
     pub(crate) idle: Duration,
-    /// Each time after so long it is asked whether it is the session's turn to leave its member.
+    /// The interval, and the function that decides whether the session leaves its member.
     pub(crate) leaves: Option<(Duration, &'a mut dyn FnMut(Time) -> bool)>,
 }
 
 impl Quiet<'_> {
-    /// Only the end.
+    /// Creates the actions with an end only.
     pub(crate) fn end(idle: Duration) -> Self {
         Quiet { idle, leaves: None }
     }
 
-    /// Until there is something to do.
+    /// Returns the time until the next action.
     fn wait(&self) -> Duration {
         self.leaves.as_ref().map_or(self.idle, |(look, _)| self.idle.min(*look))
     }
@@ -76,8 +77,8 @@ pub(crate) enum Side {
     Member,
 }
 
-/// Relays until both sides have ended, one breaks off, or nothing moved for too long. `ahead` are bytes of the
-/// client that were read before.
+/// Relays until both sides have ended, one breaks off, or nothing moved for too long. `ahead` are bytes of
+/// the client that were read before.
 pub(crate) async fn copy<C: Stream, M: Stream>(
     core: &Core,
     timer: &Timer,
@@ -100,7 +101,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
             if now.since(last) >= quiet.idle {
                 return Poll::Ready(end);
             }
-            // Who has said that it is done may yet be answered, and what is on its way is to arrive.
+            // A side that has ended may still get an answer, and buffered bytes should arrive.
             if let Some((_, leaves)) = &mut quiet.leaves
                 && up.rests()
                 && down.rests()
@@ -130,7 +131,7 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
         if bytes == 0 {
             kept.clear();
         } else if !kept.grow(&core.census.memory, bytes) {
-            // The memory budget is used up: the session ends, through no fault of the member.
+            // The memory budget is used up: the session ends, for which the member is not to blame.
             (end.broken, end.reset) = (Some(Side::Client), true);
             return Poll::Ready(end);
         }
@@ -142,8 +143,9 @@ pub(crate) async fn copy<C: Stream, M: Stream>(
     .await
 }
 
-/// Ends a relay that was quiet: tells both sides, and waits a moment for them to say the same, so that neither finds
-/// its connection reset. What comes in that moment is lost, as it is whenever a side ends while the other speaks.
+/// Ends an idle relay: shuts both sides down, and waits a moment for them to close, so that neither finds its
+/// connection reset. Bytes that arrive in that moment are lost, as whenever one side closes while the other
+/// sends.
 pub(crate) async fn part<C: Stream, M: Stream>(
     core: &Core,
     timer: &Timer,
@@ -155,7 +157,7 @@ pub(crate) async fn part<C: Stream, M: Stream>(
     let (mut client_watched, mut member_watched) = (false, false);
     poll_fn(|cx| {
         if !std::mem::replace(&mut told, true) {
-            // A shutdown of a socket does not wait; one that fails finds the side gone already.
+            // A socket's shutdown does not block; one that fails finds the side already closed.
             let _ = Pin::new(&mut *client).poll_shutdown(cx);
             let _ = Pin::new(&mut *member).poll_shutdown(cx);
         }
@@ -168,7 +170,7 @@ pub(crate) async fn part<C: Stream, M: Stream>(
     .await;
 }
 
-/// Reads what comes; true once nothing more will. Gives up on a side that does not stop speaking.
+/// Reads and discards bytes; returns `true` at the end. Gives up on a side that does not stop sending.
 fn ended<F: Stream>(cx: &mut Context<'_>, from: &mut F, buffer: &mut [u8], watched: &mut bool) -> bool {
     for _ in 0..16 {
         match from.poll_recv(cx, buffer, watched) {
@@ -181,7 +183,7 @@ fn ended<F: Stream>(cx: &mut Context<'_>, from: &mut F, buffer: &mut [u8], watch
 }
 
 impl End {
-    /// Notes what broke; true if nothing more can be relayed.
+    /// Records errors; returns `true` if nothing more can be relayed.
     #[cold]
     fn judge(&mut self, up: &mut Flow, down: &mut Flow) -> bool {
         let (out, back) = (up.broken.take(), down.broken.take());
@@ -193,7 +195,7 @@ impl End {
                     (self.broken, self.reset) = (Some(from), true);
                     return true;
                 }
-                // Whoever has said that it is done may well take no more.
+                // A side that has ended may legitimately accept no more.
                 Some(Broken::Receiver(_)) if to_ended => {}
                 Some(Broken::Receiver(error)) => {
                     self.broken = self.broken.or(Some(to));
@@ -210,39 +212,39 @@ impl End {
 #[derive(Default)]
 struct Flow {
     residue: Residue,
-    /// What is on its way through the kernel; never together with a residue.
+    /// The bytes in a pipe of the kernel; never together with a residue.
     pipe: Option<Pipe>,
     gauge: Gauge,
-    /// Of [`Stream::poll_recv`].
+    /// The flag for [`Stream::poll_recv`].
     watched: bool,
-    /// The source has ended.
+    /// Whether the source has ended.
     ended: bool,
-    /// The receiver was told, or takes no more.
+    /// Whether the receiver was shut down, or accepts no more.
     shut: bool,
-    /// Did the last poll move anything, and how many bytes from the source?
+    /// Whether the last poll moved anything, and the number of bytes from the source.
     moved: bool,
     bytes: usize,
     broken: Option<Broken>,
 }
 
-/// What ended a direction before its time.
+/// The error that ended a direction early.
 enum Broken {
     /// The source cannot be read.
     Source,
-    /// The receiver takes no more.
+    /// The receiver accepts no more.
     Receiver(io::ErrorKind),
 }
 
-/// What came of trying to move bytes.
+/// The result of an attempt to move bytes.
 enum Step {
-    /// Something moved: so many bytes from the source, or some to the receiver.
+    /// Bytes moved: this many from the source, or some to the receiver.
     Moved(usize),
-    /// One of the sockets has to wait.
+    /// One of the sockets would block.
     Wait,
 }
 
 impl Flow {
-    /// Moves what can be moved. `quiet`: the receiver is not to be told of the end.
+    /// Moves the available bytes. With `quiet`, the receiver is not shut down at the end.
     fn poll<F: Stream, T: Stream>(
         &mut self,
         cx: &mut Context<'_>,
@@ -331,8 +333,8 @@ impl Flow {
                 self.ended = bytes == 0;
                 Step::Moved(bytes)
             }
-            // A peer in TLS that closes without saying so. All that came before is whole, record by record; whether it is all
-            // that was meant is for those to find out who speak here, as it is without TLS.
+            // A TLS peer that closed without close_notify. All records before are complete. As without TLS,
+            // the two ends have to detect a truncation themselves.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 self.ended = true;
                 Step::Moved(0)
@@ -356,7 +358,7 @@ impl Flow {
         }
     }
 
-    /// The receiver takes no more, so nothing more is read for it.
+    /// Stops reading, as the receiver accepts no more.
     #[cold]
     fn refused(&mut self, error: io::ErrorKind) {
         self.shut = true;
@@ -365,21 +367,22 @@ impl Flow {
         self.broken = Some(Broken::Receiver(error));
     }
 
-    /// Is nothing of it on its way, and may more come?
+    /// Returns `true` if nothing is buffered, and more may come.
     fn rests(&self) -> bool {
         self.residue.is_empty() && self.pipe.is_none() && !self.ended && !self.shut
     }
 
-    /// Was the receiver found to be reset just now?
+    /// Returns `true` if the receiver was just found to be reset.
     fn reset(&self) -> bool {
         matches!(self.broken, Some(Broken::Receiver(io::ErrorKind::ConnectionReset)))
     }
 }
 
-/// How much a direction moves at a time.
+/// Measures how much a direction moves at a time.
 #[derive(Default)]
 struct Gauge {
-    /// Large reads while it copies, until there are two; then what is left of the patience with little ones.
+    /// While copying, the number of large reads, up to two; while splicing, the remaining number of waits
+    /// with few bytes.
     marks: u8,
     large: bool,
 }
@@ -392,7 +395,7 @@ impl Gauge {
         }
     }
 
-    /// So many bytes were moved since the last wait.
+    /// Records the number of bytes since the last wait.
     fn pause(&mut self, bytes: usize) {
         match (self.large, bytes) {
             (_, 0) => {}

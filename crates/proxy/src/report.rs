@@ -1,4 +1,4 @@
-//! What there is to be seen: the counts of all cores, summed.
+//! The status: the counters of all cores, summed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,41 +16,41 @@ use crate::reason;
 use crate::stats::{Count, Merged};
 use crate::{Binding, ListenerSettings};
 
-/// Version of the shape of [`Status`].
+/// The version of the shape of [`Status`].
 const SCHEMA: u32 = 1;
-/// Bounds of the latency histogram that is exported, in seconds.
+/// The bounds of the exported latency histogram, in seconds.
 const BOUNDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 const CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// What is counted of one member since it joined.
+/// The counters of one member since it was added.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemberCounters {
-    /// As configured.
+    /// The name, as configured.
     pub name: Arc<str>,
-    /// Requests, sessions or flows it works on now.
+    /// The requests, sessions or flows in flight.
     pub in_flight: u32,
-    /// Those that have ended.
+    /// The number of those that have ended.
     pub requests: u64,
-    /// Seconds that these took, added up.
+    /// The sum of their durations, in seconds.
     pub seconds: f64,
 }
 
-/// A group at a moment, for whoever decides how many members it has.
+/// A snapshot of a group, for the autoscaler.
 #[derive(Clone, Debug)]
 pub struct GroupLook {
-    /// As in the whole status.
+    /// The group's part of the status.
     pub status: GroupStatus,
-    /// Requests by how long they took, since start; each counts for so many seconds as [`GroupLook::seconds`] says.
+    /// The requests since the start, by latency; [`GroupLook::seconds`] returns the latency of each entry.
     pub times: Vec<u64>,
-    /// By member: part of its processors in use, as agents told lately.
+    /// The utilization of each member's processors, from agents' recent reports.
     pub processors: BTreeMap<String, f64>,
-    /// By member: requests a second that other balancers send to it, and requests that wait there for a place with it; those of which
-    /// there are any.
+    /// For each member, the requests per second from other balancers, and the requests waiting there for room
+    /// at it; only members with any.
     pub elsewhere: BTreeMap<String, (f64, f64)>,
 }
 
 impl GroupLook {
-    /// Seconds that each of `times` stands for, ascending.
+    /// Returns the latency in seconds of each entry of `times`, ascending.
     pub fn seconds() -> Vec<f64> {
         Merged::middles()
     }
@@ -67,7 +67,7 @@ pub(crate) fn status(inner: &Inner) -> Status {
         let asking: BTreeSet<Arc<str>> = asking.flat_map(ListenerSettings::led_to).cloned().collect();
         (control.cores, listeners(&control), names, asking)
     };
-    // Each group behind the lock by itself: all of many would keep waiting who has something to change.
+    // Locks for each group separately: for all of many groups, it would delay changes.
     let group =
         |name: &Arc<str>| Some(group(lock(&inner.control).groups.get(name)?, asking.contains(name), now));
     let groups = names.iter().filter_map(group).collect();
@@ -86,7 +86,7 @@ pub(crate) fn status(inner: &Inner) -> Status {
         listeners,
         groups,
         access_log_dropped: inner.access_dropped.load(Relaxed),
-        // Whoever reads certificates fills it in.
+        // The caller that reads certificates fills this in.
         certificates: Vec::new(),
         fleet: None,
         store: None,
@@ -102,7 +102,7 @@ pub(crate) fn buckets(inner: &Inner, group: &str) -> Vec<(f64, u64)> {
     }
 }
 
-/// See [`Engine::counters`](crate::Engine::counters).
+/// Implements [`Engine::counters`](crate::Engine::counters).
 pub(crate) fn counters(inner: &Inner, group: &str) -> Vec<MemberCounters> {
     let control = lock(&inner.control);
     let Some(ruled) = control.groups.get(group) else { return Vec::new() };
@@ -118,7 +118,7 @@ pub(crate) fn counters(inner: &Inner, group: &str) -> Vec<MemberCounters> {
     members.collect()
 }
 
-/// See [`Engine::look`](crate::Engine::look).
+/// Implements [`Engine::look`](crate::Engine::look).
 pub(crate) fn look(inner: &Inner, name: &str) -> Option<GroupLook> {
     let control = lock(&inner.control);
     let ruled = control.groups.get(name)?;
@@ -131,7 +131,7 @@ pub(crate) fn look(inner: &Inner, name: &str) -> Option<GroupLook> {
     })
 }
 
-/// What members have to do with other balancers.
+/// Returns the members' work for other balancers.
 fn elsewhere(ruled: &Ruled) -> BTreeMap<String, (f64, f64)> {
     let coming = |(_, spec, vitals): (MemberId, &MemberSpec, &Arc<Vitals>)| {
         let coming = vitals.coming();
@@ -169,7 +169,7 @@ fn listeners(control: &Control) -> Vec<ListenerStatus> {
     .collect()
 }
 
-/// Groups beside its own that clients of a listener may come to, each once.
+/// Returns the groups beside its own that clients of a listener may use, each once.
 fn others(settings: &ListenerSettings) -> Vec<String> {
     let mut others: Vec<String> = Vec::new();
     for group in settings.led_to().filter(|group| **group != settings.group) {
@@ -180,7 +180,7 @@ fn others(settings: &ListenerSettings) -> Vec<String> {
     others
 }
 
-/// Open at a listener.
+/// Returns the number of open connections or flows of a listener.
 pub(crate) fn connections(open: &Opened) -> u64 {
     open.door.all().map(|of_core| of_core.open.value()).sum()
 }
@@ -193,8 +193,7 @@ fn binding(binding: Binding) -> &'static str {
     }
 }
 
-/// Nothing where a member is chosen for each request.
-/// Sessions that are bound, by member, if any are.
+/// Returns the bound sessions by member, for members with any. Empty if a member is chosen for each request.
 pub(crate) fn bindings(control: &Control, settings: &ListenerSettings, open: &Opened) -> Vec<BindingStatus> {
     let binds = settings.binding != Binding::PerRequest || settings.affinity.is_some();
     let ruled = control.groups.get(&settings.group).filter(|_| binds);
@@ -209,7 +208,7 @@ pub(crate) fn bindings(control: &Control, settings: &ListenerSettings, open: &Op
         .collect()
 }
 
-/// `asks`: are requests asked how urgent they are?
+/// Returns the status of a group. `asks` is `true` if requests' urgency is read.
 fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
     let tallies = || ruled.group.all_tallies();
     let sum = |count: &dyn Fn(&Tally) -> u64| -> u64 { tallies().map(count).sum() };
@@ -235,7 +234,7 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
     GroupStatus {
         name: ruled.group.name.to_string(),
         strategy: ruled.settings.spec.strategy.name.to_owned(),
-        // Whoever holds the data plane knows.
+        // The owner of the data plane fills this in.
         balancing_disabled: false,
         verdict: ruled.analyzer.verdict(),
         healthy: !ruled.group.published().plan.members().is_empty(),
@@ -261,13 +260,13 @@ fn group(ruled: &Ruled, asks: bool, now: plimsoll_brain::Time) -> GroupStatus {
             .collect(),
         latency: latency(&ruled.group).latency(),
         load_line: ruled.load_line.status(),
-        // Whoever asks the sources and starts members knows.
+        // The caller that queries sources and starts members fills these in.
         discovery: Vec::new(),
         scaler: None,
     }
 }
 
-/// Sessions that a member under alert sent elsewhere.
+/// Returns the number of sessions and leases that moved from a member under alert.
 pub(crate) fn moved(record: &Record) -> u64 {
     let sessions: u64 = record.all().map(|stripe| stripe.moved.value()).sum();
     sessions + record.lent.moved.load(Relaxed)

@@ -1,4 +1,4 @@
-//! Bytes that a socket did not take at once.
+//! A write buffer: bytes that a socket did not accept at once.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use crate::stream::Stream;
 
-/// What is left to be sent to one side. While it is not empty, the other side is not read.
+/// The bytes left to be sent to one side. While there are any, the other side is not read.
 #[derive(Default)]
 pub(crate) struct Residue {
     bytes: Vec<u8>,
@@ -14,7 +14,7 @@ pub(crate) struct Residue {
 }
 
 impl Residue {
-    /// Has all of `bytes` yet to be sent.
+    /// Creates a buffer from which all of `bytes` are still to be sent.
     pub(crate) fn of(bytes: Vec<u8>) -> Self {
         Self { bytes, sent: 0 }
     }
@@ -23,12 +23,12 @@ impl Residue {
         self.sent == self.bytes.len()
     }
 
-    /// Returns how many bytes the other side has not accepted yet.
+    /// Returns the number of bytes that are still to be sent.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }
 
-    /// Sends some of what is left; how much.
+    /// Sends some of the bytes, and returns how many.
     pub(crate) fn poll_send<W: Stream>(
         &mut self,
         cx: &mut Context<'_>,
@@ -40,14 +40,14 @@ impl Residue {
         }
         self.sent += sent;
         if self.is_empty() {
-            // Long transfers fill it again and again, but an idle connection is to own nothing.
+            // Long transfers allocate it repeatedly, but an idle connection should own nothing.
             *self = Self::default();
         }
         Poll::Ready(Ok(sent))
     }
 
-    /// Sends `head` and `body` and keeps what is not taken at once; how much was taken. To be called only
-    /// when nothing is left from before.
+    /// Sends `head` and `body`, keeps the bytes that are not accepted at once, and returns how many were
+    /// sent. To be called only on an empty buffer.
     pub(crate) fn send_or_keep<W: Stream>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,33 +1,35 @@
-//! When the slow path need not look at a group: nothing was begun with it for a while, and nothing is under way.
+//! The back-off of examining idle groups: those without new work for a while and without work in flight.
 //!
-//! Of a thousand groups most have nothing to do most of the time, and each look reads the counts of every member. So a group that
-//! has been quiet for [`AWAKE`] looks is looked at each [`SELDOM`]th time only, each group at a turn of its own; whatever is begun
-//! with it wakes it, which is noticed with the next look.
+//! Most of a thousand groups are idle most of the time, and each examination reads the counters of every
+//! member. A group that was idle for [`AWAKE`] seconds is examined every [`SELDOM`] seconds only; different
+//! groups have different turns. New work wakes it, which the next examination notices.
 
-/// Looks (one a second) for which a group that has become quiet is looked at as before: times and rates of late come to rest.
+/// The examinations (one per second) of a group after it has become idle, before it is examined less often.
+/// Recent latencies and rates decay meanwhile.
 const AWAKE: u32 = 60;
-/// From then on it is looked at each so many times, because not all that happens begins with a request: clients that go to members
-/// by themselves, ejections that had to wait.
+/// The interval of examinations from then on, in seconds. Not all events begin with a request: clients may
+/// connect to members directly, and ejections may have been delayed.
 const SELDOM: u32 = 8;
 
-/// How long a group has been quiet.
+/// The idle time of a group.
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
-    /// Pieces of work begun, up to the last look.
+    /// The work begun, up to the last second.
     begun: u64,
-    /// Looks since something was begun or under way.
+    /// The seconds since work was begun or in flight.
     quiet: u32,
 }
 
 impl Rest {
-    /// A group whose turn is the `nth`.
+    /// Creates the state of a group whose turn is the `nth`.
     pub(crate) fn new(nth: usize) -> Self {
-        // What is below `AWAKE` is no rest, so a turn must not come off it.
+        // A value below `AWAKE` is not idle, so the turn must be preserved.
         Self { begun: 0, quiet: (nth % SELDOM as usize) as u32 }
     }
 
-    /// Another second is over, up to which so much was begun: is the group to be looked at? `busy` says whether something is under
-    /// way or somebody else may have changed something, and is asked only of a group that is looked at.
+    /// Counts another second, and returns `true` if the group is to be examined; `begun` is the work begun so
+    /// far. `busy` returns `true` if work is in flight or another party may have changed something. It is
+    /// called only for a group that is examined.
     pub(crate) fn look(&mut self, begun: u64, busy: impl FnOnce() -> bool) -> bool {
         if std::mem::replace(&mut self.begun, begun) != begun {
             self.quiet %= SELDOM;
@@ -41,12 +43,12 @@ impl Rest {
         looks
     }
 
-    /// Is it not looked at, as long as no more was begun than this?
+    /// Returns `true` if the group is idle, unless more work than `begun` was begun.
     pub(crate) fn rests(&self, begun: u64) -> bool {
         self.quiet >= AWAKE && self.begun == begun
     }
 
-    /// It is another group now: with other members, or other settings.
+    /// Wakes the group, as its members or settings have changed.
     pub(crate) fn wake(&mut self) {
         self.quiet %= SELDOM;
     }
@@ -56,7 +58,7 @@ impl Rest {
 mod tests {
     use super::*;
 
-    /// Which of so many looks were taken.
+    /// Returns the examinations among a number of seconds.
     fn looks(rest: &mut Rest, begun: u64, count: u32, busy: bool) -> u32 {
         (0..count).map(|_| u32::from(rest.look(begun, || busy))).sum()
     }
@@ -68,7 +70,7 @@ mod tests {
         assert!(looks(&mut rest, 0, AWAKE, false) >= AWAKE - SELDOM);
         assert!(rest.rests(0));
         assert_eq!(looks(&mut rest, 0, 80, false), 80 / SELDOM);
-        // Something was begun: it is seen with the next look, and all looks after it for a while.
+        // Work was begun: the next second is examined, and all after it for a while.
         assert!(!rest.rests(1));
         assert_eq!(looks(&mut rest, 1, 30, false), 30);
         assert!(!rest.rests(1));
@@ -78,7 +80,7 @@ mod tests {
     fn what_is_under_way_keeps_it_awake() {
         let mut rest = Rest::default();
         assert_eq!(looks(&mut rest, 1, 1000, true), 1000);
-        // Nobody told that it became busy while it was at rest: the next look that is taken finds out.
+        // The group became busy without a notification while it was idle: the next examination detects it.
         looks(&mut rest, 1, 100, false);
         assert!(rest.rests(1));
         assert!(looks(&mut rest, 1, SELDOM + 40, true) >= 40);

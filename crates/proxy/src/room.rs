@@ -1,11 +1,15 @@
-//! Those that wait for a member of a group, over all cores.
+//! The work that waits for a member of a group, over all cores.
 //!
-//! Two kinds wait. In the *queue* are those that found every member at its configured limit: in order, as many and as
-//! long as the configuration says. In the *line* are those that the strategy found no room for: [`WaitQueues`] say for how
-//! long and who goes first. A piece of work that ends tells one of each, or the queue alone if a member refused it for want of room (`Trip::refused`);
-//! and who is told and finds a member tells the next: one wake-up for each place that comes free, and one in vain.
+//! There are two kinds. In the *queue* is work that found every member at its configured limit: in order,
+//! with a configured maximum number and time. In the *line* is work for which the strategy found no room:
+//! [`WaitQueues`] decide for how long, and in which order.
 //!
-//! While nobody waits, all this is one load of a word. Only once somebody waits does it matter how urgent a newcomer is.
+//! The end of a piece of work notifies one task of each kind, or of the queue alone if a member refused the
+//! work for lack of room (`Trip::refused`). A notified task that finds a member notifies the next. So each
+//! free place costs one useful wake-up and one in vain.
+//!
+//! While nothing waits, all this is one load of an atomic. Only when something waits does the urgency of new
+//! work matter.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -18,15 +22,16 @@ use tokio::sync::futures::Notified;
 use crate::core::Core;
 use crate::inner::lock;
 
-/// Who waits.
+/// The waiting work.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// How many: in the queue below, in the line above, 32 bits each, so that one load says whether anybody does.
+    /// The numbers of waiting tasks: in the queue below, in the line above, 32 bits each, so that one load
+    /// shows both.
     waiting: AtomicU64,
-    /// Told when a member may have come below its limit.
+    /// Notified when a member may have fallen below its limit.
     freed: Notify,
     line: Mutex<WaitQueues<Waker>>,
-    /// The most urgent in the line, as [`WaitQueues::first`] says it; [`NOBODY`] for none.
+    /// The highest urgency in the line, as given by [`WaitQueues::first`]; [`NOBODY`] if the line is empty.
     first: AtomicU8,
 }
 
@@ -53,43 +58,44 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Does nobody wait?
+    /// Returns `true` if nothing waits.
     #[inline]
     pub(crate) fn calm(&self) -> bool {
         self.waiting.load(Relaxed) == 0
     }
 
-    /// Does somebody wait that may be more urgent than a newcomer?
+    /// Returns `true` if waiting work may be more urgent than new work.
     pub(crate) fn ranked(&self) -> bool {
         self.first.load(Relaxed) != NOBODY
     }
 
-    /// Does somebody wait that is more urgent than this?
+    /// Returns `true` if waiting work is more urgent than this.
     pub(crate) fn outranked(&self, urgency: Urgency) -> bool {
         self.first.load(Relaxed) < urgency.value()
     }
 
-    /// How many are in the queue.
+    /// Returns the length of the queue.
     pub(crate) fn queued(&self) -> u32 {
         self.waiting.load(Relaxed) as u32
     }
 
-    /// How many wait.
+    /// Returns the number of waiting tasks.
     pub(crate) fn waiting(&self) -> u64 {
         let waiting = self.waiting.load(Relaxed);
         (waiting >> 32) + (waiting & u64::from(u32::MAX))
     }
 
-    /// A place may have come free: somebody looks.
+    /// Wakes one task of each kind, as a place may be free.
     #[cold]
     pub(crate) fn ring(&self) {
         self.ring_queue();
         self.call();
     }
 
-    /// A member may have come below its limit, but has no room: of those that wait for room nobody is told. (If somebody was, each
-    /// refusal would be the occasion of the next. Twenty balancers, simulated at 130 % of the capacity there were 8.4 attempts for a request
-    /// after a wait then, and 1.0 so, of 32 at most; and no more were served.)
+    /// Wakes one task of the queue only: a member may have fallen below its limit, but has no room. Tasks of
+    /// the line are not notified, as each refusal would cause the next. (In a simulation of twenty balancers
+    /// at 130 % of capacity, notifying them took 8.4 attempts per waiting request instead of 1.0, of at most
+    /// 32. No more requests were served.)
     #[cold]
     pub(crate) fn ring_queue(&self) {
         if self.queued() > 0 {
@@ -97,13 +103,13 @@ impl Room {
         }
     }
 
-    /// Everything may have changed.
+    /// Wakes all tasks of the queue and one of the line, as everything may have changed.
     pub(crate) fn ring_all(&self) {
         self.freed.notify_waiters();
         self.call();
     }
 
-    /// A place in the queue, unless `most` are in it already.
+    /// Returns a place in the queue, unless `most` are taken.
     pub(crate) fn queue(&self, most: usize) -> Option<Queued<'_>> {
         if (self.waiting.fetch_add(1, Relaxed) as u32) as usize >= most {
             self.waiting.fetch_sub(1, Relaxed);
@@ -112,8 +118,8 @@ impl Room {
         Some(Queued(self))
     }
 
-    /// A place in the line for one that found no room at `since` for the first time; `None` if it is not to wait
-    /// ([`WaitQueues::enter`]). The waker is told to look or to go.
+    /// Returns a place in the line for work that first found no room at `since`; `None` if it should not wait
+    /// ([`WaitQueues::enter`]). The waker is used when the task should try or leave.
     pub(crate) fn line<'a>(
         &'a self,
         core: &'a Core,
@@ -133,7 +139,7 @@ impl Room {
         Some(Lined { room: self, core, ticket, served: false })
     }
 
-    /// Tells one of the line to look.
+    /// Wakes one task of the line, which should try.
     fn call(&self) {
         if self.waiting.load(Relaxed) >= LINED {
             // Not woken under the lock.
@@ -142,12 +148,13 @@ impl Room {
         }
     }
 
-    /// Returns whether some wait and none was served for a while, so that one is to go on without a look at limits.
+    /// Returns `true` if tasks of the line wait and none was served for a while. Then one may proceed
+    /// regardless of limits.
     pub(crate) fn starved(&self, now: Time) -> bool {
         self.waiting.load(Relaxed) >= LINED && lock(&self.line).starved(now)
     }
 
-    /// Wakes the one that is to go on, if that is so.
+    /// Wakes the task that may proceed so, if there is one.
     #[cold]
     pub(crate) fn call_starved(&self, now: Time) {
         if self.starved(now) {
@@ -155,7 +162,7 @@ impl Room {
         }
     }
 
-    /// Tells those of the line to go that have waited long enough.
+    /// Wakes the tasks of the line that have waited long enough, so that they leave.
     fn dismiss(&self, now: Time) {
         loop {
             let gone = {
@@ -169,14 +176,14 @@ impl Room {
         }
     }
 
-    /// Others are in the line than before.
+    /// Updates the highest urgency after a change of the line.
     fn look(&self, line: &WaitQueues<Waker>) {
         self.first.store(line.first().map_or(NOBODY, Urgency::value), Relaxed);
     }
 }
 
 impl<'a> Queued<'a> {
-    /// Resolves when a member may have come below its limit.
+    /// Completes when a member may have fallen below its limit.
     pub(crate) fn freed(&self) -> Notified<'a> {
         self.0.freed.notified()
     }
@@ -184,7 +191,7 @@ impl<'a> Queued<'a> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        // Whoever leaves without a member passes on what it may have been told.
+        // A task that leaves without a member passes on its notification, if it had one.
         if self.0.waiting.fetch_sub(1, Relaxed) as u32 > 1 {
             self.0.freed.notify_one();
         }
@@ -192,22 +199,22 @@ impl Drop for Queued<'_> {
 }
 
 impl Lined<'_> {
-    /// When the wait is over at the latest.
+    /// Returns the end of the wait.
     pub(crate) fn until(&self) -> Time {
         self.ticket.until
     }
 
-    /// Is it the only one?
+    /// Returns `true` if there is no other task in the line.
     pub(crate) fn alone(&self) -> bool {
         self.room.waiting.load(Relaxed) >> 32 == 1
     }
 
-    /// Woken: what is to be done?
+    /// Returns the action of a woken task.
     pub(crate) fn turn(&self) -> Turn {
         lock(&self.room.line).turn(self.ticket)
     }
 
-    /// It has found a member.
+    /// Records that the task has found a member.
     pub(crate) fn serve(mut self) {
         self.served = true;
     }
@@ -224,17 +231,17 @@ impl Drop for Lined<'_> {
         };
         self.room.waiting.fetch_sub(LINED, Relaxed);
         self.room.dismiss(now);
-        // Where one found room there may be more, and what it was told and did not look at is for others.
+        // If one found room there may be more; an unused notification passes to another task.
         if called || self.served {
             self.room.call();
         }
     }
 }
 
-/// One in the line, as it is counted in [`Room::waiting`].
+/// One task of the line, as counted in [`Room::waiting`].
 const LINED: u64 = 1 << 32;
 
-/// Less urgent than all.
+/// Less urgent than all others.
 const NOBODY: u8 = u8::MAX;
 
 #[cfg(test)]
@@ -284,10 +291,10 @@ mod tests {
             room.ring();
             assert_eq!(rung(&bells), [1, 1, 0, 0], "in the order in which they came");
             assert_eq!((first.turn(), first.turn(), third.turn()), (Turn::Look, Turn::Wait, Turn::Wait));
-            // It leaves without having looked, so that the next is told: the first again, which has looked.
+            // It leaves without having tried, so that the next is notified: the first again, which has tried.
             drop(second);
             assert_eq!(rung(&bells), [2, 1, 0, 0]);
-            // Where one found room there may be more.
+            // If one found room there may be more.
             assert_eq!(first.turn(), Turn::Look);
             first.serve();
             assert_eq!(rung(&bells), [2, 1, 1, 0]);

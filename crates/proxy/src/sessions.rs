@@ -1,9 +1,11 @@
-//! Runs the sessions of a thread's http clients, all of them in one task of tokio's.
+//! An executor for the sessions of a thread's HTTP clients, all of them in one tokio task.
 //!
-//! A session is woken for each piece that comes, twice for a request. A task of tokio's costs some 300 instructions each time: its
-//! states, its references, its queue. Here whoever is woken stands in a list of the thread's, and one task works that off, in the order
-//! in which they were woken. The sockets are asked again when all that were found ready have had their turn, or so many as tokio would
-//! give turns to ([`TURN`]). Where only one is ready both are paid, which costs it about as much more: then there is time.
+//! A session is woken for each piece of data, twice for a request. A wake-up of a tokio task costs some 300
+//! instructions: its states, its references, its queue. Here, woken sessions are in a list of the thread, and
+//! one task runs them in the order of their wake-ups.
+//!
+//! The sockets are polled again when all ready sessions have run, or after as many as tokio would run
+//! ([`TURN`]). If only one socket is ready, it pays for both, about as much again: but then there is time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -22,44 +24,44 @@ use crate::chunks::Chunks;
 use crate::inner::lock;
 use crate::readiness::{self, Bell, Readiness};
 
-/// Sessions that have their turn before other tasks of the thread have theirs, and the sockets are asked.
+/// The number of sessions that run before the thread's other tasks run and the sockets are polled.
 const TURN: usize = 64;
 
-/// Looks of a [`Round`] at the sockets: 262,144 of them.
+/// The maximum number of polls in a [`Round`]: 262,144 sockets.
 const LOOKS: usize = 4096;
 
-/// Where so many sockets were ready at once, there may well be others when these have been seen to.
+/// If this many sockets were ready at once, more may be ready after these were handled.
 const MANY: usize = 2;
 
 type Session = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Where sessions of one thread begin.
+/// The executor of one thread.
 pub(crate) struct Sessions {
-    /// Those that have not had a turn. The others belong to whoever drives them: they hold this.
+    /// The sessions that have not run yet. The task that drives the others owns them: they hold this.
     fresh: RefCell<Vec<Session>>,
-    /// Is nobody to drive them any more?
+    /// Whether the sessions are no longer driven.
     closed: Cell<bool>,
     home: Arc<Home>,
     pub(crate) readiness: Rc<Readiness>,
     round: Round,
 }
 
-/// A round of I/O that somebody waits for: every socket that was ready when it was asked for has been told of, and every session that
-/// was woken by then has had its turn.
+/// A round of I/O for a waiting task: every socket that was ready when it began was reported, and every
+/// session that was woken by then has run.
 #[derive(Default)]
 struct Round {
     waiting: Cell<Option<Waker>>,
-    /// Turns that the thread has given when the round is over; none before the sockets were asked.
+    /// The number of turns at which the round is over; `None` before the sockets were polled.
     until: Cell<Option<u64>>,
 }
 
-/// What wakers know of the thread of their sessions.
+/// The thread of the sessions, as wakers share it.
 struct Home {
-    /// No two have the same.
+    /// A unique number.
     id: u64,
-    /// Seats that other threads woke.
+    /// The seats that other threads woke.
     afar: Mutex<Vec<Arc<Seat>>>,
-    /// Have they woken the task since it last looked?
+    /// Whether they have woken the task since it last checked.
     called: AtomicBool,
     task: Mutex<Option<Waker>>,
 }
@@ -72,20 +74,20 @@ struct Seat {
     state: AtomicU8,
 }
 
-/// Of a seat: its session waits for its turn in a list.
+/// A flag of a seat: its session is in a list to be run.
 const WOKEN: u8 = 1;
-/// Of a seat: its session has ended.
+/// A flag of a seat: its session has ended.
 const OVER: u8 = 2;
 
-/// What a thread keeps of the sessions that are driven there.
+/// A thread's state of the sessions that are driven there.
 #[derive(Default)]
 struct Here {
-    /// Whose they are; 0 for nobody's.
+    /// The number of their executor; 0 for none.
     home: Cell<u64>,
     woken: RefCell<VecDeque<Arc<Seat>>>,
-    /// Turns that were given so far.
+    /// The number of turns so far.
     turns: Cell<u64>,
-    /// Will the task look at `woken` without being woken?
+    /// Whether the task will check `woken` without being woken.
     awake: Cell<bool>,
     task: RefCell<Option<Waker>>,
 }
@@ -106,7 +108,7 @@ impl Sessions {
         Ok(Rc::new(Self { fresh, closed, home, readiness, round }))
     }
 
-    /// Begins a session. It has its first turn later, if these are driven.
+    /// Adds a session. It first runs later, if sessions are driven.
     pub(crate) fn spawn(&self, session: impl Future<Output = ()> + 'static) {
         if !self.closed.get() {
             self.fresh.borrow_mut().push(Box::pin(session));
@@ -118,7 +120,8 @@ impl Sessions {
         }
     }
 
-    /// Waits for a [`Round`]. Ready at once on a thread that drives no sessions. One task at a time waits.
+    /// Waits for a [`Round`]. Completes at once on a thread that drives no sessions. One task at a time
+    /// waits.
     pub(crate) async fn round(&self) {
         let mut asked = false;
         poll_fn(|cx| {
@@ -140,7 +143,7 @@ impl Sessions {
         .await;
     }
 
-    /// Gives sessions their turns, for ever; when this is dropped they are. To be polled by one thread.
+    /// Runs sessions forever; dropping this drops them. To be polled by one thread.
     pub(crate) async fn drive(self: Rc<Self>, bell: Bell) {
         let mut seats = Seats { sessions: self, all: Chunks::default(), bell, more: false };
         HERE.with(|here| {
@@ -148,17 +151,18 @@ impl Sessions {
             *here.task.borrow_mut() = None;
             here.woken.borrow_mut().clear();
         });
-        // tokio's way to give others their turn, saying that a socket is not ready, is not for sessions of http (`accept`).
+        // tokio makes tasks yield by reporting sockets as not ready; HTTP sessions yield by themselves
+        // (`accept`).
         tokio::task::unconstrained(poll_fn(|cx| seats.poll(cx))).await
     }
 }
 
-/// The sessions that were begun.
+/// The sessions that were started.
 struct Seats {
     sessions: Rc<Sessions>,
     all: Chunks<Seated>,
     bell: Bell,
-    /// May there be more sockets that are ready than were looked at?
+    /// Whether more sockets may be ready than were polled.
     more: bool,
 }
 
@@ -204,14 +208,15 @@ impl Seats {
                 self.more || !here.woken.borrow().is_empty() || !self.sessions.fresh.borrow().is_empty();
             here.awake.set(more);
             if more {
-                // After the sockets were asked: whether a member has closed a connection is not to be known late where many are ready.
+                // After the sockets were polled, so that a connection closed by a member is detected early
+                // even if many sockets are ready.
                 let _ = pin!(tokio::task::yield_now()).poll(cx);
             }
         });
         Poll::Pending
     }
 
-    /// Seats those that came since.
+    /// Takes over the sessions that were added since.
     fn begin(&mut self, here: &Here) {
         let sessions = &self.sessions;
         for session in sessions.fresh.borrow_mut().drain(..) {
@@ -225,7 +230,7 @@ impl Seats {
     }
 
     fn turn(&mut self, seat: Arc<Seat>) {
-        // From here on it is woken anew by what comes; of what came before it sees everything.
+        // Later events wake it again; it will see all earlier ones.
         if seat.state.fetch_and(!WOKEN, AcqRel) & OVER != 0 {
             return;
         }
@@ -233,20 +238,20 @@ impl Seats {
         let Some(seated) = self.all.get_mut(key) else { return };
         let waker = Waker::from(seat);
         let mut cx = Context::from_waker(&waker);
-        // One that panics, in builds that survive it, takes nobody with it; what is to be said of it is said by the hook.
+        // A panic, in builds that survive it, ends this session only; the panic hook reports it.
         let outcome = catch_unwind(AssertUnwindSafe(|| seated.session.as_mut().poll(&mut cx)));
         if !matches!(outcome, Ok(Poll::Pending))
             && let Some(seated) = self.all.remove(key)
         {
-            // Wakers of it that are left wake nobody, whoever has its place.
+            // Its remaining wakers have no effect, whichever session has its place.
             seated.seat.state.fetch_or(OVER, Relaxed);
         }
     }
 }
 
 impl Round {
-    /// Asks the sockets until all that were ready have been told of. The kernel names them in turn, so that many new ones delay
-    /// none that was ready before: [`LOOKS`] bounds what is asked for all the same.
+    /// Polls the sockets until all ready ones were reported. The kernel reports them in turn, so that new
+    /// events delay none that was ready before. [`LOOKS`] bounds the polls all the same.
     fn begin(&self, here: &Here, bell: &Bell) {
         let waiting = self.waiting.take();
         if waiting.is_some() && self.until.get().is_none() {
@@ -256,7 +261,7 @@ impl Round {
         self.waiting.set(waiting);
     }
 
-    /// Tells whoever waits, once all of them have had their turn.
+    /// Wakes the waiting task once all these sessions have run.
     fn end(&self, here: &Here) {
         if self.until.get().is_some_and(|until| here.turns.get() >= until)
             && let Some(waiting) = self.waiting.take()
@@ -271,10 +276,10 @@ impl Drop for Seats {
     fn drop(&mut self) {
         self.sessions.closed.set(true);
         self.sessions.round.waiting.take().into_iter().for_each(Waker::wake);
-        // They hold the list that they stand in.
+        // They hold the list that contains them.
         let fresh = mem::take(&mut *self.sessions.fresh.borrow_mut());
         drop(fresh);
-        // What it wakes in its end comes to nothing.
+        // Wake-ups during their drop have no effect.
         let _ = HERE.try_with(|here| {
             if here.home.get() == self.sessions.home.id {
                 here.home.set(0);
@@ -313,8 +318,8 @@ impl Wake for Seat {
 }
 
 impl Seat {
-    /// Is it to stand in a list, in which it does not stand? Written even where it does: whoever takes it from there is to see what was
-    /// stored before.
+    /// Returns `true` if the seat has to be added to a list, as it is in none. Written even if it is in one:
+    /// the thread that takes it from there has to see all earlier stores.
     #[inline]
     fn wakes(&self) -> bool {
         self.state.fetch_or(WOKEN, AcqRel) == 0
@@ -337,11 +342,11 @@ impl Seat {
 }
 
 impl Home {
-    /// From another thread.
+    /// Adds a seat from another thread.
     #[cold]
     fn call(&self, seat: Arc<Seat>) {
         let task = lock(&self.task);
-        // Those of a thread that has ended wait for nothing.
+        // The sessions of a thread that has ended need no wake-up.
         let Some(task) = &*task else { return };
         lock(&self.afar).push(seat);
         if !self.called.swap(true, AcqRel) {
@@ -359,7 +364,7 @@ mod tests {
 
     use super::*;
 
-    /// Does something while sessions are driven, and ends them.
+    /// Runs a future while sessions are driven, and ends them.
     fn run<F: Future>(work: impl FnOnce(Rc<Sessions>) -> F) -> F::Output {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
         runtime.expect("a runtime").block_on(async {
@@ -370,7 +375,7 @@ mod tests {
         })
     }
 
-    /// Waits for one waking.
+    /// Waits for one wake-up.
     async fn woken(whom: impl FnOnce(Waker)) {
         let mut whom = Some(whom);
         poll_fn(|cx| match whom.take() {
@@ -488,7 +493,7 @@ mod tests {
                 });
             }
             while count.get() < 10 {
-                // The places of those that ended are others' now.
+                // The places of the ended sessions now belong to others.
                 left.borrow().iter().for_each(Waker::wake_by_ref);
                 tokio::task::yield_now().await;
             }

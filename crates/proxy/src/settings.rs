@@ -1,4 +1,4 @@
-//! What to carry: the configuration, parsed, resolved and checked. Nothing in here can be wrong.
+//! The configuration of the data plane: parsed, resolved and validated.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,50 +14,53 @@ use plimsoll_wire::giop::Ior;
 use crate::addresses::Addresses;
 use crate::tls::{ListenerTls, MemberTls};
 
-/// The whole data plane.
+/// The settings of the whole data plane.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Data-plane threads, each with its own listeners, pools and timers; at least 1. Fixed at start.
     pub threads: usize,
-    /// Most client connections at once over all listeners.
+    /// The maximum number of client connections over all listeners.
     pub max_connections: usize,
-    /// Most descriptors that connections of clients and to members may take at once. Above it no connection is made to a member, and no
-    /// client is let in: what the process may open beyond that is for health checks, the admin side and files.
+    /// The maximum number of descriptors for connections of clients and to members. At the limit no
+    /// connection to a member is made, and no client is admitted. The process's other descriptors are for
+    /// health checks, the admin side and files.
     pub max_descriptors: usize,
-    /// Most bytes kept at once of what peers sent and did not finish, or asked for and do not read, over all connections.
+    /// The memory budget in bytes, over all connections, for data that peers sent and did not complete, or
+    /// requested and do not read.
     pub max_memory: usize,
-    /// Addresses are unique per transport.
+    /// The listeners; addresses are unique per transport.
     pub listeners: Vec<ListenerSettings>,
-    /// Names are unique. What is put in force anew costs as much as the groups in it that are not the very same as before.
+    /// The groups; names are unique. Applying settings costs as much as those groups that are not the same
+    /// allocation as before.
     pub groups: Vec<Arc<GroupSettings>>,
-    /// Off if `None`.
+    /// The access log; off if `None`.
     pub access_log: Option<AccessLogSettings>,
-    /// Nothing is traced if `None`, and `traceparent` passes as it comes.
+    /// Tracing; if `None`, nothing is traced and `traceparent` is forwarded unchanged.
     pub tracing: Option<TracingSettings>,
-    /// How long requests in flight may take to end when the process stops.
+    /// The time limit for requests in flight when the process stops.
     pub drain_deadline: Duration,
-    /// How long connections may take to end when another process has taken over.
+    /// The time limit for connections after a handoff to another process.
     pub upgrade_deadline: Duration,
 }
 
-/// One JSON line per request.
+/// The settings of the access log: one JSON line per request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccessLogSettings {
-    /// Appended to; created if missing; reopened on reload.
+    /// The file: appended to, created if missing, reopened on reload.
     pub path: PathBuf,
-    /// Share of the requests that is written, above 0 and at most 1.
+    /// The share of requests that is written, above 0 and at most 1.
     pub sample: f64,
 }
 
-/// Which requests are traced: those whose callers trace them, and some of the others. What comes of it is to be had from
-/// [`Engine::traced`](crate::Engine::traced).
+/// The requests that are traced: those whose callers trace them, and a share of the others.
+/// [`Engine::traced`](crate::Engine::traced) returns the results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TracingSettings {
-    /// Share of the requests that came without a trace, 0 to 1.
+    /// The share of the requests without a trace context, 0 to 1.
     pub sample: f64,
 }
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.0, 1.1 and 2; a choice per request.
@@ -66,18 +69,19 @@ pub enum Protocol {
     Tcp,
     /// Datagrams; a choice per flow (client address).
     Udp,
-    /// Questions of DNS about the group, as datagrams.
+    /// DNS queries about the group, as datagrams.
     Dns,
-    /// The same over TCP.
+    /// DNS queries over TCP.
     DnsStream,
-    /// GIOP 1.0 to 1.2: clients are sent to a member, or their requests are relayed ([`Binding::PerRequest`]).
+    /// GIOP 1.0 to 1.2: clients are redirected to a member, or their requests are relayed
+    /// ([`Binding::PerRequest`]).
     Iiop,
-    /// What clients of gRPC are told of groups, and tell of them.
+    /// xDS: gRPC clients get groups' members, and report on them.
     Xds,
 }
 
 impl Protocol {
-    /// In lower case; those that share an address are told apart.
+    /// Returns the name in lower case; protocols that may share an address have different names.
     pub fn label(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -90,7 +94,7 @@ impl Protocol {
         }
     }
 
-    /// Over UDP?
+    /// Returns `true` for protocols over UDP.
     pub fn datagrams(self) -> bool {
         matches!(self, Self::Udp | Self::Dns)
     }
@@ -99,65 +103,65 @@ impl Protocol {
 /// A domain that stands for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneSettings {
-    /// In letters, digits and such.
+    /// The domain in ASCII.
     pub domain: Box<str>,
-    /// For how many seconds an answer is good.
+    /// The time to live of an answer, in seconds.
     pub ttl: u32,
-    /// Answers over UDP a second to each network of clients (/24, /56) that shows no cookie; 0 for as many as are asked for.
+    /// The answers over UDP per second for each client network (/24, /56) without a cookie; 0 for no limit.
     pub rate: u32,
-    /// One of so many that are above the rate is answered in short (truncated); 0 for none.
+    /// One of this many answers above the rate is sent truncated; 0 for none.
     pub slip: u32,
 }
 
-/// One address to accept clients on.
+/// One address on which clients are accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerSettings {
-    /// Where to listen; port 0 takes a free one.
+    /// The address; port 0 takes a free one.
     pub address: SocketAddr,
-    /// What is spoken.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Name of a group in [`Settings::groups`].
+    /// The name of a group in [`Settings::groups`].
     pub group: Arc<str>,
-    /// Other groups that clients may ask for (xds).
+    /// Other groups that clients may request (xDS).
     pub others: Vec<Arc<str>>,
-    /// How long a client stays with a member.
+    /// The time for which a client stays with a member.
     pub binding: Binding,
-    /// How a client comes back to the member that it had, over any connection (http); then `binding` is per request.
+    /// Session affinity over any connection (HTTP); then `binding` is per request.
     pub affinity: Option<Arc<AffinitySettings>>,
-    /// Host and port that clients are told to reach it by, where they are told (iiop); its address if `None`.
+    /// The host and port of this listener in references for clients (IIOP); its address if `None`.
     pub public: Option<(Box<str>, u16)>,
-    /// Bound on demand: a connection to a member under alert may be closed once nothing has moved for so long, either
-    /// way (tcp). Zero for never.
+    /// With binding on demand: the time without any bytes after which a connection to a member under alert
+    /// may be closed (TCP). Zero for never.
     pub move_idle: Duration,
-    /// Length of the queue of connections that are not yet accepted.
+    /// The length of the queue of connections that are not yet accepted.
     pub backlog: u32,
-    /// Clients (load balancers) begin each connection with a PROXY protocol header, version 1 or 2.
+    /// Whether clients (load balancers) begin each connection with a PROXY protocol header, version 1 or 2.
     pub accept_proxy: bool,
-    /// The header by which requests say how urgent they are (http), in lower case; `None` if they are not asked.
+    /// The header with a request's urgency (HTTP), in lower case; `None` if it is not read.
     pub priority: Option<Box<str>>,
-    /// Waits on the client's side.
+    /// The timeouts on the client's side.
     pub timeouts: ClientTimeouts,
-    /// Most bytes of a request head (431 above) or of an answer's head (502 above).
+    /// The maximum size in bytes of a request head (above: 431), or of a response head (above: 502).
     pub max_head: usize,
-    /// A client that ends its side still waits for its answer; otherwise it has left, and the member is told so
-    /// by the end of its connection (http).
+    /// Whether a client that closes its side still waits for its response. Otherwise it has left, and the
+    /// connection to the member is closed (HTTP).
     pub half_close: bool,
-    /// Protocols that a client may have its connection upgraded to (http), by their names in lower case.
+    /// The protocols to which a client's connection may be upgraded (HTTP), by their names in lower case.
     pub upgrades: Vec<Box<str>>,
-    /// Which headers tell the member who the client is.
+    /// The headers that describe the client to the member.
     pub forwarded: Forwarded,
-    /// Peers whose own forwarding headers are kept and added to; those of others are dropped.
+    /// The peers whose own forwarding headers are kept and extended; those of others are dropped.
     pub trusted: Vec<IpNet>,
-    /// Most flows at once (udp), per listener.
+    /// The maximum number of flows (UDP) of the listener.
     pub max_flows: usize,
-    /// What is asked about (dns).
+    /// The domain (DNS).
     pub zone: Option<ZoneSettings>,
-    /// Clients come by TLS (http, tcp, xds).
+    /// The TLS settings for clients (HTTP, TCP, xDS).
     pub tls: Option<ListenerTls>,
 }
 
 impl ListenerSettings {
-    /// What is spoken, as people call it.
+    /// Returns the common name of the protocol.
     pub fn label(&self) -> &'static str {
         match self.protocol {
             Protocol::Http if self.tls.is_some() => "https",
@@ -165,199 +169,206 @@ impl ListenerSettings {
         }
     }
 
-    /// May clients come to this group here?
+    /// Returns `true` if clients may reach this group here.
     pub fn leads_to(&self, group: &str) -> bool {
         let named = |tls: &ListenerTls| tls.groups.values().any(|named| **named == *group);
         let other = || self.others.iter().any(|other| **other == *group);
         *self.group == *group || other() || self.tls.as_ref().is_some_and(named)
     }
 
-    /// Returns whether a client's connection may be upgraded to the protocol of this name.
+    /// Returns `true` if a client's connection may be upgraded to the protocol with this name.
     pub(crate) fn upgrades_to(&self, name: &[u8]) -> bool {
         self.upgrades.iter().any(|allowed| allowed.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// All groups that clients may come to here.
+    /// Returns all groups that clients may reach here.
     pub(crate) fn led_to(&self) -> impl Iterator<Item = &Arc<str>> {
         let named = self.tls.iter().flat_map(|tls| tls.groups.values());
         std::iter::once(&self.group).chain(&self.others).chain(named)
     }
 
-    /// Is all that goes from here to members requests, which end by themselves?
+    /// Returns `true` if all traffic from here to members is requests, which end by themselves.
     pub(crate) fn carries_requests(&self) -> bool {
         match self.protocol {
             Protocol::Http => true,
             Protocol::Iiop => self.binding == Binding::PerRequest,
-            // What clients have with members themselves is known a second late (xds).
+            // Clients' own traffic to members is known only a second later (xDS).
             Protocol::Xds | Protocol::Tcp | Protocol::Udp | Protocol::Dns | Protocol::DnsStream => false,
         }
     }
 
-    /// Are clients told where to go, so that nothing goes to members from here?
+    /// Returns `true` if clients only learn members' addresses, so that no traffic passes through here.
     pub(crate) fn tells(&self) -> bool {
         matches!(self.protocol, Protocol::Xds | Protocol::Dns | Protocol::DnsStream)
     }
 }
 
-/// The cookie by which clients come back to their members.
+/// The cookie of session affinity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AffinitySettings {
-    /// Its name.
+    /// The cookie's name.
     pub cookie: Box<str>,
-    /// For how long it is good, whole seconds; it is given anew when half of that is over. Zero: until the client forgets it.
+    /// The lifetime in whole seconds; the cookie is renewed after half of it. Zero: until the client drops
+    /// it.
     pub ttl: Duration,
-    /// Makes it and knows it again.
+    /// The signer of new cookies, which also verifies them.
     pub signer: Signer,
-    /// Know it again, too: those who have one of them get one of `signer` with their next answer.
+    /// Verifies cookies, too: clients with one of these get one of `signer` with their next response.
     pub older: Vec<Signer>,
 }
 
-/// How long a client stays with a member.
+/// The time for which a client stays with a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// A member is chosen for each request (http, iiop).
+    /// A member is chosen for each request (HTTP, IIOP).
     PerRequest,
-    /// A client's connection, flow or object reference keeps its member while that may be used.
+    /// A client's connection, flow or object reference keeps its member while that is usable.
     PerSession,
-    /// The same, until the member is under alert and it is the session's turn to go.
+    /// The same, until the member is under alert and the session is due to leave.
     OnDemand(Rebind),
 }
 
-/// How a session leaves a member under alert.
+/// The way in which a session leaves a member under alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rebind {
-    /// Its next request (http) or the first datagram after a quiet second (udp) goes elsewhere, and the client notices
-    /// nothing; a connection (tcp) is closed once it is quiet, see [`ListenerSettings::move_idle`].
+    /// Its next request (HTTP), or the first datagram after an idle second (UDP), goes to another member
+    /// without any effect on the client. A connection (TCP) is closed once it is idle, see
+    /// [`ListenerSettings::move_idle`].
     Silent,
-    /// The answer to its next request carries `Connection: close`, so that the client connects again (http).
+    /// The response to its next request carries `Connection: close`, so that the client reconnects (HTTP).
     Close,
-    /// Its next request is answered with 307 to another member's public address (http).
+    /// Its next request is answered with 307 to another member's public address (HTTP).
     Redirect,
-    /// Not by this process: the members' side-cars are told with the answer to each report.
+    /// Not by this process: the members' side-cars are notified in the response to each report.
     Agent,
 }
 
-/// What a session's requests say of its part of its member's load: of a connection of http that is bound on demand.
+/// The information that a session's requests give about its share of its member's load, for an HTTP
+/// connection that is bound on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionLoad {
-    /// Nothing: others may add to the load, and a request may be any part of it.
+    /// None: others may add to the load, and a request may be any part of it.
     Unknown,
-    /// Loads are the requests a second that this process counts, or those by the member's capacity: the session's part of them is its part of the
-    /// load.
+    /// Loads are the requests per second that this process counts, perhaps relative to the member's capacity.
+    /// The session's share of them is its share of the load.
     Own,
-    /// Members tell their requests a second: the session's part is its own over those.
+    /// Members report their requests per second: the session's share is its own rate relative to that.
     Rate,
-    /// Members tell that by their capacity.
+    /// Members report their requests per second relative to their capacity.
     RateForSize,
 }
 
-/// Which headers tell the member who the client is.
+/// The headers that describe the client to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarded {
     /// `X-Forwarded-For`, `-Proto` and `-Host`.
     XForwarded,
     /// `Forwarded` (RFC 7239).
     Rfc7239,
-    /// None is added; none is removed.
+    /// None: no header is added or removed.
     Off,
 }
 
-/// How long to wait for a client.
+/// The timeouts on the client's side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientTimeouts {
-    /// From the first byte of a request head to its last.
+    /// The time from the first byte of a request head to its last.
     pub head: Duration,
-    /// Between two requests on a connection (http), without a byte either way (tcp), without a datagram (udp).
+    /// The time between two requests on a connection (HTTP), without a byte in either direction (TCP), or
+    /// without a datagram (UDP).
     pub idle: Duration,
-    /// Without a byte of the request body coming in or of the answer going out.
+    /// The time without a byte of the request body received or of the response sent.
     pub body: Duration,
-    /// Without a byte either way in an upgraded connection (WebSocket).
+    /// The time without a byte in either direction in an upgraded connection (WebSocket).
     pub tunnel: Duration,
 }
 
-/// One group and how to reach its members.
+/// One group and the settings for its members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSettings {
-    /// Members, strategy and health rules.
+    /// The members, the strategy and the health rules.
     pub spec: GroupSpec,
-    /// Base URLs, without a slash at the end, by which clients reach members themselves, by member.
+    /// The base URLs, without a slash at the end, by which clients reach members directly, by member.
     pub public: BTreeMap<Arc<str>, Box<str>>,
-    /// Labels of members' hosts, by member; the IP address where there is none. Groups whose members are on one host are told apart.
+    /// The labels of members' hosts, by member; the IP address if there is none. They show which groups have
+    /// members on one host.
     pub hosts: BTreeMap<Arc<str>, Arc<str>>,
-    /// All addresses of members that are known by a host name which has several, by member.
+    /// All addresses of members whose host name has several, by member.
     pub addresses: BTreeMap<Arc<str>, Arc<Addresses>>,
-    /// How to probe members; `None` if the group has no health checks.
+    /// The health checks; `None` if the group has none.
     pub probe: Option<ProbeSettings>,
-    /// What clients of iiop listeners ask for; `None` where none is.
+    /// The object of IIOP listeners' clients; `None` without one.
     pub iiop: Option<IiopSettings>,
-    /// What sticks to one member, for strategies that read a key.
+    /// The key, for strategies that assign keys to members.
     pub key: Key,
-    /// Waits on the members' side.
+    /// The timeouts on the members' side.
     pub timeouts: MemberTimeouts,
-    /// Trying again.
+    /// Retries.
     pub retry: RetrySettings,
-    /// Keep from clients what members say of their load (ORCA) with their answers?
+    /// Whether load reports (ORCA) are removed from responses to clients.
     pub strip_reports: bool,
-    /// Between two looks, per thread and member, at all that a member says with its answers (ORCA), whatever it is about;
-    /// `None` if nothing but what the choice needs is read.
+    /// The interval, per thread and member, of reading a complete load report from a response (ORCA). `None`
+    /// if only the values for the choice are read.
     pub sample_reports: Option<Duration>,
-    /// It follows from where the loads come from, and what they are.
+    /// Derived from the source and the kind of the loads.
     pub session_load: SessionLoad,
-    /// Is the group one server behind this process, which is to say how loaded that server is? Fixed when the group is
-    /// made.
+    /// Set if the group is one server behind this process, which reports that server's load. Fixed when the
+    /// group is created.
     pub side_car: Option<SideCarSettings>,
-    /// Who is told before a member that is drained, or under alert, loses sessions.
+    /// The drain hook: notified before a member that is drained, or under alert, loses sessions.
     pub hand_over: Option<HandOverSettings>,
-    /// Do http sessions that are bound to a member stay there while it is drained?
+    /// Whether HTTP sessions that are bound to a member stay there while it is drained.
     pub keeps_drained: bool,
-    /// Requests, connections or flows a second that each member is given, with what other balancers give it; above 0.
+    /// The maximum number of requests, connections or flows per second for each member, including those of
+    /// other balancers; above 0.
     pub max_rate: Option<f64>,
-    /// Requests that wait when every member is at its limit; more are refused. 0 refuses at once.
+    /// The maximum length of the wait queue when every member is at its limit; more requests are rejected. 0
+    /// rejects at once.
     pub queue: usize,
-    /// How long they wait.
+    /// The maximum time in the wait queue.
     pub queue_timeout: Duration,
-    /// Idle connections kept per member and thread.
+    /// The maximum number of idle connections per member and thread.
     pub pool: usize,
-    /// Idle connections older than this are closed.
+    /// The age after which idle connections are closed.
     pub pool_idle: Duration,
-    /// Begin each connection to a member with a PROXY protocol header of this version (1 or 2).
+    /// The version (1 or 2) of the PROXY protocol header at the beginning of each connection to a member.
     pub send_proxy: Option<u8>,
-    /// Members are reached by TLS (http, tcp).
+    /// The TLS settings for members (HTTP, TCP).
     pub tls: Option<MemberTls>,
-    /// Members speak HTTP/2 (http): by ALPN inside of TLS, otherwise because it is known.
+    /// Whether members speak HTTP/2 (HTTP): by ALPN inside of TLS, otherwise without negotiation.
     pub http2: bool,
 }
 
-/// The object that clients of a group's iiop listeners ask for, and those of the members that they get.
+/// The object of a group's IIOP listeners, and the objects of its members.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IiopSettings {
-    /// The key of the group's object. `None` lets every key through as it is: the server behind a side-car has objects
-    /// of its own.
+    /// The key of the group's object. `None` forwards every key unchanged: the server behind a side-car has
+    /// objects of its own.
     pub key: Option<Vec<u8>>,
-    /// Its type; may be empty.
+    /// The object's type; may be empty.
     pub type_id: Vec<u8>,
-    /// By member. In a side-car, that of the server that the group's clients come for, if it is known: those of its
-    /// other objects are not sent to the group. If it is not, all are taken for the group's.
+    /// The objects by member. In a side-car: the server's object that is the group's, if known. Clients of
+    /// its other objects are not redirected to the group; if unknown, all objects count as the group's.
     pub objects: BTreeMap<Arc<str>, Object>,
-    /// Most bytes of a message, its fragments together.
+    /// The maximum size of a message in bytes, with all its fragments.
     pub max_message: usize,
-    /// Connections to a member and thread above which requests that are relayed share one; at least 1.
+    /// The number of connections to a member and thread from which relayed requests share one; at least 1.
     pub connections: usize,
-    /// In a side-car: other keys of the server's object, those that it had before it was started again.
+    /// In a side-car: other keys of the server's object, from before it was restarted.
     pub former: Vec<Vec<u8>>,
-    /// Where clients go that a side-car sheds: the reference of the group that its server is a member of.
+    /// The target for clients that a side-car sheds: the reference of the group of its server.
     pub home: Option<Ior>,
 }
 
 impl IiopSettings {
-    /// In a side-car: is the object of this key the one that the group has, too?
+    /// In a side-car: returns `true` if the object with this key is the group's.
     pub(crate) fn is_shared(&self, key: Option<&[u8]>) -> bool {
         self.objects.is_empty()
             || self.objects.values().any(|object| key == Some(object.key()))
             || self.is_former(key)
     }
 
-    /// What the member knows the object by that is asked for with this key; `None` if by the same.
+    /// Returns the member's key of the object that is requested by this key; `None` if it is the same.
     pub(crate) fn key_at(&self, member: &str, asked: Option<&[u8]>) -> Option<&[u8]> {
         let object = match self.key {
             Some(_) => self.objects.get(member),
@@ -379,131 +390,135 @@ pub struct Object {
 }
 
 impl Object {
-    /// `None` if it cannot be reached over IIOP.
+    /// Creates an object from a reference; `None` if it has no IIOP address.
     pub fn new(ior: Ior) -> Option<Self> {
         let key = ior.iiop()?.key;
         Some(Self { ior, key })
     }
 
-    /// What clients are sent to.
+    /// Returns the reference for clients.
     pub fn ior(&self) -> &Ior {
         &self.ior
     }
 
-    /// What the member knows it by.
+    /// Returns the member's key of the object.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 }
 
 impl GroupSettings {
-    /// Between two looks at all that a member says, if anybody wants to know.
+    /// Returns the interval of reading complete load reports, if they are used.
     pub(crate) fn samples(&self) -> Option<Duration> {
         let usage = self.spec.strategy.reads_usage.then_some(SAMPLE);
         self.sample_reports.or(usage)
     }
 }
 
-/// Where only the strategy wants to know.
+/// The interval if only the strategy uses them.
 const SAMPLE: Duration = Duration::from_millis(250);
 
-/// What this process does as the side-car of a server.
+/// The settings of this process as the side-car of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SideCarSettings {
-    /// Refuse what would be too much for the server: a request with 503, a byte stream by a reset.
+    /// Whether requests beyond the server's capacity are rejected: a request with 503, a byte stream by a
+    /// reset.
     pub refuse: bool,
-    /// A byte stream that is to go because of an alert goes when nothing moved for so long; `None` lets them stay.
+    /// The idle time after which a byte stream leaves because of an alert; `None` lets them stay.
     pub shed_idle: Option<Duration>,
-    /// Other groups of this kind have servers on the same host: room is promised, and found wanting, for all together.
-    /// Fixed when the group is made.
+    /// Whether other groups of this kind have servers on the same host: then room is estimated for all of
+    /// them together. Fixed when the group is created.
     pub shares_host: bool,
-    /// Base URL of the group that the server is a member of, without a slash at the end: clients of http that are to go are
-    /// sent there. `None` closes their connections.
+    /// The base URL, without a slash at the end, of the group of the server: HTTP clients that have to leave
+    /// are redirected there. `None` closes their connections.
     pub home: Option<Box<str>>,
 }
 
-/// Who is told before sessions are taken from a member: `http://host:port/path`.
+/// The drain hook, notified before a member loses sessions: `http://host:port/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandOverSettings {
-    /// A name, which is looked up each time, or an address without brackets.
+    /// A name, which is resolved each time, or an address without brackets.
     pub host: Box<str>,
-    /// Its port.
+    /// The port.
     pub port: u16,
-    /// Begins with `/`, and has a query if there is one. `{member}` in it stands for the member's name.
+    /// The path, which begins with `/`, and the query, if there is one. `{member}` in it stands for the
+    /// member's name.
     pub path: Box<str>,
-    /// How long an answer is waited for, looking the name up not counted.
+    /// The time limit of a response, without the name's resolution.
     pub timeout: Duration,
 }
 
-/// How to probe members.
+/// The settings of health checks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeSettings {
-    /// What a probe does.
+    /// The kind of check.
     pub kind: ProbeKind,
-    /// Between two probes of one member; each wait is jittered by a tenth.
+    /// The interval between two checks of one member, jittered by a tenth.
     pub interval: Duration,
-    /// For one probe as a whole.
+    /// The time limit of a check as a whole.
     pub timeout: Duration,
 }
 
-/// What a probe does.
+/// The kinds of health checks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ProbeKind {
     /// Connects.
     Tcp,
-    /// Asks for the member's object (LocateRequest) and expects to hear where it is.
+    /// Sends a LocateRequest for the member's object and expects its location.
     Iiop,
-    /// GETs a path and expects a 2xx or 3xx (or the given status).
+    /// Sends a GET and expects a 2xx or 3xx (or the given status).
     Http {
-        /// Begins with `/`.
+        /// The path, which begins with `/`.
         path: String,
-        /// Value of the Host header; the member's name if `None`.
+        /// The value of the Host header; the member's name if `None`.
         host: Option<String>,
         /// The only status that passes, if set.
         expect: Option<u16>,
     },
-    /// Asks how a service is, or the whole server if its name is empty (`grpc.health.v1.Health/Check`).
+    /// Queries the health of a service, or of the whole server if its name is empty
+    /// (`grpc.health.v1.Health/Check`).
     Grpc {
         /// The service's name.
         service: String,
-        /// Whom the call is for (`:authority`); the member's name if `None`.
+        /// The value of `:authority`; the member's name if `None`.
         host: Option<String>,
     },
 }
 
-/// What sticks to one member.
+/// The kinds of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The client's IP address.
     Client,
     /// The request target without the query.
     Path,
-    /// A request header, by lower-case name; the client's address where it is missing.
+    /// A request header, by lower-case name; the client's address if it is missing.
     Header(String),
-    /// A cookie, by name; the client's address where it is missing.
+    /// A cookie, by name; the client's address if it is missing.
     Cookie(String),
 }
 
-/// How long to wait for a member.
+/// The timeouts on the members' side.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemberTimeouts {
-    /// For a connection to be made.
+    /// The time limit of a connection attempt.
     pub connect: Duration,
-    /// For one try: from the request being sent to the end of the answer's head. Zero for none.
+    /// The time limit of one attempt: from sending the request to the end of the response's head. Zero for
+    /// none.
     pub per_try: Duration,
-    /// From the request head being read to the last byte of the answer. Zero for none.
+    /// The time limit from reading the request head to the last byte of the response. Zero for none.
     pub total: Duration,
-    /// Without a byte of the answer coming in or of the request going out.
+    /// The time without a byte of the response received or of the request sent.
     pub idle: Duration,
 }
 
-/// Trying again.
+/// The settings of retries.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetrySettings {
-    /// Tries after the first; 0 for none.
+    /// The number of attempts after the first; 0 for none.
     pub attempts: u32,
-    /// Retries allowed as a share of the requests of the last ten seconds.
+    /// The retry budget, as a share of the requests of the last ten seconds.
     pub budget: f64,
-    /// Retries allowed per second whatever the share says.
+    /// The retries per second that are always allowed.
     pub min_per_second: f64,
 }

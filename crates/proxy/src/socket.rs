@@ -1,4 +1,4 @@
-//! Sockets of tcp whose thread knows itself when they are ready ([`crate::readiness`]).
+//! TCP sockets whose readiness their thread's own reactor tracks ([`crate::readiness`]).
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -25,12 +25,13 @@ use crate::stream::Stream;
 pub(crate) struct Socket {
     place: Place,
     stream: TcpStream,
-    /// Of a connection to a member; that of a client is counted with its visit.
+    /// The descriptor of a connection to a member; that of a client counts with its visit.
     _descriptor: Option<Descriptor>,
 }
 
 impl Socket {
-    /// A connection that was made: it takes what is sent, and something may have come. `stream` does not block.
+    /// Wraps an open connection, which counts as writable and perhaps readable. `stream` must be
+    /// non-blocking.
     pub(crate) fn new(readiness: &Rc<Readiness>, stream: OwnedFd) -> Self {
         Self::made(readiness, stream, None)
     }
@@ -43,7 +44,7 @@ impl Socket {
     /// Connects to an address.
     ///
     /// # Errors
-    /// It cannot be reached, or the system has no more sockets.
+    /// The address cannot be reached, or the system has no more sockets.
     pub(crate) async fn connect(
         readiness: &Rc<Readiness>,
         address: SocketAddr,
@@ -64,8 +65,8 @@ impl Socket {
         }
     }
 
-    /// Does something once the socket is ready for it; what comes of `act` is how many bytes it moved, `room` at most: fewer
-    /// have exhausted it.
+    /// Runs `act` if the socket is ready. `act` returns the number of bytes moved, at most `room`: fewer mean
+    /// that the socket is no longer ready.
     #[inline]
     pub(crate) fn attempt(
         &self,
@@ -91,7 +92,7 @@ impl Socket {
         }
     }
 
-    /// What [`Stream::poll_recv`] does, for those that share the socket.
+    /// Reads as [`Stream::poll_recv`], for tasks that share the socket.
     pub(crate) fn poll_recv(
         &self,
         cx: &mut Context<'_>,
@@ -100,7 +101,7 @@ impl Socket {
     ) -> Poll<io::Result<usize>> {
         let room = buffer.len();
         let came = self.attempt(Way::Read, room, || {
-            // Being ready, it has woken the task and forgotten it.
+            // A ready socket has woken the task, which is then no longer registered.
             *watched = false;
             rustix::net::recv(&self.stream, &mut *buffer, RecvFlags::empty()).map(|(bytes, _)| bytes)
         });
@@ -114,13 +115,13 @@ impl Socket {
         }
     }
 
-    /// Sends what the socket takes at this moment; `None` if it takes nothing.
+    /// Sends as much as the socket accepts now; `None` if it accepts nothing.
     #[inline]
     pub(crate) fn send(&self, bytes: &[u8]) -> Option<io::Result<usize>> {
         self.attempt(Way::Write, bytes.len(), || rustix::net::send(&self.stream, bytes, SendFlags::NOSIGNAL))
     }
 
-    /// The same of several pieces, one after the other.
+    /// Sends several pieces in order, likewise.
     pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>> {
         let all = parts.iter().map(|part| part.len()).sum();
         let mut none = SendAncillaryBuffer::default();
@@ -129,26 +130,26 @@ impl Socket {
         })
     }
 
-    /// Which of our addresses it came to, or goes out from.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// It is gone.
+    /// The socket is closed.
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
     }
 
-    /// Lets nothing wait for more to be sent with it.
+    /// Disables delays that collect more bytes.
     pub(crate) fn hurry(&self) {
-        // A socket that is gone already need not.
+        // A closed socket does not need this.
         let _ = self.stream.set_nodelay(true);
     }
 
-    /// Ready when the socket may be, or cannot be watched.
+    /// Completes when the socket may be ready, or cannot be watched.
     pub(crate) fn poll_ready(&self, way: Way, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.place.is_ready(way) { Poll::Ready(Ok(())) } else { self.wait(way, cx) }
     }
 
-    /// Pending, and woken when it is ready; an error if it cannot be watched.
+    /// Registers for a wake-up when the socket is ready; an error if it cannot be watched.
     #[inline]
     fn wait<T>(&self, way: Way, cx: &Context<'_>) -> Poll<io::Result<T>> {
         match self.place.wait(way, cx, &self.stream) {
@@ -158,33 +159,33 @@ impl Socket {
     }
 }
 
-/// A peer is asked after a minute, and has another one to answer.
+/// A silent peer is probed after one minute, and has another one to answer.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(60))
     .with_interval(Duration::from_secs(15))
     .with_retries(4);
 
-/// Of all sockets.
+/// The flags of all sockets.
 const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
 
-/// A socket that connections come to.
+/// A listening socket.
 pub(crate) struct Entrance {
     place: Place,
     socket: OwnedFd,
 }
 
 impl Entrance {
-    /// Of a socket that listens, and does not block.
+    /// Wraps a listening socket, which must be non-blocking.
     pub(crate) fn new(readiness: &Rc<Readiness>, socket: OwnedFd) -> Self {
         Self { place: readiness.place(&[Way::Read]), socket }
     }
 
-    /// The next connection.
+    /// Returns the next connection.
     ///
     /// # Errors
-    /// The system has no more descriptors or watches no more, or the client has gone already.
+    /// The system has no more descriptors or registers no more, or the client has already left.
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, SocketAddr)>> {
-        // Where many come, others are to have their turns, too.
+        // With many new connections, other tasks must run, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
         let accepted = if self.place.is_ready(Way::Read) { self.accept() } else { None };
         let Some(accepted) = accepted else {
@@ -195,7 +196,7 @@ impl Entrance {
         Poll::Ready(accepted)
     }
 
-    /// A connection that waits, if there is one.
+    /// Returns a waiting connection, if there is one.
     pub(crate) fn accept(&self) -> Option<io::Result<(Socket, SocketAddr)>> {
         let accepted = rustix::io::retry_on_intr(|| rustix::net::acceptfrom_with(&self.socket, FLAGS));
         if matches!(accepted, Err(Errno::WOULDBLOCK)) {
@@ -233,7 +234,8 @@ impl Stream for Socket {
         Some(self)
     }
 
-    /// Costs no system call when nothing has come: the kernel is asked only if it said that there is something.
+    /// Costs no system call if nothing has arrived: the socket is read only if the kernel reported it as
+    /// ready.
     #[inline]
     fn quiet(&mut self) -> bool {
         if !self.place.is_watched() {
@@ -265,12 +267,12 @@ impl Stream for Socket {
     }
 
     fn abort(&self) {
-        // A socket that is gone already needs none.
+        // A closed socket does not need this.
         let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
     fn keepalive(&self) {
-        // A socket that is gone already needs none.
+        // A closed socket does not need this.
         let _ = SockRef::from(&self.stream).set_tcp_keepalive(&KEEPALIVE);
     }
 }
@@ -281,9 +283,9 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // Others are to have their turns, too.
+        // Other tasks must run, too.
         let coop = ready!(tokio::task::coop::poll_proceed(cx));
-        // Copied, for what is lent may not be initialised: to do that for so much each time would cost more.
+        // Copied, as the given buffer may be uninitialised: initialising that much each time would cost more.
         let mut piece = [const { MaybeUninit::<u8>::uninit() }; PIECE];
         let room = space.remaining().min(PIECE);
         let came = self.attempt(Way::Read, room, || {
@@ -297,7 +299,7 @@ impl AsyncRead for Socket {
     }
 }
 
-/// Bytes that are read at once by those that read in tokio's way.
+/// The size of reads through tokio's trait, in bytes.
 const PIECE: usize = 32 * 1024;
 
 impl AsyncWrite for Socket {

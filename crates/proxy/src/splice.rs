@@ -1,12 +1,12 @@
-//! Bytes from socket to socket inside the kernel: `splice(2)` through a pipe.
+//! Moves bytes from socket to socket inside the kernel: `splice(2)` through a pipe.
 //!
-//! A flow needs a pipe only while bytes are in it, so one pipe serves all flows of a core that keep up, as the
-//! read buffer does; more are made while receivers are slow, up to a bound.
+//! A flow needs a pipe only while bytes are in it. So one pipe serves all flows of a core that keep up, like
+//! the read buffer. More pipes are made while receivers are slow, up to a limit.
 //!
-//! Unlike `send`, `splice` cannot be told to raise no SIGPIPE: the process must ignore that signal, as it does
-//! unless somebody undoes what Rust's runtime does at start.
+//! Unlike `send`, `splice` has no flag against SIGPIPE: the process must ignore that signal. It does so
+//! unless the default of Rust's runtime is changed.
 //!
-//! A pipe is filled only when it is empty: then a full pipe cannot be mistaken for an empty socket, both of
+//! A pipe is filled only when it is empty. So a full pipe cannot be mistaken for an empty socket, both of
 //! which the kernel reports as "would block".
 
 use std::cell::{Cell, RefCell};
@@ -20,13 +20,13 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use crate::readiness::Way;
 use crate::socket::Socket;
 
-/// Bytes that a pipe should hold, and how few are still worth it.
+/// The intended capacity of a pipe in bytes, and the minimum that is still useful.
 const CAPACITY: usize = 256 * 1024;
 const LEAST: usize = 64 * 1024;
-/// Most pipes of one core: two descriptors each, and together no more than the kernel grants a user without
-/// privileges on a machine with four cores (`/proc/sys/fs/pipe-user-pages-soft`).
+/// The maximum number of pipes of one core. Each has two descriptors. Together they take no more than the
+/// kernel grants an unprivileged user on a machine with four cores (`/proc/sys/fs/pipe-user-pages-soft`).
 const MOST: usize = 64;
-/// Files that the pipes of one thread take at most.
+/// The maximum number of descriptors of one thread's pipes.
 pub const PIPE_FILES: usize = 2 * MOST;
 
 /// The pipes of one core.
@@ -36,7 +36,7 @@ pub(crate) struct Pipes {
     open: Rc<Cell<usize>>,
 }
 
-/// A pipe, and the bytes that are in it.
+/// A pipe, and the number of bytes in it.
 pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
@@ -46,7 +46,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipes {
-    /// An empty pipe; `None` if there are too many or the system has none.
+    /// Returns an empty pipe; `None` if there are too many or the system has none.
     pub(crate) fn take(&self) -> Option<Pipe> {
         self.spare.borrow_mut().pop().or_else(|| self.make())
     }
@@ -64,7 +64,7 @@ impl Pipes {
             return None;
         }
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // A user who has many pipes gets smaller ones.
+        // A user with many pipes gets smaller ones.
         let capacity = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY)
             .or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))
             .ok()
@@ -73,7 +73,7 @@ impl Pipes {
         Some(Pipe { read, write, capacity, held: 0, open: Rc::clone(&self.open) })
     }
 
-    /// How many there are.
+    /// Returns the number of pipes.
     #[cfg(test)]
     pub(crate) fn open(&self) -> usize {
         self.open.get()
@@ -85,18 +85,18 @@ impl Pipe {
         self.held == 0
     }
 
-    /// Moves what `from` has received into the pipe, which must be empty; 0 at the end of the stream.
+    /// Moves the received bytes of `from` into the pipe, which must be empty; 0 at the end of the stream.
     pub(crate) fn poll_fill(&mut self, cx: &mut Context<'_>, from: &Socket) -> Poll<io::Result<usize>> {
         loop {
             ready!(from.poll_ready(Way::Read, cx))?;
-            // That little came does not say that no more is there.
+            // Few bytes do not imply that no more are there.
             if let Some(moved) = from.attempt(Way::Read, 0, || splice(from, &self.write, self.capacity)) {
                 return Poll::Ready(moved.inspect(|moved| self.held += moved));
             }
         }
     }
 
-    /// Moves what is in the pipe to `to`, as much as it takes.
+    /// Moves the bytes in the pipe to `to`, as many as it accepts.
     pub(crate) fn poll_drain(&mut self, cx: &mut Context<'_>, to: &Socket) -> Poll<io::Result<usize>> {
         loop {
             ready!(to.poll_ready(Way::Write, cx))?;

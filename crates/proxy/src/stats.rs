@@ -1,4 +1,4 @@
-//! Counts that one core writes and anyone may read: relaxed loads and stores, no read-modify-write.
+//! Counters with one writing core and any number of readers: relaxed loads and stores, no read-modify-write.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -27,13 +27,13 @@ impl Count {
     }
 }
 
-/// Sub-buckets per octave, as a shift.
+/// The number of sub-buckets per octave, as a shift.
 const SUB: u32 = 3;
-/// From 1.024 µs in steps of an eighth of an octave to 2^40 ns, 18 minutes.
+/// The number of buckets: from 1.024 µs in steps of an eighth of an octave to 2^40 ns, 18 minutes.
 const BUCKETS: usize = (30 - SUB as usize + 1) << SUB;
 
-/// A log-linear histogram of latencies: each sample is known within 6 %. It takes memory with the first sample: of a hundred
-/// thousand members most have none on most cores.
+/// A log-linear histogram of latencies: each sample is known within 6 %. Allocated at the first sample: of a
+/// hundred thousand members, most have no samples on most cores.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     buckets: OnceLock<Box<[Count; BUCKETS]>>,
@@ -47,7 +47,7 @@ impl Histogram {
         self.sum.add(nanos);
     }
 
-    /// One that was recorded already took so much longer: in the sum, not in its place among the others.
+    /// Adds time to a sample that was already recorded: to the sum, without moving it to another bucket.
     pub(crate) fn prolong(&self, more: Duration) {
         self.sum.add(more.as_nanos() as u64);
     }
@@ -56,7 +56,7 @@ impl Histogram {
         self.buckets.get_or_init(|| Box::new([const { Count(AtomicU64::new(0)) }; BUCKETS]))
     }
 
-    /// So many that took as long, on average.
+    /// Records several samples with this average latency.
     pub(crate) fn record_many(&self, latency: Duration, count: u64) {
         let nanos = latency.as_nanos() as u64;
         self.buckets()[bucket(nanos)].add(count);
@@ -65,12 +65,12 @@ impl Histogram {
 }
 
 impl Histogram {
-    /// All samples added up.
+    /// Returns the sum of all samples, in seconds.
     pub(crate) fn seconds(&self) -> f64 {
         self.sum.value() as f64 / 1e9
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another process.
     pub(crate) fn add(&self, more: &Buckets) {
         for (place, count) in &more.counts {
             if let Some(bucket) = self.buckets().get(*place) {
@@ -81,7 +81,7 @@ impl Histogram {
     }
 }
 
-/// A histogram at one moment, for another process: as [`Histogram`], without what is empty.
+/// A snapshot of a [`Histogram`] for another process, without empty buckets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Buckets {
@@ -90,14 +90,14 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// The sum of several.
+    /// Returns the sum of several histograms.
     pub(crate) fn of<'a>(histograms: impl Iterator<Item = &'a Histogram>) -> Self {
         let Merged { counts, sum } = Merged::of(histograms);
         let counts = counts.into_iter().enumerate().filter(|(_, count)| *count > 0).collect();
         Self { nanos: sum, counts }
     }
 
-    /// What came since an earlier moment.
+    /// Returns the difference to an earlier snapshot.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let less = |(place, count): (&usize, &u64)| {
             let more = count.saturating_sub(before.counts.get(place).copied().unwrap_or_default());
@@ -108,8 +108,8 @@ impl Buckets {
     }
 }
 
-/// Requests that succeeded, and how long they took, by how many their member had when they began.
-/// As a [`Histogram`] it takes memory with the first of them.
+/// The numbers and latencies of successful requests by the requests in flight at their member when they
+/// began. Like a [`Histogram`], allocated at the first one.
 #[derive(Debug, Default)]
 pub(crate) struct Levels(OnceLock<Box<[[Count; 2]; LEVELS]>>);
 
@@ -126,7 +126,7 @@ impl Levels {
         nanos.add(latency.as_nanos() as u64);
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another process.
     pub(crate) fn add(&self, more: &[[u64; 2]]) {
         for ([requests, nanos], more) in self.counts().iter().zip(more) {
             requests.add(more[0]);
@@ -134,7 +134,7 @@ impl Levels {
         }
     }
 
-    /// Adds what is counted here.
+    /// Adds these counts to `into`.
     pub(crate) fn sum(&self, into: &mut [[u64; 2]; LEVELS]) {
         let Some(counts) = self.0.get() else { return };
         for (sum, [requests, nanos]) in into.iter_mut().zip(counts.iter()) {
@@ -143,7 +143,7 @@ impl Levels {
     }
 }
 
-/// Which bucket counts a latency of so many nanoseconds.
+/// Returns the bucket of a latency in nanoseconds.
 fn bucket(nanos: u64) -> usize {
     let micros = nanos >> 10;
     if micros < 1 << SUB {
@@ -154,7 +154,7 @@ fn bucket(nanos: u64) -> usize {
     ((((octave - SUB + 1) as usize) << SUB) + sub).min(BUCKETS - 1)
 }
 
-/// The least number of nanoseconds that a bucket counts.
+/// Returns the lower bound of a bucket, in nanoseconds.
 fn floor(bucket: usize) -> u64 {
     let (octave, sub) = (bucket >> SUB, (bucket & ((1 << SUB) - 1)) as u64);
     match octave {
@@ -163,7 +163,7 @@ fn floor(bucket: usize) -> u64 {
     }
 }
 
-/// The sum of several histograms at one moment.
+/// The sum of several histograms at one point in time.
 #[derive(Debug)]
 pub(crate) struct Merged {
     counts: Vec<u64>,
@@ -183,12 +183,12 @@ impl Merged {
         merged
     }
 
-    /// Samples by bucket.
+    /// Returns the samples by bucket.
     pub(crate) fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Seconds in the middle of each bucket.
+    /// Returns the middle of each bucket, in seconds.
     pub(crate) fn middles() -> Vec<f64> {
         (0..BUCKETS).map(|index| (floor(index) + floor(index + 1)) as f64 / 2e9).collect()
     }
@@ -205,7 +205,7 @@ impl Merged {
         }
     }
 
-    /// Seconds below which a share of the samples lies; the middle of the bucket.
+    /// Returns a quantile in seconds: the middle of its bucket.
     fn quantile(&self, count: u64, share: f64) -> f64 {
         let rank = (count as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -218,7 +218,8 @@ impl Merged {
         0.0
     }
 
-    /// How many samples lie below each of `bounds` (seconds, ascending); a bucket counts where its middle lies.
+    /// Returns the number of samples below each of `bounds` (seconds, ascending); the middle of a bucket
+    /// decides.
     pub(crate) fn below(&self, bounds: &[f64]) -> Vec<(f64, u64)> {
         let middles = Self::middles();
         let below = |bound: f64| -> u64 {
@@ -274,7 +275,7 @@ mod tests {
         after.add(&first);
         after.add(&both.since(&first));
         assert_eq!(Buckets::of([&after].into_iter()), both);
-        // Written by one with other buckets.
+        // Written by a version with other buckets.
         let text = "{\"nanos\": 5, \"counts\": {\"99999\": 1}}";
         after.add(&serde_json::from_str(text).unwrap());
         assert_eq!(Merged::of([&after].into_iter()).latency().count, 2);

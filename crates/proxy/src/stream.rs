@@ -14,17 +14,17 @@ use crate::tls::Origin;
 
 /// A byte stream to or from a peer.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
-    /// What URLs of things behind it begin with.
+    /// Returns the scheme of URLs of resources behind it.
     fn scheme(&self) -> &'static str {
         "http"
     }
 
-    /// The socket, if bytes go through it as they are: then the kernel can move them.
+    /// Returns the socket, if bytes pass through it unchanged: then the kernel can move them.
     fn socket(&self) -> Option<&Socket> {
         None
     }
 
-    /// Reads into `buffer`; 0 at the end. `watched` belongs to this stream and one task: false at first.
+    /// Reads into `buffer`; 0 at the end. `watched` belongs to this stream and one task: `false` at first.
     fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
@@ -35,92 +35,97 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {
         Pin::new(self).poll_read(cx, &mut space).map_ok(|()| space.filled().len())
     }
 
-    /// Writes some of `bytes`. While it is pending the same bytes are to come first again: some may be on their way.
+    /// Writes some of `bytes`. While it is pending, the next call must begin with the same bytes, some of
+    /// which may be in transit.
     fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self).poll_write(cx, bytes)
     }
 
-    /// Says that all was sent, if there is a way to say it other than by closing: without it the peer would not know an end
-    /// from a break.
+    /// Marks the end of the data, if there is a way other than closing. Without it, the peer could not tell
+    /// an end from an abort.
     fn part(&mut self) {}
 
-    /// Has nothing come since the last answer, neither bytes nor the end?
+    /// Returns `true` if neither bytes nor the end have arrived since the last response.
     fn quiet(&mut self) -> bool {
         false
     }
 
-    /// Did the peer say that it did nothing with what it was sent?
+    /// Returns `true` if the peer reported that it did not process the request.
     fn untouched(&self) -> bool {
         false
     }
 
-    /// Did it say so of this alone, and not that it takes nothing any more? Then there is no better way to it.
+    /// Returns `true` if it declined this request only, and accepts others. Then another connection to it is
+    /// no better.
     fn declined(&self) -> bool {
         false
     }
 
-    /// What a member said of its load after its answer, as the value of an ORCA header.
+    /// Returns the member's load report after its response, as the value of an ORCA header.
     fn report(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Ready when the peer has broken off, though nobody reads what it sent before; for those that can know.
+    /// Completes when the peer has left, even if its earlier bytes are unread; for streams that can detect
+    /// it.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 
-    /// No more will come of what was being sent, so that the peer may be told why, if there is a way. `late`: its own patience
-    /// has come to its end.
+    /// Aborts an incomplete message, and informs the peer of the reason if there is a way. `late` is `true`
+    /// if the peer's own timeout expired.
     fn fail(&mut self, _late: bool) {}
 
-    /// Whom a client's connection is for, if the client said so before it asked for anything.
+    /// Returns the server name of a client's connection, if the client sent it before any request.
     fn origin(&self) -> Option<Arc<Origin>> {
         None
     }
 
-    /// Is it one of many on the same connection? Then it costs nothing to ask whether its peer has left, and what it says comes in
-    /// pieces that follow one another at once.
+    /// Returns `true` for one of many streams on a connection. Then checking whether its peer has left is
+    /// free, and its bytes come in pieces in quick succession.
     fn shared(&self) -> bool {
         false
     }
 
-    /// The connection that this is a part of is to go when this is over, if it is a part of one.
+    /// Lets the connection end after this stream, if it is a part of one.
     fn farewell(&mut self) {}
 
-    /// Is the connection that this is a part of to go because of an alert (in a side-car)?
+    /// Returns `true` if the stream's connection ends because of an alert (in a side-car).
     fn shed(&self) -> bool {
         false
     }
 
-    /// If a client's request is a call of gRPC: what is known of it.
+    /// Returns the state of a gRPC call, if a client's request is one.
     fn call(&self) -> Option<&Call> {
         None
     }
 
-    /// A client's stream of HTTP/2, whose request may not have to be told as text.
+    /// Returns the interface of a client's HTTP/2 stream, whose request may pass through without conversion
+    /// to text.
     fn asking(&mut self) -> Option<&mut dyn Asking> {
         None
     }
 
-    /// A member's stream of HTTP/2, which takes requests that are not told as text.
+    /// Returns the interface of a member's HTTP/2 stream, which accepts requests without conversion to text.
     fn answering(&mut self) -> Option<&mut dyn Answering> {
         None
     }
 
-    /// Is this a client's stream that becomes a tunnel if the member says so, and nothing else if it succeeds?
+    /// Returns `true` for a client's stream that becomes a tunnel if the member agrees, and has no other
+    /// success.
     fn tunnels(&self) -> bool {
         false
     }
 
-    /// Lets closing be a reset: what was not read or sent is lost, as it is for a side that broke off.
+    /// Makes closing a reset: unread and unsent bytes are lost, as when a side breaks off.
     fn abort(&self) {}
 
-    /// Has the kernel ask after the peer where nothing is said for long, and end the connection if there is no answer: one whose host
-    /// has lost its power says nothing, and neither do many streams for an hour.
+    /// Enables the kernel's probes of a silent peer, which end the connection without an answer. A host that
+    /// lost power is silent, but many streams are silent for an hour as well.
     fn keepalive(&self) {}
 }
 
-/// tokio's traits of a [`Stream`] that is no socket, by what it does itself.
+/// Implements tokio's traits for a [`Stream`] that is no socket, by its own methods.
 macro_rules! as_io {
     ($stream:ty) => {
         impl tokio::io::AsyncRead for $stream {

@@ -1,5 +1,5 @@
-//! Listeners that an operator closes and opens while the process runs. A closed one is as one that the configuration has no
-//! more, but keeps its counts, its place and, from one reload to the next, its being closed.
+//! Listeners that an operator closes and opens at runtime. A closed listener behaves as if it were not
+//! configured. It keeps its counters, its place, and its state across reloads.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,20 +14,21 @@ use crate::control::{Control, Opened};
 use crate::worker::Order;
 use crate::{ListenerSettings, StartError};
 
-/// Workers close their sockets when they come to it: until then the address is taken, by ourselves.
+/// The number of attempts: workers close their sockets with a delay, and until then this process itself uses
+/// the address.
 const TRIES: u32 = 50;
-/// Between two tries.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a listener is not opened.
+/// The reason why a listener is not opened.
 pub(crate) enum Refusal {
-    /// Its address is taken, perhaps by its own sockets of before.
+    /// Its address is in use, perhaps by its own previous sockets.
     Taken(String),
-    /// Anything else.
+    /// Any other reason.
     Other(String),
 }
 
-/// Tries again while the address is taken, for a second.
+/// Repeats an attempt while the address is in use, for a second.
 pub(crate) fn open(mut attempt: impl FnMut() -> Result<bool, Refusal>) -> Result<bool, String> {
     let mut tries = 0;
     loop {
@@ -41,7 +42,7 @@ pub(crate) fn open(mut attempt: impl FnMut() -> Result<bool, Refusal>) -> Result
 }
 
 impl Control {
-    /// See [`Engine::close_listener`](crate::Engine::close_listener).
+    /// Implements [`Engine::close_listener`](crate::Engine::close_listener).
     pub(crate) fn close_listener(&mut self, listener: &str) -> Result<bool, String> {
         let place = self.listener(listener)?;
         let open = &mut self.listeners[place];
@@ -56,7 +57,7 @@ impl Control {
         if told { Ok(true) } else { Err(StartError::Stuck.to_string()) }
     }
 
-    /// See [`Engine::open_listener`](crate::Engine::open_listener).
+    /// Implements [`Engine::open_listener`](crate::Engine::open_listener).
     pub(crate) fn open_listener(&mut self, listener: &str) -> Result<bool, Refusal> {
         let place = self.listener(listener).map_err(Refusal::Other)?;
         if !self.listeners[place].disabled {
@@ -65,7 +66,7 @@ impl Control {
         let door = Arc::clone(&self.listeners[place].door);
         let settings = self.settings.listeners[place].clone();
         let Some(groups) = self.groups_of(&settings) else { return Ok(false) };
-        // Where it was: if the configuration left the port to the kernel, clients know that one.
+        // The previous address: if the kernel chose the port, clients know that one.
         let there = ListenerSettings { address: door.address, ..settings.clone() };
         let had = self.bind_listener(&there).and_then(|(_, mut sockets)| {
             let hands = deal(&there, door.address, &mut sockets, self.cores)?;
@@ -84,7 +85,7 @@ impl Control {
         if told { Ok(true) } else { Err(Refusal::Other(StartError::Stuck.to_string())) }
     }
 
-    /// See [`Engine::listener`](crate::Engine::listener).
+    /// Implements [`Engine::listener`](crate::Engine::listener).
     pub(crate) fn name_of_listener(&self, text: &str) -> Result<String, String> {
         let place = self.listener(text)?;
         let (settings, bound) = (&self.settings.listeners[place], self.listeners[place].door.address);
@@ -92,13 +93,13 @@ impl Control {
         Ok(format!("{}:{address}", settings.label()))
     }
 
-    /// See [`Engine::socket_of`](crate::Engine::socket_of).
+    /// Implements [`Engine::socket_of`](crate::Engine::socket_of).
     pub(crate) fn socket_of(&self, text: &str) -> Result<(SocketAddr, bool), String> {
         let place = self.listener(text)?;
         Ok((self.listeners[place].door.address, self.settings.listeners[place].protocol.datagrams()))
     }
 
-    /// The place of the listener that somebody means.
+    /// Returns the index of the listener with this name.
     fn listener(&self, text: &str) -> Result<usize, String> {
         let (protocol, address) = match PROTOCOLS
             .iter()
@@ -136,5 +137,5 @@ impl Control {
     }
 }
 
-/// As listeners are called.
+/// The prefixes of listeners' names.
 const PROTOCOLS: [&str; 8] = ["http", "https", "tcp", "udp", "iiop", "dns", "dns_tcp", "xds"];

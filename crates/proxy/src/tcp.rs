@@ -1,11 +1,13 @@
-//! Byte streams: a choice per connection.
+//! TCP byte streams: a choice per connection.
 //!
-//! A connection to a member that cannot be made is tried with others: nothing was sent yet, so that is always
-//! safe. From then on the session belongs to its member, whatever becomes of the plan; a member that is
-//! drained, ejected or down keeps the sessions it has. Where clients are bound on demand and the listener allows it, a
-//! session that is quiet leaves a member under alert: both sides are told that it is over, and the client comes back.
+//! If a connection to a member cannot be made, other members are tried. Nothing was sent yet, so that is
+//! always safe. From then on the session belongs to its member, whatever the plan; a member that is drained,
+//! ejected or down keeps its sessions.
 //!
-//! A session that no member takes is reset rather than ended: an end looks like an answer.
+//! Where clients are bound on demand and the listener allows it, an idle session leaves a member under alert:
+//! both connections are closed, and the client reconnects.
+//!
+//! A session without a member is reset and not closed regularly: an end would look like a response.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -30,7 +32,7 @@ use crate::trip::Trip;
 use crate::wheel::Timer;
 use crate::{Binding, Rebind};
 
-/// Serves one client connection until it ends. `ahead` are bytes that were read from it already.
+/// Serves one client connection until it ends. `ahead` are bytes that were already read from it.
 pub(crate) async fn serve<S: Stream>(
     core: Rc<Core>,
     listener: Rc<Listener>,
@@ -53,7 +55,7 @@ pub(crate) async fn serve<S: Stream>(
             return;
         }
     }
-    // On the heap: a session needs it once, and would be larger for it ever after.
+    // On the heap: a session needs it only once, and it would enlarge the session for its whole life.
     let reached = Box::pin(reach(&core, &listener, &pool, &timer, &peer, begun)).await;
     let (mut trip, mut member) = match reached {
         Ok(reached) => reached,
@@ -90,8 +92,8 @@ pub(crate) async fn serve<S: Stream>(
     judge(trip, end, now);
 }
 
-/// A place for a session while a member is under alert, where clients are bound on demand: it may be one that was
-/// closed to be bound anew.
+/// Returns a place for a session while a member is under alert, where clients are bound on demand: its
+/// previous connection may have been closed to be bound anew.
 fn returning(core: &Core, listener: &Listener, pool: &Pool, now: Time) -> Option<Trip> {
     match listener.settings().binding {
         Binding::OnDemand(_) => admit::returning(core, pool, &pool.view(), now),
@@ -99,7 +101,7 @@ fn returning(core: &Core, listener: &Listener, pool: &Pool, now: Time) -> Option
     }
 }
 
-/// For how long a connection is to be quiet before it may be closed to be bound anew; `None` for ever.
+/// Returns the idle time after which a connection may be closed to be bound anew; `None` for never.
 fn look(listener: &Listener) -> Option<Duration> {
     let settings = listener.settings();
     match settings.binding {
@@ -108,13 +110,13 @@ fn look(listener: &Listener) -> Option<Duration> {
     }
 }
 
-/// Is it the turn of this session, which is quiet, to leave its member?
+/// Returns `true` if this idle session is due to leave its member.
 fn leaves(core: &Core, listener: &Listener, bond: &mut Bond, now: Time) -> bool {
     let view = listener.pool().view();
     view.alert && look(listener).is_some() && bond.leaves(&view, core.chance(), now)
 }
 
-/// A connection to a member that takes this session.
+/// Returns a connection to a member that accepts this session.
 async fn reach(
     core: &Core,
     listener: &Listener,
@@ -143,7 +145,7 @@ async fn reach(
         };
         match link(core, &trip, timer, never, peer).await {
             Ok(stream) => return Ok((trip, stream)),
-            // Trying the others would only blame them too.
+            // Further attempts would only blame the other members, too.
             Err(Reason::Exhausted) => {
                 trip.abandoned();
                 return Err(Reason::Exhausted);
@@ -161,8 +163,8 @@ async fn reach(
     }
 }
 
-/// What a session says about its member: one that breaks off has failed, one that says nothing may have had
-/// nothing to say.
+/// Records a session's finding about its member: one that breaks off has failed; one that sends nothing may
+/// have had nothing to send.
 fn judge(trip: Trip, end: End, now: Time) {
     match end.broken {
         Some(Side::Member) => trip.failed(Blame::Broken, now),

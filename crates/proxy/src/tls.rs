@@ -1,4 +1,4 @@
-//! TLS 1.2 and 1.3: with clients by what a listener shows them, with members by what a group trusts.
+//! TLS 1.2 and 1.3: with clients by a listener's certificates, with members by a group's trust.
 
 use std::future::poll_fn;
 use std::io;
@@ -36,10 +36,10 @@ pub(crate) use stream::Secure;
 pub(crate) use tickets::{recall_ticket_keys, ticket_keys};
 use wire::Wire;
 
-/// Shakes hands with a member, whose address was given as `name`, `host:port`.
+/// Performs the handshake with a member whose configured address is `name`, `host:port`.
 ///
 /// # Errors
-/// It does not speak TLS, or is not who it should be.
+/// The member does not speak TLS, or fails authentication.
 pub(crate) async fn reach<W: Wire>(tls: &MemberTls, name: &str, socket: W) -> io::Result<Secure<W>> {
     let host = name.rsplit_once(':').map_or(name, |(host, _)| host).trim_matches(['[', ']']);
     let Some(session) = tls.session(host) else {
@@ -51,8 +51,8 @@ pub(crate) async fn reach<W: Wire>(tls: &MemberTls, name: &str, socket: W) -> io
     Ok(stream)
 }
 
-/// Shakes hands with a client; `unread` are bytes that were read from it already. `None` if that comes to nothing, which is
-/// counted unless the client left, or if the client is an authority that has seen what it came for.
+/// Performs the handshake with a client; `unread` are bytes that were already read from it. Returns `None` if
+/// it fails, which is counted unless the client left. Also `None` after a certificate authority's validation.
 pub(crate) async fn meet(
     core: &Core,
     listener: &Listener,
@@ -91,7 +91,7 @@ async fn shake(
 ) -> io::Result<Secure> {
     let patience = listener.settings().timeouts.head;
     let mut config = &tls.config;
-    // What the client says first is looked at before anything is answered only while an authority is expected.
+    // The first message is examined before the handshake only while a validation is pending.
     let (mut came, mut other) = (Vec::new(), None);
     if challenge::expected() {
         let mut hello = hello::Hello::default();
@@ -110,7 +110,7 @@ async fn shake(
     Ok(stream)
 }
 
-/// Waits for a client, but not for ever.
+/// Polls within a time limit.
 async fn in_time(
     core: &Core,
     patience: Duration,

@@ -1,11 +1,12 @@
-//! Traces: a span for each request that is sampled, and one for each member that was asked, handed to whoever exports them.
+//! Traces: a span for each sampled request, and one for each attempt at a member, passed to an exporter.
 //!
-//! Whether a request is sampled is its caller's affair, where that says so by a valid `traceparent`; otherwise it is drawn. A
-//! request that is sampled gets to its member with the span of that try as its parent. One that is not gets there as it came; one
-//! that came without a trace is given one that is not sampled, so that those behind us need not draw again.
+//! The caller decides by a valid `traceparent` whether a request is sampled; without one, the balancer draws.
+//! A sampled request reaches its member with the span of that attempt as its parent. Other requests are
+//! forwarded unchanged. A request without a trace context gets one that is not sampled, so that members need
+//! not draw again.
 //!
-//! Cores gather what has ended and hand it over in batches, at the latest after a second. What nobody takes in time is dropped and
-//! counted: a request never waits for it.
+//! Cores collect ended requests and send them in batches, after a second at the latest. Batches not received
+//! in time are dropped and counted: no request waits for the exporter.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -24,37 +25,37 @@ use crate::grpc::Call;
 
 mod span;
 
-/// Requests of a batch.
+/// The number of requests in a batch.
 const BATCH: usize = 64;
-/// Batches that may wait for whoever exports them; more are dropped.
+/// The number of batches that may wait for the exporter; more are dropped.
 pub(crate) const QUEUE: usize = 64;
 
-/// One core's end of it.
+/// One core's side of tracing.
 #[derive(Default)]
 pub(crate) struct Tracer {
     out: RefCell<Option<Sender>>,
     on: Cell<bool>,
-    /// A new trace with random bits up to this is sampled, where it is not 0.
+    /// A new trace whose random bits are at most this value is sampled, unless it is 0.
     sample: Cell<u64>,
     batch: RefCell<Vec<Traced>>,
 }
 
-/// Where batches go.
+/// The channel for batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     pub(crate) batches: mpsc::Sender<Vec<Traced>>,
-    /// Spans that were not taken.
+    /// The number of spans that were dropped.
     pub(crate) dropped: Arc<AtomicU64>,
-    /// Share of new traces that is sampled, of 2^64.
+    /// The share of new traces that is sampled, of 2^64.
     pub(crate) sample: u64,
 }
 
-/// What became of spans, counted by whoever knows.
+/// Counters of spans.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
-    /// Sent, and taken.
+    /// The number of spans that the collector accepted.
     pub exported: Arc<AtomicU64>,
-    /// Lost: nobody took them in time, or at all.
+    /// The number of lost spans: not received in time, or not accepted by a collector.
     pub dropped: Arc<AtomicU64>,
 }
 
@@ -65,34 +66,34 @@ pub(crate) struct Trace {
     parent: Option<[u8; 8]>,
     state: String,
     span: [u8; 8],
-    /// Where in the head for the member the digits of its parent are.
+    /// The offset of the parent's digits in the head for the member.
     at: usize,
     asked: Asked,
 }
 
-/// What was asked for.
+/// The request.
 #[derive(Clone, Debug, Default)]
 struct Asked {
     method: String,
-    /// Without the query, which may have secrets in it.
+    /// The path without the query, which may contain secrets.
     path: String,
     host: String,
     agent: String,
 }
 
-/// What a connection knows of the requests that come by it.
+/// The properties that a connection shares with its requests.
 pub(crate) struct Side<'a> {
     /// The client's address.
     pub(crate) client: &'a str,
     pub(crate) group: &'a str,
     pub(crate) scheme: &'static str,
-    /// Of HTTP, as spans have it.
+    /// The version of HTTP, as in spans.
     pub(crate) version: &'static str,
-    /// If it is a call of gRPC.
+    /// The state of a gRPC call.
     pub(crate) call: Option<Call>,
 }
 
-/// A request that has ended, and what is known of it.
+/// A request that has ended, with the data for its spans.
 #[derive(Debug)]
 pub struct Traced {
     trace: [u8; 16],
@@ -110,7 +111,7 @@ pub struct Traced {
     tries: Vec<Try>,
     begun: Time,
     ended: Time,
-    /// When it ended, nanoseconds since 1970.
+    /// The time of the end, in nanoseconds since 1970.
     unix_nanos: u64,
 }
 
@@ -122,12 +123,13 @@ impl Tracer {
         *self.out.borrow_mut() = out;
     }
 
-    /// Is anything traced at all?
+    /// Returns `true` if tracing is enabled.
     pub(crate) fn is_on(&self) -> bool {
         self.on.get()
     }
 
-    /// The trace of a request, if it is sampled: what its head for the member says then is of that trace.
+    /// Begins the trace of a request, if it is sampled: the trace context of its head for the member is then
+    /// that of the trace.
     pub(crate) fn begin(
         &self,
         core: &Core,
@@ -155,7 +157,7 @@ impl Tracer {
         sampled.then(|| Trace { trace, parent, state, span, at, asked: Asked::default() })
     }
 
-    /// Takes a request that has ended.
+    /// Adds a request that has ended.
     pub(crate) fn end(&self, core: &Core, traced: Traced) {
         let mut batch = self.batch.borrow_mut();
         batch.push(traced);
@@ -166,7 +168,7 @@ impl Tracer {
         }
     }
 
-    /// Hands over what has gathered.
+    /// Sends the collected requests.
     pub(crate) fn flush(&self) {
         let batch = std::mem::take(&mut *self.batch.borrow_mut());
         if batch.is_empty() {
@@ -183,7 +185,7 @@ impl Tracer {
 }
 
 impl Trace {
-    /// The same, of this request.
+    /// Returns the trace with the data of this request.
     pub(crate) fn of(self, request: &Request<'_, '_>) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let asked = Asked {
@@ -202,12 +204,12 @@ impl Trace {
         span
     }
 
-    /// The trace and the request's span in it, as text.
+    /// Returns the IDs of the trace and of the request's span, as text.
     pub(crate) fn ids(&self) -> (String, Option<String>) {
         (hex(&self.trace), Some(hex(&self.span)))
     }
 
-    /// It is over.
+    /// Ends the trace.
     pub(crate) fn end(
         self,
         side: &Side<'_>,
@@ -239,18 +241,18 @@ impl Trace {
     }
 }
 
-/// A share of new traces, 0 to 1, as random bits are held against it.
+/// Converts a share of new traces, 0 to 1, for the comparison with random bits.
 pub(crate) fn share(sample: f64) -> u64 {
     if sample >= 1.0 { u64::MAX } else { (sample * u64::MAX as f64) as u64 }
 }
 
-/// A number for a trace.
+/// Returns a trace ID.
 fn trace_id(core: &Core) -> [u8; 16] {
     let bytes = [core.chance().to_be_bytes(), core.chance().max(1).to_be_bytes()];
     bytes.as_flattened().try_into().unwrap_or([1; 16])
 }
 
-/// A number for a span.
+/// Returns a span ID.
 fn span_id(core: &Core) -> [u8; 8] {
     core.chance().max(1).to_be_bytes()
 }

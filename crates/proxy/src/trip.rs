@@ -1,5 +1,5 @@
-//! One piece of work given to one member: counted in when the member is chosen, counted out when it is
-//! dropped, whatever happened in between.
+//! A guard of one piece of work at one member: counted in flight from the choice of the member until the
+//! guard is dropped, whatever happens in between.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,41 +21,43 @@ use crate::reason::Reason;
 pub(crate) struct Trip {
     group: Arc<Group>,
     view: Rc<View>,
-    /// The member's place in the plan it was chosen from.
+    /// The member's index in the plan of the choice.
     index: u32,
-    /// Requests that the member had when this one began, itself counted.
+    /// The requests in flight at the member at the begin, including this one.
     level: u32,
-    /// Did the member refuse it, so that nobody in the wait queue is to be woken by its end?
+    /// Whether the member refused the work, so that its end should wake no task in the wait queue.
     refused: bool,
     phase: Cell<Phase>,
-    /// Since when the answer's head is awaited; once the head is there, how long that took, in nanoseconds.
+    /// The time since which the response's head is awaited; once it has arrived, the time that it took, in
+    /// nanoseconds.
     awaited: Cell<u64>,
     pub(crate) upstream: Rc<Upstream>,
     pub(crate) begun: Time,
 }
 
-/// The part of an exchange that goes on.
+/// The current part of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The request's body is being sent: the member does not have to answer yet.
+    /// The request's body is being sent: the member need not respond yet.
     Sending,
-    /// The member has the request, and the answer's head is awaited.
+    /// The member has the request, and the response's head is awaited.
     Awaiting,
-    /// The head is there; counted as awaiting still, as most answers end with it.
+    /// The head has arrived; still counted as awaiting, as most responses end with it.
     Answered,
     /// More follows the head: a body, a stream, a tunnel.
     Streaming,
 }
 
 impl Phase {
-    /// Returns whether [`Vitals`](plimsoll_brain::Vitals) counts it among those that await no head.
+    /// Returns `true` if [`Vitals`](plimsoll_brain::Vitals) counts it among the work that awaits no head.
     fn streams(self) -> bool {
         matches!(self, Self::Sending | Self::Streaming)
     }
 }
 
 impl Trip {
-    /// The member is counted in already: choosing and counting must be one step.
+    /// Creates the guard. The member's count was already increased, as choosing and counting must be one
+    /// step.
     pub(crate) fn begin(
         group: Arc<Group>,
         view: Rc<View>,
@@ -78,13 +80,13 @@ impl Trip {
         }
     }
 
-    /// Lets go of the plan it was chosen from: this work may last for hours, and plans are large.
+    /// Releases the plan of the choice: this work may take hours, and plans are large.
     pub(crate) fn settle(&mut self) {
         self.view = self.view.rules();
     }
 
-    /// Records that the exchange waits for an event, while so much of it has been done: did the request come whole (`sent`), and is the answer's
-    /// head there (`answered`)? Only requests whose head is awaited are load.
+    /// Records the progress of an exchange that waits for an event. `sent` is `true` if the request is
+    /// complete; `answered`, if the response's head has arrived. Only requests that await a head are load.
     #[inline]
     pub(crate) fn waits(&self, sent: bool, answered: bool, core: &Core) {
         let phase = match (answered, sent) {
@@ -115,7 +117,7 @@ impl Trip {
         }
     }
 
-    /// Records that the answer's head is there, by `now` at the latest.
+    /// Records that the response's head has arrived, by `now` at the latest.
     #[inline]
     pub(crate) fn head_came(&self, now: Time) {
         match self.phase.get() {
@@ -126,7 +128,7 @@ impl Trip {
         self.awaited.set(now.0.saturating_sub(self.awaited.get()));
     }
 
-    /// Returns how long the answer's head took, if it is there.
+    /// Returns the time to the response's head, if that has arrived.
     fn head(&self) -> Option<Duration> {
         let there = matches!(self.phase.get(), Phase::Answered | Phase::Streaming);
         there.then(|| Duration::from_nanos(self.awaited.get()))
@@ -136,22 +138,22 @@ impl Trip {
         self.upstream.record.id
     }
 
-    /// Where the member was in the plan it was chosen from.
+    /// Returns the member's index in the plan of the choice.
     pub(crate) fn place(&self) -> usize {
         self.index as usize
     }
 
-    /// The view it was chosen from, until it is settled.
+    /// Returns the view of the choice, until it is released.
     pub(crate) fn view(&self) -> &Rc<View> {
         &self.view
     }
 
-    /// The member's name; empty once it is settled.
+    /// Returns the member's name; empty once the plan is released.
     pub(crate) fn name(&self) -> &str {
         self.view.published.plan.members().get(self.place()).map_or("", |member| &member.name)
     }
 
-    /// The member's name, for something that may last longer; `None` once it is settled.
+    /// Returns the member's name, for a longer-lived owner; `None` once the plan is released.
     pub(crate) fn shared_name(&self) -> Option<Arc<str>> {
         Some(Arc::clone(&self.view.published.plan.members().get(self.place())?.name))
     }
@@ -164,8 +166,9 @@ impl Trip {
         self.upstream.stripe()
     }
 
-    /// Takes what the member said of itself with an answer, the value of the header; whether it said that its server
-    /// has not seen the request. `said`: what [`reading::quick`] finds in it, if somebody has looked.
+    /// Records a load report in a response, the value of the header. Returns the reason why the server has
+    /// not seen the request, if the report states one. `said` is the result of [`reading::quick`] on it, if
+    /// that was called.
     pub(crate) fn hear(&self, value: &[u8], said: Option<Said>, now: Time) -> Option<Unseen> {
         let sampled = self.samples(now);
         match &said {
@@ -175,7 +178,8 @@ impl Trip {
         }
     }
 
-    /// Tells the brain; why the member's server has not seen the request, if it has not.
+    /// Passes a report to the brain; returns the reason why the member's server has not seen the request, if
+    /// any.
     #[inline]
     fn believe(&self, said: &Said, now: Time) -> Option<Unseen> {
         let plan = &self.view.published.plan;
@@ -183,7 +187,7 @@ impl Trip {
         said.unseen
     }
 
-    /// The same of any form. Out of line: most members say what they are in one.
+    /// Records a report in any form. Out of line: most members use a single form.
     #[inline(never)]
     fn hear_all(&self, value: &[u8], sampled: bool, now: Time) -> Option<Unseen> {
         let mut sample = sampled.then(Vec::new);
@@ -192,7 +196,7 @@ impl Trip {
                 sample.extend(metric.figure().map(|name| (name, metric.value)));
             }
         });
-        // It may say something else, or nothing that makes sense: that is the member's business.
+        // The value may be invalid or something else, which is ignored.
         let said = said.ok()?;
         let plan = &self.view.published.plan;
         if let Some(values) = sample.filter(|values| !values.is_empty())
@@ -203,7 +207,7 @@ impl Trip {
         self.believe(&said?, now)
     }
 
-    /// Is all that the member says to be looked at this time?
+    /// Returns `true` if a complete report is to be sampled this time.
     fn samples(&self, now: Time) -> bool {
         let Some(apart) = self.settings().samples() else { return false };
         let sampled = &self.stripe().sampled;
@@ -215,13 +219,13 @@ impl Trip {
         due
     }
 
-    /// The member answered with a status. 5xx counts as failure.
+    /// Ends the work with a status; 5xx counts as a failure.
     pub(crate) fn answered(self, status: u16, now: Time) {
         self.stripe().answers[usize::from(status / 100).min(5)].add(1);
         self.end((status >= 500).then_some(Blame::Status(status)), now);
     }
 
-    /// The member answered a call of gRPC, which failed or not by what the answer says of itself.
+    /// Ends a gRPC call, which failed or not by the status in its response.
     pub(crate) fn called(self, status: u16, failed: bool, now: Time) {
         self.stripe().answers[usize::from(status / 100).min(5)].add(1);
         let blame = match status {
@@ -231,19 +235,19 @@ impl Trip {
         self.end(blame, now);
     }
 
-    /// The member did its work (tcp, udp: there is no status to read).
+    /// Ends successful work (TCP, UDP: without a status).
     pub(crate) fn succeeded(self, now: Time) {
         self.stripe().answers[0].add(1);
         self.end(None, now);
     }
 
-    /// The member failed: no connection, no answer, or a broken one.
+    /// Ends failed work: no connection, no response, or a broken one.
     pub(crate) fn failed(self, blame: Blame, now: Time) {
         self.stripe().answers[0].add(1);
         self.end(Some(blame), now);
     }
 
-    /// It is over, and says nothing about the member: counted, not judged.
+    /// Ends work without a finding about the member: counted only.
     pub(crate) fn over(self, now: Time) {
         let stripe = self.stripe();
         stripe.answers[0].add(1);
@@ -251,7 +255,7 @@ impl Trip {
         stripe.latency.record(now.since(self.begun));
     }
 
-    /// A client was sent to the member and goes there itself: counted now, for when it will be over is not known.
+    /// Counts a client that was redirected to the member; counted now, as the end is unknown.
     pub(crate) fn sent(&self, now: Time) {
         let stripe = self.stripe();
         stripe.answers[0].add(1);
@@ -259,27 +263,27 @@ impl Trip {
         stripe.latency.record(now.since(self.begun));
     }
 
-    /// The member was asked whether it is there, which took so long.
+    /// Records the result and the duration of a query whether the member is there.
     pub(crate) fn asked(&self, latency: Duration, there: bool, now: Time) {
         self.judge(latency, (!there).then_some(Blame::Reason(Reason::ConnectFailed)), now);
     }
 
-    /// Nothing came of it, which is not the member's fault: the connection had gone stale, say.
+    /// Ends work without a result, for which the member is not to blame, such as on a stale connection.
     pub(crate) fn abandoned(self) {
         if self.head().is_none() {
             self.upstream.record.vitals.lose();
         }
     }
 
-    /// The member had no room: nothing came of it, and no room comes free by its end, unless it was the last that may be there by the
-    /// configuration.
+    /// Ends work that the member refused for lack of room. Its end frees no room, unless it had the last
+    /// place that the configuration permits.
     pub(crate) fn refused(mut self) {
         let member = self.view.published.plan.members().get(self.place());
         self.refused = member.is_some_and(|member| self.level < member.allowed());
         self.abandoned();
     }
 
-    /// The client went away while the member worked.
+    /// Ends work whose client left before the response.
     pub(crate) fn left(self, now: Time) {
         if self.head().is_some() {
             return;
@@ -301,7 +305,7 @@ impl Trip {
         self.judge(self.head().unwrap_or(latency), blame, now);
     }
 
-    /// What the brain makes of it.
+    /// Passes the outcome to the brain.
     #[inline]
     fn judge(&self, latency: Duration, blame: Option<Blame>, now: Time) {
         let vitals = &self.upstream.record.vitals;
@@ -332,7 +336,7 @@ impl Drop for Trip {
         }
         vitals.end();
         let room = &self.group.room;
-        // Whoever is called in vain goes to the end of the queue.
+        // A task that is woken in vain goes to the end of the queue.
         if !room.calm() && !vitals.spent() {
             if self.refused { room.ring_queue() } else { room.ring() }
         }
@@ -351,7 +355,7 @@ mod tests {
     use super::*;
     use crate::fixture::{listened, pool, run, trip_of};
 
-    /// Says the same with 1000 answers, one in a millisecond; what was passed on.
+    /// Records the same report with 1000 responses, one per millisecond; returns the samples.
     fn passed_on(sample: Option<Duration>, header: &'static [u8]) -> Vec<Vec<(String, f64)>> {
         run(|core| async move {
             let (pool, mut heard) = listened(&core, sample);
@@ -380,7 +384,7 @@ mod tests {
             assert_eq!((lined.turn(), poll_once(freed).await), (Turn::Wait, Some(())));
             other.abandoned();
             assert_eq!(lined.turn(), Turn::Look);
-            // Where it had the last place it might have had, somebody may have that.
+            // If it had the last permitted place, another task may take it.
             let mut last = trip_of(&pool);
             last.level = u32::MAX;
             last.refused();
@@ -388,7 +392,7 @@ mod tests {
         });
     }
 
-    /// What comes of it, if that is there already.
+    /// Returns the future's result, if it is ready.
     async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|cx| {
             Poll::Ready(match future.as_mut().poll(cx) {
@@ -412,7 +416,7 @@ mod tests {
         );
         assert!(passed_on(None, header).is_empty(), "nobody asked");
         assert!(passed_on(Some(Duration::from_millis(100)), b"TEXT cpu_utilization=much").is_empty());
-        // Nobody listens: what there is no room for is dropped.
+        // Without a receiver: samples beyond the queue are dropped.
         assert_eq!(passed_on(Some(Duration::ZERO), header).len(), 100);
     }
 }

@@ -1,21 +1,23 @@
-//! Datagrams: a choice per flow, which is a client's address and the address of ours that it sends to.
+//! Datagrams: a choice per flow. A flow is a client's address, and the local address that it sends to.
 //!
-//! The kernel gives all datagrams of a flow to the same core (`SO_REUSEPORT` hashes both addresses), so each
-//! core has a table of its own. A flow owns a socket connected to its member, which is how answers find their
-//! client and how the kernel tells that a member's port is closed; it counts as one piece of work of the
-//! member, so every strategy that looks at load works for datagrams, too.
+//! The kernel delivers all datagrams of a flow to the same core (`SO_REUSEPORT` hashes both addresses), so
+//! each core has a table of its own. A flow owns a socket connected to its member. By it, responses find
+//! their client, and the kernel reports that a member's port is closed. A flow counts as one piece of work of
+//! the member, so every strategy that uses load works for datagrams, too.
 //!
-//! A flow ends when neither side has sent anything for the idle time. It moves to another member at its next
-//! datagram when its member failed, is no longer in the plan (unless it is drained), or moved itself; where clients
-//! are bound on demand also after a quiet second, when its member is under alert and it is the flow's turn.
+//! A flow ends when neither side has sent anything for the idle time. At its next datagram, it moves to
+//! another member if its member failed, left the plan (unless it is draining), or changed its address. Where
+//! clients are bound on demand, it also moves after an idle second, when its member is under alert and the
+//! flow is due.
 //!
-//! Once the listener is closed flows end when they are quiet for a moment, or busy for a few; at once if somebody wants the
-//! address (`Service::vacate`).
+//! Once the listener is closed, flows end when they are idle for a moment, and busy ones after a few. They
+//! end at once if another listener needs the address (`Service::vacate`).
 //!
-//! A flow that its member has never answered ends after two quiet seconds. In a full table a new flow takes the place of one that is
-//! worth less (`table`): clients that are served are not disturbed by newcomers, who may well be a flood of forged addresses, and such
-//! a flood keeps no client out. Where none makes room the new flow is refused, and counted. Datagrams for which there is no member are
-//! dropped and counted as rejected. Where a socket's buffer is full, datagrams are lost, as they are in any queue on their way.
+//! A flow without any response from its member ends after two idle seconds. In a full table a new flow
+//! replaces one that is worth less (`table`). So newcomers, perhaps a flood of forged addresses, do not
+//! disturb clients in use, and such a flood keeps no client out. If no flow makes room, the new one is
+//! rejected and counted. Datagrams without a member are dropped and counted as rejected. If a socket's buffer
+//! is full, datagrams are lost, as in any queue on their way.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, SocketAddr};
@@ -41,41 +43,44 @@ mod table;
 pub(crate) use lent::Lent;
 pub use lent::{FlowAbout, LentFlow};
 
-/// Datagrams that are passed on before other tasks get their turn.
+/// The number of datagrams forwarded before other tasks run.
 const TURN: usize = 64;
-/// Flows that make room in one turn, whose sockets are closed after it: no more files are open than there are flows, and these.
+/// The maximum number of flows replaced in one turn, whose sockets are closed after it. So there are at most
+/// this many more open sockets than flows.
 const EVICTIONS: usize = 8;
-/// How long a flow that was never answered may be quiet: a forged client sends once.
+/// The idle time of a flow without any response: a forged client sends once.
 const UNANSWERED: Duration = Duration::from_secs(2);
-/// How long flows may be quiet once their listener is closed: long enough for an answer that is awaited.
+/// The idle time of flows once their listener is closed: long enough for an awaited response.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long they may go on then if they are never quiet: the address is to come free, and the process to end.
+/// The maximum time for which busy flows continue then: the address has to become free, and the process to
+/// end.
 const LAST: Duration = Duration::from_secs(5);
 
-/// Whose flow it is: the client, and which of our addresses it sends to where we listen on several.
+/// The key of a flow: the client, and the local address if the listener has several.
 type Key = (SocketAddr, Option<IpAddr>);
 
-/// One core's side of a socket of a listener.
+/// One core's side of a listener's socket.
 pub(crate) struct Service {
     core: Rc<Core>,
     listener: Rc<Listener>,
     socket: Socket,
     flows: RefCell<FlowTable<Rc<Flow>>>,
-    /// Flows that have made room in this turn.
+    /// The number of flows replaced in this turn.
     evicted: Cell<usize>,
-    /// Told when a flow ends.
+    /// Notified when a flow ends.
     ended: Notify,
-    /// Do the flows go on in another process?
+    /// Whether the flows continue in another process.
     lent: Cell<bool>,
-    /// Told when that changes.
+    /// Notified when that changes.
     turn: Notify,
-    /// When the last flow is to end, once the listener is closed.
+    /// The time at which the last flow has to end, once the listener is closed.
     last: Cell<Option<Time>>,
-    /// Who waits for the address. After the socket: they are told, by its end, when that is closed.
+    /// The senders of those that wait for the address. Declared after the socket: they are dropped, as a
+    /// notification, when it is closed.
     heirs: RefCell<Vec<mpsc::Sender<()>>>,
 }
 
-/// Serves a socket of a listener until that is closed and its flows have ended. `lent` are flows that go on here.
+/// Serves a listener's socket until that is closed and its flows have ended. `lent` are flows to resume here.
 pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSocket, lent: Vec<Lent>) {
     let socket = Socket::new(socket, &listener.door.address);
     let flows = RefCell::default();
@@ -97,7 +102,7 @@ pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSoc
     service.listener.services.borrow_mut().push(Rc::downgrade(&service));
     lent.into_iter().for_each(|lent| service.take_over(lent));
     let mut closed = false;
-    // Datagrams of a socket that goes on in another process are for that.
+    // Datagrams of a socket that continues in another process are left to that.
     while !(closed && (service.flows.borrow().is_empty() || service.listener.left())) {
         let reads = !service.lent.get() && !service.listener.left();
         tokio::select! {
@@ -118,7 +123,7 @@ pub(crate) async fn serve(core: Rc<Core>, listener: Rc<Listener>, socket: UdpSoc
 }
 
 impl Service {
-    /// Passes on what has come, but no more than is fair; how many datagrams.
+    /// Forwards the waiting datagrams, at most a fair number, and returns how many.
     fn take_in(self: &Rc<Self>) -> usize {
         let now = self.core.tick();
         let core = Rc::clone(&self.core);
@@ -128,7 +133,7 @@ impl Service {
                 if self.evicted.get() == EVICTIONS {
                     return TURN;
                 }
-                // Anything but "nothing more" concerns one datagram only.
+                // Any error but "nothing more" concerns one datagram only.
                 match self.socket.receive(buffer) {
                     Ok((len, client, local)) => {
                         if let Some(flow) = self.flow((client, local), now) {
@@ -143,12 +148,12 @@ impl Service {
         })
     }
 
-    /// The flow of a client, new if need be and if there may be another one.
+    /// Returns the flow of a client, a new one if required and permitted.
     fn flow(self: &Rc<Self>, key: Key, now: Time) -> Option<Rc<Flow>> {
         if let Some(flow) = self.flows.borrow().get(&key) {
             return Some(Rc::clone(flow));
         }
-        // Once the listener is closed, new clients are for whoever listens next.
+        // Once the listener is closed, new clients are left to the next listener.
         if self.listener.closed() {
             return None;
         }
@@ -169,7 +174,7 @@ impl Service {
         Some(flow)
     }
 
-    /// Passes on what comes back until the flow ends.
+    /// Forwards responses until the flow ends.
     fn keep(self: &Rc<Self>, key: Key, flow: &Rc<Flow>) {
         let visit = Visit::flow(&self.core, &self.listener);
         self.flows.borrow_mut().insert(key, Rc::clone(flow), flow.standing());
@@ -177,7 +182,7 @@ impl Service {
         tokio::task::spawn_local(async move {
             let _visit = visit;
             own.answers(&service).await;
-            // One that made room is in the table no more, and its client may have another.
+            // A replaced flow is no longer in the table, and its client may have another one.
             if !own.evicted() {
                 service.flows.borrow_mut().remove(&key);
             }
@@ -186,7 +191,7 @@ impl Service {
         });
     }
 
-    /// Returns when a flow ends in which a datagram last went at `last`, if none goes until then.
+    /// Returns the time at which a flow ends whose last datagram was at `last`, if none follows.
     fn until(&self, last: Time, standing: Standing, now: Time) -> Time {
         let idle = self.listener.settings().timeouts.idle;
         let idle = if standing == Standing::Unanswered { idle.min(UNANSWERED) } else { idle };
@@ -198,12 +203,13 @@ impl Service {
         end.min(last + idle.min(GRACE))
     }
 
-    /// The port that it has.
+    /// Returns the port of the listener.
     pub(crate) fn port(&self) -> u16 {
         self.listener.door.address.port()
     }
 
-    /// Ends the flows of a listener that is closed: somebody wants its address, and learns that it is free by the end of `heir`.
+    /// Ends the flows of a closed listener: another one needs its address, and dropping `heir` shows that it
+    /// is free.
     pub(crate) fn vacate(&self, heir: mpsc::Sender<()>) {
         self.heirs.borrow_mut().push(heir);
         self.last.set(Some(Time::default()));

@@ -1,11 +1,11 @@
-//! Deadlines of all connections of one core, on one alarm.
+//! A timer wheel: the deadlines of all connections of one core, on one timerfd.
 //!
-//! A hashed wheel with lazy re-arming: moving a deadline further away, which every request does, is one
-//! store; the slot is visited at the old time, finds the new deadline and moves on (Varghese and Lauck's
-//! hashed wheel, with timers re-armed at expiry as in Linux before 4.8).
+//! A hashed wheel with lazy re-arming. Extending a deadline, which every request does, is one store. The slot
+//! is visited at the old time, finds the new deadline and moves the timer. (Varghese and Lauck's hashed
+//! wheel, with timers re-armed at expiry as in Linux before 4.8.)
 //!
-//! A timer fires after a round of I/O that began when it was due (`sessions`), so that a process that stood
-//! still reads what has arrived before any deadline passes.
+//! A timer fires after a round of I/O that began when it was due (`sessions`). So a process that was
+//! suspended reads the bytes that have arrived before any deadline passes.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
@@ -19,7 +19,7 @@ use crate::alarm::Alarm;
 use crate::chunks::Chunks;
 use crate::clock::Clock;
 
-/// Nanoseconds in a tick, as a shift: 16.8 ms. A deadline fires up to one tick late, never early.
+/// The nanoseconds in a tick, as a shift: 16.8 ms. A deadline fires up to one tick late, never early.
 const TICK: u32 = 24;
 const SLOTS: usize = 512;
 
@@ -28,21 +28,21 @@ pub(crate) struct Wheel {
     clock: Clock,
     timers: RefCell<Chunks<Rc<Entry>>>,
     slots: RefCell<Vec<Vec<u32>>>,
-    /// Last tick that was visited.
+    /// The last tick that was visited.
     visited: Cell<u64>,
-    /// Tick the driver sleeps until.
+    /// The tick until which the driver sleeps.
     wake_at: Cell<u64>,
     driver: RefCell<Option<Waker>>,
 }
 
-/// What the wheel knows of a timer, and the timer itself: each request sets it and looks at it several times.
+/// The state of a timer, shared by the wheel and the timer: each request sets and reads it several times.
 struct Entry {
-    /// First tick at which the deadline has passed; `u64::MAX` for none.
+    /// The first tick at which the deadline has passed; `u64::MAX` for none.
     due: Cell<u64>,
-    /// Tick of the slot that will be visited for it; `u64::MAX` for none.
+    /// The tick of the slot that will be visited for it; `u64::MAX` for none.
     armed: Cell<u64>,
     fired: Cell<bool>,
-    /// Of the task that it wakes, once that is known.
+    /// The waker of its task, once that is known.
     waker: OnceCell<Waker>,
 }
 
@@ -58,14 +58,14 @@ impl Wheel {
         })
     }
 
-    /// A timer that wakes the task of `waker`.
+    /// Creates a timer that wakes the task of `waker`.
     pub(crate) fn timer(self: &Rc<Self>, waker: &Waker) -> Timer {
         let timer = self.timer_of_nobody();
         timer.wakes(waker);
         timer
     }
 
-    /// A timer that wakes nobody before [`Timer::wakes`].
+    /// Creates a timer that wakes no task before [`Timer::wakes`].
     pub(crate) fn timer_of_nobody(self: &Rc<Self>) -> Timer {
         let (due, armed) = (Cell::new(u64::MAX), Cell::new(u64::MAX));
         let entry = Rc::new(Entry { due, armed, fired: Cell::new(false), waker: OnceCell::new() });
@@ -73,20 +73,21 @@ impl Wheel {
         Timer { wheel: Rc::clone(self), entry, key }
     }
 
-    /// Visits slots as time passes; runs as long as the core. `round` waits until all that had arrived at the sockets has been
-    /// seen to.
+    /// Visits slots as time passes, while the core runs. `round` waits until all that had arrived at the
+    /// sockets was handled.
     ///
-    /// No timer fires before such a round that began after its deadline. What arrived in time is therefore never late, however long
-    /// the process stood still: a stopped process, a machine that was moved, a cgroup without processor time.
+    /// No timer fires before such a round that began after its deadline. So bytes that arrived in time are
+    /// never late, however long the process was suspended: by a signal, a migrated machine, or a cgroup
+    /// without processor time.
     pub(crate) async fn drive(self: Rc<Self>, alarm: Alarm, round: impl AsyncFn()) {
         loop {
-            // What becomes due while this round lasts has its own.
+            // Timers that become due during this round have their own.
             let now = self.clock.now().0 >> TICK;
             if self.next() <= now {
                 round().await;
             }
             self.visit(now);
-            // Woken by the alarm, or because a deadline was set that is earlier than that.
+            // Woken by the alarm, or because an earlier deadline was set.
             let mut slept = false;
             poll_fn(|cx| {
                 if std::mem::replace(&mut slept, true) {
@@ -105,7 +106,7 @@ impl Wheel {
         }
     }
 
-    /// Waits for so long.
+    /// Waits for a time span.
     pub(crate) async fn sleep(self: &Rc<Self>, span: Duration) {
         let deadline = self.clock.now() + span;
         let mut timer = None;
@@ -127,13 +128,13 @@ impl Wheel {
         wakers.iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Fires what is due on a clock that a test holds; the alarm of the driver rings by the machine's clock.
+    /// Fires due timers by a clock that a test stops; the driver's alarm uses the machine's clock.
     #[cfg(test)]
     pub(crate) fn turn(&self) {
         self.visit(self.clock.now().0 >> TICK);
     }
 
-    /// Has the driver look at the clock, which a test has moved.
+    /// Makes the driver read the clock, which a test has advanced.
     #[cfg(test)]
     pub(crate) fn call(&self) {
         self.driver.borrow().iter().for_each(Waker::wake_by_ref);
@@ -143,7 +144,7 @@ impl Wheel {
     fn visit(&self, now: u64) {
         let from = (self.visited.get() + 1).max(now.saturating_sub(SLOTS as u64 - 1));
         self.visited.set(now.max(self.visited.get()));
-        // All of them before any is placed anew: after a long sleep that may be in a slot that has passed as well.
+        // All are taken before any is placed again: after a long sleep, that slot may have passed as well.
         let mut keys = Vec::new();
         for tick in from..=now {
             keys.append(&mut self.slots.borrow_mut()[(tick % SLOTS as u64) as usize]);
@@ -155,7 +156,7 @@ impl Wheel {
 
     fn visit_one(&self, key: u32, now: u64) {
         let entry = self.timers.borrow().get(key as usize).map(Rc::clone);
-        // A slot may name a timer that is gone, or one that was armed anew for another tick.
+        // A slot may name a timer that was dropped, or that was re-armed for another tick.
         let Some(entry) = entry.filter(|entry| entry.armed.get() <= now) else { return };
         entry.armed.set(u64::MAX);
         let due = entry.due.get();
@@ -168,7 +169,7 @@ impl Wheel {
         }
     }
 
-    /// Puts a timer in the slot of its deadline, or in the last one there is; the tick of that slot.
+    /// Puts a timer into the slot of its deadline, or into the last slot, and returns that slot's tick.
     fn place(&self, key: u32, due: u64) -> u64 {
         let visited = self.visited.get();
         let tick = due.clamp(visited + 1, visited + SLOTS as u64 - 1);
@@ -184,21 +185,21 @@ impl Wheel {
     }
 }
 
-/// One deadline, moved as often as one likes.
+/// One deadline, which may be moved any number of times.
 pub(crate) struct Timer {
     wheel: Rc<Wheel>,
     entry: Rc<Entry>,
-    /// Where the wheel has it.
+    /// The key in the wheel.
     key: usize,
 }
 
 impl Timer {
-    /// Wakes the task of `waker` from now on, if it wakes none yet.
+    /// Wakes the task of `waker` from now on, if there is no task yet.
     pub(crate) fn wakes(&self, waker: &Waker) {
         self.entry.waker.get_or_init(|| waker.clone());
     }
 
-    /// Fires at `deadline` unless set again before; forgets an earlier firing.
+    /// Fires at `deadline` unless set again before; clears an earlier firing.
     #[inline]
     pub(crate) fn set(&self, deadline: Time) {
         let due = (deadline.0 >> TICK) + 1;
@@ -209,7 +210,7 @@ impl Timer {
         }
     }
 
-    /// It is to be visited earlier than it would be.
+    /// Moves the next visit of the timer to an earlier time.
     fn arm(&self, due: u64) {
         let armed = self.wheel.place(self.key as u32, due);
         self.entry.armed.set(armed);
@@ -221,7 +222,7 @@ impl Timer {
         }
     }
 
-    /// Has the deadline passed since it was set?
+    /// Returns `true` if the deadline has passed since it was set.
     #[inline]
     pub(crate) fn fired(&self) -> bool {
         self.entry.fired.get()
@@ -243,7 +244,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_io().build().expect("runtime").block_on(future)
     }
 
-    /// Waits until the timer fires; how long that took.
+    /// Waits until the timer fires; returns the elapsed time.
     async fn wait(wheel: &Rc<Wheel>, deadlines: &[u64]) -> Duration {
         let clock = wheel.clock;
         let begin = clock.now();
@@ -265,7 +266,7 @@ mod tests {
         run(async {
             let wheel = Wheel::new(Clock::start());
             let wait = async {
-                // One of an hour ends no test.
+                // A deadline of an hour ends no test.
                 for (deadlines, expected) in
                     [(&[60][..], 60), (&[30, 120], 120), (&[3_600_000, 40], 40), (&[0], 0)]
                 {
@@ -293,7 +294,7 @@ mod tests {
         };
         for _ in 0..20_000 {
             let index = draw(50) as usize;
-            // Up to three turns of the wheel ahead, mostly less.
+            // Up to three rotations of the wheel ahead, mostly less.
             let most = if draw(4) == 0 { 25_000 } else { 3000 };
             let ahead = Duration::from_millis(draw(most));
             deadlines[index] = Some(wheel.clock.now() + ahead);

@@ -27,17 +27,18 @@ use crate::trace;
 use crate::udp::Lent;
 use crate::{ListenerSettings, Protocol, dns, udp};
 
-/// Orders that may wait for a worker.
+/// The number of orders that may wait for a worker.
 const ORDERS: usize = 4096;
-/// How often idle connections are looked through.
+/// The interval of checking idle connections.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What a worker is told. Listeners are named by the number the control plane gave them.
+/// An order to a worker. Listeners are identified by the control plane's numbers.
 pub(crate) enum Order {
     Listen {
         id: u64,
         door: Arc<Door>,
-        /// One, as a rule; see [`deal`](crate::bind::deal). With the flows that go on here.
+        /// The sockets, one as a rule; see [`deal`](crate::bind::deal). Each comes with the flows to resume
+        /// here.
         sockets: Vec<(Socket, Vec<Lent>)>,
         settings: ListenerSettings,
         groups: Groups,
@@ -50,36 +51,37 @@ pub(crate) enum Order {
     Close {
         id: u64,
     },
-    /// Let sockets for datagrams of listeners that are closed go at once, if they have this port. All that hold a sender have.
+    /// Closes datagram sockets of closed listeners at once, if they have this port. The sender is dropped
+    /// when it is done.
     Vacate {
         port: u16,
         heir: std_mpsc::Sender<()>,
     },
-    /// These are the groups there are now.
+    /// Sets the groups in force.
     Groups(Arc<[Arc<str>]>),
     AccessLog(Option<Sender>),
     Tracing(Option<trace::Sender>),
-    /// Tell all flows of datagrams, and read none until they are taken back.
+    /// Lists all datagram flows, and stops reading until they are taken back.
     Lend(std_mpsc::Sender<Vec<(u64, usize, Lent)>>),
-    /// Go on with them.
+    /// Resumes these flows.
     TakeBack,
-    /// Close the listeners and end connections between requests.
+    /// Closes the listeners and ends connections between requests.
     Stop {
         parting: Duration,
-        /// Do the sockets go on in another process? Then who waits there is left to that.
+        /// Whether the sockets continue in another process, to which waiting clients are left.
         left: bool,
     },
-    /// Record when this was seen.
+    /// Records the time at which this was received.
     Answer(Arc<LagMeter>),
-    /// End now.
+    /// Ends the thread now.
     Exit,
 }
 
-/// Where a listener's clients go.
+/// The groups that a listener leads to.
 #[derive(Clone)]
 pub(crate) struct Groups {
     pub(crate) own: Arc<Group>,
-    /// By the name that they ask for (TLS, xds).
+    /// The groups by the name that clients request (TLS, xDS).
     pub(crate) named: Arc<[Arc<Group>]>,
 }
 
@@ -113,19 +115,19 @@ impl Worker {
         Ok(Self { orders, thread })
     }
 
-    /// Hands over an order; false if the worker is gone or hopelessly behind.
+    /// Sends an order; returns `false` if the worker has ended or is far behind.
     pub(crate) fn order(&self, order: Order) -> bool {
         self.orders.try_send(order).is_ok()
     }
 
     pub(crate) fn join(self) {
         drop(self.orders);
-        // A worker that panicked has said so on stderr.
+        // The panic of a worker was already reported on stderr.
         let _ = self.thread.join();
     }
 }
 
-/// The processors this process may run on, if there is one for each of so many workers.
+/// Returns the processors that this process may use, if there is one for each of the workers.
 pub(crate) fn processors(workers: usize) -> Option<Vec<usize>> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let list: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
@@ -135,7 +137,7 @@ pub(crate) fn processors(workers: usize) -> Option<Vec<usize>> {
 fn pin_to(cpu: usize) {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(cpu);
-    // Not being allowed to is no reason not to run.
+    // The thread runs even if pinning is not permitted.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
 }
 
@@ -146,7 +148,7 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
     };
     tokio::task::spawn_local(sweep(Rc::clone(&core)));
     let mut listeners: BTreeMap<u64, Rc<Listener>> = BTreeMap::new();
-    // Of datagrams, whose listeners are closed while there are flows.
+    // Datagram services whose listeners are closed while there are flows.
     let mut closing: Vec<Weak<udp::Service>> = Vec::new();
     while let Some(order) = inbox.recv().await {
         match order {
@@ -194,13 +196,13 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
                     let (id, cores) = (*id, listener.door.counts.len());
                     let services = listener.services.borrow();
                     let lent = services.iter().enumerate().filter_map(|(nth, service)| {
-                        // As they were dealt out.
+                        // As in the distribution of sockets.
                         let place = index + nth * cores;
                         Some(service.upgrade()?.lend().into_iter().map(move |lent| (id, place, lent)))
                     });
                     lent.flatten().collect::<Vec<_>>()
                 };
-                // Whoever asked may have given up.
+                // The requester may have given up.
                 let _ = reply.send(listeners.iter().flat_map(of).collect());
             }
             Order::TakeBack => {
@@ -229,14 +231,15 @@ async fn run(index: usize, clock: Clock, census: Arc<Census>, mut inbox: mpsc::R
     core.tracer.connect(None);
 }
 
-/// What one thread has, and what drives it.
+/// Creates a thread's core, and starts the tasks that drive it.
 pub(crate) fn begin(index: usize, clock: Clock, census: Arc<Census>) -> io::Result<Rc<Core>> {
     let core = Core::new(index, clock, census)?;
     let (alarm, bell) = (Alarm::new(clock)?, Bell::new(Rc::clone(&core.sessions.readiness))?);
     let sessions = Rc::clone(&core.sessions);
     let round = async move || {
         sessions.round().await;
-        // After the sockets that tokio watches were asked, too, and the tasks that were woken by then had their turn.
+        // After the sockets that tokio watches were polled, too, and the tasks that were woken by then have
+        // run.
         tokio::task::yield_now().await;
     };
     tokio::task::spawn_local(Rc::clone(&core.wheel).drive(alarm, round));

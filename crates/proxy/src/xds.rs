@@ -1,13 +1,15 @@
-//! xDS: clients of gRPC that choose for themselves are told how often to choose whom, and report what they did.
+//! xDS: gRPC clients that choose members themselves get the members' weights, and report their requests.
 //!
-//! A listener serves groups by their names: `xds:///web` is group `web`. What such a client asks for follows from the name alone
-//! (`resource`), but for the endpoints: each member in use is a locality of its own, since that is what gRPC's round robin weighs,
-//! and its weight is its share of the requests by the group's strategy (`scales`). A client is told again when that has changed: at
-//! once, but no more than twenty times a second (`board`), and never before it has said what it makes of what it was told last
-//! (`session`). So nothing piles up for one that is slow, and it holds up nobody.
+//! A listener serves groups by their names: `xds:///web` is group `web`. All resources derive from the name
+//! (`resource`), except for the endpoints. Each member in use is a locality of its own, as gRPC's round robin
+//! weighs localities; its weight is its share of the requests by the group's strategy (`scales`).
 //!
-//! By its reports (`reports`) a client's requests count as what they are: work of the members, in flight and done, as if it had come
-//! through this process. No request of other listeners passes here.
+//! A client gets an update when that has changed: at once, but at most twenty times per second (`board`), and
+//! never before it has acknowledged the last one (`session`). So no updates queue up for a slow client, and
+//! it delays no other.
+//!
+//! By its reports (`reports`), a client's requests count as work of the members, in flight and completed, as
+//! if they had passed through this process. Requests of other listeners are not involved here.
 
 mod board;
 mod discover;
@@ -21,11 +23,11 @@ mod stream;
 pub(crate) use board::Side;
 pub(crate) use serve::serve;
 
-/// Bytes of a client's message: the names of a thousand groups, a report on two thousand members. What it is unfolded to is a
-/// hundred times as much at worst, one at a time on each core.
+/// The maximum size of a client's message in bytes: the names of a thousand groups, a report on two thousand
+/// members. Decoded, it takes at most a hundred times as much, one at a time on each core.
 const MESSAGE: usize = 256 * 1024;
 
-/// What a client said, for people: its beginning, on one line.
+/// Returns a client's text for people: its beginning, on one line.
 fn said(text: &str) -> String {
     const MOST: usize = 300;
     let plain = |c: char| if c.is_control() { ' ' } else { c };

@@ -1,4 +1,4 @@
-//! What changes from one configuration to another, in words.
+//! Describes the changes from one configuration to another.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use plimsoll_brain::{GroupSpec, MemberSpec};
 use crate::explain::described;
 use crate::{Binding, GroupSettings, IiopSettings, ListenerSettings, Object, Settings, ZoneSettings};
 
-/// What changes from one configuration to another, one line each, in the order of the new one.
+/// Returns the changes from one configuration to another, one line each, in the order of the new one.
 pub(super) fn differences(before: &Settings, after: &Settings, same: &[Option<usize>]) -> Vec<String> {
     let mut changes = Vec::new();
     let name = |listener: &ListenerSettings| format!("listener {} {}", listener.label(), listener.address);
@@ -85,7 +85,7 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
         group.spec.members.iter().map(|member| (Arc::clone(&member.name), member.clone())).collect()
     };
     let (old, new) = (named(before), named(after));
-    // A limit that all have in common is the group's.
+    // A limit that all members share is shown as the group's.
     let stay =
         after.spec.members.iter().filter_map(|member| Some((old.get(&member.name)?.limit, member.limit)));
     let limits: HashSet<(u32, u32)> = stay.collect();
@@ -119,7 +119,7 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
     let strategy = |group: &GroupSettings| (group.spec.strategy.name, group.spec.knobs.clone());
     if strategy(before) != strategy(after) {
         let said = |group: &GroupSettings| described(group.spec.strategy, &group.spec.knobs);
-        // The settings of both only where they tell one from the other.
+        // The settings of both strategies are shown only if the names do not differ.
         let (old, new) = match before.spec.strategy.name == after.spec.strategy.name {
             true => (said(before), said(after)),
             false => (before.spec.strategy.name.to_owned(), after.spec.strategy.name.to_owned()),
@@ -132,8 +132,8 @@ fn group_differences(before: &GroupSettings, after: &GroupSettings, changes: &mu
     }
 }
 
-/// What is configured of a member beside what strategies know: its public address, its host, and its object, as far as that is not the
-/// group's, which differs from the `other` one's then.
+/// Returns a member's settings that are not part of its strategy specification: its public address, its host
+/// and its object. The object is returned only if it differs from that of the `other` group.
 fn at<'a>(
     group: &'a GroupSettings,
     other: &GroupSettings,
@@ -144,19 +144,19 @@ fn at<'a>(
     (group.public.get(member).map(|public| &**public), group.hosts.get(member), object)
 }
 
-/// Without the members' objects.
+/// Returns the settings without the members' objects.
 fn of_iiop(iiop: &Option<IiopSettings>) -> Option<IiopSettings> {
     iiop.as_ref().map(|iiop| IiopSettings { objects: BTreeMap::new(), ..iiop.clone() })
 }
 
-/// The keys of a `[[group]]` whose values differ, but for members and the strategy. Each field is named once, so that a new one is
-/// not forgotten.
+/// Returns the keys of a `[[group]]` whose values differ, except for members and the strategy. Each field is
+/// named once, so that a new one is not forgotten.
 fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str> {
     let GroupSettings {
         spec,
         public: _,
         hosts: _,
-        // What a name comes to is told when it changes.
+        // A change of a name's addresses is reported when it happens.
         addresses: _,
         probe,
         iiop,
@@ -164,7 +164,7 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
         timeouts,
         retry,
         strip_reports,
-        // These follow from the group's monitor, and from what the group is made for.
+        // These are derived from the group's monitor and from the group's purpose.
         sample_reports: _,
         session_load: _,
         side_car: _,
@@ -219,10 +219,10 @@ fn group_keys(before: &GroupSettings, after: &GroupSettings) -> Vec<&'static str
     differing(&keys)
 }
 
-/// The keys of a `[[listener]]` whose values differ, but for its group.
+/// Returns the keys of a `[[listener]]` whose values differ, except for its group.
 fn listener_keys(before: &ListenerSettings, after: &ListenerSettings) -> Vec<&'static str> {
     let ListenerSettings {
-        // By these it is known.
+        // These identify the listener.
         address: _,
         backlog: _,
         group: _,
@@ -263,7 +263,7 @@ fn listener_keys(before: &ListenerSettings, after: &ListenerSettings) -> Vec<&'s
         ("forwarded", *forwarded == after.forwarded),
         ("trusted", *trusted == after.trusted),
         ("max_flows", *max_flows == after.max_flows),
-        // What it answers to questions for the name.
+        // The zone's answers for its name.
         ("domain or ttl", named(zone) == named(&after.zone)),
         ("answer_rate or answer_slip", rates(zone) == rates(&after.zone)),
         ("tls", *tls == after.tls),

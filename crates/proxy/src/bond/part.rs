@@ -1,34 +1,35 @@
-//! How many of its member's requests are a session's, and how often it asks.
+//! A session's share of its member's requests, and its request rate.
 
 use std::time::Duration;
 
 use plimsoll_brain::Time;
 
-/// Counts the session's requests, beside the member's of this process and beside time, mostly of the last ten seconds.
+/// Counts the session's requests relative to the member's requests from this process, and to time, mostly
+/// over the last ten seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
     asked: u32,
-    /// What the member had begun before.
+    /// The number of requests that the member had begun before.
     before: u32,
     since: Time,
 }
 
-/// What that comes to.
+/// The result of the count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Asked {
-    /// Which part of the member's requests from here is the session's, above 0, to 1.
+    /// The session's share of the member's requests from this process: above 0, at most 1.
     pub(super) here: f32,
-    /// The session's requests a second.
+    /// The session's requests per second.
     pub(super) rate: f32,
 }
 
 impl Part {
-    /// With the session's first request, with which the member has `begun` so many.
+    /// Starts the count at the session's first request, which is number `begun` of the member.
     pub(super) fn begin(begun: u32, now: Time) -> Self {
         Self { asked: 1, before: begun.wrapping_sub(1), since: now }
     }
 
-    /// The session has one more, with which the member has `begun` so many. What was long ago is forgotten.
+    /// Counts another request, which is number `begun` of the member. Old requests decay.
     pub(super) fn asks(&mut self, begun: u32, now: Time) {
         let (all, long) = (begun.wrapping_sub(self.before), now.since(self.since));
         if long > LONG && all > 2 * FEW {
@@ -40,7 +41,8 @@ impl Part {
         self.asked = self.asked.saturating_add(1);
     }
 
-    /// When the member has begun so many; `None` while that is too few, or too short a time, to say.
+    /// Returns the share when the member has begun `begun` requests; `None` while the requests or the time
+    /// are too few.
     pub(super) fn is(&self, begun: u32, now: Time) -> Option<Asked> {
         let (all, long) = (begun.wrapping_sub(self.before), now.since(self.since));
         if all < FEW || long < SHORT {
@@ -51,11 +53,13 @@ impl Part {
     }
 }
 
-/// Requests of a member, and time, that say nothing yet: those of a client that has just come are as many as it asks for at once.
+/// The minimum requests of a member, and time, for a result: a new client's first requests are as many as it
+/// sends at once.
 const FEW: u32 = 20;
 const SHORT: Duration = Duration::from_millis(500);
 
-/// What is older is forgotten, half of it at a time, but for so many requests of the member as say something.
+/// The age beyond which half of the count is dropped at a time, down to the minimum number of the member's
+/// requests.
 const LONG: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -68,7 +72,7 @@ mod tests {
         Time(1) + T * second
     }
 
-    /// Second by second, so many of the member's next requests are the session's, and so many are others'.
+    /// Adds requests second by second: `own` of the session, and `others` of other sessions.
     fn go_on(part: &mut Part, begun: &mut u32, seconds: core::ops::Range<u32>, (own, others): (u32, u32)) {
         for second in seconds {
             *begun = begun.wrapping_add(others);
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn it_counts_from_when_the_session_was_bound() {
-        // The member's count starts again at 0 meanwhile.
+        // The member's count wraps around to 0 meanwhile.
         for before in [0, 1_000_000, u32::MAX - 10] {
             let mut begun = before.wrapping_add(1);
             let mut part = Part::begin(begun, at(1000));
@@ -109,7 +113,7 @@ mod tests {
         go_on(&mut part, &mut begun, 10_060..13_660, (0, 100));
         go_on(&mut part, &mut begun, 13_660..13_720, (50, 50));
         near(&part, begun, 13_720, 0.5, 50.0);
-        // Of few requests they count for longer.
+        // If requests are few, they count for longer.
         go_on(&mut part, &mut begun, 13_720..14_720, (0, 0));
         for second in (14_720..15_720).step_by(10) {
             go_on(&mut part, &mut begun, second..second + 1, (1, 3));

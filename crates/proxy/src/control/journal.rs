@@ -1,4 +1,4 @@
-//! The events so far: the last thousand are kept, and whoever listens is told of the next.
+//! The event log: a ring buffer of the last thousand events, and a channel for subscribers.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -10,28 +10,29 @@ use tokio::sync::broadcast;
 
 use crate::fellows::Fellows;
 
-/// Events that are kept.
+/// The number of events that are kept.
 const HISTORY: usize = 1000;
 
-/// An event, numbered and dated.
+/// An event with its sequence number and time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stamped {
-    /// Counts from 1 without gaps.
+    /// The sequence number; counts from 1 without gaps.
     pub seq: u64,
     /// Milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    /// What happened.
+    /// The event itself.
     pub event: Event,
 }
 
-/// The events so far, and who listens for more.
+/// The events so far, and the channel for subscribers.
 pub(crate) struct Journal {
     history: VecDeque<Stamped>,
     seq: u64,
     live: broadcast::Sender<Stamped>,
-    /// What is not in the log yet: it begins with where the process listens, which is known when it is prepared.
+    /// The events that are not in the process log yet, which begins with the listening addresses. They are
+    /// known once the process is prepared.
     untold: Option<Vec<Event>>,
-    /// Other balancers are told of some of it.
+    /// The notifier of the fleet's other balancers.
     pub(crate) fellows: Fellows,
 }
 
@@ -42,7 +43,7 @@ impl Journal {
         Self { history: VecDeque::new(), seq: 0, live, untold: Some(Vec::new()), fellows }
     }
 
-    /// From now on the log says what happens at once; and now what has happened so far.
+    /// Writes the events so far to the process log, and each further event at once.
     pub(crate) fn speak(&mut self) {
         self.untold.take().iter().flatten().for_each(tell);
     }
@@ -61,22 +62,23 @@ impl Journal {
             self.history.pop_front();
         }
         self.history.push_back(stamped.clone());
-        // Nobody may be listening.
+        // There may be no subscriber.
         let _ = self.live.send(stamped);
     }
 
-    /// The number of the last event, and all that are kept.
+    /// Returns the sequence number of the last event, and all kept events.
     pub(crate) fn past(&self) -> (u64, &VecDeque<Stamped>) {
         (self.seq, &self.history)
     }
 
-    /// The last event of a group of one of these kinds.
+    /// Returns the kind of a group's last event among these kinds.
     pub(crate) fn last_of(&self, group: &str, kinds: &[EventKind]) -> Option<EventKind> {
         let of = |stamped: &&Stamped| &*stamped.event.group == group && kinds.contains(&stamped.event.kind);
         self.history.iter().rev().find(of).map(|stamped| stamped.event.kind)
     }
 
-    /// Members of a group of which something has begun and is not over, by its two kinds of events.
+    /// Returns the members of a group whose condition has begun and has not ended, by its two kinds of
+    /// events.
     pub(crate) fn begun_of(&self, group: &str, [begins, ends]: [EventKind; 2]) -> BTreeSet<Arc<str>> {
         let mut begun = BTreeSet::new();
         for Stamped { event, .. } in self.history.iter().filter(|stamped| &*stamped.event.group == group) {
@@ -90,7 +92,7 @@ impl Journal {
         begun
     }
 
-    /// Goes on where another process stopped: what happened here since comes after what happened there.
+    /// Continues the previous process's log: the events of this process follow those of the previous one.
     pub(crate) fn recall(&mut self, seq: u64, before: Vec<Stamped>) {
         let own = std::mem::take(&mut self.history);
         self.seq = seq.max(before.last().map_or(0, |last| last.seq));
@@ -105,7 +107,7 @@ impl Journal {
         }
     }
 
-    /// An event of the whole process.
+    /// Writes an event of the whole process.
     pub(crate) fn note(&mut self, kind: EventKind, why: String) {
         self.write(Event { kind, group: "".into(), member: None, why, inputs: Vec::new() });
     }
@@ -119,7 +121,7 @@ impl Journal {
     }
 }
 
-/// One line in the process's log.
+/// Writes one line to the process log.
 fn tell(event: &Event) {
     match (&*event.group, event.member.as_deref()) {
         _ if event.kind == EventKind::ReloadRefused => {

@@ -1,5 +1,5 @@
-//! When a group begins to refuse requests because its members have as many as they can work on, how many, and
-//! when that is over.
+//! Load shedding events: the begin and the end of a time in which a group rejects requests for lack of room,
+//! and the number of rejected requests.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,64 +8,64 @@ use plimsoll_brain::{Event, EventKind, MemberId, Time};
 
 use crate::reason::Reason;
 
-/// It is over when none was refused for so long; the share refused is that of so long.
+/// The quiet time after which shedding has ended; also the window of the share of rejected requests.
 const CALM: Duration = Duration::from_secs(10);
 
-/// Reasons that count here, and how many requests were refused for each.
+/// The number of rejected requests for each of [`Refusals::REASONS`].
 pub(crate) type Refused = [u64; Refusals::REASONS.len()];
 
-/// Requests of a group that were refused for want of room, as far as events told of them.
+/// The requests of a group that were rejected for lack of room, as far as events have reported them.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
-    /// At the last looks: of ten seconds, or since the refusals began. Only the last one while there are
-    /// none.
+    /// The last samples: of ten seconds, or since shedding began. Only the last one while nothing is shed.
     looks: VecDeque<Look>,
     spell: Option<Spell>,
-    /// Requests refused while a member took none, by the reason why it did not.
+    /// The requests rejected while a member took none, by the reason why it took none.
     members: BTreeMap<MemberId, BTreeMap<&'static str, u64>>,
 }
 
-/// What was counted up to a moment.
+/// The counts at a point in time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Look {
     at: Time,
     refused: Refused,
-    /// Requests that ended with a member.
+    /// The requests that members completed.
     ended: u64,
 }
 
-/// A time of refusals.
+/// A time in which requests are shed.
 #[derive(Debug)]
 struct Spell {
     since: Time,
     last: Time,
     count: u64,
-    /// Reason of most of the last ones; none before this process has refused any.
+    /// The most frequent reason at the last sample with rejections; `None` before this process has rejected
+    /// any.
     reason: Option<Reason>,
 }
 
 impl Refusals {
-    /// Reasons for which requests find no room.
+    /// The reasons for which a request finds no room.
     pub(crate) const REASONS: [Reason; 3] = [Reason::Shed, Reason::QueueFull, Reason::QueueTimeout];
 
-    /// Its kinds of events: it begins, and it is over.
+    /// The kinds of events: the begin and the end.
     pub(crate) const KINDS: [EventKind; 2] = [EventKind::Shedding, EventKind::ShedEnded];
 
-    /// Goes on where a process before this one stopped, by the last event that it wrote: it told that it has begun, and this one tells
-    /// the end.
+    /// Continues after the previous process, whose last event of these kinds is `last`. If that process
+    /// reported the begin, this one reports the end.
     pub(crate) fn recall(&mut self, last: Option<EventKind>, now: Time) {
         if last == Some(EventKind::Shedding) {
             self.spell.get_or_insert(Spell { since: now, last: now, count: 0, reason: None });
         }
     }
 
-    /// Returns when the refusals began that go on.
+    /// Returns the time at which the current shedding began.
     pub(crate) fn since(&self) -> Option<Time> {
         self.spell.as_ref().map(|spell| spell.since)
     }
 
-    /// Returns the share of the requests of the last ten seconds that were refused, 0 to 1, or of those since
-    /// the refusals began; none while there are none.
+    /// Returns the share of requests rejected in the last ten seconds, 0 to 1, or since shedding began.
+    /// Returns `None` while nothing is shed.
     pub(crate) fn share(&self) -> Option<f64> {
         self.spell.as_ref()?;
         let (Some(first), Some(last)) = (self.looks.front(), self.looks.back()) else { return Some(0.0) };
@@ -74,33 +74,33 @@ impl Refusals {
         Some(if all > 0 { refused as f64 / all as f64 } else { 0.0 })
     }
 
-    /// Returns the reason of most of them.
+    /// Returns the most frequent reason.
     pub(crate) fn reason(&self) -> Option<Reason> {
         self.spell.as_ref()?.reason
     }
 
-    /// Returns how many requests were refused between the last two looks.
+    /// Returns the number of requests rejected between the last two samples.
     pub(crate) fn lately(&self) -> u64 {
         let mut looks = self.looks.iter().rev();
         let (Some(last), Some(before)) = (looks.next(), looks.next()) else { return 0 };
         between(before, last).iter().sum()
     }
 
-    /// Adds requests that were refused to the members that took none, each with the reason why it did not.
+    /// Adds rejected requests to the members that took none, each with the reason why it took none.
     pub(crate) fn attribute(&mut self, refused: u64, members: &[(MemberId, &'static str)]) {
         for (id, reason) in members {
             *self.members.entry(*id).or_default().entry(reason).or_default() += refused;
         }
     }
 
-    /// Returns how many requests were refused while a member took none, by the reason why it did not.
+    /// Returns the number of requests rejected while a member took none, by the reason why it took none.
     pub(crate) fn of_member(&self, id: MemberId) -> BTreeMap<String, u64> {
         let counts = self.members.get(&id).into_iter().flatten();
         counts.map(|(reason, count)| ((*reason).to_owned(), *count)).collect()
     }
 
-    /// Looks at what was refused and what ended with members so far, and returns what there is to be told of
-    /// it. `in_flight`: requests that the members work on.
+    /// Adds a sample of the requests rejected, and completed by members, so far. Returns the event to report,
+    /// if any. `in_flight` is the number of requests in flight at the members.
     pub(crate) fn look(
         &mut self,
         (refused, ended): (Refused, u64),
@@ -117,7 +117,7 @@ impl Refusals {
             self.looks.push_back(before);
         }
         self.looks.push_back(look);
-        // The first is as old as the share is to be, or younger.
+        // The first sample is at most as old as the window of the share.
         while self.looks.get(1).is_some_and(|next| now.since(next.at) >= CALM) {
             self.looks.pop_front();
         }
@@ -156,7 +156,7 @@ impl Refusals {
                 self.spell = None;
                 let calm = CALM.as_secs();
                 let before = match count {
-                    // Those that the process before this one has refused are not known.
+                    // The number of requests that the previous process rejected is unknown.
                     0 => String::new(),
                     1 => format!("; 1 was in {lasted:.0} s before"),
                     _ => format!("; {count} were in {lasted:.0} s before"),
@@ -169,7 +169,7 @@ impl Refusals {
     }
 }
 
-/// Refused between two looks, by reason.
+/// Returns the number of rejections between two samples, by reason.
 fn between(first: &Look, last: &Look) -> Refused {
     let mut counts = last.refused;
     counts.iter_mut().zip(first.refused).for_each(|(count, before)| *count = count.saturating_sub(before));
@@ -233,8 +233,8 @@ mod tests {
         let mut refusals = Refusals::default();
         let mut counts = ([0, 0, 0], 0);
         for second in 0..30 {
-            // A hundred requests a second; from the fifth second on 20 are refused, from the tenth on 60 for
-            // another reason.
+            // A hundred requests per second; from the fifth second on 20 are rejected, from the tenth on 60,
+            // for another reason.
             let refused = match second {
                 0..5 => [0, 0, 0],
                 5..10 => [20, 0, 0],
@@ -246,7 +246,7 @@ mod tests {
             let (share, reason) = match second {
                 0..5 => (None, None),
                 5..10 => (Some(0.2), Some(Reason::Shed)),
-                // Five seconds of the one and so many of the other.
+                // Five seconds with the first reason, and as many with the second.
                 10..15 => {
                     let seconds = (second - 9) as f64;
                     (Some((5.0 * 0.2 + seconds * 0.8) / (5.0 + seconds)), Some(Reason::QueueFull))
@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(refusals.lately(), refused.iter().sum::<u64>(), "at {second} s");
             assert!(refusals.looks.len() <= 11, "bounded");
         }
-        // Nothing is refused, and nothing comes: the last share stays until it is over.
+        // Nothing is rejected and nothing arrives: the last share stays until shedding has ended.
         (30..39).for_each(|second| assert_eq!(refusals.look(counts, 0, "web", at(second)), None));
         assert_eq!((refusals.share(), refusals.reason()), (Some(0.8), Some(Reason::QueueFull)));
         assert!(refusals.look(counts, 0, "web", at(39)).is_some());

@@ -1,4 +1,4 @@
-//! A group as the slow path sees it: its analyzer, and what is counted of its members.
+//! The slow path's state of a group: its analyzer, and counters of its members.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,15 +25,15 @@ use crate::publication::{kept, publication};
 use crate::report;
 use crate::rest::Rest;
 
-/// A group as the slow path sees it.
+/// The slow path's state of a group.
 pub(crate) struct Ruled {
     pub(crate) analyzer: Analyzer,
     pub(crate) group: Arc<Group>,
     pub(crate) settings: Arc<GroupSettings>,
-    /// The last that were given: the same, if not the very same.
+    /// The settings as last given: equal to `settings`, but perhaps another allocation.
     pub(crate) given: Arc<GroupSettings>,
     pub(super) records: BTreeMap<MemberId, Arc<Record>>,
-    /// Sessions that left members, as far as events told of them.
+    /// The sessions that left members, as far as events have reported them.
     pub(crate) told: BTreeMap<MemberId, u64>,
     pub(crate) refusals: Refusals,
     pub(crate) slow: SlowMembers,
@@ -41,15 +41,15 @@ pub(crate) struct Ruled {
     pub(crate) hand_overs: HandOvers,
     pub(crate) load_line: Survey,
     pub(crate) history: History,
-    /// Where its members are.
+    /// The hosts of the members.
     pub(crate) hosts: Hosts,
-    /// Does a listener bind its clients such that an alert moves them?
+    /// Whether a listener binds clients in such a way that an alert moves them.
     pub(crate) on_demand: bool,
-    /// Has somebody a lease?
+    /// Whether a client holds a lease.
     pub(crate) lent: bool,
-    /// How long nothing has happened.
+    /// The time for which the group has been idle.
     pub(crate) rest: Rest,
-    /// When its traffic is looked at next.
+    /// The time of the next traffic sample.
     watched: Time,
 }
 
@@ -99,7 +99,7 @@ impl Ruled {
         }
     }
 
-    /// Puts other settings in force; members that stay keep their state and counts.
+    /// Applies other settings; members that stay keep their state and counters.
     pub(crate) fn update(&mut self, settings: Arc<GroupSettings>, cores: usize, now: Time) {
         self.rest.wake();
         self.analyzer.update(settings.spec.clone(), now);
@@ -122,7 +122,7 @@ impl Ruled {
         self.group.publish(next);
     }
 
-    /// Publishes a new plan if there is one, and writes down what happened.
+    /// Publishes a new plan if there is one, and writes the events.
     pub(crate) fn settle(&mut self, cores: usize, now: Time, journal: &mut Journal) {
         if let Some(next) = publication(&mut self.analyzer, &mut self.records, &self.settings, cores, now) {
             self.group.publish(next);
@@ -136,7 +136,7 @@ impl Ruled {
         self.ids.get(member).copied()
     }
 
-    /// The member at an address, or all of them at a host.
+    /// Returns the member at an address, or all members at a host.
     pub(super) fn at(&self, place: &str) -> Vec<MemberId> {
         let bare = place.strip_prefix('[').and_then(|place| place.strip_suffix(']')).unwrap_or(place);
         let (address, ip) = (place.parse::<SocketAddr>().ok(), bare.parse::<IpAddr>().ok());
@@ -155,7 +155,7 @@ impl Ruled {
         self.records.get(&member)
     }
 
-    /// Writes down where sessions went since the last time.
+    /// Writes an event for each member whose sessions moved since the last call, with their targets.
     pub(super) fn tell_moves(&mut self, journal: &mut Journal) {
         self.told.retain(|member, _| self.records.contains_key(member));
         for (id, record) in &self.records {
@@ -163,7 +163,8 @@ impl Ruled {
                 continue;
             }
             let told = self.told.entry(*id).or_default();
-            // A core may be between counting a session and saying where it went: then the next time tells.
+            // A core may be between counting a session and recording its target; then the next call reports
+            // it.
             let mut targets = Targets::new();
             record.own().for_each(|stripe| stripe.moves.take(&mut targets));
             record.lent.moves.take(&mut targets);
@@ -184,7 +185,7 @@ impl Ruled {
         }
     }
 
-    /// Writes down that requests are refused since the last time, or are not any more.
+    /// Writes an event if shedding has begun or ended since the last call.
     pub(super) fn tell_refusals(&mut self, now: Time, journal: &mut Journal) {
         let refused = Refusals::REASONS.map(|reason| self.group.rejected(reason));
         let own = self.records.values().flat_map(|record| record.own());
@@ -219,8 +220,8 @@ impl Ruled {
         self.analyzer.states().filter_map(reason).collect()
     }
 
-    /// Writes down which members are slow since the last time, or are not any more. `requests`: do times say
-    /// how quick they are?
+    /// Writes events for members that have become slow, or no longer are, since the last call. `requests` is
+    /// `true` if response times show a member's speed.
     pub(super) fn tell_slow(&mut self, requests: bool, now: Time, journal: &mut Journal) {
         let pace = |(id, spec, _): (MemberId, &MemberSpec, _)| {
             let (answers, median) = self.history.pace(id, &MIDDLES);
@@ -233,7 +234,7 @@ impl Ruled {
         }
     }
 
-    /// Goes on with what a process before this one wrote down of its members.
+    /// Restores the slow members that the previous process recorded.
     pub(crate) fn recall_slow(&mut self, journal: &Journal, now: Time) {
         let slow = journal.begun_of(&self.group.name, SlowMembers::KINDS);
         let slow: Vec<MemberId> = slow.iter().filter_map(|name| self.id(name)).collect();
@@ -250,19 +251,19 @@ impl Ruled {
 }
 
 impl Ruled {
-    /// Another second is over: is there anything to look at?
+    /// Counts another second, and returns `true` if the group is to be examined.
     pub(super) fn stirs(&mut self) -> bool {
         let (analyzer, lent) = (&self.analyzer, self.lent);
         let busy = || lent || analyzer.members().any(|(_, _, vitals)| vitals.in_flight() > 0);
         self.rest.look(self.group.begun(), busy)
     }
 
-    /// Returns whether there has been no traffic for a while, so that nothing needs to be looked at.
+    /// Returns `true` if there has been no traffic for a while, so that the group need not be examined.
     pub(super) fn rests(&self) -> bool {
         self.rest.rests(self.group.begun())
     }
 
-    /// Looks at its traffic, if it is time to; for how long not again.
+    /// Samples the traffic if it is time, and returns the time until the next sample.
     pub(super) fn watch(&mut self, requests: bool, lag: Duration, now: Time) -> Duration {
         self.analyzer.lagged(lag);
         if self.rests() {
@@ -278,8 +279,8 @@ impl Ruled {
 }
 
 impl Ruled {
-    /// Lets its members be given what they may be by now, if there is a limit on how many a second that is, and calls as many of those that
-    /// wait. For how long not again.
+    /// Refills the members' request budgets if their rate per second is limited, and wakes as many waiting
+    /// requests. Returns the time until the next refill.
     pub(super) fn fill(&mut self, now: Time) -> Duration {
         if self.settings.max_rate.is_none() {
             return UNRATED;
@@ -291,16 +292,16 @@ impl Ruled {
     }
 }
 
-/// How often members are let have more, where there is a limit on their requests a second.
+/// The interval of refills where the request rate is limited.
 const RATED: Duration = Duration::from_millis(10);
 
-/// How often it is looked whether there is one.
+/// The interval of checks for a limit on the request rate.
 const UNRATED: Duration = Duration::from_secs(1);
 
-/// The time within which traffic of a group at rest is noticed.
+/// The time within which traffic of an idle group is noticed.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
-/// Why a member's last failure was one.
+/// Returns the cause of a member's last failure.
 pub(super) fn blame(record: &Record) -> Option<Cow<'static, str>> {
     Some(Blame::of(record.blame.load(Relaxed))?.words())
 }

@@ -1,4 +1,4 @@
-//! Members that answer ten times slower than their group, when that begins, and when it is over.
+//! Events for members that respond ten times slower than their group: the begin and the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,42 +6,43 @@ use std::time::Duration;
 
 use plimsoll_brain::{Event, EventKind, MemberId, Time};
 
-/// A member is slow whose median is so many times that of its group, …
+/// The minimum ratio of a slow member's median to that of its group.
 const TIMES: f64 = 10.0;
-/// … and longer by so many seconds: what is quick is not slow beside what is quicker.
+/// The minimum difference of the medians, in seconds: a fast member is not slow just because others are
+/// faster.
 const LONGER: f64 = 0.05;
-/// Answers in the last minute below which nothing is said of a member.
+/// The minimum number of responses in the last minute for a verdict on a member.
 const FEW: u64 = 20;
-/// It is over when the member was not slow for so long, …
+/// The condition ends when the member was not slow for this long.
 const CALM: Duration = Duration::from_secs(10);
-/// … or has answered next to nothing for so long.
+/// The condition also ends when the member has sent hardly any response for this long.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How a member answers.
+/// The response times of a member.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     pub(crate) member: MemberId,
     pub(crate) name: Arc<str>,
-    /// Answers in the last minute.
+    /// The responses in the last minute.
     pub(crate) answers: u64,
-    /// Median of about the last ten seconds, seconds; none of too few answers.
+    /// The median of about the last ten seconds, in seconds; `None` with too few responses.
     pub(crate) median: Option<f64>,
 }
 
 impl Pace {
-    /// Returns the median, if it rests on enough.
+    /// Returns the median, if there are enough responses.
     fn proved(&self) -> Option<f64> {
         self.median.filter(|_| self.answers >= FEW)
     }
 }
 
-/// Members of a group that are slow, as far as events told of them.
+/// The slow members of a group, as far as events have reported them.
 #[derive(Debug, Default)]
 pub(crate) struct SlowMembers {
     marks: BTreeMap<MemberId, Mark>,
 }
 
-/// Since when a member is slow, and when it was last found to be.
+/// The begin of a member's slow time, and the last time at which it was found slow.
 #[derive(Debug)]
 struct Mark {
     since: Time,
@@ -49,20 +50,20 @@ struct Mark {
 }
 
 impl SlowMembers {
-    /// Its kinds of events: it begins, and it is over.
+    /// The kinds of events: the begin and the end.
     pub(crate) const KINDS: [EventKind; 2] = [EventKind::Slow, EventKind::SlowEnded];
 
-    /// Goes on where a process before this one stopped, with the members that it found slow.
+    /// Restores the members that the previous process found slow.
     pub(crate) fn recall(&mut self, members: impl IntoIterator<Item = MemberId>, now: Time) {
         self.marks.extend(members.into_iter().map(|member| (member, Mark { since: now, last: now })));
     }
 
-    /// Returns since when a member is slow, if it is.
+    /// Returns the time since which a member is slow, if it is.
     pub(crate) fn since(&self, member: MemberId) -> Option<Time> {
         self.marks.get(&member).map(|mark| mark.since)
     }
 
-    /// Compares the members of a group, and returns what there is to be told of them.
+    /// Compares the members of a group and returns the events to report.
     pub(crate) fn look(&mut self, paces: &[Pace], group: &str, now: Time) -> Vec<Event> {
         let here: BTreeSet<MemberId> = paces.iter().map(|pace| pace.member).collect();
         self.marks.retain(|member, _| here.contains(member));
@@ -71,7 +72,7 @@ impl SlowMembers {
         for pace in paces {
             let (median, usual) = match (pace.proved(), usual) {
                 (Some(median), Some(usual)) => (Some(median), usual),
-                // One of a kind, or silent: it cannot be compared.
+                // A member without others to compare with, or a silent one.
                 _ => (None, 0.0),
             };
             let slow = median.map(|median| median >= TIMES * usual && median - usual >= LONGER);
@@ -111,8 +112,8 @@ impl SlowMembers {
     }
 }
 
-/// Median of the members' medians, the lower one of two in the middle; none where fewer than two can be
-/// compared.
+/// Returns the median of the members' medians, the lower of two middle ones. Returns `None` if fewer than two
+/// can be compared.
 fn usual(paces: &[Pace]) -> Option<f64> {
     let mut medians: Vec<f64> = paces.iter().filter_map(Pace::proved).collect();
     medians.sort_by(f64::total_cmp);
@@ -120,7 +121,7 @@ fn usual(paces: &[Pace]) -> Option<f64> {
     (medians.len() > 1).then(|| medians[middle])
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 fn shown(seconds: f64) -> String {
     match seconds {
         ..0.000_999_5 => format!("{:.0} µs", seconds * 1e6),
@@ -149,7 +150,7 @@ mod tests {
 
     const NOBODY: [u32; 0] = [];
 
-    /// Which of the members with these answers and medians are slow.
+    /// Returns the members with these responses and medians that are slow.
     fn slow(members: &[(u64, f64)]) -> Vec<u32> {
         let paces: Vec<Pace> =
             (0..).zip(members).map(|(nth, (answers, median))| pace(nth, *answers, *median)).collect();

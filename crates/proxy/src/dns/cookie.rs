@@ -1,33 +1,36 @@
-//! DNS cookies (RFC 7873), made as RFC 9018 has it: by them a client shows that it hears what is sent to its address.
+//! DNS cookies (RFC 7873) in the format of RFC 9018: with a cookie, a client proves that it receives packets
+//! at its address.
 //!
-//! The secret is drawn once for a process. A cookie of another process is not known here, and its client gets one that is.
+//! The secret is drawn once per process. A cookie of another process is invalid here, and its client gets a
+//! new one.
 
 use std::net::IpAddr;
 
 use plimsoll_brain::lottery;
 
-/// The algorithm of RFC 9018, and three bytes that are reserved.
+/// The version number of RFC 9018, and three reserved bytes.
 const VERSION: [u8; 4] = [1, 0, 0, 0];
-/// For how long a cookie is good, seconds, and after how long its client gets a young one.
+/// The lifetime of a cookie, and the age after which its client gets a new one, in seconds.
 const GOOD: u32 = 3600;
 const YOUNG: u32 = 1800;
-/// By how much the clock may have gone back, seconds.
+/// The tolerance for a clock that was set back, in seconds.
 const AHEAD: u32 = 300;
 
-/// A server cookie, as we make it.
+/// A server cookie of this process.
 pub(super) type ServerCookie = [u8; 16];
 
-/// What a question has in its option.
+/// The content of a query's cookie option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown<'a> {
-    /// The client's part, and ours or what the client takes for it.
+    /// The client's part, and the server's part as the client received it; may be empty.
     Cookie(&'a [u8; 8], &'a [u8]),
-    /// It has no such form.
+    /// The option is malformed.
     Malformed,
 }
 
 impl<'a> Shown<'a> {
-    /// Reads an option: 8 bytes of the client, and 8 to 32 of a server if the client has some (RFC 7873 section 4).
+    /// Parses an option: 8 bytes of the client, followed by nothing or by 8 to 32 bytes of the server (RFC
+    /// 7873 section 4).
     pub(super) fn read(option: &'a [u8]) -> Self {
         match option.split_first_chunk::<8>() {
             Some((client, server)) if matches!(server.len(), 0 | 8..=32) => Self::Cookie(client, server),
@@ -36,7 +39,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Returns the server cookie for a client at a time in seconds since 1970, and whether the one it has shown is good.
+/// Returns the server cookie for a client at a time in seconds since 1970, and whether the presented cookie
+/// is valid.
 pub(super) fn judge(
     secret: &lottery::Key,
     client: IpAddr,
@@ -48,7 +52,7 @@ pub(super) fn judge(
     let age = shown.and_then(|shown| {
         let [_, _, _, _, a, b, c, d, ..] = *shown;
         let made = u32::from_be_bytes([a, b, c, d]);
-        // As RFC 1982 compares: the number begins anew after 136 years.
+        // Compared as in RFC 1982: the number wraps around after 136 years.
         let age = now.wrapping_sub(made);
         let age = if age > u32::MAX - AHEAD { 0 } else { age };
         (age <= GOOD && cookie(secret, client, own, made) == *shown).then_some(age)

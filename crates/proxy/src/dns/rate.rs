@@ -1,12 +1,13 @@
-//! How many answers over UDP a network of clients may have: response rate limiting, as BIND and Knot DNS have it.
+//! Response rate limiting for UDP, as in BIND and Knot DNS: limits the answers to each client network.
 //!
-//! Whoever forges a client's address has the answers sent to that client. An answer is longer than its question, so a name server
-//! without a limit multiplies what a forger can send. Forged addresses of one victim are many and near each other, so a network
-//! (/24, /56) is counted as one.
+//! An attacker who forges a client's address directs the answers to that client. An answer is longer than its
+//! query, so a name server without a limit amplifies the attack. The forged addresses of one victim are many
+//! and close to each other, so each network (/24, /56) is counted as one.
 //!
-//! The generic cell rate algorithm (ITU-T I.371) keeps one number for each network: when all of its answers would have gone at the
-//! permitted rate. The networks share a table of fixed size by a keyed hash, which all cores use without a lock. Two networks with the
-//! same place share a rate; which ones do nobody outside can know.
+//! The generic cell rate algorithm (ITU-T I.371) keeps one number for each network: the time at which all of
+//! its answers would have been sent at the permitted rate. The networks share a table of fixed size by a
+//! keyed hash; all cores use it without a lock. Two networks with the same entry share a rate, and outsiders
+//! cannot find such pairs.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,26 +16,26 @@ use plimsoll_brain::{Time, lottery};
 
 use crate::network::network;
 
-/// Places for networks; 256 KiB for each listener.
+/// The table's entries; 256 KiB for each listener.
 const PLACES: usize = 1 << 15;
-/// Answers that may go at once are those of so many nanoseconds.
+/// The permitted burst: the answers of this many nanoseconds.
 const BURST: u64 = 1_000_000_000;
 
-/// What the networks of clients have had of one listener.
+/// The answers that each client network has received from one listener.
 #[derive(Debug)]
 pub(crate) struct AnswerRates {
     key: Option<lottery::Key>,
-    /// For each place when its answers would have gone, nanoseconds.
+    /// For each entry, the time at which its answers would have been sent, in nanoseconds.
     due: Box<[AtomicU64]>,
 }
 
 impl AnswerRates {
-    /// `key` is secret; without one it is known outside which networks share a place.
+    /// Creates an empty table. `key` is secret; without one, outsiders can find networks that share an entry.
     pub(crate) fn new(key: Option<lottery::Key>) -> Self {
         Self { key, due: (0..PLACES).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Counts an answer to a client, if its network may have one more at `per_second`, and returns whether it may.
+    /// Returns `true` and counts an answer to a client, if its network may have one more at `per_second`.
     pub(super) fn admits(&self, client: IpAddr, per_second: u32, now: Time) -> bool {
         let step = BURST / u64::from(per_second.max(1));
         let place = self.due.get(self.place(client));

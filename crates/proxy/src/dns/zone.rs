@@ -1,12 +1,16 @@
-//! What a question about a group is answered, as bytes for bytes: no socket, no clock, no chance.
+//! The answers to queries about a group, from bytes to bytes: no sockets, no clock, no random numbers.
 //!
-//! The domain itself has A and AAAA, each one address: that of the member chosen for this question. It also has SRV, of all
-//! members with their ports, the chosen one first, and HTTPS (RFC 9460) with the port and the address of the chosen one. SRV is
-//! answered at names such as `_http._tcp.DOMAIN`, too; its targets are names like `10-0-0-1.DOMAIN`, one for each member's address,
-//! which have that address. Other names below the domain do not exist, and names beside it are none of ours.
+//! | name | type | content |
+//! |---|---|---|
+//! | `DOMAIN` | A, AAAA | one address: that of the member chosen for this query |
+//! | `DOMAIN` | HTTPS (RFC 9460) | the port and the address of the chosen member |
+//! | `DOMAIN`, `_http._tcp.DOMAIN` etc. | SRV | all members with their ports, the chosen one first |
+//! | `10-0-0-1.DOMAIN` etc. (targets of SRV) | A or AAAA | the address in the name, if a member has it |
 //!
-//! What there is not is said as RFC 2308 has it, with the SOA whose `minimum` is the time to live. Where there are members and
-//! none can be used now it is a failure (SERVFAIL), which clients ask about again, and not an answer.
+//! Other names below the domain do not exist; names outside of it are not served.
+//!
+//! Missing data is reported as in RFC 2308, with the SOA whose `minimum` is the time to live. If there are
+//! members but none is usable now, the response is a failure (SERVFAIL), so that clients ask again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,36 +23,38 @@ use hickory_proto::serialize::binary::{BinEncodable as _, BinEncoder};
 
 use super::cookie::{ServerCookie, Shown};
 
-/// What is known of a group.
+/// The members of a group.
 pub(super) trait Members {
-    /// The member chosen for this question among those whose address is of a family, or of any.
+    /// Returns the member chosen for this query among those with an address of the family, or of any family.
     fn choose(&mut self, family: Option<Family>) -> Chosen;
 
-    /// All that are in use.
+    /// Returns all members in use.
     fn all(&self) -> Vec<SocketAddr>;
 }
 
-/// Who asks, as far as an answer depends on it.
+/// The client, as far as an answer depends on it.
 pub(super) trait Asker {
-    /// Returns the server cookie for the client, and whether the one that it has shown is good; `None` where none are given.
+    /// Returns the server cookie for the client, and whether the presented one is valid; `None` if this
+    /// server issues no cookies.
     fn cookie(&self, client: &[u8; 8], shown: &[u8]) -> Option<(ServerCookie, bool)>;
 
-    /// Counts an answer to a client that may be somebody else; what it may have.
+    /// Counts an answer to a client whose address may be forged, and returns the permitted answer.
     fn room(&mut self) -> AnswerRoom;
 }
 
-/// What a client may have.
+/// The permitted answer to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerRoom {
-    /// The answer.
+    /// The full answer.
     Whole,
-    /// That there is one, which is no longer than the question: a client that is what it seems asks again with a cookie, or over TCP.
+    /// A notice no longer than the query that there is an answer: a genuine client asks again with a cookie,
+    /// or over TCP.
     Notice,
-    /// Nothing.
+    /// No answer.
     None,
 }
 
-/// Of which addresses are.
+/// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     V4,
@@ -61,13 +67,13 @@ impl Family {
     }
 }
 
-/// What came of a choice.
+/// The result of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
     Member(SocketAddr),
     /// No member has such an address.
     None,
-    /// None can be used now.
+    /// No member is usable now.
     Failed,
 }
 
@@ -75,23 +81,23 @@ pub(super) enum Chosen {
 #[derive(Clone, Debug)]
 pub(super) struct Zone {
     domain: Name,
-    /// Seconds.
+    /// The time to live, in seconds.
     ttl: u32,
-    /// Of what it is made of now.
+    /// The serial number of the current contents.
     serial: u32,
 }
 
-/// Longest question, bytes: one name, and what EDNS adds.
+/// The maximum size of a query, in bytes: one name, and the additions of EDNS.
 const LONGEST: usize = 4096;
-/// Bytes of an answer over UDP where the question does not say how many it may have, and where it does: what passes every network
-/// unfragmented (the DNS flag day of 2020).
+/// The maximum size of an answer over UDP, in bytes: if the query announces no size, and if it does. The
+/// latter passes every network unfragmented (the DNS flag day of 2020).
 const PLAIN: u16 = 512;
 const LARGEST: u16 = 1232;
 
-/// Members in an answer to SRV.
+/// The maximum number of members in an answer to SRV.
 const SERVERS: usize = 64;
 
-/// What may be said over the transport.
+/// The transport of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
     Udp,
@@ -107,7 +113,8 @@ impl Zone {
         Ok(Self { domain: domain.to_lowercase(), ttl, serial })
     }
 
-    /// The answer to a question; `None` to what is none, and must not be answered lest two servers answer one another.
+    /// Returns the answer to a query. Returns `None` for bytes that are no query and must not be answered,
+    /// lest two servers answer one another.
     pub(super) fn answer(
         &self,
         bytes: &[u8],
@@ -115,8 +122,9 @@ impl Zone {
         asker: &mut dyn Asker,
         members: &mut dyn Members,
     ) -> Option<Vec<u8>> {
-        // A question is one. What asks thousands in one message is not even read: that takes time from whoever is on
-        // this core, and to repeat the questions in the answer would send a forged sender more than was sent to us.
+        // A message has one query. One with thousands is not even parsed: that would take time from the
+        // core's other tasks. Repeating the queries in the answer would send a forged sender more than was
+        // received.
         if bytes.len() > LONGEST || bytes.get(4..6).is_some_and(|count| count != [0, 1]) {
             return unread(bytes, transport, asker);
         }
@@ -138,7 +146,7 @@ impl Zone {
         if let Some(edns) = &asked.edns {
             let mut ours = Edns::new();
             ours.set_max_payload(LARGEST).set_version(0);
-            // RFC 3225: as it was asked.
+            // RFC 3225: copied from the query.
             ours.set_dnssec_ok(edns.flags().dnssec_ok);
             // Of several options the first counts (RFC 7873 section 5.2).
             if let Some(EdnsOption::Unknown(_, option)) = edns.option(EdnsCode::Cookie) {
@@ -165,7 +173,7 @@ impl Zone {
         let room = if known { AnswerRoom::Whole } else { asker.room() };
         match room {
             AnswerRoom::Whole => {}
-            // A client that understands cookies comes again with the one that it is given.
+            // A client that supports cookies asks again with the one that it gets.
             AnswerRoom::Notice if given.is_some() => code = Some(ResponseCode::BADCOOKIE),
             AnswerRoom::Notice => return reply.truncate().to_vec().ok(),
             AnswerRoom::None => return None,
@@ -206,12 +214,12 @@ impl Zone {
         code
     }
 
-    /// What is asked of the domain itself.
+    /// Answers a query about the domain itself.
     fn domain(&self, query: &Query, reply: &mut Message, members: &mut dyn Members) -> ResponseCode {
         let family = match query.query_type() {
             RecordType::A => Some(Family::V4),
             RecordType::AAAA => Some(Family::V6),
-            // One of the records there are will do (RFC 8482).
+            // One of the existing records is enough (RFC 8482).
             RecordType::ANY | RecordType::HTTPS => None,
             RecordType::SRV => return self.servers(query, reply, members),
             RecordType::SOA => {
@@ -228,7 +236,7 @@ impl Zone {
                         (SvcParamKey::Ipv6Hint, SvcParamValue::Ipv6Hint(IpHint(vec![AAAA(ip)])))
                     }
                 };
-                // Keys in order of their numbers.
+                // The keys, in order of their numbers.
                 let port = (SvcParamKey::Port, SvcParamValue::Port(member.port()));
                 let target = self.target(member.ip());
                 let data = RData::HTTPS(HTTPS(SVCB::new(1, target.clone(), vec![port, hint])));
@@ -245,7 +253,7 @@ impl Zone {
         }
     }
 
-    /// All members with their ports, the chosen one before the others.
+    /// Answers with all members and their ports, the chosen one first.
     fn servers(&self, query: &Query, reply: &mut Message, members: &mut dyn Members) -> ResponseCode {
         let first = match members.choose(None) {
             Chosen::Member(member) => member,
@@ -281,13 +289,14 @@ impl Zone {
         }
     }
 
-    /// The name that stands for an address.
+    /// Returns the name that stands for an address.
     fn target(&self, ip: IpAddr) -> Name {
         let label = match ip {
             IpAddr::V4(ip) => ip.to_string().replace('.', "-"),
             IpAddr::V6(ip) => ip.segments().map(|segment| format!("{segment:x}")).join("-"),
         };
-        // It has 39 bytes at most, and a domain leaves room for it, which was looked at when it was read.
+        // The label has at most 39 bytes. The domain leaves room for it, which was checked when it was
+        // parsed.
         self.domain.prepend_label(label).unwrap_or_else(|_| self.domain.clone())
     }
 
@@ -303,7 +312,7 @@ impl Zone {
     }
 }
 
-/// What a name below the domain is.
+/// The kinds of names in a zone.
 enum Place {
     Domain,
     Service,
@@ -315,7 +324,7 @@ fn is_transport(label: &[u8]) -> bool {
     [b"_tcp", b"_udp"].contains(&&label.try_into().unwrap_or([0; 4]))
 }
 
-/// The address that a label stands for.
+/// Returns the address that a label stands for.
 fn address(label: &[u8]) -> Option<IpAddr> {
     let label = std::str::from_utf8(label).ok()?;
     let parts: Vec<&str> = label.split('-').collect();
@@ -327,15 +336,15 @@ fn address(label: &[u8]) -> Option<IpAddr> {
     Some(ip)
 }
 
-/// Returns the error that a question gets whose type is that of no data: transfers are for nobody, and what else is asked for of
-/// the numbers 128 to 254 and by OPT is not to be had by a question (RFC 6895 section 3.1).
+/// Returns the error for a query whose type is not that of data. Transfers are refused to all. The other
+/// numbers from 128 to 254, and OPT, cannot be queried (RFC 6895 section 3.1).
 fn not_a_type(kind: RecordType) -> Option<ResponseCode> {
     match u16::from(kind) {
         // IXFR and AXFR.
         251 | 252 => Some(ResponseCode::Refused),
         // MAILB and MAILA.
         253 | 254 => Some(ResponseCode::NotImp),
-        // OPT; TKEY, TSIG and those that are not assigned.
+        // OPT; TKEY, TSIG and the unassigned types.
         41 | 128..=250 => Some(ResponseCode::FormErr),
         _ => None,
     }
@@ -352,7 +361,7 @@ fn data(ip: IpAddr) -> RData {
     }
 }
 
-/// To what cannot be read, if it has a number and is not itself an answer.
+/// Answers a message that cannot be parsed, if it has a message ID and is not itself an answer.
 fn unread(bytes: &[u8], transport: Transport, asker: &mut dyn Asker) -> Option<Vec<u8>> {
     let [a, b, flags, ..] = *bytes.get(..12)? else { return None };
     if flags & 0x80 == 0 && transport == Transport::Udp && asker.room() == AnswerRoom::None {
@@ -362,7 +371,8 @@ fn unread(bytes: &[u8], transport: Transport, asker: &mut dyn Asker) -> Option<V
     if flags & 0x80 == 0 { encoded(&message, PLAIN) } else { None }
 }
 
-/// In `most` bytes. What does not fit is left out, and the answer says so: the client asks again over TCP.
+/// Encodes a message in at most `most` bytes. Records that do not fit are left out and the answer is marked
+/// as truncated: the client asks again over TCP.
 fn encoded(message: &Message, most: u16) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(usize::from(PLAIN));
     let fits = {
@@ -375,12 +385,12 @@ fn encoded(message: &Message, most: u16) -> Option<Vec<u8>> {
         return Some(bytes);
     }
     if fits && !message.additionals.is_empty() {
-        // What was left out may be only what is not needed.
+        // The omitted records may all be optional ones.
         let mut less = message.clone();
         less.additionals.clear();
         return encoded(&less, most);
     }
-    // A truncated answer has the question and nothing that is half.
+    // A truncated answer has the query and no partial data.
     message.truncate().to_vec().ok()
 }
 

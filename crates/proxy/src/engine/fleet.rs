@@ -1,4 +1,4 @@
-//! What a balancer that acts together with others lends them a hand with.
+//! The engine's interface for the fleet: balancers that act together.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,34 +12,35 @@ use crate::fellows::{self, Notice};
 use crate::inner::lock;
 
 impl Engine {
-    /// The time by the clock of the data plane.
+    /// Returns the time by the clock of the data plane.
     pub fn now(&self) -> Time {
         self.0.clock.now()
     }
 
-    /// What others are to be told from now on; what is not taken out in time is dropped. There is one who takes it: whoever
-    /// asked last.
+    /// Returns the receiver of further notices for other balancers; notices not received in time are dropped.
+    /// There is one receiver: that of the last call.
     pub fn notices(&self) -> mpsc::Receiver<Notice> {
         lock(&self.0.control).journal.fellows.listen()
     }
 
-    /// Changes whenever [`listed`](Self::listed) would say something else.
+    /// Returns a number that changes whenever the result of [`listed`](Self::listed) would.
     pub fn version(&self) -> u64 {
         self.0.version.load(Relaxed)
     }
 
-    /// The groups in force and their members, with what choices read of other balancers.
+    /// Returns the groups in force and their members, with the figures of other balancers that choices use.
     pub fn listed(&self) -> Vec<Listed> {
         fellows::listed(&lock(&self.0.control))
     }
 
-    /// Requests that wait for a member below its limit, of groups whose members have one.
+    /// Returns the number of requests that wait for a member below its limit, for groups whose members have
+    /// one.
     pub fn waiting(&self) -> Vec<(Arc<str>, u32)> {
         fellows::waiting(&lock(&self.0.control))
     }
 
-    /// Puts in force what the balancer `by` said of a member, or what follows from what all said. What is of a member that is
-    /// not there is ignored.
+    /// Applies a finding about a member by the balancer `by`, or a result of all balancers' findings. Ignores
+    /// findings about unknown members.
     pub fn take_news(&self, news: &News, by: &str) {
         fellows::take(&self.0, news, by, self.0.clock.now());
     }

@@ -1,4 +1,4 @@
-//! Members that are lent to clients which reach them by themselves.
+//! Leases: members lent to clients that connect to them directly.
 
 use std::net::IpAddr;
 
@@ -7,15 +7,15 @@ use crate::inner::lock;
 use crate::lease::{Lease, LeaseWish, Lessee, NoLease};
 
 impl Engine {
-    /// Lends a member to a client that reaches it by itself, and counts it in until the lease ends.
+    /// Leases a member to a client that connects to it directly, and counts the client until the lease ends.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is no lease.
     pub fn bind(&self, group: &str, wish: &LeaseWish) -> Result<Lease, NoLease> {
         lock(&self.0.control).bind(group, wish, self.0.clock.now())
     }
 
-    /// Prolongs a lease, and says where its client is to be from now on: with its member, or with another one.
+    /// Renews a lease, and returns the member for its client from now on: the same or another one.
     ///
     /// # Errors
     /// There is no such lease.
@@ -31,7 +31,7 @@ impl Engine {
         lock(&self.0.control).release(group, lease, self.0.clock.now())
     }
 
-    /// Who has leases of a group: those first that have most.
+    /// Returns the clients that hold leases of a group, those with most leases first.
     ///
     /// # Errors
     /// There is no such group.
@@ -39,8 +39,8 @@ impl Engine {
         lock(&self.0.control).leases(group, self.0.clock.now())
     }
 
-    /// Ends the leases of a group, or those of one of its members, or of clients at one address; how many. Whoever renews one is
-    /// told to bind again.
+    /// Ends the leases of a group, or those of one of its members, or of clients at one address, and returns
+    /// their number. Clients that renew such a lease are asked to bind again.
     ///
     /// # Errors
     /// There is no such group.

@@ -1,4 +1,4 @@
-//! What operators do with members and listeners.
+//! Operators' actions on members and listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,24 +11,25 @@ use crate::inner::lock;
 use crate::switch;
 
 impl Engine {
-    /// Lets a member's work end and gives it nothing new, as an operator says: [`Engine::drain_by`].
+    /// Drains a member for an operator: it gets no new work, and its work in flight ends. See
+    /// [`Engine::drain_by`].
     ///
     /// # Errors
-    /// There is no such member, or more than one group has it and none is named.
+    /// There is no such member, or several groups have it and none is named.
     pub fn drain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         self.drain_by(group, member, Drainer::Operator)
     }
 
-    /// Lets a member's work end and gives it nothing new, as somebody says who is named in what is told of it. If its group has
-    /// [`hand_over`](crate::GroupSettings::hand_over) that is told first, and this waits for the answer: not to be called
-    /// where waiting is not allowed.
+    /// Drains a member: it gets no new work, and its work in flight ends. `who` is named in events. If its
+    /// group has a [`hand_over`](crate::GroupSettings::hand_over), this first notifies it and waits for the
+    /// response, so it must not be called where blocking is not allowed.
     ///
     /// # Errors
-    /// There is no such member, or more than one group has it and none is named.
+    /// There is no such member, or several groups have it and none is named.
     pub fn drain_by(&self, group: Option<&str>, member: &str, who: Drainer) -> Result<(), String> {
         let due = lock(&self.0.control).hand_over_of_drain(group, member);
         if let Some(due) = due {
-            // Behind no lock.
+            // No lock is held here.
             let outcome = due.tell();
             lock(&self.0.control).handed_over(&due, outcome, self.0.clock.now());
         }
@@ -38,10 +39,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The group of a member: the one that is named, if it has the member, or the only one that has it.
+    /// Returns the group of a member: the named one, if it has the member, or the only one that has it.
     ///
     /// # Errors
-    /// There is no such member, or more than one group has it and none is named.
+    /// There is no such member, or several groups have it and none is named.
     pub fn group_of(&self, group: Option<&str>, member: &str) -> Result<Arc<str>, String> {
         let mut control = lock(&self.0.control);
         let found = control.group_of(group, member)?;
@@ -50,10 +51,10 @@ impl Engine {
         Ok(found)
     }
 
-    /// Takes a drained member back.
+    /// Returns a drained member to service.
     ///
     /// # Errors
-    /// There is no such member, or more than one group has it and none is named.
+    /// There is no such member, or several groups have it and none is named.
     pub fn undrain(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         let now = self.0.clock.now();
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.undrain(member, now))?;
@@ -61,10 +62,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a member out of use, at once and without telling anybody; it keeps the work it has.
+    /// Takes a member out of use at once, without notification; its work in flight continues.
     ///
     /// # Errors
-    /// There is no such member, or more than one group has it and none is named.
+    /// There is no such member, or several groups have it and none is named.
     pub fn disable(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         let now = self.0.clock.now();
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.disable(member, now))?;
@@ -75,7 +76,7 @@ impl Engine {
     /// Puts a member back in use.
     ///
     /// # Errors
-    /// There is no such member, or more than one group has it and none is named.
+    /// There is no such member, or several groups have it and none is named.
     pub fn enable(&self, group: Option<&str>, member: &str) -> Result<(), String> {
         let now = self.0.clock.now();
         lock(&self.0.control).operate(group, member, now, |analyzer| analyzer.enable(member, now))?;
@@ -83,7 +84,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The listener that somebody means, by protocol and address: `http:0.0.0.0:80`; as bound where the system was to choose a port.
+    /// Returns a listener's full name, by protocol and address: `http:0.0.0.0:80`. If the system chose the
+    /// port, the address is the bound one.
     ///
     /// # Errors
     /// There is no such listener, or more than one.
@@ -91,7 +93,8 @@ impl Engine {
         lock(&self.0.control).name_of_listener(listener)
     }
 
-    /// Returns where a listener's socket is bound, and whether it takes datagrams. `listener` is as for [`Engine::close_listener`].
+    /// Returns the bound address of a listener's socket, and whether it takes datagrams. `listener` is as for
+    /// [`Engine::close_listener`].
     ///
     /// # Errors
     /// There is no such listener, or more than one.
@@ -99,9 +102,9 @@ impl Engine {
         lock(&self.0.control).socket_of(listener)
     }
 
-    /// Closes a listener, as if the configuration had it no more, until it is opened again; false if it is closed already.
-    /// `listener` is its address, as configured or as bound, after the protocol and a colon if it takes that to tell it from
-    /// another.
+    /// Closes a listener, as if it were not configured, until it is opened again; returns `false` if it is
+    /// already closed. `listener` is its address, as configured or as bound. If that is ambiguous, the
+    /// protocol and a colon precede it.
     ///
     /// # Errors
     /// There is no such listener, or more than one.
@@ -109,11 +112,11 @@ impl Engine {
         lock(&self.0.control).close_listener(listener)
     }
 
-    /// Opens a listener that was closed; false if it is open. May wait for the sockets of before to go: not to be called where
-    /// waiting is not allowed.
+    /// Opens a listener that was closed; returns `false` if it is open. May wait for the previous sockets to
+    /// close, so it must not be called where blocking is not allowed.
     ///
     /// # Errors
-    /// There is no such listener, or more than one, or its address cannot be had.
+    /// There is no such listener, or more than one, or its address cannot be bound.
     pub fn open_listener(&self, listener: &str) -> Result<bool, String> {
         if self.0.stopping.load(Relaxed) {
             return Err("the process is stopping".into());
@@ -121,7 +124,7 @@ impl Engine {
         switch::open(|| lock(&self.0.control).open_listener(listener))
     }
 
-    /// Writes down something that an operator did with a group.
+    /// Writes an event about an operator's action on a group.
     pub fn note(&self, kind: EventKind, group: &str, why: String) {
         let event = Event { kind, group: group.into(), member: None, why, inputs: Vec::new() };
         lock(&self.0.control).journal.write(event);

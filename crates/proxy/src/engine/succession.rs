@@ -1,10 +1,14 @@
-//! One process takes over from another without anybody noticing: what is left, how it is taken, and how the one before ends.
+//! Handoff: one process takes over from another without any effect on clients.
 //!
-//! The process before gives copies of its sockets ([`Engine::sockets`]). The next one prepares everything but accepts nobody
-//! ([`Engine::prepare`]), so whatever goes wrong until then concerns nobody. Then it is told what is known and counted
-//! ([`Engine::legacy`], [`Engine::recall`]), and opens ([`Engine::open`]). From here on both accept on the same sockets, until
-//! the one before leaves ([`Engine::retire`]): it accepts nothing more, ends connections between requests, and lets the rest
-//! go on until the deadline. No socket is ever closed in between, and so no queue of clients that wait to be accepted.
+//! 1. The old process gives copies of its sockets ([`Engine::sockets`]).
+//! 2. The new one prepares everything but accepts no connection ([`Engine::prepare`]), so a failure up to
+//!    here has no effect.
+//! 3. It receives the old one's state and counters ([`Engine::legacy`], [`Engine::recall`]), and opens
+//!    ([`Engine::open`]). From here on both processes accept on the same sockets.
+//! 4. The old process leaves ([`Engine::retire`]): it accepts nothing more, closes connections between
+//!    requests, and lets the rest continue until the deadline.
+//!
+//! No socket is closed in between, so no queue of waiting clients is lost.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,19 +31,19 @@ use crate::udp::{FlowAbout, Lent, LentFlow};
 use crate::worker::Order;
 use crate::{StartError, report, tls};
 
-/// For a thread to tell its flows.
+/// The time limit for a thread to list its flows.
 const LENDING: Duration = Duration::from_secs(1);
 
-/// What a data plane begins with that is not its own.
+/// The inherited state with which a data plane begins.
 #[derive(Debug, Default)]
 pub struct Estate {
-    /// The moment that the process before counts time from ([`Engine::begin`]).
+    /// The start of the old process's clock ([`Engine::begin`]).
     pub begin: Option<u64>,
-    /// Sockets that others bound. Those that no listener is for are closed.
+    /// Sockets that others bound. Those without a listener are closed.
     pub sockets: Vec<Bound>,
 }
 
-/// What is known and counted, for the process that takes over. What that does not understand of it, it does without.
+/// The state and counters for the new process. It ignores parts that it does not understand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Legacy {
@@ -49,24 +53,25 @@ pub struct Legacy {
     spans_dropped: u64,
     seq: u64,
     events: Vec<Value>,
-    /// What is known of members, by group.
+    /// The state of members, by group.
     groups: BTreeMap<String, BTreeMap<String, Value>>,
     leases: Vec<Value>,
     counts: Value,
 }
 
 impl Legacy {
-    /// What was counted.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         known(self.counts.clone()).unwrap_or_default()
     }
 }
 
 impl Engine {
-    /// Returns once each member's first check has ended, where members are checked: before that nobody can be sent to it.
+    /// Returns once each checked member's first health check has ended; until then the members get no
+    /// requests.
     pub async fn checked(&self) {
         loop {
-            // Whatever ends from here on is not missed.
+            // Any check that ends from here on is noticed.
             let ended = self.0.checked.notified();
             if !lock(&self.0.control).groups.values().any(|ruled| ruled.analyzer.awaits_checks()) {
                 return;
@@ -75,10 +80,10 @@ impl Engine {
         }
     }
 
-    /// Accepts on all listeners; nothing if it does already.
+    /// Accepts on all listeners; does nothing if they already accept.
     ///
     /// # Errors
-    /// There are no more files, or a thread cannot be told.
+    /// The process has no more file descriptors, or a thread cannot be reached.
     pub fn open(&self) -> Result<(), StartError> {
         let mut control = lock(&self.0.control);
         control.journal.speak();
@@ -109,15 +114,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The moment that time is counted from, on the system's monotonic clock, in nanoseconds.
+    /// Returns the start of the clock, on the system's monotonic clock, in nanoseconds.
     pub fn begin(&self) -> u64 {
         self.0.clock.begin()
     }
 
-    /// Copies of the sockets of all listeners, for another process.
+    /// Returns copies of the sockets of all listeners, for another process.
     ///
     /// # Errors
-    /// There are no more files.
+    /// The process has no more file descriptors.
     pub fn sockets(&self) -> io::Result<Vec<Bound>> {
         let control = lock(&self.0.control);
         let of = control.settings.listeners.iter().zip(&control.listeners);
@@ -134,9 +139,10 @@ impl Engine {
         bound.collect()
     }
 
-    /// What is known and counted now.
+    /// Returns the current state and counters.
     pub fn legacy(&self) -> Legacy {
-        // Written out only afterwards: with many members that takes long, and others wait for the slow path meanwhile.
+        // Serialized after the lock is released: with many members that takes long, and other tasks wait for
+        // the slow path.
         let (seq, events, groups, leases, counts) = {
             let control = lock(&self.0.control);
             let (seq, events) = control.journal.past();
@@ -161,13 +167,13 @@ impl Engine {
         }
     }
 
-    /// What is counted so far.
+    /// Returns the current counters.
     pub fn counts(&self) -> Counts {
         lock(&self.0.control).counts()
     }
 
-    /// Goes on with what a process before this one knew and counted. To be called before [`Engine::open`]. Returns what was
-    /// counted there.
+    /// Continues with the state and counters of the old process, and returns its counters. To be called
+    /// before [`Engine::open`].
     pub fn recall(&self, legacy: Legacy) -> Counts {
         self.0.reloads.fetch_add(legacy.reloads, Relaxed);
         self.0.access_dropped.fetch_add(legacy.access_dropped, Relaxed);
@@ -182,7 +188,7 @@ impl Engine {
         for (name, ruled) in ruled {
             let mut members = groups.remove(&**name).unwrap_or_default();
             ruled.analyzer.recall(|member| known::<Past>(members.remove(member)?), now);
-            // What was counted elsewhere did not come in an instant.
+            // The counters of the old process did not grow within an instant.
             ruled.load_line = Survey::default();
             ruled.refusals.recall(journal.last_of(name, &Refusals::KINDS), now);
             ruled.recall_slow(journal, now);
@@ -195,8 +201,8 @@ impl Engine {
         counts
     }
 
-    /// Lends all flows of datagrams to another process. Until they are taken back ([`Engine::take_back_flows`]), or this process
-    /// leaves its sockets, datagrams of clients wait.
+    /// Lends all datagram flows to another process. Clients' datagrams wait until the flows are taken back
+    /// ([`Engine::take_back_flows`]), or until this process leaves its sockets.
     pub fn lend_flows(&self) -> Vec<LentFlow> {
         let (reply, lent) = mpsc::channel();
         let names: BTreeMap<u64, String> = {
@@ -206,7 +212,7 @@ impl Engine {
         };
         drop(reply);
         let mut flows = Vec::new();
-        // Who is hopelessly behind keeps what it has until it leaves.
+        // A thread that is far behind keeps its flows until it leaves.
         while let Ok(of_core) = lent.recv_timeout(LENDING) {
             flows.extend(of_core.into_iter().filter_map(
                 |(id, place, Lent { client, local, member, socket })| {
@@ -218,37 +224,37 @@ impl Engine {
         flows
     }
 
-    /// Goes on with the flows that were lent.
+    /// Resumes the flows that were lent.
     pub fn take_back_flows(&self) {
         lock(&self.0.control).order_all(|| Order::TakeBack);
     }
 
-    /// Goes on with flows of a process before this one. To be called before [`Engine::open`].
+    /// Continues the flows of the old process. To be called before [`Engine::open`].
     pub fn recall_flows(&self, flows: Vec<LentFlow>) {
         lock(&self.0.control).flows = flows;
     }
 
-    /// Connections of clients that are open at the listeners; flows, where they take datagrams.
+    /// Returns the number of client connections that are open at the listeners; for datagrams, of flows.
     pub fn connections(&self) -> u64 {
         lock(&self.0.control).listeners.iter().map(report::connections).sum()
     }
 
-    /// Adds what a process that was taken over from has counted since it was last told, and what it still has in flight.
+    /// Adds the counters of the old process since its last report, and its work in flight.
     pub fn add_counts(&self, counts: &Counts) {
         lock(&self.0.control).add_counts(counts);
     }
 
-    /// The process that was taken over from has ended: nothing is in flight there.
+    /// Records that the old process has ended: nothing is in flight there.
     pub fn predecessor_ended(&self) {
         let mut control = lock(&self.0.control);
         control.elsewhere.clear();
         control.listeners.iter().for_each(|open| open.door.ties.ended());
     }
 
-    /// Leaves the sockets to another process: accepts nothing more, and ends connections between requests.
+    /// Leaves the sockets to another process: accepts nothing more, and closes connections between requests.
     pub fn leave(&self) {
         let mut control = lock(&self.0.control);
-        // Whoever comes back to a connection later than that finds it closed, as it may at any time.
+        // A client that uses its connection later than that finds it closed, as may happen at any time.
         let parting = control.settings.drain_deadline.min(control.settings.upgrade_deadline) / 2;
         if !self.0.stopping.swap(true, Relaxed) {
             control.listeners.iter_mut().for_each(|open| open.sockets.clear());
@@ -256,31 +262,32 @@ impl Engine {
         }
     }
 
-    /// The same, and lets what is left end until the deadline of the settings; how many connections were cut. Must be called
-    /// within a tokio runtime that has timers.
+    /// Leaves the sockets as [`Engine::leave`], and lets the rest end until the configured deadline. Returns
+    /// the number of connections that were cut. Must be called within a tokio runtime that has timers.
     pub async fn retire(&self) -> u64 {
         self.leave();
         let deadline = self.0.clock.now() + lock(&self.0.control).settings.upgrade_deadline;
         self.wind_up(deadline).await
     }
 
-    /// Does it stop, or has it left its sockets to another process?
+    /// Returns `true` if the data plane is stopping, or has left its sockets to another process.
     pub fn stopping(&self) -> bool {
         self.0.stopping.load(Relaxed)
     }
 
-    /// Writes down what became of an upgrade.
+    /// Writes an event about the outcome of an upgrade.
     pub fn upgraded(&self, kind: EventKind, why: String) {
         let event = Event { kind, group: "".into(), member: None, why, inputs: Vec::new() };
         lock(&self.0.control).journal.write(event);
     }
 
-    /// The keys by which clients resume their sessions of TLS, for another process of ours: secrets.
+    /// Returns the secret keys by which clients resume their TLS sessions, for another process of this
+    /// balancer.
     pub fn ticket_keys() -> Value {
         serde_json::to_value(tls::ticket_keys()).unwrap_or(Value::Null)
     }
 
-    /// Goes on with the keys of a process before this one. To be called before listeners with TLS are made.
+    /// Continues with the keys of the old process. To be called before listeners with TLS are created.
     pub fn recall_ticket_keys(keys: Value) {
         if let Some(keys) = known(keys) {
             tls::recall_ticket_keys(keys);
@@ -289,7 +296,7 @@ impl Engine {
 }
 
 impl Control {
-    /// What listeners are called where one process tells another of them.
+    /// Returns the listeners' names in messages between processes.
     pub(crate) fn listener_names(&self) -> Vec<String> {
         let mut seen = BTreeMap::<String, usize>::new();
         let names = self.settings.listeners.iter().map(|listener| {
@@ -303,12 +310,12 @@ impl Control {
     }
 }
 
-/// A part, for another version.
+/// Serializes a part, for another version.
 fn json(part: &impl Serialize) -> Value {
     serde_json::to_value(part).unwrap_or(Value::Null)
 }
 
-/// A part of what another version wrote, if it is understood.
+/// Parses a part that another version wrote, if it is understood.
 fn known<T: for<'de> Deserialize<'de>>(part: Value) -> Option<T> {
     serde_json::from_value(part)
         .inspect_err(|error| tracing::debug!("a part of what was left is not understood: {error}"))

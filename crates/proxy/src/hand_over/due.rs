@@ -1,12 +1,13 @@
-//! When somebody is told that sessions are about to go, and what comes of it.
+//! Pending drain hook notifications: when they are sent, and their results.
 //!
-//! Of a drain, in the thread of whoever wants the member drained, which waits. Of an alert, by the control thread: the
-//! brain holds the alert when it is raised (`Alert::held`), so that no plan asks a session to go; a report that leaves an
-//! alert held is followed by one call, and its end releases the alert. A member is told of once at a time: an alert
-//! that is raised while somebody is still told of the one before is told of with the first report after that.
+//! A drain's notification is sent in the caller's thread, which waits. An alert's is sent by the control
+//! thread. The brain holds a new alert (`Alert::held`), so that no plan asks a session to move. Each report
+//! that leaves an alert held leads to one notification, whose end releases the alert. Each member has one
+//! notification at a time. If an alert is raised during another notification, its own follows the first
+//! report after that.
 //!
-//! A call is a thread that waits, so there are [`AT_ONCE`] at most. Whoever finds no thread in time has its alert
-//! released as if nobody had answered: the time that sessions stay for is bounded, whatever happens.
+//! A notification blocks a thread, so at most [`AT_ONCE`] run at a time. If none is free in time, the alert
+//! is released as if there were no response: the time for which sessions stay is bounded in every case.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,22 +20,22 @@ use crate::HandOverSettings;
 use crate::control::{Control, Ruled};
 use crate::inner::{Inner, lock};
 
-/// Alerts that are told of at once, over all groups.
+/// The maximum number of concurrent notifications about alerts, over all groups.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// What a group has told so far.
+/// The notifications of a group so far.
 #[derive(Default)]
 pub(crate) struct HandOvers {
-    /// Answered with 2xx.
+    /// Those with a 2xx response.
     pub(crate) done: u64,
     /// All others that ended.
     pub(crate) failed: u64,
     begun: u64,
-    /// Members whose alert somebody is told of now.
+    /// The members with a notification about their alert in progress.
     telling: BTreeSet<MemberId>,
 }
 
-/// Somebody is to be told.
+/// A pending notification.
 pub(crate) struct Due {
     group: Arc<str>,
     member: Arc<str>,
@@ -45,7 +46,7 @@ pub(crate) struct Due {
 
 enum Cause {
     Drain,
-    /// The alert of this number asks for this part of the sessions.
+    /// The alert with this number asks for this share of the sessions.
     Alert {
         id: MemberId,
         number: u32,
@@ -54,7 +55,7 @@ enum Cause {
 }
 
 impl Due {
-    /// Tells, and waits for the answer: where waiting is allowed.
+    /// Sends the notification and waits for the response. To be called where blocking is allowed.
     ///
     /// # Errors
     /// See [`tell`].
@@ -69,7 +70,8 @@ impl Due {
 }
 
 impl Ruled {
-    /// Who is to be told that sessions leave a member under alert, if anybody is: to be asked after each report.
+    /// Returns the notification that sessions will leave a member under alert, if one is due. To be called
+    /// after each report.
     pub(crate) fn hand_over_of_alert(&mut self, id: MemberId) -> Option<Due> {
         let settings = self.settings.hand_over.as_ref()?;
         let alert = self.analyzer.alert(id)?;
@@ -93,7 +95,8 @@ impl HandOvers {
 }
 
 impl Control {
-    /// Who is to be told before a member is drained; `None` if nobody is, or it is draining already.
+    /// Returns the notification before a member is drained; `None` if the group has no hook, or the member is
+    /// already draining.
     pub(crate) fn hand_over_of_drain(&mut self, group: Option<&str>, member: &str) -> Option<Due> {
         let group = self.group_of(group, member).ok()?;
         let ruled = self.groups.get_mut(&group)?;
@@ -105,7 +108,7 @@ impl Control {
         Some(Due { group, member, epoch, cause: Cause::Drain, settings })
     }
 
-    /// They have been told, or could not be. An alert is released with it.
+    /// Records the result of a notification, and releases the alert if it was about one.
     pub(crate) fn handed_over(&mut self, due: &Due, outcome: Result<(), String>, now: Time) {
         let Some(ruled) = self.groups.get_mut(&due.group) else { return };
         let (well, ill, mut inputs) = match due.cause {
@@ -136,14 +139,14 @@ impl Control {
     }
 }
 
-/// Tells of alerts, each in a task of its own: to be called in the control thread.
+/// Sends notifications about alerts, each in a task of its own. To be called in the control thread.
 pub(crate) fn begin(inner: &Arc<Inner>, due: Vec<Due>) {
     for one in due {
         tokio::spawn(follow(Arc::clone(inner), one));
     }
 }
 
-/// Tells of one, and lets sessions go.
+/// Sends one notification, and then releases its sessions.
 async fn follow(inner: Arc<Inner>, due: Due) {
     let due = Arc::new(due);
     let outcome = in_time(&inner, &due).await;
@@ -167,7 +170,7 @@ async fn in_time(inner: &Inner, due: &Arc<Due>) -> Result<(), String> {
     match timeout_at(end, told).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(stopped)) => Err(stopped.to_string()),
-        // Looking a name up takes as long as it likes.
+        // The lookup of a name has no time limit of its own.
         Err(_) => Err(format!("no answer in {timeout:?}")),
     }
 }

@@ -6,7 +6,7 @@ fn time(seconds: u64) -> Time {
     Time(seconds * 1_000_000_000)
 }
 
-/// A member that ends `rate` requests a second, of which each tenth fails, and each takes a tenth of a second.
+/// A member that completes `rate` requests per second, each in a tenth of a second; a tenth of them fail.
 fn seen(id: u32, second: u64, rate: u64) -> Seen {
     let requests = second * rate;
     let counts = Counts {
@@ -23,7 +23,7 @@ fn seen(id: u32, second: u64, rate: u64) -> Seen {
 fn second(history: &mut History, second: u64, members: Vec<Seen>) {
     let ended: u64 = members.iter().map(|seen| seen.counts.requests).sum();
     let failures: u64 = members.iter().map(|seen| seen.counts.failures).sum();
-    // What is under way grows by two a second.
+    // The work in flight grows by two per second.
     let totals = Totals {
         at: time(second),
         ended,
@@ -77,7 +77,7 @@ fn ten_minutes_are_kept_and_no_more() {
     assert_eq!(old.iter().filter(|second| second.requests_per_second.is_none()).count(), 0);
     let there = new.iter().filter(|second| second.requests_per_second.is_some()).count();
     assert_eq!(there, 49, "it came later");
-    // Those that have gone are forgotten.
+    // Members that have left are dropped.
     second(&mut history, 701, vec![seen(2, 701, 10)]);
     assert_eq!(history.members.len(), 1);
 }
@@ -123,7 +123,7 @@ fn of_members_that_have_nothing_to_do_nothing_is_kept() {
     assert!(history.members.is_empty());
     let line = history.member(MemberId(1), "a:1", &MIDDLES).seconds;
     assert_eq!((line.len(), line[0].requests_per_second), (9, Some(0.0)));
-    // What it does in its first second is told, and that it did nothing before.
+    // The work of its first active second is shown, and that it did nothing before.
     let busy = Seen { counts: Counts { at: time(11), ..seen(1, 1, 20).counts }, ..seen(1, 1, 20) };
     second(&mut history, 11, vec![busy]);
     let recent = history.member(MemberId(1), "a:1", &MIDDLES);
@@ -157,7 +157,7 @@ fn a_group_at_rest_has_seconds_in_which_nothing_happened() {
 fn a_pace_is_of_a_minute_and_rests_on_enough_answers() {
     let mut history = History::default();
     for now in 1..=100 {
-        // One answer in five seconds.
+        // One response in five seconds.
         let few = Counts { requests: now / 5, ..seen(2, now, 0).counts };
         let few = Seen { counts: few, latencies: Some(vec![0, 0, now / 5]), ..seen(2, now, 0) };
         second(&mut history, now, vec![seen(1, now, 10), few]);

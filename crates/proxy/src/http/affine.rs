@@ -1,16 +1,22 @@
-//! Clients that come back to the member that they had, by a cookie that is signed and names nobody
+//! Session affinity: clients return to their member by a signed cookie that identifies no person
 //! ([`plimsoll_wire::affinity`]).
 //!
-//! A request whose cookie counts goes to its member without the strategy being asked. The session is bound anew, and its
-//! cookie given anew with the answer, when its member is out of use (drained, down, ejected), at its limit, fails the
-//! request or says itself that it has no room; when it is the session's turn to leave a member under alert; and when
-//! the member has as much to do as it can work on ([`Plan::busy`](plimsoll_brain::Plan::busy)): the load of a member is bounded, whoever
-//! comes back to it. The last two only as often as sessions may move: what a session remembers of its moves is in the
-//! cookie, and its chance is drawn from its number, so that several requests of one client at the same time get the same answer.
+//! A request with a valid cookie goes to its member without a choice by the strategy. The session is bound
+//! anew, and the response sets a new cookie, in these cases:
 //!
-//! Where the group says so a member that is drained keeps its sessions until their cookies end ([`View::kept_at`]).
+//! - The member is out of use (drained, down, ejected) or at its limit, fails the request, or reports that it
+//!   has no room.
+//! - The session is due to leave a member under alert.
+//! - The member has as much work as it can process ([`Plan::busy`](plimsoll_brain::Plan::busy)), so that the
+//!   load of a member is bounded despite returning clients.
 //!
-//! All of it is out of line: requests of other listeners carry nothing of it.
+//! The last two happen only as often as sessions may move. The cookie holds the session's move state. The
+//! session's random bits derive from its number, so concurrent requests of one client get the same decision.
+//!
+//! If the group is configured so, a drained member keeps its sessions until their cookies expire
+//! ([`View::kept_at`]).
+//!
+//! All of this is out of line: requests of other listeners carry nothing of it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,25 +32,24 @@ use crate::bond::sent_away;
 use crate::pool::{Admission, Pool, View};
 use crate::trip::Trip;
 
-/// The back-off of sessions that leave a member which has too much to do at the moment: where alerts have the period of
-/// reports.
+/// The back-off of sessions that leave a busy member; alerts use the period of reports instead.
 const APART: Duration = Duration::from_secs(1);
 
-/// What a client brought.
+/// The session state in a client's cookie.
 struct Brought {
-    /// As in its cookie, or new.
+    /// The token in the cookie, or a new one.
     token: Token,
-    /// Does its cookie count?
+    /// Whether the cookie is valid.
     counts: bool,
-    /// Was it signed with an older key?
+    /// Whether the cookie was signed with an older key.
     old: bool,
-    /// The member that it names, if that was ever seen here.
+    /// The member that the cookie names, if this core has ever encountered it.
     home: Option<Home>,
     unix: u32,
 }
 
 impl<S: Stream> Session<S> {
-    /// What [`admit::at_once`](crate::admit::at_once) does, for a client that comes by its cookie.
+    /// Replaces [`admit::at_once`](crate::admit::at_once) for a client with a cookie.
     #[cold]
     #[inline(never)]
     pub(super) fn admit_affine(
@@ -56,7 +61,7 @@ impl<S: Stream> Session<S> {
         tried: &[MemberId],
         now: Time,
     ) -> Admission {
-        // Every member is at its limit, and others came first.
+        // Every member is at its limit, and other requests came first.
         if pool.contended() {
             return Admission::Full;
         }
@@ -64,7 +69,7 @@ impl<S: Stream> Session<S> {
         if let Some(trip) = stays(&brought, pool, &view, tried, now) {
             if let Some(bond) = &self.bond {
                 let bond = &mut *bond.borrow_mut();
-                // It is not made any younger: a session that stays for as long as it likes would keep the member for ever.
+                // The cookie is not renewed: a session without an end would keep the member forever.
                 (bond.cookie, bond.how) = (None, Choice::Cookie);
             }
             return Admission::Trip(trip);
@@ -104,13 +109,13 @@ impl<S: Stream> Session<S> {
         self.give(affinity, trip, brought);
     }
 
-    /// Reads the client's cookie, out of the head for the member.
+    /// Reads the client's cookie from the head for the member.
     fn brought(&self, affinity: &AffinitySettings, view: &View, asked: &Asked) -> Brought {
         let unix = unix_seconds();
         let mut homes = self.listener.homes.borrow_mut();
         homes.follow(&affinity.signer, view);
         let values = || cookies_of_head(&asked.out, &affinity.cookie);
-        // One that was forged, or is old, counts as none: its client is new here.
+        // A forged or expired cookie counts as none: its client is new here.
         let by = |signer: &Signer| values().find_map(|value| signer.read(value, unix).ok());
         if let Some(token) = by(&affinity.signer) {
             return Brought { home: homes.find(token.member), token, counts: true, old: false, unix };
@@ -129,7 +134,8 @@ impl<S: Stream> Session<S> {
         Brought { token, counts: false, old: false, home: None, unix }
     }
 
-    /// Has the answer say which member the client got, unless its cookie does and is young.
+    /// Adds a cookie for the client's member to the response, unless the client's cookie is recent and names
+    /// it.
     fn give(&self, affinity: &AffinitySettings, trip: &Trip, brought: Brought) {
         if let Some(bond) = &self.bond {
             bond.borrow_mut().cookie = self.cookie(affinity, trip, brought);
@@ -141,7 +147,7 @@ impl<S: Stream> Session<S> {
         let Brought { mut token, counts, old, home, unix } = brought;
         let ttl = u32::try_from(affinity.ttl.as_secs()).unwrap_or(u32::MAX);
         let stays = counts && token.member == tag;
-        // One that never ends was given by other settings.
+        // A cookie without an end was issued by other settings.
         let young = if ttl == 0 { token.expires == 0 } else { token.expires > unix.saturating_add(ttl / 2) };
         if stays && young && !old {
             return None;
@@ -155,14 +161,15 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// A place with the session's own member, if that is drained and its sessions stay until they end.
+/// Returns a place at the session's own member, if that is drained and keeps its sessions until they end.
 fn stays(brought: &Brought, pool: &Rc<Pool>, view: &View, tried: &[MemberId], now: Time) -> Option<Trip> {
     let home = brought.home.as_ref().filter(|home| home.place.is_none())?;
     let (kept, place) = view.kept_at(&home.record).filter(|_| !tried.contains(&home.record.id))?;
     pool.admit_to(kept, place, now)
 }
 
-/// A place with another member, if the session's own, at `place` of the plan, has too much and it may go.
+/// Returns a place at another member, if the session's own, at `place` of the plan, is overloaded and the
+/// session may move.
 fn escape(
     brought: &mut Brought,
     pool: &Rc<Pool>,
@@ -186,7 +193,7 @@ fn escape(
         return None;
     }
     let tried = [member.id];
-    // Not the bits that said that it goes.
+    // Not the same bits that decided on the move.
     let chance = mix(chance);
     let there = plan.target(chance, &tried, now).and_then(|place| pool.admit_to(view, place, now));
     let there = there.or_else(|| {
@@ -199,7 +206,8 @@ fn escape(
     Some(there)
 }
 
-/// The header line that gives a cookie. No script of a page sees it, and pages of other sites do not send it along.
+/// Returns the header line that sets a cookie. Scripts of a page cannot read it, and other sites' pages do
+/// not send it.
 fn line(affinity: &AffinitySettings, token: &Token, ttl: u32, secure: bool) -> Box<[u8]> {
     let mut line = format!("Set-Cookie: {}={}; Path=/", affinity.cookie, affinity.signer.sign(token));
     if ttl > 0 {

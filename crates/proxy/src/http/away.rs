@@ -1,18 +1,24 @@
-//! In a side-car: which clients go when a balancer finds the server overloaded, and what they are told.
+//! In a side-car: selects the clients that leave when a balancer finds the server overloaded, and their
+//! responses.
 //!
-//! Whether a connection goes is drawn once for each alert ([`Heed`](crate::metered::Heed)). Its client is sent where it
-//! came from: to the same resource of the group, by 307, whatever the method, as nothing of the request has been passed on.
-//! It would come back here if its connection were only closed, where it was sent to this server's own address.
+//! Each connection draws once for each alert whether it leaves ([`Heed`](crate::metered::Heed)). The client
+//! is redirected to the same resource of the group by 307, whatever the method, as nothing of the request has
+//! been forwarded. If its connection were only closed, a client with this server's own address would return
+//! here.
 //!
-//! Closing, with the answer, is what is left where there is no URL of the group, for calls of gRPC, whose clients do not
-//! follow but look up anew where the group is, and for those who ask for a resource of the group itself: they came through a
-//! balancer, which has to choose anew, and would be sent in a circle.
+//! In these cases the connection is closed with the response instead:
 //!
-//! A WebSocket's client does not follow either, and once it is through there is no boundary to close at. It gets 503 with
-//! `Retry-After`, and a balancer that is between hears that there is no room, and takes it to another member.
+//! - There is no URL of the group.
+//! - The request is a gRPC call: its client does not follow redirects but resolves the group again.
+//! - The request is for a resource of the group itself: it came through a balancer, which has to choose
+//!   again. A redirect would lead in a circle.
 //!
-//! With HTTP/2 a connection draws with the next stream that begins; that one and those that still come before the client has
-//! heard that the connection goes (GOAWAY) are answered so, those before it as ever.
+//! A WebSocket client does not follow redirects either, and an open WebSocket has no boundary to close at. It
+//! gets 503 with `Retry-After`; a balancer in between learns that there is no room and chooses another
+//! member.
+//!
+//! With HTTP/2, a connection draws at the next stream that begins. That stream and all others that begin
+//! before the client receives GOAWAY are redirected or rejected; earlier ones are served as usual.
 
 use std::sync::Arc;
 
@@ -23,7 +29,8 @@ use crate::metered::{Metered, SideCar};
 use crate::reason::Reason;
 
 impl<S: Stream> Session<S> {
-    /// Is this request's client to go now, instead of being served? Those that go with their answer are not meant.
+    /// Returns a redirect or rejection if the request's client has to leave now. Clients that leave with
+    /// their response are not included.
     #[inline]
     pub(super) fn sent_away(&mut self, side_car: &Arc<SideCar>, asked: &mut Asked) -> Option<Outcome> {
         let due = if self.stream.shared() { self.stream.shed() } else { self.heed.news() };
@@ -38,7 +45,7 @@ impl<S: Stream> Session<S> {
             return None;
         }
         let core = &self.core;
-        // The connection of a stream has drawn.
+        // The stream's connection has drawn.
         if !self.stream.shared() && !self.heed.goes(|| core.chance()) {
             return None;
         }
@@ -52,7 +59,8 @@ impl<S: Stream> Session<S> {
         })
     }
 
-    /// Is an answer the last of its connection, because the server behind this side-car has too many? To be asked with each.
+    /// Returns `true` if a response is the last of its connection, because the server behind this side-car is
+    /// overloaded. To be called for each response.
     #[inline]
     pub(super) fn sheds(&mut self, asked: &Asked) -> bool {
         self.heed.news() && self.goes_with_answer(asked)
@@ -61,7 +69,8 @@ impl<S: Stream> Session<S> {
     #[cold]
     #[inline(never)]
     fn goes_with_answer(&mut self, asked: &Asked) -> bool {
-        // The connection of a stream draws with the next one; who follows to the group goes with the next request.
+        // The connection of a stream draws with the next stream; a client that follows redirects leaves with
+        // the next request.
         if self.stream.shared() || self.home(asked).is_some() {
             return false;
         }
@@ -69,7 +78,8 @@ impl<S: Stream> Session<S> {
         self.heed.goes(|| core.chance())
     }
 
-    /// The same resource of the group, if the client can be sent there and has not asked for just that.
+    /// Returns the same resource of the group, if the client follows redirects and has not requested that
+    /// resource itself.
     fn home(&self, asked: &Asked) -> Option<Location> {
         let home = asked.view.published.settings.side_car.as_ref()?.home.as_deref()?;
         let follows = self.stream.call().is_none() && !asked.upgrade && !names(home, &asked.out);
@@ -77,18 +87,18 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// Does a request's head name the host of this base URL?
+/// Returns `true` if a request's head names the host of this base URL.
 fn names(base: &str, head: &[u8]) -> bool {
     let (authority, port) = match base.strip_prefix("https://") {
         Some(authority) => (authority, ":443"),
         None => (base.strip_prefix("http://").unwrap_or(base), ":80"),
     };
-    // One that is usual may be left out on either side.
+    // A default port may be omitted on either side.
     let bare = |host: &str| host.strip_suffix(port).unwrap_or(host).to_ascii_lowercase();
     host(head).is_some_and(|host| bare(&host) == bare(authority))
 }
 
-/// The field `Host` of a head that was judged before.
+/// Returns the field `Host` of a head that was checked before.
 fn host(head: &[u8]) -> Option<String> {
     let lines = head.split(|byte| *byte == b'\n').skip(1).map(|line| line.trim_ascii());
     let host = lines.take_while(|line| !line.is_empty()).find_map(|line| {

@@ -1,8 +1,8 @@
-//! Client connections that are bound to a member: the choice of the first request holds for those after it.
+//! Client connections that are bound to a member: the choice for the first request applies to the later ones.
 //!
-//! A bound request goes to its member without the strategy being asked. The session is bound anew when the member
-//! fails it, is drained, ejected, down or full, and when it is the session's turn to leave a member under alert: at
-//! the boundary between two requests, where nothing of the client's is under way.
+//! A bound request goes to its member without a choice by the strategy. The session is bound anew when the
+//! member fails it, or is drained, ejected, down or full. It is also bound anew when it is due to leave a
+//! member under alert. That happens between two requests, where no request of the client is in flight.
 
 use std::rc::Rc;
 
@@ -15,13 +15,13 @@ use crate::pool::{Admission, Pool, View};
 use crate::trip::Trip;
 use crate::{Binding, Rebind};
 
-/// Where a client is sent.
+/// The target of a redirect.
 pub(super) struct Location(pub(super) Vec<u8>);
 
 impl Location {
-    /// The same resource behind another base URL; `None` if the request is not of a resource (`OPTIONS *`).
+    /// Returns the same resource below another base URL; `None` if the request has no resource (`OPTIONS *`).
     pub(super) fn at(base: &str, asked: &Asked) -> Option<Self> {
-        // The request line for the member: what stands between its spaces.
+        // The request line for the member: the part between its spaces.
         let target = asked.out.split(|byte| *byte == b' ').nth(1);
         let target = target.filter(|target| target.starts_with(b"/"))?;
         Some(Self([base.as_bytes(), target].concat()))
@@ -29,8 +29,8 @@ impl Location {
 }
 
 impl<S: Stream> Session<S> {
-    /// What [`admit::at_once`](crate::admit::at_once) does, for a client connection that is bound; `Err` where the client
-    /// is to ask a member itself. Out of line, so that requests of other connections do not carry it.
+    /// Replaces [`admit::at_once`](crate::admit::at_once) for a bound client connection; `Err` if the client
+    /// is redirected to a member. Out of line, so that requests of other connections do not carry it.
     #[cold]
     #[inline(never)]
     pub(super) fn admit_bound(
@@ -44,7 +44,7 @@ impl<S: Stream> Session<S> {
         if let Some(affinity) = &self.listener.settings().affinity {
             return Ok(self.admit_affine(affinity, pool, view, asked, tried, now));
         }
-        // Every member is at its limit, this one too, and others came first.
+        // Every member is at its limit, this one included, and other requests came first.
         let Some(bond) = self.bond.clone().filter(|_| !pool.contended()) else {
             return Ok(Admission::Full);
         };
@@ -57,10 +57,11 @@ impl<S: Stream> Session<S> {
             && view.alert
             && tried.is_empty()
         {
-            // One that is closed comes back to whoever lacks most.
+            // The client of a closed connection returns to a member that lacks load.
             let closes = rebind == Rebind::Close;
             let leaves = match (rebind, bond.is_bound()) {
-                // It may be one that was sent away, by us or by a member's side-car: not back there.
+                // The client may have been sent away by this balancer or by a member's side-car: it must not
+                // return to the same member.
                 (Rebind::Close | Rebind::Redirect | Rebind::Agent, false) => {
                     trip = admit::returning(&self.core, pool, &view, now);
                     None
@@ -83,12 +84,12 @@ impl<S: Stream> Session<S> {
                         .inspect(|there| bond.moved(Some(there)));
                 }
             }
-            // Clients of gRPC and of WebSockets follow nobody.
+            // Clients of gRPC and of WebSockets do not follow redirects.
             let follows = self.stream.call().is_none() && !asked.upgrade;
             if let (Rebind::Redirect, true, Some(there)) = (rebind, bond.is_bound() && follows, &trip)
                 && let Some(location) = location(there, &view, asked)
             {
-                // A client that asks here all the same finds the new member.
+                // A client that sends its request here all the same gets the new member.
                 bond.hold(&self.listener, there);
                 return Err(location);
             }
@@ -101,14 +102,14 @@ impl<S: Stream> Session<S> {
                 bond.how = Choice::Session;
             }
         }
-        // It came by a cookie before a reload, and is not to be bound.
+        // The client came by a cookie before a reload, and is not to be bound.
         let free = binding == Binding::PerRequest && !bond.is_bound();
         let admission = match trip {
             Some(trip) => Admission::Trip(trip),
             // As in `admit::at_once`.
             None if pool.group.room.ranked() => Admission::Shed,
             None => {
-                // What is uneven of those that are bound on demand is put right when it is known.
+                // An imbalance of sessions that are bound on demand is corrected once it is known.
                 let stays = binding == Binding::PerSession && !free;
                 let work = if stays { asked.work().binding() } else { asked.work() };
                 pool.admit_by(view, asked.key, self.core.chance(), now, tried, work)
@@ -122,8 +123,8 @@ impl<S: Stream> Session<S> {
         Ok(admission)
     }
 
-    /// A member has ended the connection that its answer came by. Where sessions are left to the members' agents that is how one sends
-    /// a session away: it is bound anew with its next request.
+    /// Records that a member has closed the connection of its response. Where the members' agents rebind
+    /// sessions, this is how a member sends a session away: the next request is bound anew.
     #[cold]
     #[inline(never)]
     pub(super) fn closed_by(&self, member: MemberId) {
@@ -136,7 +137,8 @@ impl<S: Stream> Session<S> {
         }
     }
 
-    /// Binds the client, or its connection, to the member of a trip that it has waited for, if it is to be bound.
+    /// Binds the client, or its connection, to the member of a trip that it has waited for, if it is to be
+    /// bound.
     #[cold]
     pub(super) fn hold(&mut self, asked: &Asked, trip: &Trip) {
         if let Some(affinity) = &self.listener.settings().affinity {
@@ -150,8 +152,8 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// The same resource at the member's public address. `None` if it has none, if the request is not of a resource
-/// (`OPTIONS *`), or if some of its body has gone to a member already.
+/// Returns the same resource at the member's public address. `None` if the member has none, if the request
+/// has no resource (`OPTIONS *`), or if a part of its body was already forwarded.
 fn location(trip: &Trip, view: &View, asked: &Asked) -> Option<Location> {
     let published = &view.published;
     let name = &published.plan.members()[trip.place()].name;

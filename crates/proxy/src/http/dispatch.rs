@@ -1,4 +1,4 @@
-//! From a request to an answer: choose, connect, relay; try again where that is safe and allowed.
+//! From a request to a response: choose, connect, relay; retry where that is safe and allowed.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -24,39 +24,42 @@ use crate::pool::{Admission, Pool};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
-/// Members that may refuse a request before it is to wait. Members that may decline it.
+/// The maximum number of members that refuse a request before it waits, of members that decline it, and of
+/// stale connections.
 const REFUSALS: u8 = 4;
 
-/// Members that may refuse a request that may wait. Near the capacity a balancer of many is seldom the first at a place that came free,
-/// which says nothing of the next one: what ends its wait is time. This ends it only where members always refuse.
+/// The maximum number of refusals of a request that may wait. Near capacity, one balancer of many rarely gets
+/// a free slot first, which is no sign for the next slot. A timeout ends the wait; this limit ends it only
+/// where members always refuse.
 const MOST_REFUSALS: u8 = 128;
 
-/// What few requests have to wait for. On the heap, made and polled out of line: all the others would be larger and slower for it.
+/// A future that few requests await. On the heap, created and polled out of line, as it would make all others
+/// larger and slower.
 type Seldom<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Why a request is to wait.
+/// The reason why a request has to wait.
 enum Known {
     /// Every member is at its limit.
     Full,
-    /// No member has room, by what is known of them.
+    /// No member has room, as far as is known.
     Shed,
-    /// Members have just said so themselves.
+    /// Members have just refused the request.
     Refused,
 }
 
-/// How an attempt to have a request answered ended.
+/// The outcome of the attempts to have a request answered.
 pub(super) enum Outcome {
     Answered(End),
-    /// Answer it ourselves.
+    /// The balancer answers the request itself.
     Reject(Reason),
-    /// Send the client there.
+    /// The client is redirected there.
     Redirected(Location),
-    /// The client is gone, or its answer broke off: nothing can be said any more.
+    /// The client has gone, or its response broke off: nothing can be sent any more.
     Lost,
 }
 
 impl<S: Stream> Session<S> {
-    /// Has a request answered; false if the connection ends with it.
+    /// Gets a request answered; returns `false` if the connection ends with it.
     pub(super) async fn answer(&mut self, asked: &mut Asked) -> bool {
         self.answered_alone = false;
         if let Some(answer) = challenge::asked(&asked.out) {
@@ -82,7 +85,7 @@ impl<S: Stream> Session<S> {
                 end.keep_client
             }
             Outcome::Reject(reason) => {
-                // Not among the latencies: an overload that is refused quickly is not a fast service.
+                // Not included in the latencies: fast rejections during an overload are not a fast service.
                 pool.group.reject(self.core.index, reason);
                 self.log(asked, reason.status().0, Some(reason), now);
                 self.reject(asked, reason).await
@@ -128,14 +131,15 @@ impl<S: Stream> Session<S> {
         let (mut refusals, mut refused) = (0, false);
         let mut stale: u8 = 0;
         let mut declined = 0;
-        // In `tried` are first those that failed, then those that declined, then those that refused it.
+        // `tried` contains first the members that failed, then those that declined, then those that refused.
         let mut retries: u16 = 0;
         let mut spared: u16 = 0;
         let mut now = asked.begun;
         let mut first = true;
         loop {
             let view = if std::mem::take(&mut first) { Rc::clone(&asked.view) } else { pool.view() };
-            // What is found is no variable: each connection would have room for it beside all that comes of it.
+            // The result is not bound to a variable, which would enlarge every connection beside all that
+            // follows.
             let trip = match match &self.bond {
                 _ if refused && refusals >= REFUSALS => Admission::Shed,
                 None => admit::at_once(&self.core, pool, view, asked.key, &tried, asked.work(), now),
@@ -146,7 +150,8 @@ impl<S: Stream> Session<S> {
             } {
                 Admission::Trip(trip) => trip,
                 Admission::Nobody if (1..REFUSALS).contains(&declined) && last == Reason::Reset => {
-                    // They did nothing with it, and may have had a reason that has gone: once more, whoever it is.
+                    // These members did not process it, perhaps for a reason that has passed: one more
+                    // attempt, with any member.
                     (declined, spared) = (REFUSALS, 0);
                     tried.truncate(usize::from(retries));
                     continue;
@@ -155,7 +160,7 @@ impl<S: Stream> Session<S> {
                 none => {
                     let full = matches!(none, Admission::Full);
                     drop(none);
-                    // Those that refused it may have room by then. Those that declined it have had room all the time.
+                    // Members that refused may have room by then. Those that declined had room all the time.
                     tried.truncate(usize::from(retries + spared));
                     let known = match refused {
                         _ if full => Known::Full,
@@ -181,9 +186,10 @@ impl<S: Stream> Session<S> {
             }
             asked.spare = u32::from(retries) < trip.settings().retry.attempts;
             let failure = match self.attempt(asked, &trip, deadline, fresh).await {
-                // The member has no room, whatever was known of it here: no fault, and no retry that makes things worse.
+                // The member has no room, contrary to what was known here. That is no failure, and no retry
+                // that adds to an overload.
                 Ok(end) if end.refused => {
-                    // Its connection is as good as any.
+                    // The connection remains usable.
                     (refused, fresh, stale) = (true, false, 0);
                     asked.ranked.set(asked.ranked.get().map(|(urgency, _)| (urgency, false)));
                     refusals += 1;
@@ -217,7 +223,8 @@ impl<S: Stream> Session<S> {
                 account.failed(failure.label(), now);
             }
             let (reason, unsent) = match failure {
-                // Of an answer that had begun it has what it wanted: nothing is said of the member by that.
+                // With the begin of a response, the client got what it wanted: that is no finding about the
+                // member.
                 Failure::Client(answered) => {
                     trip.stripe().left.add(1);
                     if !answered {
@@ -234,7 +241,7 @@ impl<S: Stream> Session<S> {
                     self.stream.fail(false);
                     return Outcome::Lost;
                 }
-                // What the client asks for in so short a time the member may not be blamed for.
+                // The member is not to blame for such a short timeout of the client.
                 Failure::Expired(answered) => {
                     trip.left(now);
                     if !answered {
@@ -250,14 +257,15 @@ impl<S: Stream> Session<S> {
                 }
                 Failure::Down => {
                     tried.insert(usize::from(retries), trip.member());
-                    // Its health checks have said what there is to say.
+                    // The member's health checks have reported the failure.
                     trip.abandoned();
                     retries = retries.saturating_add(1);
                     (last, fresh) = (Reason::AnswerTimeout, false);
                     continue;
                 }
                 Failure::Declined => {
-                    // Asked for nothing, it is not to be blamed; but others may take it at once.
+                    // The member did not process the request, so it is not to blame; but others may accept it
+                    // at once.
                     tried.insert(usize::from(retries + spared), trip.member());
                     trip.abandoned();
                     spared += 1;
@@ -269,8 +277,8 @@ impl<S: Stream> Session<S> {
                     continue;
                 }
                 Failure::Stale(untouched) => {
-                    // The member closed a connection it had kept for long enough: no fault of anybody. One of HTTP/2 that it said so
-                    // of is not used again anyway.
+                    // The member closed a connection that was kept for long enough: no failure. An HTTP/2
+                    // connection that the member announced as closing is not used again anyway.
                     fresh = !untouched;
                     stale += 1;
                     if !asked.streamed && (untouched || asked.method.idempotent()) && stale < REFUSALS {
@@ -279,7 +287,7 @@ impl<S: Stream> Session<S> {
                     }
                     (Reason::Reset, false)
                 }
-                // Trying the others would only blame them too.
+                // Further attempts would only blame the other members, too.
                 Failure::Member(Reason::Exhausted, _) => {
                     trip.abandoned();
                     return Outcome::Reject(Reason::Exhausted);
@@ -304,7 +312,7 @@ impl<S: Stream> Session<S> {
         }
     }
 
-    /// Waits for a member: in the queue where all are at their limit, else in the line.
+    /// Waits for a member: in the wait queue if all are at their limit, else in the admission line.
     #[cold]
     #[inline(never)]
     fn wait<'a>(
@@ -348,8 +356,8 @@ impl<S: Stream> Session<S> {
         })
     }
 
-    /// How urgent a request says it is, where the listener wants to know. Only those that find no room are asked: it is read
-    /// from the head for the member, so that others carry nothing of it.
+    /// Returns the urgency that a request states, if the listener reads it. Only requests that find no room
+    /// need it: it is read from the head for the member, so that others carry nothing of it.
     #[cold]
     #[inline(never)]
     fn urgency(&self, asked: &Asked) -> Option<Urgency> {
@@ -365,7 +373,7 @@ impl<S: Stream> Session<S> {
         Some(said.and_then(Urgency::new).unwrap_or_default())
     }
 
-    /// A new connection to a member, or a stream on one.
+    /// Opens a new connection to a member, or a stream on one.
     #[cold]
     #[inline(never)]
     fn reach<'a>(&'a self, trip: &'a Trip, deadline: Time) -> Seldom<'a, Result<Link, Reason>> {
@@ -377,7 +385,8 @@ impl<S: Stream> Session<S> {
         })
     }
 
-    /// What it is that no connection came about: the client's own haste is no fault of the member.
+    /// Returns the failure for a connection that was not made: an expired client timeout is no failure of the
+    /// member.
     #[cold]
     fn unreached(&self, asked: &Asked, reason: Reason) -> Failure {
         let waited = self.core.tick().since(asked.begun);
@@ -389,7 +398,7 @@ impl<S: Stream> Session<S> {
         }
     }
 
-    /// Gives the request to one member.
+    /// Sends the request to one member.
     #[expect(
         clippy::manual_async_fn,
         reason = "as an `async fn` it keeps its arguments twice, in each connection"
@@ -423,7 +432,7 @@ impl<S: Stream> Session<S> {
             let settings = trip.settings();
             if second {
                 if let Some(report) = member.report() {
-                    // An answer that was passed on is no refusal, whatever it says of itself.
+                    // A forwarded response is no refusal, whatever its report states.
                     let _ = trip.hear(&report, None, self.core.now());
                 }
             } else if end.keep_member && settings.send_proxy.is_none() {
@@ -434,7 +443,8 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// Has a client that waits ended its side? Then it has most likely given up. What it sends ahead is kept.
+/// Returns `true` if a waiting client has closed its side; then it has most likely given up. Bytes that it
+/// sends ahead are kept.
 fn ended<S: Stream>(
     core: &Core,
     stream: &mut S,

@@ -1,4 +1,4 @@
-//! How an exchange ends, and a body whose chunks are taken apart.
+//! The outcomes of an exchange, and the decoding of chunked bodies.
 
 use plimsoll_brain::Time;
 use plimsoll_wire::http1::{self, Body, Piece};
@@ -6,53 +6,56 @@ use plimsoll_wire::http1::{self, Body, Piece};
 use crate::account::{DECLINED, STALE};
 use crate::reason::Reason;
 
-/// How far the answer is.
+/// The progress of the response.
 pub(super) enum Answer {
     Head,
     Body(Body),
     Done,
-    /// Both sides go on in another protocol.
+    /// Both sides continue in another protocol.
     Tunnel,
 }
 
-/// An answer was passed on whole.
+/// A response was forwarded completely.
 pub(super) struct End {
     pub(super) status: u16,
-    /// When: of an upgrade, before what came after it.
+    /// The time of the end; for an upgrade, the time before the tunnel.
     pub(super) at: Time,
-    /// May the member's connection be used again?
+    /// Whether the member's connection may be used again.
     pub(super) keep_member: bool,
-    /// Does the client's connection go on?
+    /// Whether the client's connection continues.
     pub(super) keep_client: bool,
-    /// The member only said that it has no room, and the client was told nothing.
+    /// Whether the member only reported that it has no room, and nothing was sent to the client.
     pub(super) refused: bool,
 }
 
-/// Why there was no whole answer.
+/// The reason why there was no complete response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The client went away. `true`: its answer had begun.
+    /// The client left. `true` if its response had begun.
     Client(bool),
-    /// The client's request is at fault, and nothing was answered yet.
+    /// The client's request is at fault, and no response was sent yet.
     Refused(Reason),
-    /// The member failed before a byte of an answer was passed on. `true`: the request cannot have reached it.
+    /// The member failed before a byte of a response was forwarded. `true` if the request cannot have reached
+    /// it.
     Member(Reason, bool),
-    /// The member did nothing with this request, and takes others. Nothing of an answer came.
+    /// The member did not process this request, and accepts others. No response arrived.
     Declined,
-    /// The member was declared down while nothing of an answer had come. The retry budget has paid for another try.
+    /// The member was declared down before any of a response arrived. The retry budget has paid for another
+    /// attempt.
     Down,
-    /// A connection used before was closed before a byte of an answer came. `true`: the member said that it did nothing.
+    /// A reused connection was closed before a byte of a response arrived. `true` if the member reported that
+    /// it did not process the request.
     Stale(bool),
-    /// The client's own patience came to its end (gRPC). `true`: its answer had begun.
+    /// The client's own timeout expired (gRPC). `true` if its response had begun.
     Expired(bool),
-    /// Nothing was said for long on either side of a call whose answer had begun.
+    /// A call whose response had begun was silent on both sides for too long.
     Quiet,
-    /// The answer broke off after a part of it was passed on.
+    /// The response broke off after a part of it was forwarded.
     Broken,
 }
 
 impl Failure {
-    /// As in spans.
+    /// Returns the name in spans.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Client(_) => "client_left",
@@ -67,7 +70,7 @@ impl Failure {
     }
 }
 
-/// Appends the content of chunks to `out`; how much of `input` belongs to the body.
+/// Appends the content of chunks to `out`, and returns how many bytes of `input` belong to the body.
 pub(super) fn unchunk(body: &mut Body, input: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::BadBody> {
     let Body::Chunked(chunked) = body else { return body.feed(input) };
     let mut taken = 0;

@@ -1,8 +1,9 @@
-//! One request and its answer between two streams: both bodies at the same time, each as fast as its reader.
+//! One request and its response between two streams: both bodies at the same time, each at the speed of its
+//! reader.
 //!
-//! Bytes go from one socket's read straight into the other's write. Only what a socket refuses is kept, and
-//! while something is kept for one side nothing more is read from the other: that is the back-pressure, and
-//! it bounds the memory of a connection to one read.
+//! Bytes go from one socket's read straight into the other's write. Only bytes that a socket does not accept
+//! are buffered. While bytes are buffered for one side, nothing more is read from the other: that is the
+//! back-pressure, which bounds the memory of a connection to one read.
 
 use std::future::poll_fn;
 use std::io::ErrorKind;
@@ -26,17 +27,17 @@ mod patience;
 mod report;
 mod straight;
 
-/// A body up to this long is copied behind its head, to be sent by one call without gathering.
+/// The maximum size of a body that is copied behind its head, to send both by one call without gathering.
 const COPY: usize = 4096;
-/// Bytes of requests sent ahead (pipelining) that are kept; beyond that the client is not read.
+/// The maximum of pipelined bytes that are kept; beyond that, the client is not read.
 pub(super) const AHEAD: usize = 64 * 1024;
-/// Bytes of a request that are kept although they came after its head, where it came by a stream of HTTP/2.
+/// The maximum of request bytes after the head that are kept, for requests by a stream of HTTP/2.
 const KEPT: usize = 64 * 1024;
-/// Interim answers (1xx) to one request; more are not taken for an answer.
+/// The maximum number of interim responses (1xx) to one request; more are an error.
 const INTERIM: u32 = 32;
-/// Reads and writes of one connection before others get their turn.
+/// The number of reads and writes of one connection before other tasks run.
 const TURNS: u32 = 32;
-/// For so long nobody looks whether the client is still there: most answers come before.
+/// The delay before checking for client disconnect: most responses arrive earlier.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
 struct Exchange<'a, S, M> {
@@ -49,43 +50,45 @@ struct Exchange<'a, S, M> {
     settings: Rc<ListenerSettings>,
     deadline: Time,
     per_try: Time,
-    /// Bytes of `asked.out` sent.
+    /// The number of bytes of `asked.out` that were sent.
     sent: usize,
     to_member: Residue,
     to_client: Residue,
-    /// The beginning of an answer's head.
+    /// The beginning of a response head.
     partial: Vec<u8>,
     answer: Answer,
     status: u16,
-    /// Chunks are taken apart for a client of HTTP/1.0.
+    /// Whether chunks are decoded for a client of HTTP/1.0.
     unchunk: bool,
-    /// The trailers of the answer.
+    /// The trailers of the response.
     trailers: http1::Trailers,
-    /// Whether a report of load is announced for them.
+    /// Whether the response announces a load report in its trailers.
     reports_after: bool,
     keep_member: bool,
     keep_client: bool,
-    /// Was anything of the final answer passed on to the client? After interim ones another may still follow.
+    /// Whether any of the final response was forwarded to the client. After interim responses, another one
+    /// may still follow.
     answered: bool,
-    /// Has any byte come from the member?
+    /// Whether any byte has arrived from the member.
     heard: bool,
-    /// The member takes no more of the request; what it answered is still to be read.
+    /// Whether the member accepts no more of the request; its response is still to be read.
     deaf: bool,
     client_ended: bool,
-    /// Has the member no room? Then nothing of its answer is passed on.
+    /// Whether the member has no room. Then nothing of its response is forwarded.
     refused: bool,
-    /// Interim answers so far.
+    /// The number of interim responses so far.
     interim: u32,
-    /// When somebody's patience ends; the timer may fire before that.
+    /// The first deadline; the timer may fire earlier.
     due: Time,
-    /// When to begin to look after the client.
+    /// The time at which checking for client disconnect begins.
     watch_at: Time,
-    /// Is the client looked after while the answer is awaited?
+    /// Whether the client is checked for disconnect while the response is awaited.
     watching: bool,
 }
 
 impl<S: Stream> Session<S> {
-    /// Sends the request to the member and its answer to the client. `reused`: the connection served before.
+    /// Sends the request to the member and its response to the client. `reused` is `true` if the connection
+    /// served another request before.
     pub(super) async fn exchange<M: Stream>(
         &mut self,
         asked: &mut Asked,
@@ -99,7 +102,7 @@ impl<S: Stream> Session<S> {
         let per_try = trip.settings().timeouts.per_try;
         let now = core.now();
         if let Some(framed) = &mut asked.framed {
-            // Of an attempt before this one.
+            // State of a previous attempt.
             framed.to_member = None;
         }
         let mut exchange = Exchange {
@@ -167,7 +170,7 @@ impl<S: Stream> Session<S> {
             session.stream.keepalive();
             member.keepalive();
             let unread = std::mem::take(&mut session.unread);
-            // On the heap: few connections need it, and all would be larger for it.
+            // On the heap: few connections need it, and it would enlarge all of them.
             Box::pin(relay::copy(
                 &session.core,
                 &session.timer,
@@ -184,7 +187,7 @@ impl<S: Stream> Session<S> {
 }
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
-    // Once in each task: a call of it costs more than all that is new in it.
+    // Inlined once in each task: a call would cost more than the work in it.
     #[inline(always)]
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.session.timer.fired() {
@@ -236,7 +239,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Poll::Pending
     }
 
-    /// Moves the request on; true if something moved.
+    /// Moves the request on; returns `true` if any bytes moved.
     fn request(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<bool, Failure> {
         if self.deaf {
             return Ok(false);
@@ -268,7 +271,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.asked.body.done() { Ok(false) } else { self.body(cx, buffer) }
     }
 
-    /// Moves the request's body on; true if something moved. Out of line: most requests have none, or it came with the head.
+    /// Moves the request's body on; returns `true` if any bytes moved. Out of line: most requests have no
+    /// body, or it arrived with the head.
     #[inline(never)]
     fn body(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<bool, Failure> {
         let session = &mut *self.session;
@@ -290,7 +294,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             return Ok(true);
         }
         if !self.asked.streamed && self.asked.out.len() + text.len() <= KEPT && self.session.stream.shared() {
-            // Sent from there, and once more if the member did nothing with it: calls are mostly as small as that.
+            // Sent from there, and sent again if the member did not process it: most calls are that small.
             self.asked.out.extend_from_slice(text);
             return Ok(true);
         }
@@ -302,7 +306,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.to_member.is_empty() { Ok(true) } else { self.keep() }
     }
 
-    /// Draws on the memory budget for what was not accepted at once.
+    /// Draws on the memory budget for bytes that were not accepted at once.
     #[cold]
     fn keep(&mut self) -> Result<bool, Failure> {
         let session = &mut *self.session;
@@ -314,10 +318,11 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
     }
 
-    /// The member's connection takes no more. It may have answered before it closed: that is still to be read.
+    /// Handles a member's connection that accepts no more bytes. The member may have responded before it
+    /// closed: its response is still to be read.
     fn refused_by_member(&mut self) -> Result<bool, Failure> {
         if matches!(self.answer, Answer::Tunnel) {
-            // It has switched before it had the request, and will never have all of it.
+            // The member switched protocols before it had the request, and will never receive all of it.
             return Err(Failure::Broken);
         }
         self.deaf = true;
@@ -325,7 +330,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(true)
     }
 
-    /// Moves the answer on; true if something moved.
+    /// Moves the response on; returns `true` if any bytes moved.
     fn answer(
         &mut self,
         cx: &mut Context<'_>,
@@ -368,14 +373,15 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
     }
 
-    /// Reads an answer's bytes: appends what goes before to `scratch`, returns what goes after as it is.
+    /// Parses a response's bytes: appends the part to be sent first to `scratch`, and returns the part that
+    /// follows unchanged.
     fn digest<'b>(&mut self, input: &'b [u8], scratch: &mut Vec<u8>) -> Result<&'b [u8], Failure> {
         let core = self.core;
         let mut rest = input;
         let mut marks = core.marks.borrow_mut();
         while let Answer::Head = self.answer {
             let to_head = self.asked.method == Method::Head;
-            // Not moved out of there: it is large.
+            // Not moved out: it is large.
             let read = http1::response(rest, self.settings.max_head, to_head, &mut marks);
             let head = match &read {
                 Ok(head) => head,
@@ -407,7 +413,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
                 return Ok(rest);
             }
             if self.asked.upgrade && matches!(head.status, 200..300) && self.session.stream.tunnels() {
-                // Passed on it would say that there is a tunnel (RFC 8441 section 5).
+                // Forwarded, this response would announce a tunnel (RFC 8441 section 5).
                 return Err(self.bad_answer());
             }
             self.keep_member &= head.keep_alive;
@@ -438,7 +444,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.answer = if head.body.done() { Answer::Done } else { Answer::Body(head.body) };
         }
         let Answer::Body(body) = &mut self.answer else {
-            // Bytes after the end: nobody asked for them, so this connection is not to be trusted again.
+            // Unrequested bytes after the end: this connection is not reused.
             self.keep_member &= rest.is_empty();
             return Ok(&[]);
         };
@@ -457,8 +463,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(if as_is { &rest[..taken] } else { &[] })
     }
 
-    /// Reads an answer that is `bad` unless it becomes good by leaving out white space before colons: few
-    /// servers write any.
+    /// Parses a `bad` response that may become valid without white space before colons; few servers send any.
     #[cold]
     #[inline(never)]
     fn spaced(
@@ -478,7 +483,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(&[])
     }
 
-    /// Passes on what came of a chunked body: appends what goes on to `scratch`, unless it goes on as it is.
+    /// Forwards the bytes of a chunked body: appends the result to `scratch`, unless the bytes are sent
+    /// unchanged.
     #[inline(never)]
     fn chunks(&mut self, input: &[u8], scratch: &mut Vec<u8>) -> Result<Passed, Failure> {
         let Answer::Body(body) = &mut self.answer else { return Ok(Passed { taken: 0, as_is: true }) };
@@ -491,13 +497,13 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             self.trailers.pass(body, input, scratch, |name, value| reports.keep(name, value))
         };
         if let Some(report) = reports.heard {
-            // An answer that was passed on is no refusal, whatever it says of itself.
+            // A forwarded response is no refusal, whatever its report states.
             let _ = self.trip.hear(&report, None, self.core.now());
         }
         passed.map_err(|_| self.bad_answer())
     }
 
-    /// The member speaks another protocol from here on.
+    /// Handles a response after which the member speaks another protocol.
     #[cold]
     #[inline(never)]
     fn switch(&mut self, head: &http1::Response<'_, '_>, scratch: &mut Vec<u8>) -> Result<(), Failure> {
@@ -529,20 +535,20 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.answered { Failure::Broken } else { Failure::Member(Reason::BadAnswer, false) }
     }
 
-    /// The failure of a member that sends no HTTP/2: nothing more can be read of it.
+    /// Returns the failure of a member whose HTTP/2 is malformed: nothing more can be read from it.
     #[cold]
     fn malformed(&mut self) -> Failure {
         self.keep_member = false;
         self.bad_answer()
     }
 
-    /// Does the client know the end of this answer only by the end of its connection? A half that ended as a whole does would pass for
-    /// one.
+    /// Returns `true` if the client detects the end of this response only by the end of its connection. A
+    /// truncated response would pass for a complete one.
     fn ends_by_closing(&self) -> bool {
         self.unchunk || matches!(self.answer, Answer::Body(Body::UntilClose))
     }
 
-    /// The member closed.
+    /// Handles a connection that the member closed.
     fn ended(&mut self, reset: bool) -> Result<bool, Failure> {
         self.keep_member = false;
         match &self.answer {

@@ -1,4 +1,4 @@
-//! Answers of our own: why a request was not passed on, or had no answer.
+//! The balancer's own responses: for requests that were not forwarded, or were not answered.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::trace::Side;
 use plimsoll_brain::Time;
 
 impl<S: Stream> Session<S> {
-    /// Answers a request whose head could not be read; the connection ends with it.
+    /// Rejects a request whose head is invalid; the connection ends with the response.
     pub(super) async fn refuse(&mut self, reason: Reason) {
         self.listener.pool().group.reject(self.core.index, reason);
         let answer = own_answer(self.is_call(), reason, false, true, (1, b""));
@@ -21,13 +21,13 @@ impl<S: Stream> Session<S> {
         }
     }
 
-    /// Ends the connection of a client that would not understand an answer.
+    /// Closes the connection of a client that would not understand a response.
     pub(super) async fn hang_up(&mut self, reason: Reason) {
         self.listener.pool().group.reject(self.core.index, reason);
         self.linger().await;
     }
 
-    /// Answers a request that no member answered; true if the connection goes on.
+    /// Answers a request that no member answered; returns `true` if the connection continues.
     pub(super) async fn reject(&mut self, asked: &Asked, reason: Reason) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
@@ -45,7 +45,7 @@ impl<S: Stream> Session<S> {
         keep
     }
 
-    /// Sends the client elsewhere with a request that no member has seen; true if the connection goes on.
+    /// Redirects a request that was not forwarded; returns `true` if the connection continues.
     pub(super) async fn redirect(&mut self, asked: &Asked, location: &Location) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
@@ -65,7 +65,7 @@ impl<S: Stream> Session<S> {
         keep
     }
 
-    /// Answers an authority that looks whether a name leads here; true if the connection goes on.
+    /// Answers a certificate authority's challenge; returns `true` if the connection continues.
     pub(super) async fn vouch(&mut self, asked: &mut Asked, body: &[u8]) -> bool {
         self.answered_alone = true;
         let keep = asked.keep_alive && asked.body.done() && !asked.http10 && !self.ending();
@@ -95,14 +95,14 @@ impl<S: Stream> Session<S> {
         self.stream.call().is_some()
     }
 
-    /// Writes a line of the access log and ends the trace, if this request is to have them.
+    /// Writes a line of the access log and ends the trace, if this request has them.
     pub(super) fn log(&self, asked: &mut Asked, status: u16, reason: Option<Reason>, now: Time) {
         if let Some(account) = asked.account.take() {
             self.tell(account, asked, status, reason, now);
         }
     }
 
-    /// Out of line: most have none.
+    /// Out of line: most requests have no record.
     #[cold]
     #[inline(never)]
     fn tell(&self, account: Box<Account>, asked: &Asked, status: u16, reason: Option<Reason>, now: Time) {
@@ -122,8 +122,9 @@ impl<S: Stream> Session<S> {
     }
 }
 
-/// The text of an answer of our own, to a `call` as gRPC has it. `close`: the client's connection ends with it; `more` are whole
-/// header lines, after how many seconds the client does well to come again if it can.
+/// Returns the text of the balancer's own response, in gRPC's form for a `call`. `close` is `true` if the
+/// client's connection ends with it. `more` are the seconds after which the client should retry, and complete
+/// header lines.
 pub(crate) fn own_answer(
     call: bool,
     reason: Reason,

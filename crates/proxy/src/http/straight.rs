@@ -1,4 +1,5 @@
-//! Calls of gRPC that come in pieces and go on in such: how they begin here, and how they become text after all.
+//! The begin of a gRPC call that passes through frame by frame, and its conversion into text where that is
+//! required.
 
 use std::cell::Cell;
 use std::task::{Context, Poll};
@@ -10,8 +11,8 @@ use crate::http2::Framed;
 use crate::metered::Metered;
 
 impl<S: Stream> Session<S> {
-    /// Begins a call, and takes in what of it has come, as with text: it is known before it is decided what becomes of it. `ended`: it has
-    /// no body.
+    /// Begins a call with the part of it that has arrived, as is done for text: it is read before its
+    /// handling is decided. `ended` is `true` if it has no body.
     #[inline(never)]
     pub(super) fn begin_framed(
         &mut self,
@@ -42,11 +43,11 @@ impl<S: Stream> Session<S> {
             keep_alive: false,
             http10: false,
             upgrade: false,
-            // For other keys the text is read.
+            // Other kinds of keys require the text.
             key: if reads_key { crate::key::of_client(self.peer.client.ip()) } else { 0 },
             begun: self.core.tick(),
             view,
-            // One of which an account is kept is told as text.
+            // Calls with a record are handled as text.
             account: None,
             metered: Metered::default(),
             ranked: Cell::default(),
@@ -57,13 +58,14 @@ impl<S: Stream> Session<S> {
 }
 
 impl Asked {
-    /// Is told as text from here on: its member does not speak HTTP/2, though those of its group did when it came.
+    /// Converts the request into text: its member does not speak HTTP/2, although the members of its group
+    /// did when it arrived.
     #[cold]
     pub(super) fn tell(&mut self) {
         let Some(framed) = self.framed.take() else { return };
         self.out = framed.text(self.body.done());
         let head = self.out.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
-        // Of our own making, it is no error.
+        // The text is valid, as this process wrote it.
         let _ = self.body.feed(&self.out[head..]);
     }
 }

@@ -23,14 +23,14 @@ use crate::reason::Reason;
 
 mod orders;
 
-/// A stream that delivers given pieces, each after a pause, and takes so many bytes at a time.
+/// A stream that delivers given pieces, each after a pause, and accepts a limited number of bytes at a time.
 struct Script {
     pieces: Vec<Vec<u8>>,
     next: usize,
     paused: bool,
-    /// What happens after the last piece.
+    /// The behaviour after the last piece.
     then: Then,
-    /// Delivers nothing before it took so many bytes, nor before so long.
+    /// The bytes that it accepts, and the time that passes, before it delivers anything.
     after: usize,
     patience: Duration,
     begun: Instant,
@@ -78,7 +78,7 @@ impl AsyncRead for Script {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // bound: what the test says
+        // bound: the delay that the test sets
         if self.out.len() < self.after || self.begun.elapsed() < self.patience {
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -135,7 +135,7 @@ fn session(client: Script) -> Session<Script> {
     session_at(core, listener, client)
 }
 
-/// A core and a listener on it.
+/// Returns a core and a listener on it.
 fn stage() -> (Rc<Core>, Rc<Listener>) {
     let core = Core::new(0, Clock::start(), Census::new(10, 100, 1 << 30)).expect("a core");
     let listener = listener(&core, pool(&core));
@@ -163,7 +163,7 @@ fn session_at<S: crate::stream::Stream>(core: Rc<Core>, listener: Rc<Listener>, 
     }
 }
 
-/// What went to the member, what went to the client, and how it ended.
+/// The bytes that went to the member and to the client, and the outcome.
 type Relayed = (String, String, Result<(u16, bool, bool), Failure>);
 
 fn relay(client: Script, mut member: Script) -> Relayed {
@@ -192,7 +192,7 @@ fn relay(client: Script, mut member: Script) -> Relayed {
 struct Case {
     client: &'static str,
     member: &'static str,
-    /// The member closes after its answer.
+    /// Whether the member closes after its response.
     closes: bool,
     to_member: &'static str,
     to_client: &'static str,
@@ -240,7 +240,7 @@ const CASES: &[Case] = &[
         to_client: "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdefg",
         end: (200, true, false),
     },
-    // Fields of heads in trailers, and what servers pad.
+    // Fields of heads in trailers, and fields that servers pad.
     Case {
         client: "POST / HTTP/1.1\r\nHost: x\r\nConnection: x-hop\r\nTransfer-Encoding: chunked\r\n\r\n\
                  3 ;e\r\nabc\r\n0\r\nHost: y\r\nT: 1\r\nX-Hop: 2\r\nCookie: c\r\n\r\n",
@@ -328,7 +328,7 @@ fn only_upgrades_that_are_allowed_are_passed_on() {
 fn a_client_that_ends_its_side_has_left() {
     let client = Script::new(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[], Then::Eof, usize::MAX);
     let mut member = Script::new(b"HTTP/1.1 200 OK\r\n\r\n", &[], Then::Silence, usize::MAX);
-    // The client is looked after only when the answer takes its time: longer than the test.
+    // The client is checked only if the response takes long: longer than the test.
     member.patience = Duration::from_secs(3600);
     assert_eq!(relay(client, member).2, Err(Failure::Client(false)));
 }
@@ -397,14 +397,15 @@ fn interim_answers_without_end_are_no_answer() {
     assert_eq!((to_client.as_str(), end), ("", Err(Failure::Member(Reason::BadAnswer, false))));
 }
 
-/// Returns the size of what a function of six arguments returns.
+/// Returns the size of the result of a function with six arguments.
 fn size_of_result<A, B, C, D, E, F, R>(_: impl Fn(A, B, C, D, E, F) -> R) -> usize {
     size_of::<R>()
 }
 
 #[test]
 fn a_connection_between_requests_is_small() {
-    // The allocator has places of 1024 bytes, and then of 1280: an idle connection costs that, and as much again beside it.
+    // The allocator has sizes of 1024 and then 1280 bytes. An idle connection costs that, and as much again
+    // beside it.
     let size = size_of_result(super::serve::<crate::link::Link>);
     assert!(size <= 1024, "{size} bytes");
 }

@@ -1,7 +1,8 @@
-//! What a connection of HTTP/2 writes in one turn of its task goes out together, at the turn's end.
+//! Write coalescing: all that an HTTP/2 connection writes in one turn of its task is sent at the end of the
+//! turn.
 //!
-//! `h2` writes each larger DATA frame by itself, as soon as it has it. For calls of gRPC with answers of a kilobyte those are four times as
-//! many calls of the kernel, and they cost more than all that we do for such a call.
+//! `h2` writes each larger DATA frame by itself, as soon as it is ready. For gRPC calls with responses of a
+//! kilobyte, that means four times as many system calls, which cost more than all other work for such a call.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -13,22 +14,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::stream::Stream;
 
-/// As much is kept; more goes out before the turn ends.
+/// The maximum number of buffered bytes; more are sent before the turn ends.
 const MOST: usize = 64 * 1024;
 
-/// A connection as `h2` sees it: it takes what it is given, and is flushed at once.
+/// The connection for `h2`: it accepts all writes, and flushing is immediate.
 pub(super) struct Batch<S>(Rc<RefCell<Kept<S>>>);
 
-/// What is told at the end of each turn. Without it nothing would leave.
+/// The handle that is flushed at the end of each turn. Without it nothing would be sent.
 pub(super) struct Outlet<S>(Rc<RefCell<Kept<S>>>);
 
 struct Kept<S> {
     stream: S,
     bytes: Vec<u8>,
     sent: usize,
-    /// How many there were last time: as many have room at once.
+    /// The number of bytes of the last turn: the buffer's initial capacity.
     usual: usize,
-    /// Why it takes nothing more.
+    /// The error after which nothing more is accepted.
     failed: Option<io::ErrorKind>,
 }
 
@@ -38,26 +39,27 @@ pub(super) fn batch<S: Stream>(stream: S) -> (Batch<S>, Outlet<S>) {
 }
 
 impl<S: Stream> Outlet<S> {
-    /// Sends what was written; how much of it. What the socket does not take goes when it does: the task is woken then.
+    /// Sends the buffered bytes and returns how many were sent. The socket takes the rest later: the task is
+    /// woken then.
     pub(super) fn flush(&self, cx: &mut Context<'_>) -> usize {
         let kept = &mut *self.0.borrow_mut();
         let before = kept.left();
         if let Poll::Ready(Err(error)) = kept.poll_out(cx)
             && kept.failed.is_none()
         {
-            // `h2` is told when it writes or reads again, which it does at once.
+            // `h2` gets the error when it writes or reads again, which it does at once.
             kept.failed = Some(error.kind());
             cx.waker().wake_by_ref();
         }
         before - kept.left()
     }
 
-    /// Lets closing be a reset: nobody is to wait until the peer takes what it does not take.
+    /// Makes closing a reset: no task should wait for a peer that does not read.
     pub(super) fn abort(&self) {
         self.0.borrow().stream.abort();
     }
 
-    /// Is there something that the socket has not taken yet?
+    /// Returns `true` if there are bytes that the socket has not accepted yet.
     pub(super) fn holds(&self) -> bool {
         let kept = self.0.borrow();
         kept.failed.is_none() && kept.left() > 0
@@ -73,7 +75,7 @@ impl<S: Stream> Kept<S> {
         self.failed.map_or(Ok(()), |kind| Err(kind.into()))
     }
 
-    /// Sends all that is kept.
+    /// Sends all buffered bytes.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.failed()?;
         if self.bytes.is_empty() {
@@ -85,7 +87,7 @@ impl<S: Stream> Kept<S> {
                 sent => self.sent += sent,
             }
         }
-        // A connection that rests owns nothing.
+        // An idle connection owns no buffer.
         (self.usual, self.bytes, self.sent) = (self.bytes.len(), Vec::new(), 0);
         Pin::new(&mut self.stream).poll_flush(cx)
     }
@@ -138,7 +140,7 @@ impl<S: Stream> AsyncWrite for Batch<S> {
         true
     }
 
-    /// At the end of the turn.
+    /// Returns at once: the end of the turn flushes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(self.0.borrow().failed())
     }
@@ -158,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes in all, and notes each write.
+    /// A socket that accepts a limited number of bytes in all, and records each write.
     #[derive(Default)]
     struct Socket {
         writes: Vec<usize>,
@@ -203,7 +205,7 @@ mod tests {
 
     type Sent = Poll<Option<usize>>;
 
-    /// Writes so much.
+    /// Writes `size` bytes.
     fn write(batch: &mut Batch<Socket>, cx: &mut Context<'_>, size: usize) -> Sent {
         Pin::new(batch).poll_write(cx, &vec![b'x'; size]).map(Result::ok)
     }
@@ -221,7 +223,7 @@ mod tests {
         assert_eq!((outlet.flush(cx), outlet.flush(cx)), (1067, 0));
         assert!(!outlet.holds());
         assert_eq!(outlet.0.borrow().stream.writes, [1067]);
-        // Much of it goes at once, and is not kept.
+        // A large write is sent at once and not buffered.
         assert_eq!(write(&mut one, cx, 9), Poll::Ready(Some(9)));
         assert_eq!(write(&mut one, cx, MOST + 1), Poll::Ready(Some(MOST + 1)));
         assert_eq!(outlet.0.borrow().stream.writes, [1067, 9, MOST + 1]);

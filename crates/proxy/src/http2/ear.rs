@@ -1,13 +1,17 @@
-//! Is a member's connection dead?
+//! Detection of dead connections to members.
 //!
-//! A member that vanished (its host lost its power, a firewall forgot the connection) or hangs does not close its connections: the
-//! kernel finds out after a quarter of an hour. Whatever is asked there meanwhile is asked in vain, and new requests would come to it for
-//! as long as there are any. So it is noted when something was first asked since anything was last heard; when a request is given up
-//! before its answer has begun, and that was longer ago than a connection may take to come about, the connection gets no new ones. What is under way on it goes on.
+//! A member that vanished (its host lost power, a firewall dropped the connection) or hangs does not close
+//! its connections. The kernel detects that after a quarter of an hour. Until then, requests on them are in
+//! vain, and new requests would join them while others are in flight.
 //!
-//! Nobody is pinged for it. Servers of gRPC end connections that are pinged more often than they like (`too_many_pings`; by default
-//! once in five minutes), with all that is under way; that is why Envoy, HAProxy and hyper send no pings unless they are told to.
-//! All that can go wrong here is a connection too many to a member that is slow to answer.
+//! So each connection records the time of its first request since bytes last arrived. A request may be
+//! abandoned before its response has begun. If that time is then longer ago than the connect timeout, the
+//! connection gets no new requests. Requests in flight on it continue.
+//!
+//! No pings are sent. gRPC servers close connections that are pinged too often (`too_many_pings`; by default
+//! once in five minutes), with all requests in flight. For this reason, Envoy, HAProxy and hyper send no
+//! pings by default. The worst effect of this detection is one more connection to a member that responds
+//! slowly.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -25,14 +29,14 @@ use super::wear::Wear;
 use crate::core::Core;
 use crate::link::Link;
 
-/// Streams of a connection that we reset because of errors of the member; more end it.
+/// The number of a connection's streams that this process resets because of the member's errors; more end it.
 pub(super) const RESET_BY_US: usize = 1000;
 
-/// When something was asked and heard on one connection.
+/// The times of requests and received bytes of one connection.
 #[derive(Debug)]
 pub(super) struct Ear {
     pub(super) wear: Wear,
-    /// The first time since anything was heard.
+    /// The time of the first request since bytes last arrived.
     asked: Cell<Option<Time>>,
     heard: Cell<Time>,
 }
@@ -42,7 +46,7 @@ impl Ear {
         Self { wear: Wear::new((0, PREFACE), RESET_BY_US), asked: Cell::default(), heard: Cell::new(now) }
     }
 
-    /// A request was sent.
+    /// Records that a request was sent.
     pub(super) fn ask(&self, now: Time) {
         if self.asked.get().is_none() {
             self.asked.set(Some(now));
@@ -54,14 +58,15 @@ impl Ear {
         self.heard.set(now);
     }
 
-    /// A request is given up: was nothing heard for so long, though something was asked?
+    /// Returns `true` if an abandoned request shows a dead connection: no bytes arrived for this long,
+    /// although there was a request.
     pub(super) fn in_vain(&self, patience: Duration, now: Time) -> bool {
-        // What was asked before something was heard waits since then.
+        // A request sent before bytes last arrived waits since then.
         now.since(self.asked.get().unwrap_or_else(|| self.heard.get())) >= patience
     }
 }
 
-/// A connection to a member, listened to.
+/// A connection to a member that records received bytes.
 pub(super) struct Heard {
     link: Batch<Link>,
     core: Rc<Core>,
@@ -136,7 +141,7 @@ mod tests {
         ear.ask(at(10_000));
         assert!(!ear.in_vain(PATIENCE, at(10_999)));
         assert!(ear.in_vain(PATIENCE, at(11_000)));
-        // Asked again later, in a hurry: it was never heard of.
+        // A later request with a short timeout: no bytes ever arrived.
         ear.ask(at(20_000));
         assert!(ear.in_vain(PATIENCE, at(20_100)));
     }

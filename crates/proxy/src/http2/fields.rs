@@ -1,10 +1,11 @@
-//! Header fields between the two versions: which of them concern one hop of HTTP/1.1 alone, and trailers as text.
+//! Header fields between the two versions: those of a single HTTP/1.1 hop, and trailers as text.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use plimsoll_wire::http1::{may_trail, trailer_fields};
 use plimsoll_wire::orca;
 
-/// Does a field, in lower case or not, concern one hop of HTTP/1.1 and has no place in HTTP/2 (RFC 9113 section 8.2.2)?
+/// Returns `true` if a field, in lower case or not, belongs to one hop of HTTP/1.1 and is not allowed in
+/// HTTP/2 (RFC 9113 section 8.2.2).
 pub(super) fn hop(name: &[u8]) -> bool {
     const HOP: [&[u8]; 7] = [
         b"connection",
@@ -18,7 +19,7 @@ pub(super) fn hop(name: &[u8]) -> bool {
     HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop))
 }
 
-/// The same of a name as HTTP/2 has it, in lower case.
+/// Returns the same for a name as in HTTP/2, in lower case.
 pub(super) fn is_hop(name: &str) -> bool {
     matches!(
         name,
@@ -32,8 +33,8 @@ pub(super) fn is_hop(name: &str) -> bool {
     )
 }
 
-/// Appends `name: value` as a line. White space around a value has no place in HTTP/2 (RFC 9113 section
-/// 8.2.1) and means nothing in HTTP/1.
+/// Appends `name: value` as a line. White space around a value is not allowed in HTTP/2 (RFC 9113 section
+/// 8.2.1) and has no meaning in HTTP/1.
 pub(super) fn line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -52,32 +53,34 @@ pub(super) fn chunks_end(trailers: Option<&HeaderMap>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The trailers of a chunked body, whose section was checked before. What is no field of HTTP/2 stays behind.
+/// Returns the trailers of a chunked body, whose section was checked before. Leaves out lines that are no
+/// valid field of HTTP/2.
 pub(super) fn trailers(section: &[u8]) -> HeaderMap {
     let mut found = HeaderMap::new();
     for (name, value) in trailer_fields(section) {
         if let (true, Ok(name), Ok(value)) =
             (may_trail(name), HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         {
-            // As many as our own limit on trailers lets through: far fewer than a map can have.
+            // As many as the limit on trailers permits: far fewer than a map can hold.
             let _ = found.try_append(name, value);
         }
     }
     found
 }
 
-/// Takes the white space off both ends of values, which HTTP/2 does not allow there (RFC 9113 section 8.2.1).
+/// Removes white space from both ends of values, where HTTP/2 does not allow it (RFC 9113 section 8.2.1).
 pub(super) fn trim(fields: &mut HeaderMap) {
     let padded = |value: &HeaderValue| matches!(value.as_bytes(), [b' ' | b'\t', ..] | [.., b' ' | b'\t']);
     for value in fields.values_mut().filter(|value| padded(value)) {
-        // A part of a value is one.
+        // A part of a valid value is valid.
         if let Ok(trimmed) = HeaderValue::from_bytes(value.as_bytes().trim_ascii()) {
             *value = trimmed;
         }
     }
 }
 
-/// What trailers say of a member's load (ORCA), as the value of [`orca::HEADER`]; with `strip` they do not say it any more.
+/// Returns the load report in trailers (ORCA), as the value of [`orca::HEADER`]; with `strip` it is removed
+/// from them.
 pub(super) fn report(trailers: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
     if !reports(trailers) {
         return None;
@@ -90,7 +93,7 @@ pub(super) fn report(trailers: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
     binary.or_else(|| text.map(|value| value.as_bytes().to_vec()))
 }
 
-/// The same of the binary form, which gRPC has a name of its own for.
+/// Returns the load report in binary form, for which gRPC has a separate name.
 pub(super) fn report_bin(fields: &mut HeaderMap, strip: bool) -> Option<Vec<u8>> {
     if !reports(fields) {
         return None;
@@ -102,7 +105,8 @@ pub(super) fn report_bin(fields: &mut HeaderMap, strip: bool) -> Option<Vec<u8>>
     value.map(|value| [b"BIN ", value.as_bytes()].concat())
 }
 
-/// Is there a report in either form? Most answers have none, and to look for two names costs more than to look at all.
+/// Returns `true` if there is a load report in either form. Most responses have none, and two lookups cost
+/// more than one pass over all names.
 fn reports(fields: &HeaderMap) -> bool {
     fields.keys().any(|name| name.as_str().starts_with(orca::HEADER))
 }

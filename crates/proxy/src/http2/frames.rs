@@ -1,12 +1,13 @@
-//! Frames of HTTP/2 as their bytes come by (RFC 9113 section 4.1): their heads are read, what is in them is passed over.
+//! A parser for the frames of HTTP/2 in a byte stream (RFC 9113 section 4.1): parses their heads and skips
+//! their payloads.
 
-/// Bytes of a frame's head.
+/// The size of a frame's head, in bytes.
 pub(super) const HEAD: usize = 9;
-/// Bytes of the code in RST_STREAM.
+/// The size of the code in RST_STREAM, in bytes.
 const CODE: usize = 4;
-/// Bytes that say how much of DATA is padding.
+/// The size of DATA's padding length, in bytes.
 const PAD: usize = 1;
-/// The flag that says that there is padding.
+/// The flag for padding.
 const PADDED: u8 = 8;
 
 pub(super) const DATA: u8 = 0;
@@ -22,31 +23,32 @@ pub(super) const CONTINUATION: u8 = 9;
 pub(super) struct Frame {
     pub(super) kind: u8,
     pub(super) stream: u32,
-    /// Bytes of its payload; of DATA without padding.
+    /// The size of the payload in bytes; for DATA, without padding.
     pub(super) len: usize,
-    /// The flag that has its first bit: END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
+    /// The flag in the first bit: END_STREAM of DATA and HEADERS, ACK of SETTINGS and PING.
     pub(super) last: bool,
-    /// Why, of RST_STREAM; 0 of others.
+    /// The error code of RST_STREAM; 0 for others.
     pub(super) code: u32,
 }
 
 /// One direction of a connection.
 #[derive(Debug)]
 pub(super) struct Frames {
-    /// Bytes of a payload, or of what goes before the first frame, that are still to go by.
+    /// The remaining bytes of a payload, or of the part before the first frame.
     skip: usize,
-    /// A head, and the code behind it, or the length of the padding.
+    /// A head, and the code or the padding length behind it.
     head: [u8; HEAD + CODE],
     filled: usize,
 }
 
 impl Frames {
-    /// `before`: bytes that go before the first frame.
+    /// Creates a parser. `before` is the number of bytes before the first frame.
     pub(super) fn new(before: usize) -> Self {
         Self { skip: before, head: [0; HEAD + CODE], filled: 0 }
     }
 
-    /// The next frame whose head is whole; takes the bytes up to there off `bytes`. `None` once all of them went by.
+    /// Returns the next frame whose head is complete, and removes the bytes up to there from `bytes`. Returns
+    /// `None` once all bytes were consumed.
     pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
         loop {
             let skipped = self.skip.min(bytes.len());
@@ -70,7 +72,7 @@ impl Frames {
         usize::from(self.head[0]) << 16 | usize::from(self.head[1]) << 8 | usize::from(self.head[2])
     }
 
-    /// Bytes that are kept of the frame at hand, as far as is known.
+    /// Returns the number of bytes to keep of the current frame, as far as is known.
     fn wanted(&self) -> usize {
         let more = match self.head[3] {
             _ if self.filled < HEAD => 0,
@@ -93,7 +95,7 @@ impl Frames {
             kind,
             // The first bit is reserved.
             stream: u32::from_be_bytes([a & 0x7f, b, c, d]),
-            // More than there is of it `h2` does not forgive.
+            // `h2` rejects padding longer than the payload.
             len: if padded { len.saturating_sub(PAD + usize::from(code[0])) } else { len },
             last: flags & 1 == 1,
             code: if coded { u32::from_be_bytes(code) } else { 0 },
@@ -111,7 +113,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever comes is taken for frames in one way, however it is cut.
+        /// Any bytes are parsed into the same frames, however they are cut.
         #[test]
         fn any_bytes_are_frames(bytes: Vec<u8>, kinds: Vec<(u8, u8)>, cut: usize) {
             let mut all = bytes;
@@ -140,7 +142,7 @@ mod tests {
         bytes.extend(frame(RST_STREAM, 0, 5, &[1, 2]));
         bytes.extend(frame(RST_STREAM, 0, 5, &[0, 0, 0, 11, 9, 9]));
         bytes.extend(frame(SETTINGS, 1, 0, b""));
-        // Padding alone, with something, more than there is, and a flag of nothing.
+        // Padding alone, with content, longer than the payload, and a flag without a meaning.
         bytes.extend(frame(DATA, PADDED, 7, &[3, 0, 0, 0]));
         bytes.extend(frame(DATA, PADDED | 1, 7, &[2, b'x', 0, 0]));
         bytes.extend(frame(DATA, PADDED, 7, &[200, 0]));

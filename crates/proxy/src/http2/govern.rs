@@ -1,8 +1,9 @@
-//! What a client may say that asks for nothing: pings, settings, resets, window updates and empty frames cost it little and us
-//! more, and none of them is bounded by the number of streams (CVE-2019-9512, -9515, -9518, CVE-2023-44487).
+//! Limits on a client's control frames: pings, settings, resets, window updates and empty frames. They cost
+//! the client little and the balancer more, and the limit on streams bounds none of them (CVE-2019-9512,
+//! -9515, -9518, CVE-2023-44487).
 //!
-//! Frames are counted as their bytes come by, before `h2` sees them ([`Meter`]). A client that uses up an allowance is told
-//! ENHANCE_YOUR_CALM and loses the connection.
+//! Frames are counted in the byte stream, before `h2` gets them ([`Meter`]). A client that exceeds an
+//! allowance gets ENHANCE_YOUR_CALM and loses the connection.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -19,19 +20,19 @@ use super::wear::Wear;
 use crate::core::Core;
 use crate::stream::Stream;
 
-/// Bytes that are read, and thrown away, from a client that was told to go.
+/// The bytes that are read and discarded from a client whose connection ends.
 const LINGER_BYTES: usize = 1 << 20;
 
-/// What a connection and those who look at it share.
+/// The state that a connection shares with its observers.
 pub(crate) struct Watch {
     core: Rc<Core>,
     meter: RefCell<Meter>,
     wear: Wear,
-    /// Did it say too much?
+    /// Whether the client exceeded an allowance.
     pub(crate) exceeded: Cell<bool>,
-    /// Since when the client takes nothing of what there is for it.
+    /// The time since which the client accepts none of the bytes for it.
     pub(super) stuck: Cell<Option<Time>>,
-    /// Is it closed on our side?
+    /// Whether this side has closed the connection.
     pub(super) closing: Cell<bool>,
 }
 
@@ -47,23 +48,23 @@ impl Watch {
         })
     }
 
-    /// When the client last said something.
+    /// Returns the time at which bytes last arrived from the client.
     pub(super) fn heard(&self) -> Time {
         self.meter.borrow().last()
     }
 
-    /// A stream was answered.
+    /// Records that a stream was answered.
     pub(super) fn answered(&self) {
         self.meter.borrow_mut().answered();
     }
 
-    /// Is the connection to be let go before `h2` ends it?
+    /// Returns `true` if the connection should end before `h2` ends it.
     pub(super) fn worn(&self) -> bool {
         self.wear.worn()
     }
 }
 
-/// A client's connection, and what of it was read already.
+/// A client's connection, and bytes that were already read from it.
 pub(crate) struct Governed<S> {
     stream: S,
     ahead: Vec<u8>,
@@ -77,7 +78,7 @@ impl<S: Stream> Governed<S> {
         Self { stream, ahead, read: 0, watch, left: LINGER_BYTES }
     }
 
-    /// As much of `parts` was taken as `sent` says.
+    /// Records the part of `parts` that was sent, as given by `sent`.
     fn sent(&self, sent: &Poll<io::Result<usize>>, parts: &[IoSlice<'_>]) {
         let watch = &self.watch;
         if let Poll::Ready(Ok(bytes)) = sent {
@@ -95,7 +96,7 @@ impl<S: Stream> AsyncRead for Governed<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.watch.exceeded.get() {
-            // h2 is told by whoever polls it, and reads no more of this.
+            // The task that polls h2 notifies it, and h2 reads no more from this.
             return Poll::Pending;
         }
         let before = space.filled().len();
@@ -146,8 +147,8 @@ impl<S: Stream> AsyncWrite for Governed<S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Says that nothing more will come, and reads on until the client has ended, too: closed with bytes unread, the connection
-    /// would be reset, and what was said last be lost.
+    /// Shuts down the sending side, and reads until the client has closed as well. Closing with unread bytes
+    /// would reset the connection, and the last bytes sent would be lost.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if !this.watch.closing.get() {

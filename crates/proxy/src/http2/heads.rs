@@ -1,5 +1,5 @@
-//! Heads between HTTP/2 and the text of HTTP/1.1 (RFC 9113 section 8). What the text says is judged where all of it is, by the
-//! rules of HTTP/1.1: here it is only told in the other form.
+//! Heads between HTTP/2 and the text of HTTP/1.1 (RFC 9113 section 8). The complete text is validated
+//! elsewhere, by the rules of HTTP/1.1; this module only converts.
 
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, TE, TRAILER};
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -10,33 +10,34 @@ use super::fields::{hop, line};
 use super::reader::Framing;
 use crate::grpc;
 
-/// Why a head cannot be told in the other form.
+/// The reason why a head cannot be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Untold(&'static str);
 
-/// Does it announce trailers, or is of a kind that ends with some? Then its body goes in chunks: those have a place for them.
+/// Returns `true` for a message that announces trailers, or whose kind ends with some. Its body is sent in
+/// chunks, which have a place for trailers.
 fn trailed(fields: &HeaderMap) -> bool {
     fields.contains_key(TRAILER) || is_call(fields)
 }
 
-/// Is it of gRPC?
+/// Returns `true` for a gRPC call.
 pub(super) fn is_call(fields: &HeaderMap) -> bool {
     fields.get(CONTENT_TYPE).is_some_and(|kind| grpc::is_call(kind.as_bytes()))
 }
 
-/// The host that a request is for, without its port; `None` if it names none.
+/// Returns the host of a request, without its port; `None` if it names none.
 pub(super) fn host(head: &request::Parts) -> Option<&str> {
     let named = || head.headers.get(HOST)?.to_str().ok();
     let authority = head.uri.authority().map(Authority::as_str).or_else(named)?;
     match authority.rsplit_once(':') {
-        // What is in brackets has colons of its own.
+        // An address in brackets contains colons.
         Some((host, port)) if !port.ends_with(']') => Some(host),
         _ => Some(authority),
     }
 }
 
-/// Appends a request's head as text. `ended`: it has no body.
+/// Appends a request's head as text. `ended` is `true` if it has no body.
 ///
 /// # Errors
 /// It names two hosts.
@@ -64,7 +65,7 @@ pub(super) fn request_text(head: &request::Parts, ended: bool, out: &mut Vec<u8>
     request_fields(fields, |name| *name == CONTENT_LENGTH && framing == Framing::Chunks, out);
     match framing {
         Framing::Chunks => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        // Those that usually have a body say that they have none (RFC 9110 section 8.6).
+        // Requests that usually have a body state that they have none (RFC 9110 section 8.6).
         Framing::Empty if !length && [Method::POST, Method::PUT, Method::PATCH].contains(&head.method) => {
             out.extend_from_slice(b"Content-Length: 0\r\n");
         }
@@ -74,7 +75,7 @@ pub(super) fn request_text(head: &request::Parts, ended: bool, out: &mut Vec<u8>
     Ok(framing)
 }
 
-/// Whom a request is for, as a Host field has it; `None` if it does not say.
+/// Returns the host of a request, as in a Host field; `None` if it names none.
 ///
 /// # Errors
 /// It names two hosts.
@@ -92,7 +93,7 @@ pub(super) fn one_host(head: &request::Parts) -> Result<Option<&[u8]>, Untold> {
     }
 }
 
-/// Appends a request's fields but Host, those that HTTP/1.1 has for one hop, and those to be left out.
+/// Appends a request's fields except for Host, those of one hop of HTTP/1.1, and those to be left out.
 pub(super) fn request_fields(fields: &HeaderMap, left_out: impl Fn(&HeaderName) -> bool, out: &mut Vec<u8>) {
     for (name, value) in fields {
         let skipped = [HOST, COOKIE].contains(name) || left_out(name) || hop(name.as_str().as_bytes());
@@ -100,14 +101,14 @@ pub(super) fn request_fields(fields: &HeaderMap, left_out: impl Fn(&HeaderName) 
             line(name.as_str().as_bytes(), value.as_bytes(), out);
         }
     }
-    // They may come in crumbs (section 8.2.3).
+    // Cookies may come in several fields (section 8.2.3).
     let crumbs: Vec<&[u8]> = fields.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if !crumbs.is_empty() {
         line(b"cookie", &crumbs.join(&b"; "[..]), out);
     }
 }
 
-/// Appends an answer's head as text. `ended`: it has no body; `to_head`: it would have none to HEAD.
+/// Appends a response's head as text. `ended` is `true` if it has no body; `to_head`, if it answers HEAD.
 pub(super) fn answer_text(head: &response::Parts, ended: bool, to_head: bool, out: &mut Vec<u8>) -> Framing {
     let fields = &head.headers;
     let bare = head.status.is_informational()
@@ -139,7 +140,7 @@ pub(super) fn answer_text(head: &response::Parts, ended: bool, to_head: bool, ou
     framing
 }
 
-/// A request's head out of its text. `host`: whom it is for if it does not say.
+/// Converts a request's head from text. `host` is the host of a request that names none.
 ///
 /// # Errors
 /// It has no form in HTTP/2.
@@ -162,13 +163,14 @@ pub(super) fn request_head(
     *request.version_mut() = Version::HTTP_2;
     let fields = request.headers_mut();
     copy(text.fields().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host")), fields)?;
-    // Whatever the client said: trailers get through here.
+    // Whatever the client sent: this balancer forwards trailers.
     fields.insert(TE, HeaderValue::from_static("trailers"));
     Ok(request)
 }
 
-/// A target as the path of HTTP/2. What has no place in a URI, and `http` lets through nowhere, is told by its code (RFC 3986
-/// section 2.1), which is what a browser makes of it. `None` for one with a fragment: members would read it in different ways.
+/// Converts a target into a path of HTTP/2. Bytes that are not allowed in a URI, and that `http` does not
+/// accept, are percent-encoded (RFC 3986 section 2.1), as a browser does. Returns `None` for a target with a
+/// fragment, which members would read in different ways.
 fn path(target: &[u8]) -> Option<PathAndQuery> {
     if target.contains(&b'#') {
         return None;
@@ -191,7 +193,7 @@ fn path(target: &[u8]) -> Option<PathAndQuery> {
     PathAndQuery::try_from(coded).ok()
 }
 
-/// An answer's head out of its text.
+/// Converts a response's head from text.
 ///
 /// # Errors
 /// It has no form in HTTP/2.
@@ -312,7 +314,7 @@ mod tests {
         ] {
             assert_eq!(path(target.as_bytes()).as_ref().map(PathAndQuery::as_str), expected, "{target}");
         }
-        // Nothing that a target may be made of is left without a form, but the fragment.
+        // Every character of a target has a form, except for the fragment's.
         for byte in b'!'..=b'~' {
             for target in [[b'/', byte].to_vec(), [b"/?", &[byte][..]].concat()] {
                 assert_eq!(path(&target).is_some(), byte != b'#', "{}", target.escape_ascii());

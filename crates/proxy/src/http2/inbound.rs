@@ -1,4 +1,4 @@
-//! A client's stream as the relay of HTTP/1.1 sees it: a connection with one request.
+//! Presents a client's stream to the relay of HTTP/1.1 as a connection with one request.
 
 use std::io;
 use std::pin::Pin;
@@ -20,28 +20,29 @@ use super::writer::Writer;
 use crate::grpc::{self, Call};
 use crate::stream::{Stream, as_io};
 
-/// Most bytes of an answer's head: what the relay may add to the largest that it takes is in it.
+/// The maximum size of a response's head, in bytes. Includes the relay's additions to the largest head that
+/// it accepts.
 const MAX_HEAD: usize = 128 * 1024;
 
 /// A stream of a client.
 pub(super) struct Inbound {
-    /// Counted with its connection for as long as this is there.
+    /// The stream counts with its connection while this exists.
     guest: Rc<Guest>,
     request: Reader,
     to_head: bool,
-    /// Is it to become a tunnel?
+    /// Whether the request asks for a tunnel.
     tunnel: bool,
     respond: SendResponse<Bytes>,
-    /// The beginning of an answer's head.
+    /// The beginning of a response's head.
     partial: Vec<u8>,
     answer: Option<(SendStream<Bytes>, Writer)>,
     call: Option<Call>,
-    /// What is asked, if it goes straight.
+    /// The request, if it passes through.
     framed: Option<Box<Framed>>,
 }
 
 impl Inbound {
-    /// `request` begins with the text of `head`.
+    /// Creates the stream. `request` begins with the text of `head`.
     pub(super) fn new(
         guest: Rc<Guest>,
         head: &request::Parts,
@@ -67,18 +68,18 @@ impl Inbound {
         }
     }
 
-    /// Has a call go straight: nothing of it is to be read as text.
+    /// Lets a call pass through: nothing of it is to be read as text.
     pub(super) fn straight(mut self, framed: Framed) -> Self {
         self.framed = Some(Box::new(framed));
         self
     }
 
-    /// Has all of the answer been sent?
+    /// Returns `true` if the whole response was sent.
     fn over(&self) -> bool {
         self.answer.as_ref().is_some_and(|(_, writer)| writer.ended())
     }
 
-    /// Ready when the client has broken off.
+    /// Completes when the client has reset the stream.
     fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let _: Result<Reason, h2::Error> = ready!(match &mut self.answer {
             Some((stream, _)) => stream.poll_reset(cx),
@@ -87,7 +88,7 @@ impl Inbound {
         Poll::Ready(())
     }
 
-    /// Takes in the text of heads; how much of `text` belongs to them.
+    /// Consumes the text of heads, and returns how many bytes of `text` belong to them.
     fn head(&mut self, text: &[u8]) -> io::Result<usize> {
         let before = self.partial.len();
         self.partial.extend_from_slice(text);
@@ -101,7 +102,7 @@ impl Inbound {
         let mut answer = told.map_err(|untold| io::Error::new(io::ErrorKind::InvalidData, untold))?;
         let taken = head.len - before;
         if head.interim() {
-            // They are a courtesy: what cannot be sent now stays unsaid.
+            // Optional: interim responses that cannot be sent now are dropped.
             *answer.version_mut() = http::Version::HTTP_2;
             let _ = self.respond.send_informational(answer);
         } else {
@@ -126,17 +127,17 @@ impl Inbound {
     }
 }
 
-/// How long its client waits.
+/// The client's timeout.
 static TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// How a call went.
+/// The status of a call.
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// How a call went: in the trailers, or in the head of an answer that is nothing else.
+/// Records the status of a call: from the trailers, or from the head of a response without a body.
 fn judge(call: &mut Option<Call>, fields: &HeaderMap) {
     if let Some(call) = call
         && let Some(status) = fields.get(&STATUS)
     {
-        // What is no number is UNKNOWN.
+        // An invalid number means UNKNOWN.
         call.status = Some(status.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(2));
     }
 }
@@ -153,7 +154,7 @@ impl Stream for Inbound {
         _watched: &mut bool,
     ) -> Poll<io::Result<usize>> {
         if self.over() {
-            // What the client still sends is nobody's; it may be read so that the client is not broken off.
+            // The rest of the client's body is discarded; it may be read, so that the stream is not reset.
             return self.request.poll(cx, buffer).map(|came| Ok(came.unwrap_or(0)));
         }
         match self.request.poll(cx, buffer) {
@@ -164,7 +165,7 @@ impl Stream for Inbound {
         if self.tunnel {
             return Poll::Ready(Ok(0));
         }
-        // All was said, and the client waits: there is no other end than its breaking off.
+        // The request is complete and the client waits: only a reset can follow.
         ready!(self.poll_reset(cx));
         Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
     }
@@ -225,7 +226,7 @@ impl Pieces for Inbound {
     }
 
     fn poll_give(&mut self, cx: &mut Context<'_>, piece: &mut Option<Piece>) -> Poll<io::Result<usize>> {
-        // Only after its head.
+        // Valid only after the head.
         let Some((stream, writer)) = &mut self.answer else {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         };
@@ -242,7 +243,7 @@ impl Asking for Inbound {
     }
 
     fn send_interim(&mut self, answer: Response<()>) {
-        // They are a courtesy: what cannot be sent now stays unsaid.
+        // Optional: interim responses that cannot be sent now are dropped.
         let _ = self.respond.send_informational(answer);
     }
 
@@ -258,7 +259,7 @@ impl Drop for Inbound {
     fn drop(&mut self) {
         match &mut self.answer {
             Some((_, writer)) if writer.ended() => self.guest.answered(),
-            // It must not look like an end.
+            // This must not look like a regular end.
             Some((stream, _)) => stream.send_reset(Reason::INTERNAL_ERROR),
             None => self.respond.send_reset(Reason::INTERNAL_ERROR),
         }

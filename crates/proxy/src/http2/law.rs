@@ -1,12 +1,18 @@
-//! The law of a listener of HTTP/2, whatever frames a raw client sends, in whatever order, however they are
-//! cut and however little it reads: no session panics, what is kept is bounded and returned, no stream goes
-//! on after its end, a plain request is answered, and the connection ends when the client does. The fuzz
-//! target `http2` tries it on invented scripts, the test below on the committed corpus and on what is nearly
-//! in it.
+//! The law of an HTTP/2 listener, for any frames of a raw client in any order, however they are cut and
+//! however little it reads:
 //!
-//! A script is a list of steps of three bytes: the [`Step`], and two numbers that it goes by. The first byte
-//! of all says in its last bit that no preface is sent, and in the bit before that the client grants room for
-//! answers only in steps.
+//! - No session panics.
+//! - Buffered bytes are bounded and returned.
+//! - No stream continues after its end.
+//! - A plain request is answered.
+//! - The connection ends when the client does.
+//!
+//! The fuzz target `http2` checks it on generated scripts; the test below, on the committed corpus and on
+//! scripts close to it.
+//!
+//! A script is a list of steps of three bytes: the [`Step`], and its two parameters. The first byte of all
+//! has two flags. With its last bit, no preface is sent. With the bit before it, the client grants windows
+//! for responses only in steps.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -32,27 +38,27 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PRIORITY: u8 = 2;
 const PUSH_PROMISE: u8 = 5;
 const GOAWAY: u8 = 7;
-/// An error of RFC 9113, section 7.
+/// An error code of RFC 9113, section 7.
 const REFUSED_STREAM: u32 = 7;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// Bytes that a script may come to.
+/// The maximum size of the frames of a script, in bytes.
 const LONGEST: usize = 4 << 20;
-/// Bytes that a connection may keep by its own account: two rounds of streams, each with its windows, and its
-/// tables.
+/// The bytes that a connection may draw from the memory budget: two rounds of streams, each with its windows,
+/// and its tables.
 const MOST_KEPT: usize = 64 * 1024 + 2 * (STREAMS as usize + 1) * (STREAM_WINDOW as usize + SEND_BUFFER);
 
-/// The client's end of a connection, as the test has it.
+/// The client's end of a connection, which the test holds.
 #[derive(Default)]
 struct Client {
     incoming: VecDeque<u8>,
     ended: bool,
-    /// Bytes that it takes.
+    /// The bytes that it accepts.
     room: usize,
     received: Vec<u8>,
     reading: Option<Waker>,
     writing: Option<Waker>,
-    /// The session has let go of the connection.
+    /// Whether the session has dropped the connection.
     over: bool,
 }
 
@@ -107,28 +113,28 @@ impl Stream for Wire {
 
 as_io!(Wire);
 
-/// One thing that the client does.
+/// One action of the client.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A new stream, with one of the [`HEADS`].
+    /// Opens a new stream, with one of the [`HEADS`].
     Opens,
-    /// DATA on a stream.
+    /// Sends DATA on a stream.
     Data,
-    /// Trailers, or a second head, on a stream.
+    /// Sends trailers, or a second head, on a stream.
     Trailers,
     Resets,
     OpensWindow,
     Sets,
     Pings,
-    /// A frame of any kind with any flags.
+    /// Sends a frame of any kind with any flags.
     Odd,
-    /// As many bytes as follow, as they are.
+    /// Sends the following bytes, their number being a parameter, unchanged.
     Raw,
-    /// The last frame again, many times.
+    /// Sends the last frame again, many times.
     Repeats,
-    /// It takes some bytes of what was sent, and the session has a turn.
+    /// Accepts some bytes, and lets the session run.
     Reads,
-    /// It sends nothing more.
+    /// Sends nothing more.
     Ends,
 }
 
@@ -152,7 +158,7 @@ type Head = &'static [(&'static str, &'static str)];
 const GET: Head = &[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h")];
 const POST: Head = &[(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "h")];
 
-/// Heads of requests; the first one is beyond reproach.
+/// Heads of requests; the first one is valid.
 const HEADS: [(Head, Head); 14] = [
     (GET, &[]),
     (POST, &[("content-length", "3")]),
@@ -173,7 +179,7 @@ const HEADS: [(Head, Head); 14] = [
     (&[], &[]),
 ];
 
-/// A head as HPACK writes it without any table (RFC 7541 section 6.2.2).
+/// Returns a head as HPACK encodes it without any table (RFC 7541 section 6.2.2).
 fn block(fields: [Head; 2], long: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields.into_iter().flatten() {
@@ -183,7 +189,7 @@ fn block(fields: [Head; 2], long: usize) -> Vec<u8> {
         out.extend(value.bytes());
     }
     if long > 0 {
-        // 127 and a number in steps of seven bits (section 5.1).
+        // 127 and a number in groups of seven bits (section 5.1).
         out.extend(b"\0\x04long\x7f");
         let mut left = long;
         while left >= 128 {
@@ -201,16 +207,16 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The steps of a client, and a record of those that it has done.
+/// The steps of a client, and a record of those that it has taken.
 struct Script<'b> {
     bytes: &'b [u8],
     /// The stream that it opens next.
     next: u32,
     last: Vec<u8>,
     sent: usize,
-    /// Streams with a plain request, of which nothing was taken back.
+    /// The streams with a plain request, of which nothing was taken back.
     plain: BTreeSet<u32>,
-    /// Nothing was said by which answers could be held back or the connection be ended.
+    /// Whether nothing was sent that could hold back responses or end the connection.
     calm: bool,
     pings: u32,
     steps: bool,
@@ -223,12 +229,12 @@ impl Script<'_> {
         *first
     }
 
-    /// One of the streams that there were, or the next one.
+    /// Returns one of the streams so far, or the next one.
     fn stream(&self, number: u8) -> u32 {
         2 * (u32::from(number) % (self.next / 2 + 1)) + 1
     }
 
-    /// Takes a step. Returns the frames of it, the bytes that the client reads and whether it ends.
+    /// Takes a step. Returns its frames, the bytes that the client reads, and whether it ends.
     fn step(&mut self) -> (Vec<u8>, usize, bool) {
         let step = STEPS[usize::from(self.take()) % STEPS.len()];
         let (one, two) = (self.take(), self.take());
@@ -322,19 +328,19 @@ impl Script<'_> {
     }
 }
 
-/// The streams of a client by what it got on them.
+/// A client's streams by their responses.
 #[derive(Debug, Default)]
 struct Got {
-    /// Streams that were answered, and those that have ended.
+    /// The streams that were answered, and those that have ended.
     answered: BTreeSet<u32>,
     ended: BTreeSet<u32>,
-    /// Streams that were refused because there were too many.
+    /// The streams that were refused because there were too many.
     refused: BTreeSet<u32>,
     /// The code of the last GOAWAY.
     goaway: Option<u32>,
 }
 
-/// Reads the frames that were sent to the client. Panics if they are none that it could expect.
+/// Parses the frames that were sent to the client. Panics if a client could not expect them.
 fn got(mut bytes: &[u8]) -> Got {
     let (mut got, mut first) = (Got::default(), true);
     let (mut reset, mut resets) = (BTreeSet::new(), 0);
@@ -357,8 +363,7 @@ fn got(mut bytes: &[u8]) -> Got {
             }
             RST_STREAM => {
                 let code = payload.first_chunk().copied().map_or(0, u32::from_be_bytes);
-                // Once more for each frame that comes on a stream that is closed (section 5.1), within the
-                // bound of those.
+                // Once more for each frame on a closed stream (section 5.1), within their limit.
                 reset.insert(stream);
                 resets += 1;
                 got.ended.insert(stream);
@@ -378,14 +383,14 @@ fn got(mut bytes: &[u8]) -> Got {
     got
 }
 
-/// Lets the sessions of a core have their turns.
+/// Lets the sessions of a core run.
 async fn turns() {
     for _ in 0..4 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Panics if the law does not hold. Returns whether the connection was in order until the client ended and a
+/// Panics if the law does not hold. Returns `true` if the connection was valid until the client ended and a
 /// request was answered.
 async fn obeys(core: &Rc<Core>, listener: &Rc<Listener>, input: &[u8]) -> bool {
     let sessions = Rc::strong_count(listener);
@@ -434,7 +439,7 @@ async fn obeys(core: &Rc<Core>, listener: &Rc<Listener>, input: &[u8]) -> bool {
         client.wake();
     }
     if script.calm && !ended {
-        // bound: the whole of it has one, and what is awaited follows from nothing but turns.
+        // bound: the whole of it has one, and turns alone lead to the awaited state.
         loop {
             turns().await;
             let got = got(&client.borrow().received);
@@ -462,10 +467,10 @@ async fn obeys(core: &Rc<Core>, listener: &Rc<Listener>, input: &[u8]) -> bool {
     !ended && before.goaway.is_none() && !before.answered.is_empty()
 }
 
-/// The same on a core that serves one input after the other. Every part of it must end within a minute.
+/// Checks the law on a core that serves one input after the other. Every part of it must end within a minute.
 pub(crate) fn check(input: &[u8]) -> bool {
     thread_local! {
-        // Whoever owns the thread has it to the end.
+        // The thread's owner keeps it to the end.
         static STAGE: &'static Stage = Box::leak(Box::new(Stage::new()));
     }
     STAGE.with(|stage| {
@@ -482,7 +487,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A listener before a group without members, which answers whatever is asked.
+    /// Creates a listener for a group without members, which answers every request.
     fn new() -> Self {
         let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
         let runtime = runtime.expect("a runtime");
@@ -508,7 +513,7 @@ mod tests {
         static PANICS: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Counts panics of this thread: sessions that panic take nobody with them.
+    /// Returns the number of panics on this thread: a session's panic does not end other sessions.
     fn counted() -> u32 {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -536,7 +541,7 @@ mod tests {
         );
     }
 
-    /// A client that stays and says nothing more is left, whatever rule of HTTP/2 it broke.
+    /// A client that stays and sends nothing more is left by the session, whatever rule of HTTP/2 it broke.
     #[test]
     fn a_connection_ends_after_an_error_though_its_client_stays() {
         for (name, bytes) in [

@@ -1,18 +1,20 @@
-//! How much a client may say that asks for nothing, as a value: [`govern`](super::govern) shows it the bytes.
+//! The allowances for a client's control frames, as a value: [`govern`](super::govern) passes it the bytes.
 //!
-//! Each kind of frame has an allowance that grows with time and with what the connection does that is of use. What every stream
-//! needs once is free: one end, and one reset if the stream was open for a while.
+//! Each kind of frame has an allowance that grows with time and with the useful work of the connection. Each
+//! stream may have one end for free, and one reset if the stream was open for a while.
 //!
-//! **Resets.** What an attacker gains by opening streams and resetting them at once is that the bound on streams does not hold
-//! (CVE-2023-44487). Who leaves them open for [`YOUNG`] first gains nothing: that many streams at once, for so long each, anybody may have.
-//! So clients may cancel calls that take too long as often as they like, as those of gRPC do by their deadlines; only resets of
-//! younger streams are charged. (Envoy and Varnish tell them apart by an age of a second, and count those of many requests; calls
-//! with a deadline below that are common.)
+//! **Resets.** An attacker who opens streams and resets them at once evades the limit on streams
+//! (CVE-2023-44487). A client that first leaves them open for [`YOUNG`] gains nothing: every client may have
+//! that many streams at a time, for that long. So clients may cancel slow calls without limit, as gRPC
+//! clients do at their deadlines. Only resets of younger streams are charged. (Envoy and Varnish use an age
+//! of a second, and count those of many requests; calls with a shorter deadline are common.)
 //!
-//! **Pings.** Clients of gRPC measure how long a round takes, to know how large their windows should be: whenever DATA comes and no ping
-//! is under way they send one, and a WINDOW_UPDATE before it (grpc-go's and grpc-java's estimate of the product of bandwidth and delay). A busy
-//! client sends thousands in a second. So each frame of DATA that it gets is good for a ping and for a window update of the connection
-//! and of the stream. So is the reset of an old stream for a ping, by which Go's client sees whether we are still there.
+//! **Pings.** gRPC clients measure the round-trip time to size their windows (the estimate of the
+//! bandwidth-delay product in grpc-go and grpc-java). When DATA arrives and no ping is in flight, they send
+//! one, with a WINDOW_UPDATE before it. A busy client sends thousands per second.
+//!
+//! So each DATA frame to a client permits a ping, and a window update of the connection and of the stream.
+//! The reset of an old stream permits a ping as well, by which Go's client checks the connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,14 +23,14 @@ use plimsoll_brain::Time;
 
 use super::frames::{CONTINUATION, DATA, Frame, Frames, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE};
 
-/// Bytes that a client's connection begins with.
+/// The size of the preface of a client's connection, in bytes.
 pub(super) const PREFACE: usize = 24;
-/// A stream that was open for so long may be reset for nothing.
+/// The age from which a stream's reset is free.
 const YOUNG: Duration = Duration::from_millis(100);
-/// How exactly ages are known.
+/// The resolution of ages.
 const STEP: Duration = Duration::from_millis(10);
 
-/// An allowance: so many at once, so many more in a second.
+/// An allowance: `most` at once, and `rate` more per second.
 #[derive(Debug)]
 struct Allowance {
     left: f64,
@@ -45,7 +47,7 @@ impl Allowance {
         self.left = (self.left + by).min(self.most);
     }
 
-    /// Takes one, if there is one.
+    /// Takes one from the allowance; returns `true` if there was one.
     fn spend(&mut self) -> bool {
         let there = self.left >= 1.0;
         self.left -= f64::from(u8::from(there));
@@ -53,23 +55,23 @@ impl Allowance {
     }
 }
 
-/// What one connection says.
+/// The meter of one connection.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// PING, SETTINGS, PRIORITY, DATA without any, and what nobody knows.
+    /// PING, SETTINGS, PRIORITY, empty DATA, and unknown frames.
     idle: Allowance,
-    /// PING that answers something.
+    /// PING that follows DATA or the reset of an old stream.
     echoes: Allowance,
-    /// RST_STREAM of young streams, and of those that there are not.
+    /// RST_STREAM of young streams, and of those that do not exist.
     resets: Allowance,
     /// WINDOW_UPDATE.
     updates: Allowance,
     last: Time,
     frames: Frames,
     ages: Ages,
-    /// Streams that were opened and not ended by the client yet; those that it has reset are among them.
+    /// The streams that were opened and that the client has not ended yet, including those that it has reset.
     unended: u64,
-    /// Streams that were opened and not reset by the client yet; those that have ended are among them.
+    /// The streams that were opened and that the client has not reset yet, including those that have ended.
     unreset: u64,
 }
 
@@ -88,23 +90,24 @@ impl Meter {
         }
     }
 
-    /// When bytes last came.
+    /// Returns the time at which bytes last arrived.
     pub(super) fn last(&self) -> Time {
         self.last
     }
 
-    /// A stream was answered.
+    /// Records that a stream was answered.
     pub(super) fn answered(&mut self) {
         self.resets.grow(1.0);
     }
 
-    /// So many bytes were sent, and so many frames of DATA among them: the client may open its windows again for them, and ping.
+    /// Records bytes that were sent, and the number of DATA frames among them: for these, the client may open
+    /// its windows again, and ping.
     pub(super) fn sent(&mut self, bytes: usize, data: usize) {
         self.updates.grow(bytes as f64 / 100.0 + 2.0 * data as f64);
         self.echoes.grow(data as f64);
     }
 
-    /// Bytes have come; false if they are too much.
+    /// Records received bytes; returns `false` if they exceed an allowance.
     pub(super) fn came(&mut self, mut bytes: &[u8], now: Time) -> bool {
         let passed = now.since(self.last).as_secs_f64();
         self.last = now;
@@ -119,7 +122,7 @@ impl Meter {
         true
     }
 
-    /// Counts a frame; false if it is one too many.
+    /// Counts a frame; returns `false` if it exceeds an allowance.
     fn frame(&mut self, frame: &Frame, now: Time) -> bool {
         match frame.kind {
             DATA if frame.last => self.ends() || frame.len > 0 || self.idle.spend(),
@@ -144,14 +147,15 @@ impl Meter {
                 free || self.resets.spend()
             }
             PING if !frame.last => self.echoes.spend() || self.idle.spend(),
-            // Answers to our settings, of which there are few. Those to our pings are as few and may not come unasked.
+            // Acknowledgements of this side's settings, which are few. Those of pings are as few, and may not
+            // come unasked.
             SETTINGS if frame.last => true,
             WINDOW_UPDATE => self.updates.spend(),
             _ => self.idle.spend(),
         }
     }
 
-    /// A stream was ended; false if there are none that could be.
+    /// Records the end of a stream; returns `false` if none is left that could end.
     fn ends(&mut self) -> bool {
         let there = self.unended > 0;
         self.unended = self.unended.saturating_sub(1);
@@ -159,20 +163,20 @@ impl Meter {
     }
 }
 
-/// Which streams were opened [`YOUNG`] ago, in little room: their numbers grow (RFC 9113 section 5.1.1), so it is enough to know
-/// which was the last at some moments.
+/// The streams that were opened [`YOUNG`] ago, in little memory. Stream numbers grow (RFC 9113 section
+/// 5.1.1), so the last stream at certain times is enough.
 #[derive(Debug, Default)]
 struct Ages {
     /// The last stream that was opened.
     last: u32,
     /// The last stream that is old enough.
     aged: u32,
-    /// When a span of [`STEP`] began, and the last stream that was opened in it.
+    /// The begin of each span of [`STEP`], and the last stream that was opened in it.
     marks: VecDeque<(Time, u32)>,
 }
 
 impl Ages {
-    /// Notes a stream; false if it is not new.
+    /// Records a stream; returns `false` if it is not new.
     fn open(&mut self, stream: u32, now: Time) -> bool {
         if stream <= self.last {
             return false;
@@ -186,7 +190,7 @@ impl Ages {
         true
     }
 
-    /// Was this stream opened long enough ago?
+    /// Returns `true` if this stream was opened long enough ago.
     fn aged(&mut self, stream: u32, now: Time) -> bool {
         self.pass(now);
         stream <= self.aged
@@ -218,7 +222,7 @@ mod tests {
         bytes
     }
 
-    /// A frame of another stream.
+    /// Returns a frame for another stream.
     fn of(stream: u32, mut frame: Vec<u8>) -> Vec<u8> {
         frame[5..9].copy_from_slice(&stream.to_be_bytes());
         frame
@@ -230,7 +234,7 @@ mod tests {
         meter
     }
 
-    /// How many of a frame pass at once.
+    /// Returns how many copies of a frame pass at once.
     fn passes(bytes: &[u8]) -> usize {
         let mut meter = meter();
         (0..20_000).take_while(|_| meter.came(bytes, Time(0))).count()
@@ -249,10 +253,10 @@ mod tests {
             (6, 1, 8, 1000),
             (4, 1, 0, 20_000),
             (0, 0, 1, 20_000),
-            // Nothing but the byte that says that there is no padding.
+            // Only the padding length, which is zero.
             (0, 8, 1, 1000),
             (0, 8, 2, 20_000),
-            // The ends of streams that there are not.
+            // The ends of streams that do not exist.
             (0, 1, 0, 1000),
             (1, 4, 5, 20_000),
         ] {
@@ -265,16 +269,16 @@ mod tests {
         let (ping, update) = (frame(6, 0, 8), frame(8, 0, 4));
         let mut meter = meter();
         for number in 0..50_000 {
-            // As little as an answer can be.
+            // The shortest possible response.
             meter.sent(30, 1);
             let came = [&update[..], &of(1, update.clone()), &ping].concat();
             assert!(meter.came(&came, Time(0)), "{number}");
         }
-        // What was not used is kept, up to a point.
+        // The unused rest is kept, up to a limit.
         meter.sent(0, 5000);
         let more = (0..20_000).take_while(|_| meter.came(&ping, Time(0))).count();
         assert_eq!(more, 2000);
-        // Their answers are something else: nobody asked.
+        // Acknowledgements differ: this side sent no ping.
         let (mut meter, answer) = (self::meter(), frame(6, 1, 8));
         meter.sent(0, 100);
         assert_eq!((0..20_000).take_while(|_| meter.came(&answer, Time(0))).count(), 1000);
@@ -331,7 +335,7 @@ mod tests {
         assert!(!meter.came(&RESET, later));
     }
 
-    /// How many streams can be opened, a hundred at a time, and reset so long afterwards.
+    /// Returns how many streams can be opened, a hundred at a time, and reset after this time.
     fn cancelled(after: Duration) -> usize {
         let mut meter = meter();
         let mut now = Time(0);
@@ -356,7 +360,7 @@ mod tests {
         assert!((200..250).contains(&cancelled(Duration::from_millis(20))));
         assert!((200..400).contains(&cancelled(YOUNG - Duration::from_millis(1))));
         assert_eq!(cancelled(YOUNG + STEP), 10_000);
-        // Each once.
+        // One of each.
         let mut meter = meter();
         assert!(meter.came(&of(1, frame(1, 5, 5)), Time(0)));
         let later = Time(0) + Duration::from_millis(500);
@@ -371,7 +375,7 @@ mod tests {
             let now = Time(millisecond * 1_000_000);
             let stream = 2 * millisecond as u32 + 1;
             assert!(ages.open(stream, now) && !ages.open(stream, now));
-            // By a stream each millisecond.
+            // Within one stream per millisecond.
             assert!(ages.aged(stream.saturating_sub(2 * 110), now));
             assert!(!ages.aged(stream.saturating_sub(2 * 99).max(1), now));
             assert!(ages.marks.len() <= 12);

@@ -1,4 +1,4 @@
-//! A stream to a member as the relay of HTTP/1.1 sees it: a connection that takes one request.
+//! Presents a stream to a member to the relay of HTTP/1.1 as a connection that takes one request.
 
 use std::io;
 use std::pin::Pin;
@@ -20,42 +20,43 @@ use super::{fields, heads};
 use crate::stream::{Stream, as_io};
 use crate::trip::Trip;
 
-/// Most bytes of a request's head: what the relay may add to the largest that it takes is in it.
+/// The maximum size of a request's head, in bytes. Includes the relay's additions to the largest head that it
+/// accepts.
 const MAX_HEAD: usize = 128 * 1024;
 
 /// A stream to a member.
 pub(super) struct Outbound {
-    /// On one of the member's connections.
+    /// The place on one of the member's connections.
     place: Place,
     /// The member's name, for requests that name no host.
     host: Option<Arc<str>>,
     to_head: bool,
     request: Option<(SendStream<Bytes>, Writer)>,
     answer: Answer,
-    /// Is the answer's head waited for? A member that has begun to answer may have nothing more to say for long.
+    /// Whether the response's head is awaited. A member that has begun to respond may be silent for long.
     waiting: bool,
-    /// For how long nothing may be heard of a member that is asked for something.
+    /// The maximum time without any bytes from a member that has a request.
     patience: Duration,
-    /// Did the member say that it did nothing with the request?
+    /// Whether the member reported that it did not process the request.
     untouched: bool,
-    /// Did it say so of this request alone, and not that it takes none any more?
+    /// Whether it declined this request only, and still accepts others.
     declined: bool,
-    /// Are reports of load for us alone?
+    /// Whether load reports are for the balancer only.
     strip: bool,
-    /// What the member said of its load, in the trailers or in a head that is the whole answer.
+    /// The member's load report, from the trailers or from a head that is the whole response.
     report: Option<Vec<u8>>,
 }
 
 enum Answer {
-    /// Nothing was asked yet.
+    /// Nothing was requested yet.
     Unasked,
     Head(ResponseFuture),
-    /// An interim head is handed over first, and how much of it was.
+    /// An interim head to be read first, and how many bytes of it were read.
     Interim(Vec<u8>, usize, ResponseFuture),
     Text(Box<Reader>),
 }
 
-/// A head, and what follows it.
+/// A head, and its body.
 enum Answered {
     Interim(Response<()>),
     Final(response::Parts, RecvStream),
@@ -79,12 +80,12 @@ impl Outbound {
         }
     }
 
-    /// Sends a head, for which there is room; `writer` is for what follows.
+    /// Sends a head, for which there is room; `writer` is for the body.
     fn ask(&mut self, request: Request<()>, writer: Writer) -> io::Result<()> {
         self.to_head = request.method() == http::Method::HEAD;
         let asked = self.place.sender().send_request(request, writer.ended());
         let (answer, stream) = asked.map_err(|error| {
-            // It did not leave this process.
+            // The request did not leave this process.
             self.untouched = true;
             broken(error)
         })?;
@@ -94,50 +95,51 @@ impl Outbound {
         Ok(())
     }
 
-    /// Waits for room for one more request.
+    /// Waits for room for another request.
     fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let room = ready!(self.place.sender().poll_ready(cx));
         self.untouched |= room.is_err();
         Poll::Ready(room.map_err(broken))
     }
 
-    /// The answer's head, as `h2` has it.
+    /// Returns the response's head, as `h2` represents it.
     fn poll_answered(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answered, h2::Error>> {
         let Answer::Head(head) = &mut self.answer else { return Poll::Pending };
         match head.poll_informational(cx) {
             Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Ok(Answered::Interim(interim))),
-            // Of neither kind: it wakes this task for both.
+            // No head of either kind: `h2` wakes this task for both.
             Poll::Pending => return Poll::Pending,
             Poll::Ready(_) => {}
         }
         let (mut parts, body) = ready!(Pin::new(head).poll(cx))?.into_parts();
         if parts.status == http::StatusCode::SWITCHING_PROTOCOLS {
-            // HTTP/2 has none (RFC 9113 section 8.6).
+            // HTTP/2 has no such status (RFC 9113 section 8.6).
             return Poll::Ready(Err(Reason::PROTOCOL_ERROR.into()));
         }
         self.report = fields::report_bin(&mut parts.headers, self.strip);
         Poll::Ready(Ok(Answered::Final(parts, body)))
     }
 
-    /// What follows the head is to be read from.
+    /// Starts reading the part after the head.
     fn read(&mut self, text: Vec<u8>, framing: Framing, body: RecvStream) {
         self.answer = Answer::Text(Box::new(Reader::new(text, framing, body).of_member(self.strip)));
     }
 
-    /// What it means that the member broke off.
+    /// Returns the error for a stream that the member reset, and records what it implies.
     fn broke_off(&mut self, error: h2::Error) -> io::Error {
-        // A stream above the last that the member will look at ends with its GOAWAY, the others do not.
+        // A stream above the last one that the member will process ends with its GOAWAY; the others do not.
         self.declined = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
         self.untouched = self.declined || (error.is_remote() && error.is_go_away());
         let ours = !error.is_remote() && !error.is_io();
         if error.is_library() || (ours && error.reason() == Some(Reason::PROTOCOL_ERROR)) {
-            // It is we who end the stream or the connection, for what the member sent.
+            // This side ends the stream or the connection, because of what the member sent.
             return io::Error::new(io::ErrorKind::InvalidData, error);
         }
         broken(error)
     }
 
-    /// Sends the head; how much of `text` it is. All of it is there: the relay has it in one piece.
+    /// Sends the head and returns how many bytes of `text` it takes. The head is complete: the relay has it
+    /// in one piece.
     fn poll_head(&mut self, cx: &mut Context<'_>, text: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_place(cx))?;
         let mut marks = Marks::new();
@@ -244,7 +246,7 @@ impl Pieces for Outbound {
     }
 
     fn poll_give(&mut self, cx: &mut Context<'_>, piece: &mut Option<Piece>) -> Poll<io::Result<usize>> {
-        // Only after its head.
+        // Valid only after the head.
         let Some((stream, writer)) = &mut self.request else {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };

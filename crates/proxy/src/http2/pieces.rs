@@ -1,8 +1,8 @@
-//! Messages in the pieces that HTTP/2 has them in, for calls that go straight from a client's stream to a member's: without the text of
-//! HTTP/1.1 in between ([`straight`](super::straight) says which do).
+//! Messages in HTTP/2's pieces, for calls that pass from a client's stream to a member's without the text of
+//! HTTP/1.1 in between. [`straight`](super::straight) decides which calls do.
 //!
-//! A piece is a value that is handed on, not bytes that are copied. What goes on around it (who is chosen, when it is tried again, how
-//! long it may take, what is counted) is the same for both ways: it is done by the one relay of [`http`](crate::http).
+//! A piece is a value that is moved, and its bytes are not copied. All the rest (the choice of a member,
+//! retries, timeouts, counters) is the same for both ways, in the relay of [`http`](crate::http).
 
 use std::io;
 use std::task::{Context, Poll};
@@ -13,26 +13,27 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, Version, 
 use super::fields::chunks_end;
 use super::heads;
 
-/// Bytes of a body that are kept to be sent again, if the member did nothing with the call, and one frame more; and in how many pieces.
+/// The bytes of a body, and the number of pieces, that are kept for another attempt if the member did not
+/// process the call. May be exceeded by one frame.
 const KEPT: usize = 64 * 1024;
 const KEPT_PIECES: usize = 64;
 
-/// What comes after a head.
+/// A part of a message after its head.
 #[derive(Clone, Debug)]
 pub(crate) enum Piece {
-    /// Content; `true`: nothing follows it.
+    /// Content; `true` if nothing follows it.
     Content(Bytes, bool),
-    /// They are the end.
+    /// Trailers, which are the end.
     Trailers(HeaderMap),
 }
 
 impl Piece {
-    /// Is it the end of its message?
+    /// Returns `true` for the end of its message.
     pub(crate) fn last(&self) -> bool {
         matches!(self, Self::Content(_, true) | Self::Trailers(_))
     }
 
-    /// Bytes of it, as they are counted.
+    /// Returns the size in bytes, as it is counted.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Content(content, _) => content.len(),
@@ -41,30 +42,31 @@ impl Piece {
     }
 }
 
-/// Bytes of a field, as they are counted: those of its line of HTTP/1.1.
+/// Returns the size of a field in bytes, as it is counted: that of its line in HTTP/1.1.
 pub(super) fn field_len((name, value): (&HeaderName, &HeaderValue)) -> usize {
     name.as_str().len() + value.len() + 4
 }
 
-/// An answer's head.
+/// A response's head.
 pub(crate) enum Told {
-    /// Another one follows.
+    /// An interim response, which another one follows.
     Interim(Response<()>),
-    /// `true`: it is the whole answer.
+    /// A final response; `true` if its head is all of it.
     Final(Response<()>, bool),
 }
 
-/// A request's head, as members are to get it, and what came of its body. It can be sent as often as it takes.
+/// A request's head for members, and the part of its body that has arrived. It can be sent any number of
+/// times.
 pub(crate) struct Framed {
     pub(crate) head: request::Parts,
-    /// Bytes of the head, as they are counted.
+    /// The size of the head in bytes, as it is counted.
     pub(crate) len: usize,
-    /// What came of the body, and is kept.
+    /// The part of the body that has arrived and is kept.
     pub(crate) pieces: Vec<Piece>,
     kept: usize,
-    /// What the member's stream has not taken yet.
+    /// The piece that the member's stream has not accepted yet.
     pub(crate) to_member: Option<Piece>,
-    /// What the client's stream has not taken yet.
+    /// The piece that the client's stream has not accepted yet.
     pub(crate) to_client: Option<Piece>,
 }
 
@@ -73,7 +75,7 @@ impl Framed {
         Self { head, len, pieces: Vec::with_capacity(1), kept: 0, to_member: None, to_client: None }
     }
 
-    /// Is no more of the body to be kept?
+    /// Returns `true` if no more of the body should be kept.
     pub(crate) fn full(&self) -> bool {
         self.kept >= KEPT || self.pieces.len() >= KEPT_PIECES
     }
@@ -84,7 +86,7 @@ impl Framed {
         self.pieces.push(piece);
     }
 
-    /// The head that goes to a member.
+    /// Returns the head for a member.
     pub(super) fn request(&self, secure: bool) -> Request<()> {
         let mut request = Request::new(());
         *request.method_mut() = self.head.method.clone();
@@ -94,10 +96,11 @@ impl Framed {
         request
     }
 
-    /// All of it as text, for a member that does not speak HTTP/2: those of its group did when it came. `ended`: all of it has come.
+    /// Converts all of it into text, for a member that does not speak HTTP/2, although the members of its
+    /// group did when it arrived. `ended` is `true` if all of it has arrived.
     pub(crate) fn text(&self, ended: bool) -> Vec<u8> {
         let mut text = Vec::with_capacity(512 + self.kept);
-        // Whether it names one host was asked before.
+        // It was checked before that the head names one host.
         let _ = heads::request_text(&self.head, ended && self.pieces.is_empty(), &mut text);
         for piece in &self.pieces {
             match piece {
@@ -118,7 +121,7 @@ impl Framed {
     }
 }
 
-/// The same by another scheme, if it is another.
+/// Returns the URI with this scheme.
 fn with_scheme(uri: &Uri, secure: bool) -> Uri {
     let scheme = if secure { uri::Scheme::HTTPS } else { uri::Scheme::HTTP };
     if uri.scheme() == Some(&scheme) {
@@ -126,52 +129,54 @@ fn with_scheme(uri: &Uri, secure: bool) -> Uri {
     }
     let mut parts = uri.clone().into_parts();
     parts.scheme = Some(scheme);
-    // It has an authority and a path: with a scheme it is as whole as it can be.
+    // It has an authority and a path: with a scheme it is complete.
     Uri::from_parts(parts).unwrap_or_else(|_| uri.clone())
 }
 
-/// What both ends of a call can do.
+/// The operations of both ends of a call.
 pub(crate) trait Pieces {
-    /// What comes next, after the head. To be asked only when what came before was passed on: that opens the peer's windows again.
+    /// Returns the next piece after the head. To be called only when the previous piece was forwarded, as
+    /// this opens the peer's windows again.
     ///
     /// # Errors
-    /// The peer broke off.
+    /// The peer reset the stream.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Piece>>;
 
-    /// Sends some of a piece, after the head: what it is waiting with stays there. How many bytes of it.
+    /// Sends a part of a piece after the head, leaves the rest of the piece in place, and returns the number
+    /// of bytes sent.
     ///
     /// # Errors
-    /// The peer takes no more.
+    /// The peer accepts no more.
     fn poll_give(&mut self, cx: &mut Context<'_>, piece: &mut Option<Piece>) -> Poll<io::Result<usize>>;
 }
 
 /// A client's stream.
 pub(crate) trait Asking: Pieces {
-    /// What it asks, once; nothing if that is told as text. `true`: it has no body.
+    /// Returns the request, once; `None` if it is read as text. `true` if it has no body.
     fn framed(&mut self) -> Option<(Box<Framed>, bool)>;
 
-    /// Sends the head of an answer that is still to come.
+    /// Sends the head of an interim response.
     fn send_interim(&mut self, answer: Response<()>);
 
-    /// Sends the head of the answer. `ended`: it is all of it.
+    /// Sends the head of the final response. `ended` is `true` if the head is all of it.
     ///
     /// # Errors
-    /// The client takes it no more.
+    /// The client accepts no more.
     fn send_answer(&mut self, answer: Response<()>, ended: bool) -> io::Result<()>;
 }
 
 /// A member's stream.
 pub(crate) trait Answering: Pieces {
-    /// Sends the head of a request, once there is room. `ended`: it is all of it.
+    /// Sends the head of a request, once there is room. `ended` is `true` if the head is all of it.
     ///
     /// # Errors
-    /// The member takes none.
+    /// The member accepts none.
     fn poll_ask(&mut self, cx: &mut Context<'_>, asked: &Framed, ended: bool) -> Poll<io::Result<()>>;
 
-    /// The head of the answer.
+    /// Returns the head of the response.
     ///
     /// # Errors
-    /// The member broke off.
+    /// The member reset the stream.
     fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Told>>;
 }
 

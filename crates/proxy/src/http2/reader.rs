@@ -1,8 +1,8 @@
-//! What comes in on a stream, as the text of HTTP/1.1: a head, then the body as it is or in chunks, then trailers. Or, for a call that goes
-//! straight, in the pieces that it comes in.
+//! Reads a stream as the text of HTTP/1.1: a head, then the body as it is or in chunks, then trailers. For a
+//! call that passes through, reads it in pieces instead.
 //!
-//! The peer's windows are opened again only for bytes that were handed over before: whoever reads comes back when it could pass
-//! them on. So a slow reader holds the sender back, whichever versions the two speak.
+//! The peer's windows are opened again only for bytes that were already read: the reader returns when it
+//! could forward them. So a slow reader holds the sender back, whichever versions the two speak.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -15,43 +15,43 @@ use plimsoll_wire::http1::may_trail;
 use super::pieces::Piece;
 use super::{STREAM_WINDOW, fields, straight};
 
-/// Bytes handed over in pieces for which the peer's window is opened again at once; for fewer only when there is nothing else to do, which
-/// is never where the message has ended by then.
+/// The number of bytes read in pieces for which the peer's window is opened again at once. For fewer, it is
+/// opened when there is nothing else to do, and never if the message has ended by then.
 const STEP: usize = STREAM_WINDOW as usize / 4;
 
-/// How the end of a body is told in HTTP/1.1.
+/// The way in which HTTP/1.1 marks the end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// There is none.
+    /// There is no body.
     Empty,
-    /// By the Content-Length in the head.
+    /// The Content-Length in the head.
     Length,
-    /// By chunks.
+    /// Chunks.
     Chunks,
 }
 
 /// A stream that is read as text.
 pub(super) struct Reader {
-    /// Text to hand over before anything else, and how much of it was.
+    /// Text to return before anything else, and how many bytes of it were returned.
     text: Vec<u8>,
     told: usize,
-    /// Content of the body to hand over then.
+    /// Content of the body to return next.
     content: Bytes,
     framing: Framing,
     stream: RecvStream,
-    /// Bytes handed over for which the peer's window was not opened again yet.
+    /// Bytes that were read, but for which the peer's window was not opened again yet.
     owed: usize,
-    /// Has all of the body come?
+    /// Whether all of the body has arrived.
     ended: bool,
     failed: Option<h2::Error>,
-    /// If it is a member's: are its reports of load for us alone?
+    /// For a member's stream: whether load reports are for the balancer only.
     strip: Option<bool>,
-    /// What it said of its load after the body.
+    /// The load report after the body.
     report: Option<Vec<u8>>,
 }
 
 impl Reader {
-    /// `head` is handed over first.
+    /// Creates a reader that first returns `head`.
     pub(super) fn new(head: Vec<u8>, framing: Framing, stream: RecvStream) -> Self {
         let ended = framing == Framing::Empty;
         let (content, strip) = (Bytes::new(), None);
@@ -69,25 +69,26 @@ impl Reader {
         }
     }
 
-    /// It is a member's answer: what that says of its load is looked for in the trailers, and with `strip` goes no further.
+    /// Marks the stream as a member's response: its load report is taken from the trailers, and with `strip`
+    /// it is not forwarded.
     pub(super) fn of_member(self, strip: bool) -> Self {
         Self { strip: Some(strip), ..self }
     }
 
-    /// Has all of it come?
+    /// Returns `true` if all of it has arrived.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
-    /// What a member said of its load after the body: the value of an ORCA report.
+    /// Returns the member's load report after the body: the value of an ORCA report.
     pub(super) fn report(&mut self) -> Option<Vec<u8>> {
         self.report.take()
     }
 
-    /// Hands over what is there; 0 when all of it was.
+    /// Reads the available bytes; 0 at the end.
     ///
     /// # Errors
-    /// The peer broke off.
+    /// The peer reset the stream.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, h2::Error>> {
         self.release();
         let mut filled = 0;
@@ -122,20 +123,20 @@ impl Reader {
         }
     }
 
-    /// Opens the peer's windows again for what was handed over.
+    /// Opens the peer's windows again for the bytes that were read.
     fn release(&mut self) {
         let owed = std::mem::take(&mut self.owed);
         if owed > 0 {
-            // More than was received it cannot be; a stream that is closed needs none.
+            // The amount cannot exceed what was received; a closed stream needs no window.
             let _ = self.stream.flow_control().release_capacity(owed);
         }
     }
 
-    /// The next piece of the body, or its end; instead of [`Self::poll`], while there is no text to hand over. To be asked when what came
-    /// before was passed on.
+    /// Returns the next piece of the body, or its end; replaces [`Self::poll`] while there is no text to
+    /// return. To be called when the previous piece was forwarded.
     ///
     /// # Errors
-    /// The peer broke off.
+    /// The peer reset the stream.
     pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<Piece, h2::Error>> {
         loop {
             if self.owed >= STEP {
@@ -145,7 +146,7 @@ impl Reader {
                 Poll::Ready(Some(Ok(content))) => {
                     self.owed += content.len();
                     self.ended = self.stream.is_end_stream();
-                    // `h2` bounds how many of those that say nothing there are.
+                    // `h2` bounds the number of empty frames.
                     if self.ended || !content.is_empty() {
                         return Poll::Ready(Ok(Piece::Content(content, self.ended)));
                     }
@@ -167,7 +168,7 @@ impl Reader {
         }
     }
 
-    /// Trailers as they are passed on.
+    /// Returns trailers in the form that is forwarded.
     fn trailers(&mut self, mut trailers: HeaderMap) -> HeaderMap {
         if let Some(strip) = self.strip {
             self.report = fields::report(&mut trailers, strip);
@@ -208,7 +209,7 @@ impl Reader {
     }
 }
 
-/// The same for those who know of input and output only.
+/// Converts an error of `h2` into an I/O error.
 pub(super) fn broken(error: h2::Error) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, error)
 }

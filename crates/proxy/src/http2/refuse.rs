@@ -1,4 +1,5 @@
-//! Requests that are answered before they are told as HTTP/1.1: they say two things, or came by the wrong connection.
+//! Rejects requests before they are converted to HTTP/1.1: contradictory ones, and those on the wrong
+//! connection.
 
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use crate::core::Core;
 use crate::listener::Listener;
 use crate::reason::Reason;
 
-/// Most bytes of the head of an answer of our own.
+/// The maximum size of the head of the balancer's own response, in bytes.
 const MAX_HEAD: usize = 4096;
 
-/// Refuses a request, counts it and writes a line of the access log, as it is done with others.
+/// Rejects a request, counts it and writes a line of the access log, as for other requests.
 pub(super) fn refuse(
     core: &Core,
     listener: &Listener,
@@ -40,7 +41,7 @@ pub(super) fn refuse(
     answer(&text, to_head, respond);
 }
 
-/// What the access log says of a request.
+/// Returns the access log's line about a request.
 fn line(head: &request::Parts) -> Line {
     let agent =
         head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -52,7 +53,8 @@ fn line(head: &request::Parts) -> Line {
     }
 }
 
-/// Sends an answer of our own, which is there as text. Short as it is, it may wait in the stream until the client takes it.
+/// Sends the balancer's own response, given as text. As it is short, it may wait in the stream until the
+/// client reads it.
 fn answer(text: &[u8], to_head: bool, mut respond: SendResponse<Bytes>) {
     let mut marks = Marks::new();
     let Ok(head) = http1::response(text, MAX_HEAD, to_head, &mut marks) else { return };

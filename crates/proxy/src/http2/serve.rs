@@ -1,4 +1,4 @@
-//! A client's connection of HTTP/2: its streams become requests, and it ends without losing any.
+//! A client's HTTP/2 connection: its streams become requests, and it ends without losing any.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -37,33 +37,34 @@ use crate::stream::Stream;
 use crate::tls::Origin;
 use crate::wheel::Timer;
 
-/// Is this the beginning of HTTP/2, as far as it has come? (RFC 9113 section 3.4)
+/// Returns `true` if these bytes are the beginning of HTTP/2 (RFC 9113 section 3.4), which may be incomplete.
 pub(crate) fn begins(bytes: &[u8]) -> bool {
     const LINE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let most = bytes.len().min(LINE.len());
-    // As much as a parser of HTTP/1.1 needs to see that it is something else.
+    // As many bytes as a parser of HTTP/1.1 needs to detect the difference.
     most >= 14 && bytes[..most] == LINE[..most]
 }
 
-/// Bytes that a connection without streams keeps: tables of header compression and buffers of frames.
+/// The bytes that a connection without streams keeps: tables of header compression and buffers of frames.
 const CONNECTION: usize = 32 * 1024;
-/// Bytes that a stream may have on their way through here, of its request and of its answer.
+/// The bytes of a stream that may be in transit here, of its request and its response.
 const STREAM: usize = STREAM_WINDOW as usize + SEND_BUFFER;
-/// For how long a connection without streams has what its streams had, so that one request after another draws nothing.
+/// The time for which a connection without streams keeps their budget, so that a sequence of requests draws
+/// nothing.
 const CALM: Duration = Duration::from_secs(1);
 
-/// What a connection's streams have in common.
+/// The state that a connection's streams share.
 struct Hub {
     scheme: &'static str,
     watch: Rc<Watch>,
     streams: Cell<usize>,
     client: Rc<Client>,
     forwards: Forwards,
-    /// Is the connection to go, once what is under way has ended?
+    /// Whether the connection should end once the requests in flight have ended.
     leave: Cell<bool>,
-    /// In a side-car: is that because of an alert?
+    /// In a side-car: whether an alert is the reason.
     shed: Cell<bool>,
-    /// That of the connection's task.
+    /// The waker of the connection's task.
     waker: RefCell<Option<Waker>>,
 }
 
@@ -75,7 +76,7 @@ impl Hub {
     }
 }
 
-/// One stream, as its connection counts it.
+/// The connection's guard of one stream.
 pub(super) struct Guest(Rc<Hub>);
 
 impl Guest {
@@ -88,13 +89,13 @@ impl Guest {
         self.0.scheme
     }
 
-    /// The connection is to go after this.
+    /// Lets the connection end after this stream.
     pub(super) fn leave(&self) {
         self.0.leave.set(true);
         self.0.wake();
     }
 
-    /// Is the connection to go because of an alert?
+    /// Returns `true` if the connection ends because of an alert.
     pub(super) fn shed(&self) -> bool {
         self.0.shed.get()
     }
@@ -114,8 +115,8 @@ impl Drop for Guest {
     }
 }
 
-/// Serves one client connection until it ends, in a session of its own: what led to it is not kept for that long. `unread` are bytes that
-/// were read from it already.
+/// Serves one client connection until it ends, in a session of its own, so that the caller's state is not
+/// kept that long. `unread` are bytes that were already read from it.
 pub(crate) fn begin<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
@@ -225,23 +226,23 @@ struct Serving<S> {
     listener: Rc<Listener>,
     timer: Timer,
     peer: Peer,
-    /// Whom it is for (TLS).
+    /// The server name of the connection (TLS).
     origin: Option<Arc<Origin>>,
     bond: Option<Rc<RefCell<Bond>>>,
-    /// In a side-car: is it to go because there are too many?
+    /// In a side-car: whether the connection should leave because the server is overloaded.
     heed: Heed,
     hub: Rc<Hub>,
     connection: Connection<Governed<Batch<S>>, Bytes>,
     outlet: Outlet<S>,
-    /// Of what its streams may have on their way through here.
+    /// The memory for the streams' bytes in transit.
     kept: Kept,
-    /// Since when it has no streams, if it has none.
+    /// The time since which the connection has no streams, if it has none.
     idle_from: Time,
-    /// Was the client told that this connection takes nothing new?
+    /// Whether the client was notified that this connection accepts no more requests.
     parting: bool,
-    /// It was, and has no streams: since when.
+    /// The time since which such a connection has no streams.
     parted: Option<Time>,
-    /// When it ends, whatever is under way.
+    /// The time at which the connection ends, whatever is in flight.
     last: Option<Time>,
 }
 
@@ -276,7 +277,7 @@ impl<S: Stream> Serving<S> {
         }
     }
 
-    /// Sends what was written, and notes since when the client takes nothing of it.
+    /// Sends the buffered bytes, and records the time since which the client accepts none.
     fn send(&self, cx: &mut Context<'_>) {
         let moved = self.outlet.flush(cx) > 0;
         let stuck = &self.hub.watch.stuck;
@@ -284,30 +285,31 @@ impl<S: Stream> Serving<S> {
         stuck.set(self.outlet.holds().then(|| since.unwrap_or_else(|| self.core.now())));
     }
 
-    /// Nothing more has come: is the connection to go, and when is it to be looked at again? True if it is to be polled again.
+    /// Decides whether the connection should end, and when to check again, as nothing more has arrived.
+    /// Returns `true` if it is to be polled again.
     fn settle(&mut self) -> bool {
         let now = self.core.tick();
         let settings = self.listener.settings();
         let watch = &self.hub.watch;
-        // What the socket has not taken yet is a part of some answer; how long that may last is bounded below.
+        // Bytes that the socket has not accepted belong to some response; the time limit for that is below.
         let busy = self.hub.streams.get() > 0 || watch.stuck.get().is_some();
         if busy {
             (self.idle_from, self.parted) = (now, None);
             let needs = CONNECTION + self.hub.streams.get() * STREAM;
             if self.kept.bytes() >= 2 * needs {
-                // One stream that stays does not hold what a burst beside it has drawn. Less never fails.
+                // One remaining stream does not hold the budget of an earlier burst. A decrease cannot fail.
                 let _ = self.kept.set(&self.core.census.memory, needs);
             }
         } else if now >= self.idle_from + CALM {
-            // Less never fails.
+            // A decrease cannot fail.
             let _ = self.kept.set(&self.core.census.memory, CONNECTION);
         }
         let ending = self.core.stopping.get() || self.listener.closed();
         let idle = self.idle_from + settings.timeouts.idle;
         let leaves = self.hub.leave.get() || watch.worn();
         if !self.parting && self.last.is_none() && (ending || leaves || (!busy && now >= idle)) {
-            // First that it is about to go, then, when that was answered, the last stream that is served: what the client has
-            // sent meanwhile is served, too.
+            // A first GOAWAY announces the end; after the client's acknowledgement, a second one names the
+            // last stream that is served. Requests that the client sends in between are served, too.
             self.parting = true;
             self.connection.graceful_shutdown();
             return true;
@@ -318,12 +320,13 @@ impl<S: Stream> Serving<S> {
         if self.parting && !busy {
             self.parted.get_or_insert(now);
         }
-        // A client that still reads what is on its way says so now and then (WINDOW_UPDATE); closed before, that would be lost.
+        // A client that still reads the bytes in transit sends a WINDOW_UPDATE at times; closing earlier
+        // would lose them.
         let parted = self.parted.map(|since| {
             let grace = if ending { self.core.parting.get() } else { LINGER };
             (since.max(watch.heard()) + grace).min(since + settings.timeouts.body.max(grace))
         });
-        // A client that does not take what it asked for.
+        // A client that does not accept the responses to its requests.
         let stuck = watch.stuck.get().map(|since| since + settings.timeouts.body);
         let over = [self.last, parted, stuck].into_iter().flatten().min();
         if over.is_some_and(|over| now >= over) {
@@ -332,18 +335,19 @@ impl<S: Stream> Serving<S> {
         }
         let calm = (!busy && self.kept.bytes() > CONNECTION).then(|| self.idle_from + CALM);
         let idle = (!busy && !self.parting).then_some(idle);
-        // While streams are under way it may get stuck without this being asked again: looked at now and then.
+        // With streams in flight, the client may stop reading without a further call of this: checked at
+        // times.
         let look = busy.then_some(now + settings.timeouts.body);
         self.timer.set([over, idle, look, calm].into_iter().flatten().min().unwrap_or(Time(u64::MAX)));
         false
     }
 
-    /// Do the group's members speak HTTP/2?
+    /// Returns `true` if the group's members speak HTTP/2.
     fn to_second(&self) -> bool {
         self.listener.pool().view().published.settings.http2
     }
 
-    /// Is this a call that need not be told as text, and what is to be changed of it?
+    /// Returns the changes to a call's head if it may pass through without conversion to text.
     fn goes_straight(&self, head: &request::Parts) -> Option<Found> {
         let pool = self.listener.pool();
         let published = &pool.view().published;
@@ -351,7 +355,7 @@ impl<S: Stream> Serving<S> {
         if !published.settings.http2 || self.bond.is_some() || pool.group.side_car.is_some() || keyed {
             return None;
         }
-        // What is logged or traced is read as text.
+        // Logged or traced requests are read as text.
         if self.core.noting.get() {
             return None;
         }
@@ -360,7 +364,7 @@ impl<S: Stream> Serving<S> {
         straight::goes(head, settings.max_head, settings.forwarded, trusted)
     }
 
-    /// Has a request answered, in a task of its own.
+    /// Starts a task that gets a request answered.
     fn begin(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         let (head, body) = request.into_parts();
         let refused = |respond, reason| {
@@ -384,7 +388,7 @@ impl<S: Stream> Serving<S> {
                     && self.listener.settings().upgrades_to(b"websocket") =>
             {
                 let nonce = [self.core.chance().to_be_bytes(), self.core.chance().to_be_bytes()];
-                // What comes is told as it is.
+                // The bytes are forwarded unchanged.
                 websocket::request_text(&head, nonce.as_flattened().try_into().unwrap_or_default(), &mut text)
                     .map(|()| Framing::Length)
             }
@@ -392,7 +396,7 @@ impl<S: Stream> Serving<S> {
         };
         let Ok(framing) = told else { return refused(respond, Reason::BadRequest) };
         if self.hub.streams.get() >= 2 * STREAMS as usize {
-            // Those that the client has reset, and a member still works on, count as well.
+            // Streams that the client has reset, and that a member still processes, count as well.
             return respond.send_reset(Code::REFUSED_STREAM);
         }
         let core = &self.core;
@@ -413,7 +417,7 @@ impl<S: Stream> Serving<S> {
         let link = Link::Other(Box::new(inbound));
         let (core, listener) = (Rc::clone(&self.core), Rc::clone(&self.listener));
         let bond = match &self.bond {
-            // Each request comes by its own cookie.
+            // Each request comes with its own cookie.
             Some(_) if listener.settings().affinity.is_some() => http::bond(&listener),
             bond => bond.clone(),
         };

@@ -1,8 +1,10 @@
-//! Which calls of gRPC go straight from a client's stream to a member's, and what is changed of their heads on the way.
+//! Selects the gRPC calls that pass through from a client's stream to a member's, and the changes to their
+//! heads.
 //!
-//! A call goes straight if nothing but what every call has is to be done with it: what is to be judged (two hosts, an odd path, a head
-//! that may be too large) or needs the text of HTTP/1.1 (sessions, side-cars, `Forwarded`) goes the other way, where there is one rule for
-//! all versions ([`plimsoll_wire::http1`]). So nothing is let through here that would be refused there.
+//! A call passes through if it needs no special handling. All others go through the text of HTTP/1.1, with
+//! one set of rules for all versions ([`plimsoll_wire::http1`]). These are calls that may have to be rejected
+//! (two hosts, an odd path, a head that may be too large), and those that need the text (sessions, side-cars,
+//! `Forwarded`). So nothing passes through that would be rejected there.
 
 use std::cell::RefCell;
 
@@ -14,25 +16,25 @@ use super::fields::{is_hop, trim};
 use super::pieces::{Framed, field_len};
 use crate::{Forwarded, grpc};
 
-/// Fields of a call that goes straight; text has a few more lines.
+/// The maximum number of fields of a call that passes through; text has a few more lines.
 const FIELDS: usize = http1::MAX_FIELDS - 8;
 
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// What members are told of a client, made once for all calls of a connection.
+/// The header fields about a client, made once for all calls of a connection.
 pub(super) struct Forwards {
     client: HeaderValue,
     scheme: HeaderValue,
-    /// The host that was asked for last.
+    /// The host of the last request.
     host: RefCell<HeaderValue>,
 }
 
 impl Forwards {
-    /// `client`: its address; `scheme`: `http` or `https`.
+    /// Creates the fields. `client` is the client's address, and `scheme` is `http` or `https`.
     pub(super) fn new(client: &str, scheme: &'static str) -> Self {
-        // An address has no characters that a field may not have.
+        // All characters of an address are valid in a field.
         let client = HeaderValue::from_str(client).unwrap_or(HeaderValue::from_static(""));
         let scheme = HeaderValue::from_static(scheme);
         Self { client, scheme, host: RefCell::new(HeaderValue::from_static("")) }
@@ -47,19 +49,19 @@ impl Forwards {
     }
 }
 
-/// What was found in the head of a call that goes straight.
+/// The relevant properties of a head that passes through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Bytes of the head, as those of its text would be.
+    /// The size of the head in bytes, as that of its text would be.
     len: usize,
     content_length: bool,
     te: bool,
-    /// Does the client say itself for whom it asks?
+    /// Whether the client names the original client.
     forwarded: bool,
 }
 
-/// May this request go straight, by its head? `max_head`: bytes that a head may have; `trusted`: is the client believed when it says
-/// for whom it asks?
+/// Returns the properties of a request's head if it may pass through. `max_head` is the maximum size of a
+/// head in bytes. `trusted` is `true` if the client's statements about the original client are trusted.
 pub(super) fn goes(head: &request::Parts, max_head: usize, style: Forwarded, trusted: bool) -> Option<Found> {
     let fields = &head.headers;
     let plain = match style {
@@ -95,20 +97,20 @@ pub(super) fn goes(head: &request::Parts, max_head: usize, style: Forwarded, tru
             _ => {}
         }
     }
-    // Where it is near the limit its text says on which side.
+    // Near the limit, the text decides.
     (call && kinds == 1 && cookies < 2 && found.len <= max_head / 2).then_some(found)
 }
 
-/// Makes of a head what members are to get.
+/// Converts a head into that for members.
 pub(super) fn ask(mut head: request::Parts, found: Found, style: Forwarded, whom: &Forwards) -> Framed {
     let fields = &mut head.headers;
     trim(fields);
     if found.content_length {
-        // The end of the stream says it, and trailers may come.
+        // The end of the stream marks the end of the body, and trailers may follow.
         fields.remove(CONTENT_LENGTH);
     }
     if !found.te {
-        // Whatever the client said: trailers get through here.
+        // Whatever the client sent: this balancer forwards trailers.
         fields.insert(TE, HeaderValue::from_static("trailers"));
     }
     if style == Forwarded::XForwarded {
@@ -125,20 +127,20 @@ pub(super) fn ask(mut head: request::Parts, found: Found, style: Forwarded, whom
     Framed::new(head, found.len)
 }
 
-/// What is to be known of an answer's head.
+/// The relevant properties of a response's head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
-    /// Bytes of it, as those of its text would be.
+    /// The size of the head in bytes, as that of its text would be.
     pub(crate) len: usize,
     /// The first ORCA report.
     pub(crate) report: Option<HeaderValue>,
 }
 
-/// Judges the head of an answer to a call, by the rules for all answers, and takes from it what stays behind. `strip`: are reports of
-/// load for us alone?
+/// Checks the head of a response to a call by the rules for all responses, and removes fields that are not
+/// forwarded. `strip` is `true` if load reports are for the balancer only.
 ///
 /// # Errors
-/// It is too large, or says two things.
+/// The head is too large, or contradictory.
 pub(crate) fn answer(answer: &mut Response<()>, max_head: usize, strip: bool) -> Result<Judged, ()> {
     let fields = answer.headers_mut();
     let mut judged = Judged { len: 16, report: None };
@@ -168,7 +170,7 @@ pub(crate) fn answer(answer: &mut Response<()>, max_head: usize, strip: bool) ->
     Ok(judged)
 }
 
-/// One length is enough (RFC 9110 section 8.6), and none is needed where trailers follow.
+/// Reduces several equal lengths to one (RFC 9110 section 8.6), or to none where trailers follow.
 fn settle_length(fields: &mut HeaderMap, call: bool) -> Result<(), ()> {
     if call {
         fields.remove(CONTENT_LENGTH);
@@ -183,7 +185,7 @@ fn settle_length(fields: &mut HeaderMap, call: bool) -> Result<(), ()> {
     Ok(())
 }
 
-/// Takes the fields of these names out.
+/// Removes the fields with these names.
 pub(super) fn remove(fields: &mut HeaderMap, which: impl Fn(&str) -> bool) {
     let names: Vec<HeaderName> = fields.keys().filter(|name| which(name.as_str())).cloned().collect();
     for name in names {
@@ -277,7 +279,7 @@ mod tests {
                 ("x-forwarded-proto", "https"),
             ])
         );
-        // By way of its text, where that is seen to.
+        // As text, where these fields are handled.
         assert_eq!(found(call().header("x_forwarded_for", "10.0.0.1")), None);
         let kept = call().header("x-forwarded-for", "10.0.0.1").header("te", "trailers");
         assert_eq!(

@@ -1,9 +1,10 @@
-//! How near a connection is to the end that `h2` makes of it.
+//! Ends a connection gracefully before `h2` ends it abruptly.
 //!
-//! `h2` counts two things over the whole life of a connection, and ends it, with all that is under way, when there were too many: streams
-//! that it reset because the peer broke a rule (CVE-2025-8671), and DATA that says nothing (CVE-2019-9518). That is right against a peer
-//! that means harm, who gets there at once. One that errs now and then gets there, too, if its connection lives for long enough: so
-//! after half of it a connection is let go as any other that is to end, and nothing is lost.
+//! `h2` counts two things over the whole life of a connection: streams that it reset because the peer broke a
+//! rule (CVE-2025-8671), and empty DATA frames (CVE-2019-9518). After too many, it ends the connection with
+//! all requests in flight. That is right against an attacker, who gets there at once. A peer with occasional
+//! errors gets there, too, if its connection lives long enough. So after half of either limit, the connection
+//! ends gracefully, and nothing is lost.
 
 use std::cell::{Cell, RefCell};
 use std::io::IoSlice;
@@ -12,26 +13,27 @@ use h2::Reason;
 
 use super::frames::{DATA, Frames, RST_STREAM};
 
-/// Frames of DATA that say nothing and are not the last of their stream; of more `h2` ends the connection.
+/// The number of empty DATA frames that are not the last of their stream; after more, `h2` ends the
+/// connection.
 const HOLLOW: usize = 100;
-/// Codes of resets that say that the peer broke a rule.
+/// The codes of resets that blame the peer.
 const BLAMED: [Reason; 4] =
     [Reason::PROTOCOL_ERROR, Reason::FLOW_CONTROL_ERROR, Reason::STREAM_CLOSED, Reason::REFUSED_STREAM];
 
-/// What goes by on a connection.
+/// The counters of a connection.
 #[derive(Debug)]
 pub(super) struct Wear {
     coming: RefCell<Frames>,
     going: RefCell<Frames>,
     hollow: Cell<usize>,
     blamed: Cell<usize>,
-    /// Streams that may be reset because the peer broke a rule.
+    /// The maximum number of streams that are reset because the peer broke a rule.
     most: usize,
 }
 
 impl Wear {
-    /// `before`: bytes that come, and that go, before the first frame. `most`: streams that may be reset because the peer broke a
-    /// rule.
+    /// Creates counters. `before` are the numbers of received and sent bytes before the first frame. `most`
+    /// is the maximum number of streams that are reset because the peer broke a rule.
     pub(super) fn new(before: (usize, usize), most: usize) -> Self {
         Self {
             coming: RefCell::new(Frames::new(before.0)),
@@ -42,7 +44,7 @@ impl Wear {
         }
     }
 
-    /// Bytes came from the peer.
+    /// Records bytes from the peer.
     pub(super) fn came(&self, mut bytes: &[u8]) {
         let mut coming = self.coming.borrow_mut();
         while let Some(frame) = coming.next(&mut bytes) {
@@ -52,7 +54,8 @@ impl Wear {
         }
     }
 
-    /// So many bytes of these went to the peer; how many frames of DATA were among them.
+    /// Records that `left` bytes of `parts` were sent to the peer, and returns the number of DATA frames
+    /// among them.
     pub(super) fn went(&self, parts: &[IoSlice<'_>], mut left: usize) -> usize {
         let mut going = self.going.borrow_mut();
         let mut data = 0;
@@ -69,7 +72,7 @@ impl Wear {
         data
     }
 
-    /// Is it to be let go?
+    /// Returns `true` if the connection should end.
     pub(super) fn worn(&self) -> bool {
         self.blamed.get() >= self.most / 2 || self.hollow.get() >= HOLLOW / 2
     }
@@ -94,14 +97,14 @@ mod tests {
 
     #[test]
     fn padding_is_nothing() {
-        // Three bytes of it, and of another three one that is content.
+        // Three bytes of padding; another three bytes with one byte of content.
         const HOLLOW: &[u8] = &[0, 0, 4, 0, 8, 0, 0, 0, 1, 3, 0, 0, 0];
         const SOMETHING: &[u8] = &[0, 0, 4, 0, 8, 0, 0, 0, 1, 2, b'x', 0, 0];
         let wear = Wear::new((0, 0), 100);
         (0..1000).for_each(|_| wear.came(SOMETHING));
         (0..49).for_each(|_| wear.came(HOLLOW));
         assert!(!wear.worn());
-        // It does not matter how it is cut.
+        // The result does not depend on the cuts.
         HOLLOW.iter().for_each(|byte| wear.came(&[*byte]));
         assert!(wear.worn());
     }
@@ -110,7 +113,7 @@ mod tests {
     fn data_that_goes_is_counted() {
         let three = [0, 0, 1, 0, 0, 0, 0, 0, 1, b'x'].repeat(3);
         let wear = Wear::new((0, 0), 10);
-        // Of the last one the head is not whole.
+        // The head of the last frame is incomplete.
         assert_eq!(wear.went(&[IoSlice::new(&three)], 25), 2);
         assert_eq!(wear.went(&[IoSlice::new(&three[25..])], 5), 1);
         assert_eq!(wear.went(&[IoSlice::new(&[0, 0, 0, 4, 1, 0, 0, 0, 0])], 9), 0);
@@ -125,7 +128,7 @@ mod tests {
         for code in [0, 2, 8] {
             (0..100).for_each(|_| assert_eq!(wear.went(&[IoSlice::new(&reset(code))], 13), 0));
         }
-        // What was not taken comes again.
+        // The rest that was not accepted comes again.
         (0..100).for_each(|_| assert_eq!(wear.went(&[IoSlice::new(&reset(1))], 0), 0));
         assert!(!wear.worn());
         for code in [1, 3, 5, 7] {

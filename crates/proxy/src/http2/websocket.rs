@@ -1,8 +1,9 @@
-//! WebSocket on a stream of HTTP/2 (RFC 8441): the client asks by CONNECT with a `:protocol`; to the member, which speaks HTTP/1.1, it is
-//! told as an upgrade (RFC 6455 section 4), and its 101 comes back as 200. After that the stream is the tunnel.
+//! WebSocket on a stream of HTTP/2 (RFC 8441): the client sends CONNECT with a `:protocol`. The member, which
+//! speaks HTTP/1.1, gets an upgrade (RFC 6455 section 4), and its 101 becomes a 200. From then on, the stream
+//! is the tunnel.
 //!
-//! The key and its answer, by which the two of HTTP/1.1 assure one another that both know what is asked, are between us and the
-//! member. What the member answers to the key is not looked at: it was told to upgrade, and says that it did.
+//! The key and its answer, by which the two ends of HTTP/1.1 confirm the upgrade, are between the balancer
+//! and the member. The member's answer to the key is not checked: its 101 confirms the upgrade.
 
 use h2::ext::Protocol;
 use http::header::{CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY};
@@ -11,24 +12,24 @@ use http::{Method, StatusCode, request};
 use super::fields::line;
 use super::heads::{Untold, one_host, request_fields};
 
-/// What a CONNECT is for, if it is for another protocol on its stream.
+/// Returns the protocol of a CONNECT for another protocol on its stream.
 pub(super) fn protocol(head: &request::Parts) -> Option<&str> {
     let protocol = head.extensions.get::<Protocol>().filter(|_| head.method == Method::CONNECT);
     protocol.map(Protocol::as_str)
 }
 
-/// Is it for a WebSocket?
+/// Returns `true` for a WebSocket.
 pub(super) fn is_asked(head: &request::Parts) -> bool {
     protocol(head).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
-/// Appends the request as the text of an upgrade. `nonce`: 16 bytes by chance.
+/// Appends the request as the text of an upgrade. `nonce` are 16 random bytes.
 ///
 /// # Errors
 /// It names two hosts.
 pub(super) fn request_text(head: &request::Parts, nonce: [u8; 16], out: &mut Vec<u8>) -> Result<(), Untold> {
     let host = one_host(head)?;
-    // h2 lets none through that has no path.
+    // h2 accepts none without a path.
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     out.extend_from_slice(b"GET ");
     out.extend_from_slice(path.as_bytes());
@@ -36,9 +37,9 @@ pub(super) fn request_text(head: &request::Parts, nonce: [u8; 16], out: &mut Vec
     if let Some(host) = host {
         line(b"Host", host, out);
     }
-    // What follows is no body.
+    // The bytes that follow are no body.
     request_fields(&head.headers, |name| [CONTENT_LENGTH, SEC_WEBSOCKET_KEY].contains(name), out);
-    // A stream has one request: what its client sends before it is answered is never taken for another.
+    // A stream has one request: bytes that its client sends before the response are never parsed as another.
     line(b"Connection", b"Upgrade, close", out);
     line(b"Upgrade", b"websocket", out);
     line(b"Sec-WebSocket-Key", &base64(nonce), out);
@@ -46,13 +47,13 @@ pub(super) fn request_text(head: &request::Parts, nonce: [u8; 16], out: &mut Vec
     Ok(())
 }
 
-/// Makes of a member's 101 what is said on a stream.
+/// Converts a member's 101 into the response on a stream.
 pub(super) fn switch(answer: &mut http::Response<()>) {
     *answer.status_mut() = StatusCode::OK;
     answer.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
 }
 
-/// RFC 4648 section 4, padded.
+/// Encodes bytes as in RFC 4648 section 4, padded.
 fn base64(bytes: [u8; 16]) -> [u8; 24] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = [b'='; 24];
@@ -60,7 +61,7 @@ fn base64(bytes: [u8; 16]) -> [u8; 24] {
         let mut bits = [0; 4];
         bits[1..1 + three.len()].copy_from_slice(three);
         let bits = u32::from_be_bytes(bits);
-        // As many digits as bytes, and one.
+        // One digit more than bytes.
         for (place, digit) in four.iter_mut().take(three.len() + 1).enumerate() {
             *digit = DIGITS[(bits >> (18 - 6 * place) & 63) as usize];
         }

@@ -1,10 +1,12 @@
-//! Connections of HTTP/2 to one member, each shared by many requests.
+//! A pool of HTTP/2 connections to one member, each shared by many requests.
 //!
-//! A request goes to the connection that was made last among those that have room: the member says how many streams it takes at
-//! once, and we open no more than [`MOST`]. If none has room another is made; whoever wants one meanwhile waits for the same.
-//! Connections that nothing was asked on for `pool_idle` are closed, and one on which nothing is heard any more gets no new
-//! requests ([`Ear`]); no pings are sent. One that nothing will be asked on any more ends when what there is to say of that was
-//! said; a member that takes nothing has [`LINGER`] for it.
+//! A request uses the newest connection with a free stream. The member limits the number of concurrent
+//! streams, and this pool opens no more than [`MOST`]. If no stream is free, another connection is made; all
+//! requests that need one meanwhile wait for it.
+//!
+//! A connection without requests for `pool_idle` is closed. A dead connection gets no new requests ([`Ear`]);
+//! no pings are sent. A connection that gets no more requests ends once its last frames were sent; a member
+//! that does not read them has [`LINGER`] for it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -31,16 +33,17 @@ use crate::stream::Stream as _;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
-/// Most streams on one connection, however many the member takes: what is lost on the way holds up all of them.
+/// The maximum number of streams on one connection, whatever the member permits: a lost packet delays all of
+/// them.
 pub(super) const MOST: usize = 250;
-/// Most bytes of an answer's fields.
+/// The maximum size of a response's fields, in bytes.
 const MAX_FIELDS: u32 = 64 * 1024;
 
 /// One core's connections to one member.
 #[derive(Default)]
 pub(crate) struct Wires {
     open: RefCell<Vec<Rc<Wire>>>,
-    /// The one that is being made.
+    /// The connection attempt in progress.
     coming: RefCell<Option<Rc<Coming>>>,
 }
 
@@ -49,20 +52,20 @@ struct Wire {
     sender: SendRequest<Bytes>,
     secure: bool,
     streams: Cell<usize>,
-    /// Since when there are none.
+    /// The time since which there are no streams.
     since: Cell<Time>,
     ear: Rc<Ear>,
-    /// Is it taken for dead?
+    /// Whether the connection is considered dead.
     dead: Cell<bool>,
     tether: Rc<Tether>,
 }
 
-/// What ties a connection to those who ask on it.
+/// The link between a connection's task and its users.
 #[derive(Default)]
 struct Tether {
-    /// Is there nobody any more who could ask?
+    /// Whether no user is left.
     loose: Cell<bool>,
-    /// That of the connection's task.
+    /// The waker of the connection's task.
     waker: Cell<Option<Waker>>,
 }
 
@@ -76,21 +79,21 @@ impl Drop for Wire {
 }
 
 impl Wire {
-    /// Is nothing new to be asked on it?
+    /// Returns `true` if the connection gets no more requests.
     fn over(&self) -> bool {
         self.dead.get() || self.ear.wear.worn()
     }
 }
 
-/// A connection that is being made.
+/// A connection attempt in progress.
 #[derive(Default)]
 struct Coming {
     done: Notify,
-    /// How it ended; `None` while it is made, or if whoever made it gave up.
+    /// The result; `None` during the attempt, or if its request abandoned it.
     outcome: Cell<Option<Result<(), Reason>>>,
 }
 
-/// One stream's place on a connection.
+/// A slot for one stream on a connection.
 pub(super) struct Place {
     core: Rc<Core>,
     wire: Rc<Wire>,
@@ -102,17 +105,18 @@ impl Place {
         &mut self.sender
     }
 
-    /// By TLS?
+    /// Returns `true` for TLS.
     pub(super) fn secure(&self) -> bool {
         self.wire.secure
     }
 
-    /// The request was sent.
+    /// Records that the request was sent.
     pub(super) fn asked(&self) {
         self.wire.ear.ask(self.core.now());
     }
 
-    /// The answer is not waited for any longer. `patience`: for how long nothing may be heard of a member.
+    /// Records that the response is no longer awaited. `patience` is the maximum time without any bytes from
+    /// a member.
     pub(super) fn gave_up(&self, patience: Duration) {
         if self.wire.ear.in_vain(patience, self.core.tick()) {
             self.wire.dead.set(true);
@@ -128,7 +132,7 @@ impl Drop for Place {
 }
 
 impl Wires {
-    /// A place on a connection that is there.
+    /// Returns a slot on an existing connection.
     fn place(&self, core: &Rc<Core>) -> Option<Place> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut found = None;
@@ -138,7 +142,7 @@ impl Wires {
             }
             let mut sender = wire.sender.clone();
             match sender.poll_ready(&mut cx) {
-                // It has ended, or takes nothing new: the member said that it goes.
+                // The connection has ended, or accepts no more requests: the member has sent GOAWAY.
                 Poll::Ready(Err(_)) => return false,
                 Poll::Ready(Ok(())) if wire.streams.get() < sender.current_max_send_streams().min(MOST) => {
                     found = Some((Rc::clone(wire), sender));
@@ -152,19 +156,19 @@ impl Wires {
         Some(Place { core: Rc::clone(core), wire, sender })
     }
 
-    /// Closes those that nothing was asked on since `oldest`.
+    /// Closes the connections without requests since `oldest`.
     pub(crate) fn sweep(&self, oldest: Time) {
         let kept = |wire: &Wire| !wire.over() && (wire.streams.get() > 0 || wire.since.get() >= oldest);
         self.open.borrow_mut().retain(|wire| kept(wire));
     }
 
-    /// Takes nothing new on those that are there: they end with what is under way on them.
+    /// Sends no more requests on the existing connections: each ends with its requests in flight.
     pub(crate) fn clear(&self) {
         self.open.borrow_mut().clear();
     }
 }
 
-/// Forgets what is being made, and tells those who wait how it ended.
+/// Clears the attempt on drop, and notifies the requests that wait for its result.
 struct Making<'a> {
     wires: &'a Wires,
     coming: Rc<Coming>,
@@ -177,7 +181,7 @@ impl Drop for Making<'_> {
     }
 }
 
-/// A stream to the member of a trip on a connection that is there.
+/// Returns a stream to the member of a trip on an existing connection.
 #[inline(never)]
 pub(crate) fn at_hand(core: &Rc<Core>, trip: &Trip) -> Option<Link> {
     Some(outbound(trip.upstream.wires.place(core)?, trip))
@@ -187,11 +191,11 @@ fn outbound(place: Place, trip: &Trip) -> Link {
     Link::Other(Box::new(Outbound::new(place, trip)))
 }
 
-/// The same where none of those that are there will do. Makes at most one connection: whether to try again is decided where
-/// attempts and the retry budget are counted.
+/// Returns a stream on a new connection if no existing one has room. Makes at most one connection: the code
+/// that counts attempts and the retry budget decides about more.
 ///
 /// # Errors
-/// No connection came about, or the member ended it before anything could be asked on it.
+/// No connection could be made, or the member ended it before a request could be sent.
 pub(crate) async fn reach(
     core: &Rc<Core>,
     trip: &Trip,
@@ -209,7 +213,7 @@ pub(crate) async fn reach(
                 wires.open.borrow_mut().push(wire);
                 at_hand(core, trip).ok_or(Reason::Reset)
             });
-            // Whoever waits may have more time than this request had: then it tries itself.
+            // A waiting request may have more time than this one: then it makes an attempt itself.
             if !matches!(made, Err(Reason::TotalTimeout)) {
                 making.coming.outcome.set(Some(made.as_ref().map(|_| ()).map_err(|reason| *reason)));
             }
@@ -222,7 +226,7 @@ pub(crate) async fn reach(
     }
 }
 
-/// Waits for a connection that another request has asked for.
+/// Waits for a connection that another request is making.
 async fn wait(
     core: &Core,
     trip: &Trip,
@@ -234,7 +238,7 @@ async fn wait(
     let mut done = std::pin::pin!(coming.done.notified());
     poll_fn(|cx| match done.as_mut().poll(cx) {
         Poll::Ready(()) => Poll::Ready(coming.outcome.take().map_or(Ok(()), |outcome| {
-            // For the others that wait.
+            // For the other waiting requests.
             coming.outcome.set(Some(outcome));
             outcome
         })),
@@ -247,7 +251,7 @@ async fn wait(
     .await
 }
 
-/// Makes a connection, and has it driven until it ends.
+/// Makes a connection, and starts the task that drives it.
 async fn make(
     core: &Rc<Core>,
     trip: &Trip,
@@ -274,8 +278,8 @@ async fn make(
     }))
 }
 
-/// Drives a connection until it ends. Once nothing can be asked on it any more it ends by itself, unless the member does not take what is
-/// said last: then it is given up after [`LINGER`].
+/// Drives a connection until it ends. Once it has no users it ends by itself. If the member does not read the
+/// last frames, it is dropped after [`LINGER`].
 async fn drive(core: Rc<Core>, mut connection: Connection, outlet: Outlet<Link>, tether: Rc<Tether>) {
     let mut timer: Option<Timer> = None;
     let ended = poll_fn(|cx| {
@@ -294,7 +298,7 @@ async fn drive(core: Rc<Core>, mut connection: Connection, outlet: Outlet<Link>,
                 last.set(core.tick() + LINGER);
                 timer = Some(last);
             }
-            // A task's waker is the same for as long as it lives.
+            // A task's waker never changes.
             None => {
                 let waker = tether.waker.take().unwrap_or_else(|| cx.waker().clone());
                 tether.waker.set(Some(waker));
@@ -309,7 +313,7 @@ async fn drive(core: Rc<Core>, mut connection: Connection, outlet: Outlet<Link>,
 
 type Connection = h2::client::Connection<Heard, Bytes>;
 
-/// Drives a connection as far as it goes.
+/// Drives a connection as far as possible.
 fn turn(
     connection: &mut Connection,
     outlet: &Outlet<Link>,
@@ -320,7 +324,8 @@ fn turn(
     ended
 }
 
-/// Begins HTTP/2, and waits for the member's settings: only then it is known how much it takes, and that it speaks HTTP/2 at all.
+/// Begins HTTP/2, and waits for the member's settings. Only they show how many streams it accepts, and that
+/// it speaks HTTP/2 at all.
 async fn meet(
     link: Link,
     core: &Rc<Core>,

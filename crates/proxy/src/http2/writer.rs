@@ -1,8 +1,8 @@
-//! The text of a body of HTTP/1.1, sent on a stream: content as DATA, the trailers of a chunked one as such. Or pieces of a call that goes
-//! straight, as they are.
+//! Sends the text of an HTTP/1.1 body on a stream: content as DATA, the trailers of a chunked body as
+//! trailers. Sends pieces of a call that passes through unchanged.
 //!
-//! No more is taken than the peer's windows have room for: what is not taken stays with whoever sends, which reads no more from
-//! its own side until it is.
+//! Bytes are accepted only as far as the peer's windows permit. The rest stays with the sender, which reads
+//! no more from its own side until it is accepted.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -15,38 +15,38 @@ use plimsoll_wire::http1::{self, Body, Chunked};
 use super::pieces::Piece;
 use super::{SEND_BUFFER, fields};
 
-/// What comes after the content of a chunked body that has no trailers.
+/// The end of a chunked body without trailers.
 const END: &[u8] = b"\r\n0\r\n\r\n";
-/// Bytes at the beginning of a body of pieces that are given to `h2` whatever room there is: it keeps them until there is some. To ask for
-/// room costs more than to send as little as most calls do.
+/// The bytes at the beginning of a body of pieces that are passed to `h2` without waiting for windows: it
+/// buffers them. Requesting window capacity costs more than sending the few bytes of most calls.
 const FREE: usize = 4 * 1024;
 
-/// How far the body is.
+/// The progress of the body.
 pub(super) struct Writer {
     body: Body,
-    /// The trailer section of a chunked body, as far as it came. Bounded by the limits of [`Body`].
+    /// The trailer section of a chunked body, as far as it has arrived. Bounded by the limits of [`Body`].
     section: Vec<u8>,
     ended: bool,
-    /// What is left of [`FREE`].
+    /// The rest of [`FREE`].
     free: usize,
 }
 
 impl Writer {
-    /// Nothing is to be sent if the body is done: then the head has said so.
+    /// Creates a writer for a body. If it is done, nothing is to be sent, as the head was the end.
     pub(super) fn new(body: Body) -> Self {
         Self { body, section: Vec::new(), ended: body.done(), free: FREE }
     }
 
-    /// Pieces are to be sent; none if the head was the end.
+    /// Creates a writer for pieces; for none if the head was the end.
     pub(super) fn of_pieces(ended: bool) -> Self {
-        // As of text whose end is not known before it comes.
+        // As for text with an unknown length.
         Self::new(if ended { Body::Done } else { Body::Chunked(Chunked::new()) })
     }
 
-    /// Sends some of a piece, and leaves what it waits with there; how many bytes.
+    /// Sends a part of a piece, leaves the rest in place, and returns the number of bytes sent.
     ///
     /// # Errors
-    /// The peer takes no more.
+    /// The peer accepts no more.
     pub(super) fn poll_give(
         &mut self,
         cx: &mut Context<'_>,
@@ -83,7 +83,7 @@ impl Writer {
         Poll::Ready(result.map(|()| sent).map_err(super::reader::broken))
     }
 
-    /// How many bytes of so many may be sent.
+    /// Returns how many of `len` bytes may be sent.
     fn poll_room(
         &mut self,
         cx: &mut Context<'_>,
@@ -97,34 +97,34 @@ impl Writer {
         poll_room(cx, stream, len)
     }
 
-    /// Has all of it been sent?
+    /// Returns `true` if the whole body was sent.
     pub(super) fn ended(&self) -> bool {
         self.ended
     }
 
-    /// Ends a body that has no other end; nothing for one that was not all sent: it was broken off.
+    /// Ends a body without any other end. Does nothing for one that was not sent completely: it was aborted.
     pub(super) fn part(&mut self, stream: &mut SendStream<Bytes>) {
         if !self.ended && self.body == Body::UntilClose {
             self.ended = true;
-            // A stream that is closed already needs no end.
+            // A stream that is already closed needs no end.
             let _ = stream.send_data(Bytes::new(), true);
         }
     }
 
-    /// Ends a body that will not be ended by whoever sends it, if the peer can see by the trailers that it is not whole. What was
-    /// sent of it arrives.
+    /// Ends a body that its sender will not complete, if trailers can show the peer that it is incomplete.
+    /// The bytes sent so far arrive.
     pub(super) fn fail(&mut self, stream: &mut SendStream<Bytes>, trailers: HeaderMap) {
         if !self.ended && matches!(self.body, Body::Chunked(_) | Body::UntilClose) {
             self.ended = true;
-            // A stream that is closed already needs no end.
+            // A stream that is already closed needs no end.
             let _ = stream.send_trailers(trailers);
         }
     }
 
-    /// Sends some of `text`; how much of it. `trailers` is told what comes after the body.
+    /// Sends a part of `text`, and returns its size. `trailers` gets the fields after the body.
     ///
     /// # Errors
-    /// The peer takes no more, or the text is not that of a body.
+    /// The peer accepts no more, or the text is not that of a body.
     pub(super) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -136,7 +136,7 @@ impl Writer {
         while taken < text.len() {
             let rest = &text[taken..];
             let moved = match &mut self.body {
-                // Nobody sends more than there is.
+                // Senders send no more than the body.
                 Body::Done => Poll::Ready(Ok(rest.len())),
                 Body::UntilClose => poll_data(cx, stream, rest, false),
                 Body::Length(left) => {
@@ -176,7 +176,7 @@ impl Writer {
                             Poll::Ready(Ok(len))
                         }
                         Ok(http1::Piece::Content(len)) => {
-                            // With the end behind it one frame says both.
+                            // With the end behind it, one frame is enough.
                             let last = &rest[len..] == END && ahead.step(END).is_ok() && ahead.done();
                             let moved = poll_data(cx, stream, &rest[..len], last);
                             match moved {
@@ -185,7 +185,7 @@ impl Writer {
                                     Poll::Ready(Ok(rest.len()))
                                 }
                                 Poll::Ready(Ok(sent)) => {
-                                    // The same step, as far as it was taken: it was no error before.
+                                    // The same step, as far as it was sent: it was valid before.
                                     let _ = chunks.step(&rest[..sent]);
                                     moved
                                 }
@@ -206,7 +206,7 @@ impl Writer {
     }
 }
 
-/// How many bytes the peer and `h2` have room for, of so many; not of none.
+/// Returns for how many of `len` bytes the peer and `h2` have room; never 0.
 fn poll_room(cx: &mut Context<'_>, stream: &mut SendStream<Bytes>, len: usize) -> Poll<io::Result<usize>> {
     let most = len.min(SEND_BUFFER);
     stream.reserve_capacity(most);
@@ -220,7 +220,7 @@ fn poll_room(cx: &mut Context<'_>, stream: &mut SendStream<Bytes>, len: usize) -
     Poll::Ready(Ok(most.min(room)))
 }
 
-/// Sends as much of `content` as there is room for; `last`: its end is that of the stream.
+/// Sends as much of `content` as there is room for. `last` is `true` if its end is that of the stream.
 fn poll_data(
     cx: &mut Context<'_>,
     stream: &mut SendStream<Bytes>,

@@ -1,4 +1,4 @@
-//! One request of a client's, from when it was read to when it was answered.
+//! One request of a client, from its parsing to its reply.
 
 use std::rc::Rc;
 
@@ -12,43 +12,43 @@ use super::session::Session;
 use crate::metered::Metered;
 use crate::reason::Reason;
 
-/// The request.
+/// A request.
 pub(super) struct Call {
     pub(super) session: Rc<Session>,
-    /// The client's number of it.
+    /// The client's request ID.
     pub(super) id: u32,
-    /// The session's: it never uses one twice.
+    /// The session's number of the request, which is never reused.
     pub(super) serial: u64,
     pub(super) form: Form,
     pub(super) kind: Ask,
-    /// As it came, header and all: it may have to be sent again.
+    /// The message as it arrived, with its header: it may have to be sent again.
     pub(super) message: Vec<u8>,
-    /// How long it is.
+    /// The size of the message.
     pub(super) bytes: usize,
-    /// If it came in fragments, how long the first one was.
+    /// For a fragmented message, the size of the first fragment.
     pub(super) piece: Option<usize>,
-    /// Members that did not take it.
+    /// The members that did not accept it.
     pub(super) tried: Vec<MemberId>,
-    /// Was it sent again because a member closed its connection?
+    /// Whether it was sent again because a member closed its connection.
     pub(super) resent: bool,
     pub(super) begun: Time,
-    /// In a side-car: the meter that it is counted by.
+    /// In a side-car: the meter that counts the request.
     pub(super) metered: Metered,
 }
 
-/// What a client asks.
+/// The kind of a client's request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// To be done, and to hear of it.
+    /// An operation with a reply.
     Request,
-    /// To be done. There is no answering it.
+    /// An operation without a reply.
     Oneway,
-    /// Where the object is.
+    /// A query for the object's location.
     Locate,
 }
 
 impl Call {
-    /// The client is to go elsewhere.
+    /// Redirects the client.
     pub(super) fn forward(self, to: &Ior) {
         match self.kind {
             Ask::Locate => self.answer(|out, form, id| write::locate_forward(out, form, id, to)),
@@ -56,12 +56,12 @@ impl Call {
         }
     }
 
-    /// The object is here, or nowhere.
+    /// Answers that the object is here, or does not exist.
     pub(super) fn located(self, here: bool) {
         self.answer(|out, form, id| write::located(out, form, id, here));
     }
 
-    /// There is no such object.
+    /// Answers that there is no such object.
     pub(super) fn unknown(self) {
         match self.kind {
             Ask::Locate => self.located(false),
@@ -69,7 +69,7 @@ impl Call {
         }
     }
 
-    /// It was not done, or that is not known.
+    /// Answers that the operation was not executed, or may not have been.
     pub(super) fn refuse(self, reason: Reason) {
         let session = &self.session;
         let pool = session.listener.pool();
@@ -85,23 +85,23 @@ impl Call {
             Reason::AnswerTimeout | Reason::TotalTimeout => TIMEOUT,
             Reason::BadRequest => SystemException::MARSHAL,
             Reason::Exhausted | Reason::Memory => SystemException::NO_RESOURCES,
-            // What does not take it now may take it later.
+            // A later attempt may succeed.
             _ => SystemException::TRANSIENT,
         };
         self.except(&why);
     }
 
-    /// The reply that a member gave, for this request's client.
+    /// Sends a member's reply to this request's client.
     pub(super) fn reply(self, message: &mut [u8], piece: Option<usize>) {
-        // It has a number: it was found by it.
+        // The message has a request ID, by which it was found.
         if rewrite::set_id(message, self.id).is_ok() {
             self.session.write(message, piece);
         }
         self.count();
     }
 
-    /// The request for a member, by another number and for another object if `key` says which, given the one that was
-    /// asked for; with what the client said of code sets where the member has not heard it.
+    /// Returns the request for a member, with another ID. `key` maps the requested object key to the
+    /// member's; `None` keeps it. Includes the client's code sets if the member has not received them.
     pub(super) fn rewritten<'k>(
         &self,
         id: u32,
@@ -129,9 +129,10 @@ impl Call {
         }
     }
 
-    /// The server behind this side-car is gone. If it may have begun, or asks not for the group's object, the client's
-    /// connection ends as it would have without a side-car. Else the client is sent to the group at once: some ORBs
-    /// tell their users of a connection that ends, or try for seconds to get another.
+    /// Answers for a side-car's server that is gone. If it may have begun the request, or the request is not
+    /// for the group's object, the client's connection ends, as it would without a side-car. Otherwise the
+    /// client is redirected to the group at once: some ORBs report a closed connection to their users, or try
+    /// for seconds to reconnect.
     fn orphan(self, reason: Reason) {
         let view = self.session.listener.pool().view();
         let iiop = view.published.settings.iiop.as_ref();
@@ -141,7 +142,7 @@ impl Call {
             _ => None,
         };
         match (home, asked) {
-            // The balancer itself asks this to know whether to send clients here.
+            // The balancer itself sends this request, to find out whether to redirect clients here.
             (Some(_), Some(asked)) if asked.operation == b"_non_existent" => {
                 self.except(&SystemException { completed: Completed::No, ..SystemException::COMM_FAILURE });
             }
@@ -155,7 +156,7 @@ impl Call {
         }
     }
 
-    /// Nothing more is to be heard of it.
+    /// Records the latency, as the request has ended.
     pub(super) fn count(&self) {
         let now = self.session.core.now();
         self.session.listener.pool().tally().latency.record(now.since(self.begun));
@@ -179,7 +180,7 @@ impl Call {
     }
 }
 
-/// The member takes too long; it may still do it.
+/// The member takes too long; it may still execute the request.
 const TIMEOUT: SystemException<'static> =
     SystemException { type_id: b"IDL:omg.org/CORBA/TIMEOUT:1.0", minor: 0, completed: Completed::Maybe };
 

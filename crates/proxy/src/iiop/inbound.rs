@@ -1,4 +1,4 @@
-//! Whole messages out of the bytes of a connection, fragments put together.
+//! Reassembles whole messages, also from fragments, from the bytes of a connection.
 
 use std::borrow::Cow;
 use std::task::{Context, Poll};
@@ -9,65 +9,65 @@ use super::outbox::Outbox;
 use crate::core::Core;
 use crate::memory::Kept;
 
-/// Room made at once for what a message still lacks; more only as it comes.
+/// The memory reserved at once for the rest of a message; more only as it arrives.
 const AHEAD: usize = 64 * 1024;
 
-/// Messages of a connection that may come in fragments at once.
+/// The maximum number of a connection's messages in fragments at the same time.
 const PIECES: usize = 64;
 
 /// The reading side of a connection.
 pub(super) struct Inbound {
-    /// Bytes that came and were not looked at, from `at` on.
+    /// Received bytes, which are unparsed from `at` on.
     unread: Vec<u8>,
     at: usize,
-    /// On the heap: few connections see a fragment.
+    /// On the heap: few connections receive a fragment.
     assembler: Option<Box<Assembler>>,
-    /// Bytes of the first fragment that came last.
+    /// The size of the last first fragment.
     piece: usize,
-    /// Most bytes of a message, its fragments together.
+    /// The maximum size of a message in bytes, with all its fragments.
     most: usize,
     kept: Kept,
     watched: bool,
 }
 
-/// What came of reading.
+/// The result of reading.
 pub(super) enum Came {
     /// One message.
     Message(Whole),
-    /// The other side is done, or the connection is broken.
+    /// The peer has closed, or the connection is broken.
     End,
-    /// It is not GIOP, or larger than allowed.
+    /// The bytes are not GIOP, or the message is too large.
     Bad(BadGiop),
     /// The memory budget is used up.
     Full,
 }
 
-/// A message, all of it.
+/// A whole message.
 pub(super) struct Whole {
-    /// Header and all.
+    /// The message with its header.
     pub(super) bytes: Vec<u8>,
-    /// If it came in fragments, how long the first one was.
+    /// For a fragmented message, the size of the first fragment.
     pub(super) piece: Option<usize>,
 }
 
 impl Inbound {
-    /// `unread` are bytes that were read from the connection already.
+    /// Creates the reading side. `unread` are bytes that were already read from the connection.
     pub(super) fn new(unread: Vec<u8>, most: usize) -> Self {
         Self { unread, at: 0, assembler: None, piece: 0, most, kept: Kept::default(), watched: false }
     }
 
-    /// Bytes of messages that are not complete.
+    /// Returns the bytes of incomplete messages.
     pub(super) fn held(&self) -> usize {
         let pieces = self.assembler.as_ref().map_or(0, |assembler| assembler.bytes());
         self.unread.len() - self.at + pieces
     }
 
-    /// Is part of a message here?
+    /// Returns `true` if a part of a message has arrived.
     pub(super) fn begun(&self) -> bool {
         self.at < self.unread.len() || self.assembler.is_some()
     }
 
-    /// The next message. Reads no further than it has to.
+    /// Returns the next message. Reads no further than required.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>, core: &Core, outbox: &Outbox) -> Poll<Came> {
         loop {
             match self.take(core) {
@@ -90,9 +90,9 @@ impl Inbound {
         }
     }
 
-    /// Keeps bytes that came; false if there is no memory for them.
+    /// Keeps received bytes; returns `false` if there is no memory for them.
     fn keep(&mut self, core: &Core, bytes: &[u8]) -> bool {
-        // By a quarter at a time, and by exactly that: what is kept is drawn from the budget by the capacity.
+        // Grows by a quarter at a time, and by exactly that: the capacity is drawn from the budget.
         let lacks = (self.unread.len() + bytes.len()).saturating_sub(self.unread.capacity());
         if lacks > 0 && self.unread.try_reserve_exact(bytes.len().max(self.unread.len() / 4)).is_err() {
             return false;
@@ -102,7 +102,7 @@ impl Inbound {
         self.kept.set(&core.census.memory, self.unread.capacity() + pieces)
     }
 
-    /// Takes the next message off the bytes that are here.
+    /// Takes the next message from the received bytes.
     fn take(&mut self, core: &Core) -> Result<Option<Whole>, BadGiop> {
         loop {
             let rest = &self.unread[self.at..];
@@ -110,7 +110,8 @@ impl Inbound {
                 Cut::Whole { header, len } => (header, len),
                 Cut::Partial { missing, .. } => {
                     self.tidy();
-                    // Whoever announces much may send nothing. Where there is no memory, what comes is refused.
+                    // A peer may announce many bytes and send none. Without memory for them, they are
+                    // rejected on arrival.
                     let ahead = if self.unread.is_empty() { 0 } else { missing.min(AHEAD) };
                     let _ = self.unread.try_reserve_exact(ahead);
                     return Ok(None);
@@ -140,7 +141,7 @@ impl Inbound {
         }
     }
 
-    /// Lets go of what was looked at.
+    /// Frees the bytes that were parsed.
     fn tidy(&mut self) {
         if self.at == self.unread.len() {
             // An idle connection owns no buffer.

@@ -1,13 +1,13 @@
 //! A connection to a member that the requests of many clients share.
 //!
-//! Clients number their requests as they please, so each gets a number of this connection's own on the way to the member
-//! and its old one back on the way to the client; replies come in any order. What is said once for each connection (the
-//! code sets that client and server agreed on) keeps connections apart: clients that agreed on others do not share
-//! one, and the first request on each carries the agreement whether or not its client said it again.
+//! Clients choose their request IDs freely. So each request gets an ID of this connection on the way to the
+//! member, and its reply gets the old one back; replies arrive in any order. Clients that agreed on different
+//! code sets do not share a connection, as code sets are sent once per connection. The first request on each
+//! carries the agreement, whether its client repeated it or not.
 //!
-//! A member that says CloseConnection has not begun what it has not answered (CORBA 3.3, 9.7.3): that is sent again, once,
-//! to whoever is chosen. One that just goes away may have: that is the client's to decide, and it is told
-//! COMM_FAILURE with COMPLETED_MAYBE.
+//! A member that sends CloseConnection has not begun the requests that it has not answered (CORBA 3.3,
+//! 9.7.3). These are sent again, once, to a newly chosen member. A member that just closes may have begun
+//! them. Then the client has to decide: it gets COMM_FAILURE with COMPLETED_MAYBE.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,11 +30,11 @@ use crate::reason::Reason;
 use crate::socket::Socket;
 use crate::trip::Trip;
 
-/// What clients whose requests share a connection have in common.
+/// The common properties of clients whose requests share a connection.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Manner {
     pub(super) version: Version,
-    /// The code sets agreed on: the data of the service context.
+    /// The agreed code sets: the data of the service context.
     pub(super) code_sets: Option<Rc<[u8]>>,
 }
 
@@ -43,12 +43,12 @@ pub(super) struct Line {
     member: MemberId,
     manner: Manner,
     outbox: Outbox,
-    /// By its number here.
+    /// The requests by their ID on this connection.
     calls: RefCell<BTreeMap<u32, Placed>>,
     next: Cell<u32>,
-    /// Has the agreement on code sets been sent?
+    /// Whether the agreement on code sets was sent.
     agreed: Cell<bool>,
-    /// Takes no more.
+    /// Whether the connection accepts no more requests.
     closing: Cell<bool>,
     quiet_since: Cell<Time>,
 }
@@ -56,29 +56,29 @@ pub(super) struct Line {
 struct Placed {
     call: Call,
     trip: Trip,
-    /// When the member has taken too long; `Time(u64::MAX)` for never.
+    /// The deadline of the member's reply; `Time(u64::MAX)` for none.
     due: Time,
 }
 
-/// What a connection needs to know of its group.
+/// The group's settings for connections.
 #[derive(Clone, Copy)]
 pub(super) struct Settings {
-    /// A connection is ended when nothing was asked for so long.
+    /// The time without requests after which a connection is closed.
     pub(super) idle: Duration,
-    /// It is given up when the member has read nothing for so long of what is there for it.
+    /// The time after which a connection is dropped if the member reads none of the bytes for it.
     pub(super) deaf: Duration,
-    /// Most bytes of a message.
+    /// The maximum size of a message, in bytes.
     pub(super) most: usize,
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The member said that it has not begun what it has not answered.
+    /// The member announced that it has not begun the unanswered requests.
     Said,
-    /// It did not.
+    /// The member announced nothing.
     Broke,
-    /// The memory budget of this process is used up, which is no fault of the member.
+    /// The memory budget of this process is used up, for which the member is not to blame.
     Full,
 }
 
@@ -100,30 +100,31 @@ impl Line {
         self.member
     }
 
-    /// Does it take requests of this kind for this member?
+    /// Returns `true` if the connection accepts requests with these properties for this member.
     pub(super) fn serves(&self, member: MemberId, manner: &Manner) -> bool {
         let open = !self.closing.get() && !self.outbox.closed();
         open && self.member == member && self.manner == *manner
     }
 
-    /// How much is under way. Oneways leave no trace but what the member has not read yet.
+    /// Returns the number of requests in flight. Oneways count only by the bytes that the member has not read
+    /// yet.
     pub(super) fn busy(&self) -> usize {
         self.calls.borrow().len() + usize::from(self.outbox.full())
     }
 
-    /// Ends it when nothing is under way any more.
+    /// Closes the connection once no request is in flight.
     pub(super) fn close(&self) {
         self.closing.set(true);
         self.outbox.wake();
     }
 
-    /// Nothing more is sent.
+    /// Closes the connection: nothing more is sent.
     pub(super) fn shut(&self) {
         self.closing.set(true);
         self.outbox.close();
     }
 
-    /// Sends a request, and keeps it until its reply comes if there is to be one.
+    /// Sends a request, and keeps it for its reply, if there will be one.
     pub(super) fn send(self: &Rc<Self>, call: Call, trip: Trip, now: Time) {
         let id = self.next.get();
         self.next.set(id.wrapping_add(1));
@@ -156,7 +157,7 @@ impl Line {
         }
     }
 
-    /// Tells the member that nobody waits for this reply any more.
+    /// Notifies the member that this reply is no longer awaited.
     pub(super) fn cancel(&self, id: u32) {
         let placed = self.calls.borrow_mut().remove(&id);
         let Some(Placed { call, trip, .. }) = placed else { return };
@@ -166,8 +167,8 @@ impl Line {
         trip.left(now);
     }
 
-    /// Before GIOP 1.2 omniORB takes this for the end of the connection, and other clients' requests with it; nobody has
-    /// to be told.
+    /// Before GIOP 1.2, omniORB would take a CancelRequest for the end of the connection, with other clients'
+    /// requests. Members need not be notified.
     fn forget(&self, call: &Call, id: u32) {
         if self.manner.version < Version::V1_2 {
             return;
@@ -177,7 +178,7 @@ impl Line {
         self.outbox.push(&out);
     }
 
-    /// Resolves when more may be sent.
+    /// Waits until more may be sent.
     pub(super) async fn room(&self) {
         self.outbox.room().await;
     }
@@ -186,7 +187,7 @@ impl Line {
     pub(super) async fn read(&self, core: &Rc<Core>, settings: &Settings) -> End {
         let timer = poll_fn(|cx: &mut Context<'_>| Poll::Ready(core.wheel.timer(cx.waker()))).await;
         let mut inbound = Inbound::new(Vec::new(), settings.most);
-        // What was there for the member, and since when it is so much.
+        // The bytes waiting for the member, and the time since which none were read.
         let mut stuck = (0, core.now());
         loop {
             let came = poll_fn(|cx| {
@@ -225,12 +226,12 @@ impl Line {
         }
     }
 
-    /// Is nothing under way?
+    /// Returns `true` if nothing is in flight.
     pub(super) fn idle(&self) -> bool {
         self.calls.borrow().is_empty() && self.outbox.kept() == 0
     }
 
-    /// When there is something to do next though nothing comes; `stuck` is since when the member has read nothing.
+    /// Returns the time of the next timeout; `stuck` is the time since which the member has read nothing.
     fn wakes(&self, settings: &Settings, stuck: Time) -> Time {
         let due = self.calls.borrow().values().map(|placed| placed.due).min();
         match (due, self.outbox.kept() > 0) {
@@ -240,16 +241,16 @@ impl Line {
         }
     }
 
-    /// Takes in one message of the member's; `Some` if it was the last.
+    /// Handles one message of the member; returns `Some` if it was the last.
     fn take(&self, Whole { bytes: message, piece }: &mut Whole, now: Time) -> Option<End> {
         let id = match Message::parse(message).map(|message| message.content) {
             Ok(Content::Reply(reply)) => reply.id,
             Ok(Content::LocateReply(reply)) => reply.id,
             Ok(Content::CloseConnection) => return Some(End::Said),
-            // Requests of a server to its client (bidirectional GIOP) were never agreed to.
+            // Requests of a server to its client (bidirectional GIOP) were never negotiated.
             _ => return Some(End::Broke),
         };
-        // One that was cancelled, or came too late, is nobody's.
+        // The reply to a cancelled or expired request is dropped.
         let placed = self.calls.borrow_mut().remove(&id);
         let Placed { call, trip, .. } = placed?;
         self.quiet_since.set(now);
@@ -273,7 +274,7 @@ impl Line {
         }
     }
 
-    /// The connection is over: what becomes of the requests that were not answered.
+    /// Handles the unanswered requests of a connection that has ended.
     pub(super) fn end(&self, core: &Rc<Core>, end: End) {
         let now = core.tick();
         let left = std::mem::take(&mut *self.calls.borrow_mut());

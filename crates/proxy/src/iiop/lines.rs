@@ -1,7 +1,7 @@
-//! One core's connections to the members of a group, and those that are being made.
+//! One core's pool of connections to the members of a group, including those in progress.
 //!
-//! Requests that want a connection which is only being made wait for it instead of making more than may be, and if it
-//! cannot be made that is true of all who wait for it: the next does not try again for as long.
+//! A request that needs a connection in progress waits for it, so that no more are made than allowed. If the
+//! attempt fails, it fails for all waiting requests: the next one does not wait for another timeout.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,33 +14,33 @@ use crate::core::Core;
 use crate::reason::Reason;
 use crate::socket::Socket;
 
-/// Of how many kinds the connections to a member may be, each with as many as are configured.
+/// The maximum number of kinds of connections to a member, each with the configured number.
 const MANNERS: usize = 4;
 
-/// The connections.
+/// The pool.
 #[derive(Default)]
 pub(crate) struct Lines {
     made: RefCell<Vec<Rc<Line>>>,
     attempts: RefCell<Vec<Rc<Attempt>>>,
-    /// One is gone.
+    /// Notified when a connection has ended.
     gone: Notify,
 }
 
-/// Where a request goes that has a member.
+/// The route of a request to its member.
 pub(super) enum Way {
     /// Over this connection.
     Line(Rc<Line>),
-    /// Over one that is to be made.
+    /// Over a new connection that the caller has to make.
     Make(Making),
-    /// Over one that is being made.
+    /// Over a connection in progress.
     Await(Rc<Attempt>),
-    /// Over one that is to be made when another, on which nothing is under way, has ended.
+    /// Over a new connection, after an idle one has ended.
     Later,
-    /// There are as many as may be.
+    /// Over none: the maximum number is reached.
     Full,
 }
 
-/// A connection that is being made.
+/// A connection attempt in progress.
 pub(super) struct Attempt {
     member: MemberId,
     manner: Manner,
@@ -48,21 +48,21 @@ pub(super) struct Attempt {
     over: Notify,
 }
 
-/// The duty to make a connection; given up when it is dropped.
+/// The caller's obligation to make a connection; dropping it abandons the attempt.
 pub(super) struct Making {
     lines: Rc<Lines>,
     attempt: Rc<Attempt>,
 }
 
 impl Lines {
-    /// A connection to a member that is free, or the least busy one if there are `most` already.
+    /// Returns an idle connection to a member, or the least busy one if there are already `most`.
     pub(super) fn find(&self, member: MemberId, manner: &Manner, most: usize) -> Option<Rc<Line>> {
         let (best, count) = self.best(member, manner);
         let making = self.attempts.borrow().iter().filter(|attempt| attempt.is(member, manner)).count();
         best.filter(|(busy, _)| *busy == 0 || count + making >= most).map(|(_, line)| line)
     }
 
-    /// What a request has to do to get to a member over one of `most` connections of its kind.
+    /// Returns the route of a request to a member over one of `most` connections of its kind.
     pub(super) fn way(self: &Rc<Self>, member: MemberId, manner: &Manner, most: usize) -> Way {
         if let Some(line) = self.find(member, manner, most) {
             return Way::Line(line);
@@ -99,7 +99,7 @@ impl Lines {
         }
     }
 
-    /// The least busy of the connections of a kind, how busy it is, and how many there are.
+    /// Returns the least busy connection of a kind with its load, and the number of such connections.
     fn best(&self, member: MemberId, manner: &Manner) -> (Option<(usize, Rc<Line>)>, usize) {
         let made = self.made.borrow();
         let its = || made.iter().filter(|line| line.serves(member, manner));
@@ -114,12 +114,12 @@ impl Lines {
         Making { lines: Rc::clone(self), attempt }
     }
 
-    /// Resolves when a connection is gone.
+    /// Waits until a connection has ended.
     pub(super) async fn gone(&self) {
         self.gone.notified().await;
     }
 
-    /// Ends connections on which nothing is under way.
+    /// Closes idle connections.
     pub(crate) fn close(&self) {
         self.made.borrow().iter().for_each(|line| line.close());
     }
@@ -130,7 +130,7 @@ impl Attempt {
         self.member == member && self.manner == *manner
     }
 
-    /// Resolves when it is over: with why it failed, if it did.
+    /// Waits for the end of the attempt, and returns the reason if it failed.
     pub(super) async fn over(&self) -> Option<Reason> {
         self.over.notified().await;
         self.failed.get()
@@ -138,7 +138,7 @@ impl Attempt {
 }
 
 impl Making {
-    /// The connection is there: adds it, and has it read until it ends.
+    /// Adds the connection that was made, and has it read until it ends.
     pub(super) fn made(self, core: &Rc<Core>, socket: Socket, settings: Settings) -> Rc<Line> {
         let line = Rc::new(Line::new(self.attempt.member, self.attempt.manner.clone(), socket, core.now()));
         self.lines.made.borrow_mut().push(Rc::clone(&line));
@@ -153,7 +153,7 @@ impl Making {
         line
     }
 
-    /// It cannot be made.
+    /// Records that the attempt failed.
     pub(super) fn failed(self, why: Reason) {
         self.attempt.failed.set(Some(why));
     }

@@ -1,9 +1,9 @@
-//! What is to be written to one connection, by whoever has something for it.
+//! The write queue of one connection, for all tasks that write to it.
 //!
-//! Replies come from tasks that read members' connections, requests from tasks that read clients': each writes what it
-//! has at once, as far as the socket takes it. What it does not take is kept here and sent by the task that reads the
-//! connection ([`Outbox::poll_flush`]); whoever brings more waits until most of it is gone ([`Outbox::room`]), so that
-//! one that does not read holds up those that write to it and nobody's memory.
+//! Tasks that read members' connections write replies, and tasks that read clients' write requests. Each
+//! writes its bytes at once, as far as the socket accepts them. The rest is queued here, and the task that
+//! reads the connection sends it ([`Outbox::poll_flush`]). Writers wait until most of the queue is sent
+//! ([`Outbox::room`]). So a peer that does not read delays its writers and does not use up memory.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -14,14 +14,14 @@ use plimsoll_wire::giop::{Header, Version, split};
 use crate::readiness::Way;
 use crate::socket::Socket;
 
-/// Bytes kept above which others wait.
+/// The number of queued bytes from which writers wait.
 const MUCH: usize = 256 * 1024;
 
 /// The writing side of a connection.
 pub(super) struct Outbox {
     pub(super) socket: Socket,
     kept: RefCell<Vec<u8>>,
-    /// How much of `kept` was sent.
+    /// The number of bytes of `kept` that were sent.
     sent: Cell<usize>,
     broken: Cell<bool>,
     /// The task that reads the connection.
@@ -41,7 +41,7 @@ impl Outbox {
         }
     }
 
-    /// Writes one message, behind what is kept.
+    /// Writes one message, after the queued bytes.
     pub(super) fn push(&self, mut bytes: &[u8]) {
         if self.broken.get() {
             return;
@@ -63,8 +63,8 @@ impl Outbox {
         }
     }
 
-    /// Writes one message in fragments like those that it came in, if it did: some do not take it otherwise. Before GIOP
-    /// 1.2 some do not take fragments.
+    /// Writes one message in fragments of the received size, if it arrived in fragments: some peers do not
+    /// accept it otherwise. Before GIOP 1.2, some do not accept fragments.
     pub(super) fn push_as(&self, bytes: &[u8], piece: Option<usize>) {
         let new = matches!(Header::parse(bytes), Ok(Some(header)) if header.version == Version::V1_2);
         let mut pieces = Vec::new();
@@ -74,7 +74,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what is kept. Ready when nothing is, or with `false` when the connection is broken.
+    /// Sends the queued bytes. Completes when none are left, or with `false` when the connection is broken.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<bool> {
         self.owner.borrow_mut().get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
         let mut kept = self.kept.borrow_mut();
@@ -88,7 +88,7 @@ impl Outbox {
                 },
             }
         }
-        // Not kept for the next time: it may have been a large message.
+        // The buffer is not reused: it may have held a large message.
         *kept = Vec::new();
         self.sent.set(0);
         drop(kept);
@@ -96,7 +96,7 @@ impl Outbox {
         Poll::Ready(!self.broken.get())
     }
 
-    /// Resolves when there is room for more: at once unless much is kept.
+    /// Waits for room for more: not at all unless much is queued.
     pub(super) async fn room(&self) {
         poll_fn(|cx| {
             if self.broken.get() || !self.full() {
@@ -108,34 +108,34 @@ impl Outbox {
         .await;
     }
 
-    /// Bytes that are kept.
+    /// Returns the number of queued bytes.
     pub(super) fn kept(&self) -> usize {
         self.kept.borrow().len() - self.sent.get()
     }
 
-    /// How many bytes of what is kept have been sent.
+    /// Returns the number of queued bytes that were sent.
     pub(super) fn sent(&self) -> usize {
         self.sent.get()
     }
 
-    /// Is so much kept that nobody should bring more?
+    /// Returns `true` if so much is queued that writers should wait.
     pub(super) fn full(&self) -> bool {
         self.kept() >= MUCH
     }
 
-    /// Ends the connection: nothing more is written, and the task that reads it is told.
+    /// Ends the connection: nothing more is written, and the task that reads it is notified.
     pub(super) fn close(&self) {
         self.broken.set(true);
         self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
         self.wake();
     }
 
-    /// Is nothing more written?
+    /// Returns `true` if nothing more is written.
     pub(super) fn closed(&self) -> bool {
         self.broken.get()
     }
 
-    /// Has the task that reads the connection look again.
+    /// Wakes the task that reads the connection.
     pub(super) fn wake(&self) {
         if let Some(owner) = &*self.owner.borrow() {
             owner.wake_by_ref();

@@ -1,18 +1,18 @@
-//! Which members are known to be there: nobody is sent to one that is not.
+//! Verification of members: no client is redirected to a member that is gone.
 //!
-//! Whoever relays notices that a member is gone and tries another. Whoever only says where the member is does not: the
-//! client finds out, and what it does then depends on whose it is; some wait for a minute, some ask their users. So
-//! before a client is sent to a member that has not been seen alive for a second, or from which a client came back
-//! since, the member is asked whether it has the object and works for it ([`super::question`]). Each core asks for itself;
-//! clients that come meanwhile wait for the same answer.
+//! A relay detects a member that is gone and tries another. With a redirect, the client detects it, and its
+//! reaction depends on the ORB: some wait for a minute, some ask their users. So the balancer asks a member
+//! whether it has the object and serves it ([`super::question`]) before it redirects a client there. It does
+//! so if the member has not been seen alive for a second, or if a client has returned from it since. Each
+//! core asks by itself; clients that arrive meanwhile wait for the same answer.
 //!
-//! A server that does one thing after another answers when its turn has come. One that has answered before, and takes
-//! connections, is believed to be busy and not gone, and nobody waits for its answer for longer than an idle one needs. Only one
-//! that keeps silent for longer is passed over, as long as others answer; that is no fault of it, for what hangs is found by
-//! health checks.
+//! A single-threaded server answers in turn. A member that has answered before and accepts connections is
+//! presumed busy, not gone. Clients wait for its answer no longer than an idle member needs. Only a member
+//! that is silent for longer is passed over, as long as others answer. That counts as no failure, as health
+//! checks detect members that hang.
 //!
-//! A member that sends its clients away would send these away, too: they would go round between it and this balancer as
-//! fast as both can. It is passed over for a moment, like one that is not there.
+//! A member that sends its clients away would send these away, too. They would circle between it and this
+//! balancer as fast as both permit. Such a member is passed over for a moment, like one that is gone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,64 +28,66 @@ use super::question::{self, Answer};
 use crate::core::Core;
 use crate::trip::Trip;
 
-/// For how long an answer is good while nobody comes back from the member.
+/// The lifetime of an answer while no client returns from the member.
 const GOOD: Duration = Duration::from_secs(1);
-/// For how long it is whatever clients do: one that has two references comes back without having fled.
+/// The minimum lifetime of an answer, whatever clients do: a client with two references returns without
+/// having fled.
 const FRESH: Duration = Duration::from_millis(5);
-/// How long a member that is not there is left alone.
+/// The time for which a member that is gone is not asked again.
 const GONE: Duration = Duration::from_millis(250);
-/// How long one that sends clients away is.
+/// The time for which a member that sends clients away is not asked again.
 const SHEDS: Duration = Duration::from_millis(100);
-/// How long a connection, or the first answer, may take.
+/// The time limit of a connection attempt, or of a first answer.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How long an answer of one that is idle takes at most.
+/// The maximum time to an idle member's answer.
 const BRIEF: Duration = Duration::from_millis(5);
-/// How long one that has answered before may be busy.
+/// The maximum time for which a member that has answered before may be busy.
 const BUSY: Duration = Duration::from_secs(1);
-/// How long an answer is waited for, while clients go on.
+/// The time limit of an answer, while clients proceed.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// What one core knows of a group's members.
+/// One core's knowledge of a group's members.
 #[derive(Default)]
 pub(crate) struct Proofs(RefCell<BTreeMap<MemberId, Rc<Proof>>>);
 
 #[derive(Default)]
 struct Proof {
-    /// When the member was last found out about, and how it was.
+    /// The time and the result of the last query.
     known: Cell<Option<(Time, Found)>>,
-    /// Has a client come back from it since?
+    /// Whether a client has returned from the member since.
     doubted: Cell<bool>,
-    /// Since when it is being asked, if it is.
+    /// The begin of the query in progress, if there is one.
     asking: Cell<Option<Time>>,
-    /// Has it taken the connection?
+    /// Whether the member has accepted the connection.
     taken: Cell<bool>,
-    /// How long the last answer took, and whether it is there, until that was put to its account.
+    /// The duration of the last query, and whether the member is there, until they are recorded with the
+    /// member.
     owed: Cell<Option<(Duration, bool)>>,
     changed: Notify,
 }
 
-/// How a member was found.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It is there, and works.
+    /// The member is there and serves clients.
     There,
-    /// It is there, and sends clients away.
+    /// The member is there and sends clients away.
     Sheds,
-    /// It takes connections and says nothing.
+    /// The member accepts connections and does not answer.
     Silent,
-    /// It is not there.
+    /// The member is not there.
     Gone,
 }
 
 impl Proof {
-    /// What is known of it, if that is enough.
+    /// Returns the member's state, if it is known well enough.
     fn says(&self, now: Time) -> Option<Found> {
         let known = self.known.get();
         let before = known.map(|(_, found)| found);
         if let Some(since) = self.asking.get() {
             let waited = now.since(since);
             return match (before, self.taken.get()) {
-                // One that was silent is asked as if nothing was known: it may speak again.
+                // A silent member is treated as unknown: it may answer again.
                 (Some(Found::There | Found::Silent), true) if waited < BRIEF => None,
                 (Some(Found::There), true) if waited < BUSY => Some(Found::There),
                 (Some(Found::There | Found::Silent), true) => Some(Found::Silent),
@@ -103,14 +105,14 @@ impl Proof {
         (now.since(at) < lasts).then_some(found)
     }
 
-    /// Finds out.
+    /// Queries the member.
     async fn ask(self: Rc<Self>, core: Rc<Core>, address: SocketAddr, key: Vec<u8>) {
         let begun = core.now();
         let found = match core.within(PATIENCE, TcpStream::connect(address)).await {
             Some(Ok(stream)) => {
                 self.taken.set(true);
                 self.changed.notify_waiters();
-                // Nothing is to linger of it.
+                // The socket should not linger.
                 let _ = stream.set_zero_linger();
                 match core.within(LASTING, question::ask(stream, &question::exists(&key))).await {
                     Some(Answer::Here) => Found::There,
@@ -133,14 +135,14 @@ impl Proof {
 }
 
 impl Proofs {
-    /// A client came back from this member, which may mean something.
+    /// Records that a client returned from this member, which may be a sign of a problem.
     pub(super) fn doubt(&self, member: MemberId) {
         if let Some(proof) = self.0.borrow().get(&member) {
             proof.doubted.set(true);
         }
     }
 
-    /// Is the member of this trip there, and does it work for the object `key`?
+    /// Returns the state of a trip's member: whether it is there, and serves the object `key`.
     pub(super) async fn prove(&self, core: &Rc<Core>, trip: &Trip, key: &[u8]) -> Found {
         let proof = Rc::clone(self.0.borrow_mut().entry(trip.member()).or_default());
         loop {
@@ -158,7 +160,7 @@ impl Proofs {
                 let asked = Rc::clone(&proof).ask(Rc::clone(core), trip.upstream.address.get(), key.to_vec());
                 tokio::task::spawn_local(asked);
             }
-            // What is waited for may have become what is believed meanwhile.
+            // The presumed state may have changed during the wait.
             let _ = core.within(BRIEF, proof.changed.notified()).await;
             core.tick();
         }
@@ -171,7 +173,7 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
 
-    /// A member that was found so, and was asked again, at 0, which took the connection.
+    /// Returns a member with this state, which is queried again at 0 and has accepted the connection.
     fn asked(found: Found) -> Proof {
         let proof = Proof::default();
         proof.known.set(Some((Time(0), found)));
@@ -185,9 +187,9 @@ mod tests {
         let proof = asked(Found::Silent);
         assert_eq!(proof.says(Time(0)), None, "it has taken a connection: that says nothing yet");
         assert_eq!(proof.says(Time(0) + BRIEF - MILLI), None);
-        // Clients do not wait any longer for one that may hang.
+        // Clients do not wait any longer for a member that may hang.
         assert_eq!(proof.says(Time(0) + BRIEF), Some(Found::Silent));
-        // It has answered.
+        // The member has answered.
         proof.known.set(Some((Time(0) + MILLI, Found::There)));
         proof.asking.set(None);
         assert_eq!(proof.says(Time(0) + 2 * MILLI), Some(Found::There));

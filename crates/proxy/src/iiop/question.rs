@@ -1,38 +1,38 @@
-//! One question to a member: does it have an object (LocateRequest), and would it work for it now (`_non_existent`)?
+//! One query to a member: whether it has an object (LocateRequest), or would serve it now (`_non_existent`).
 //!
-//! The second goes where requests go, through whatever the server's makers put in their way. One that sends its clients
-//! back to the group answers it like theirs; the first is answered before anybody is asked.
+//! The second takes the path of requests, through all of the server's interceptors. One that sends its
+//! clients back to the group treats it like theirs. The first is answered before them.
 
 use plimsoll_wire::giop::write::{self, Form, Head};
 use plimsoll_wire::giop::{Content, Cut, LocateStatus, Message, Order, Status, Target, Version, Wanted, cut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Most bytes of the answer: one that says where the object is holds a reference.
+/// The maximum size of the answer, in bytes: a location is an object reference.
 const MOST: usize = 64 * 1024;
 
-/// In GIOP 1.0, which every server speaks.
+/// GIOP 1.0, which every server supports.
 const FORM: Form = Form { version: Version::V1_0, order: Order::NATIVE };
 
-/// What a member answered.
+/// A member's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It has the object.
+    /// The member has the object.
     Here,
-    /// It has, and sends those away who ask for it.
+    /// The member has the object and sends its clients away.
     Elsewhere,
-    /// It has not, or says nothing that can be understood: why, for people.
+    /// The member does not have the object, or its answer is invalid: the reason, for people.
     Not(String),
 }
 
-/// What is sent to ask for an object.
+/// Returns the request for an object's location.
 pub(crate) fn locate(key: &[u8]) -> Vec<u8> {
     let mut request = Vec::new();
     write::locate_request(&mut request, FORM, 1, &Target::Key(key));
     request
 }
 
-/// What is sent to have an object asked whether it is none.
+/// Returns the request that asks an object whether it does not exist.
 pub(super) fn exists(key: &[u8]) -> Vec<u8> {
     let mut request = Vec::new();
     let target = Target::Key(key);
@@ -41,7 +41,7 @@ pub(super) fn exists(key: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Asks. Takes as long as it takes.
+/// Sends a query and returns the answer. Has no time limit of its own.
 pub(crate) async fn ask(mut stream: TcpStream, request: &[u8]) -> Answer {
     if let Err(error) = stream.write_all(request).await {
         return Answer::Not(error.to_string());
@@ -81,7 +81,7 @@ fn understood(bytes: &[u8]) -> Answer {
                     "OBJECT_NOT_EXIST" => Answer::Not("does not have the object".into()),
                     "TRANSIENT" | "NO_RESOURCES" => Answer::Elsewhere,
                     "COMM_FAILURE" | "TIMEOUT" | "INITIALIZE" | "" => Answer::Not(format!("answered {name}")),
-                    // It was asked, at least.
+                    // The request reached the object, at least.
                     _ => Answer::Here,
                 }
             }

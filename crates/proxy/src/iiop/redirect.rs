@@ -1,10 +1,13 @@
-//! Clients that are told where a member is, and go there themselves (LOCATION_FORWARD).
+//! Redirects: clients get a member's reference and connect to it directly (LOCATION_FORWARD).
 //!
-//! From then on the balancer sees nothing of them until they come back: because the member shed them, because it is gone,
-//! or because they have another reference to the group. So a member is proved to be there first ([`super::proof`]), a
-//! client that comes back is not sent where it came from if there is another, and while members are under alert a client
-//! that comes back at once is held: an ORB follows forwards as fast as it gets them, and would otherwise go round
-//! thousands of times a second. Where members send clients away of their own accord, and all do, it is held as well.
+//! From then on the balancer does not see them until they return: because the member shed them, because it is
+//! gone, or because they have another reference to the group. Therefore:
+//!
+//! - A member's presence is verified first ([`super::proof`]).
+//! - A client that returns is not redirected to the same member if there is another.
+//! - While members are under alert, a client that returns at once is delayed: an ORB follows redirects as
+//!   fast as it gets them, and would otherwise circle thousands of times per second.
+//! - A client is delayed as well if members send clients away on their own, and all of them do.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,18 +25,19 @@ use crate::reason::Reason;
 use crate::trip::Trip;
 use crate::wheel::Timer;
 
-/// A client that comes back after longer has not fled from where it was sent.
+/// A client that returns after a longer time has not fled from its member.
 const FLED: Duration = Duration::from_secs(10);
 
-/// How long a client is held while all members send theirs away, and how often they are looked at meanwhile.
+/// The delay of a client while all members send theirs away, and the interval of checking the members
+/// meanwhile.
 const HELD: Duration = Duration::from_millis(250);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a connection remembers of where its client was sent.
+/// A connection's memory of its client's redirects.
 #[derive(Default)]
 pub(super) struct Bound {
     bond: Bond,
-    /// Counts the client with its member for as long as its connection shows that it is there.
+    /// Counts the client with its member while its connection shows that it is there.
     held: Option<Trip>,
     last: Option<(MemberId, Time)>,
     pace: Pace,
@@ -45,14 +49,14 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
     let core = &session.core;
     let pool = session.listener.pool();
     let mut tried: Vec<MemberId> = Vec::new();
-    // While it asks it is nowhere.
+    // While the client asks, it is at no member.
     bound.held = None;
     pool.session();
     let reads_key = pool.view().published.plan.strategy().reads_key;
     let mut left = None;
     if let Some((member, since)) = bound.last {
         pool.iiop.proofs.doubt(member);
-        // By key it belongs there, if the member is there.
+        // A key binds the client to that member, if it is there.
         left = Some(member).filter(|_| !reads_key && call.begun.since(since) < FLED);
         tried.extend(left);
     }
@@ -82,19 +86,19 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
         let mut trip = match admitted {
             Ok(trip) => trip,
             Err(Reason::NoMember) => match left.take() {
-                // There is no other: it may be there all the same.
+                // There is no other member: this one may be there all the same.
                 Some(member) => {
                     tried.retain(|other| *other != member);
                     continue;
                 }
-                // All that there are send their clients away.
+                // All members that are there send their clients away.
                 None if std::mem::take(&mut sheds) && !session.outbox.closed() => {
                     tried.clear();
                     core.wheel.sleep(LOOK).await;
                     core.tick();
                     continue;
                 }
-                // None answers: they may all be busy.
+                // None answers: all may be busy.
                 None if std::mem::take(&mut silent) => {
                     busy = true;
                     tried.clear();
@@ -112,7 +116,7 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
         };
         match pool.iiop.proofs.prove(core, &trip, object.key()).await {
             Found::There => {}
-            // Who has waited is sent there all the same: it knows what it does.
+            // A client that has waited is redirected there all the same: the member will decide.
             Found::Sheds if core.now() >= call.begun + HELD => {}
             Found::Silent if busy => {}
             found => {
@@ -125,7 +129,7 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
             }
         }
         let now = core.now();
-        // Otherwise it may have another reference, or its member may be gone.
+        // Otherwise the client may have another reference, or its member may be gone.
         if on_demand && view.alert && bound.last.is_some_and(|(member, _)| member != trip.member()) {
             bound.bond.moved(Some(&trip));
         }
@@ -139,8 +143,8 @@ pub(super) async fn redirect(call: Call, bound: &mut Bound, timer: &Timer) {
 }
 
 impl Bound {
-    /// How long a client waits that comes back while members are under alert: by its connection, and if that is new by its
-    /// address.
+    /// Returns the delay of a client that returns while members are under alert: by its connection, and for a
+    /// new connection also by its address.
     fn hold(&mut self, pool: &Pool, call: &Call) -> Duration {
         let own = self.pace.hold(call.begun, CONNECTION, 1);
         if self.last.is_some() {
@@ -149,7 +153,8 @@ impl Bound {
         let mut paces = pool.iiop.paces.borrow_mut();
         let address = call.session.peer.client.ip();
         if !paces.contains_key(&address) {
-            // Those that are full again say nothing. Not each time: they are looked for as often as there are twice as many.
+            // Full buckets hold no information. They are not removed each time, but whenever the number of
+            // entries has doubled.
             if paces.len() >= PACES && paces.len().is_power_of_two() {
                 paces.retain(|_, pace| !pace.full(call.begun));
             }
@@ -163,10 +168,10 @@ impl Bound {
     }
 }
 
-/// Addresses among which those are looked for that say nothing any more, and the most of them.
+/// The number of addresses from which full buckets are removed, and the maximum.
 const PACES: usize = 1024;
 const MOST_PACES: usize = 65_536;
 
-/// Forwards that a connection, and those from an address, get at once; the others come 40 a second.
+/// The burst of redirects for a connection, and for all from one address; further ones come at 40 per second.
 const CONNECTION: u32 = 4;
 const ADDRESS: u32 = 64;

@@ -1,7 +1,7 @@
-//! The object reference of a group: what its clients hold.
+//! The object reference of a group, which its clients hold.
 //!
-//! Made of nothing but the configuration, so that it is the same after every restart. It says a type, because some
-//! clients take a reference without one for no reference at all when they are forwarded to it, and code sets, because
+//! It derives from the configuration only, so that it survives restarts. It contains a type, because some
+//! clients take a reference without one for nil when they are forwarded to it. It contains code sets, because
 //! without them a client does not even try to send a wide string.
 
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use plimsoll_wire::giop::{CodeSet, CodeSets, IiopProfile, Ior, Order, Version};
 
 use crate::{IiopSettings, ListenerSettings};
 
-/// The reference by which clients reach the group through these listeners, each with the address it really has.
+/// Returns the reference by which clients reach the group through these listeners, each with its bound
+/// address.
 pub(crate) fn reference<'l>(
     iiop: &IiopSettings,
     listeners: impl Iterator<Item = (&'l ListenerSettings, SocketAddr)>,
@@ -29,12 +30,12 @@ pub(crate) fn reference<'l>(
     Ior { type_id: iiop.type_id.clone(), profiles: listeners.map(profile).collect() }
 }
 
-/// This machine's name.
+/// Returns this machine's name.
 fn name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// What all members that say anything take strings in.
+/// Returns the code sets that are common to all members that state some.
 fn code_sets(iiop: &IiopSettings) -> CodeSets {
     let said = iiop.objects.values().filter_map(|object| object.ior().iiop());
     let said: Vec<CodeSets> = said
@@ -47,8 +48,8 @@ fn code_sets(iiop: &IiopSettings) -> CodeSets {
     }
 }
 
-/// The first one's own if all know it, and whatever else all know; `otherwise` if nobody says anything, or they have
-/// nothing in common.
+/// Returns the first server's native code set if all support it, and all others that all support. Returns
+/// `otherwise` if none states any, or they have nothing in common.
 fn shared<'s>(mut sets: impl Iterator<Item = &'s CodeSet>, otherwise: CodeSet) -> CodeSet {
     let Some(first) = sets.next() else { return otherwise };
     let mut known: Vec<u32> =
@@ -56,7 +57,7 @@ fn shared<'s>(mut sets: impl Iterator<Item = &'s CodeSet>, otherwise: CodeSet) -
     for set in sets {
         known.retain(|one| set.native == *one || set.conversions.contains(one));
     }
-    // 0 stands for none: such a server takes no wide strings.
+    // 0 means none: such a server accepts no wide strings.
     known.retain(|one| *one != 0);
     let mut known = known.into_iter();
     match known.next() {

@@ -1,7 +1,8 @@
-//! Requests that are relayed: a member for each, a connection to it, and what its reply means.
+//! Relayed requests: the choice of a member for each, a connection to it, and the verdict on its reply.
 //!
-//! A request that no member has begun may be tried with another: the connection could not be made, or the member says
-//! TRANSIENT, or that it has no resources, with COMPLETED_NO. The retry budget bounds it.
+//! A request that no member has begun may be tried with another member. This is so if the connection could
+//! not be made, or if the member replies TRANSIENT or NO_RESOURCES with COMPLETED_NO. The retry budget bounds
+//! it.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -20,11 +21,12 @@ use crate::pool::{Admission, Pool, Work};
 use crate::reason::Reason;
 use crate::trip::Trip;
 
-/// A call, as a member is asked for: one that refuses it for want of room is not told from one that fails it.
+/// The description of a call for the choice of a member: a refusal for lack of room is not distinguished from
+/// a failure.
 const WORK: Work = Work::Request { once: false, again: false, binds: false };
 
-/// Sends a request at once if a member and a connection to it are at hand, else as soon as they are; the connection, if
-/// it has been sent.
+/// Sends a request at once if a member and a connection to it are available, else as soon as they are.
+/// Returns the connection if the request was sent.
 pub(super) fn begin(call: Call) -> Option<Rc<Line>> {
     let session = Rc::clone(&call.session);
     let core = &session.core;
@@ -45,7 +47,7 @@ pub(super) fn begin(call: Call) -> Option<Rc<Line>> {
     None
 }
 
-/// Finds a member for a request, if `trip` is not one already, and a connection to it, and sends it.
+/// Finds a member for a request, unless `trip` is one, and a connection to it, and sends the request.
 pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
     let session = Rc::clone(&call.session);
     let core = &session.core;
@@ -83,7 +85,7 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
                 }
             },
             Way::Await(attempt) => match attempt.over().await {
-                // Whoever made it has said so of the member: it failed once.
+                // The task that made the attempt has recorded the failure: it counts once.
                 Some(reason) if reason != Reason::Exhausted => {
                     last = reason;
                     if !pass_over(&mut call, &pool, found, core.tick()) {
@@ -110,7 +112,7 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
                 trip = Some(found);
                 continue;
             }
-            // Trying the others would only blame them too.
+            // Further attempts would only blame the other members, too.
             Some(Reason::Exhausted) => {
                 found.abandoned();
                 return call.refuse(Reason::Exhausted);
@@ -124,7 +126,7 @@ pub(super) async fn relay(mut call: Call, mut trip: Option<Trip>) {
     }
 }
 
-/// A member's reply has come.
+/// Handles a member's reply.
 pub(super) fn answered(mut call: Call, trip: Trip, message: &mut [u8], piece: Option<usize>, now: Time) {
     let judged = match Message::parse(message) {
         Ok(Message { header, content: Content::Reply(reply) }) => {
@@ -132,10 +134,10 @@ pub(super) fn answered(mut call: Call, trip: Trip, message: &mut [u8], piece: Op
             let order = header.form().order;
             let (judged, for_good) = (judge(&reply, order, own), reply.status == Status::ForwardForGood);
             if for_good && own.is_some() {
-                // For now: a client that takes it for good never comes back to the group.
+                // Not permanent: a client that takes it as such never returns to the group.
                 let status = Status::Forward as u32;
                 let bytes = if order == Order::Big { status.to_be_bytes() } else { status.to_le_bytes() };
-                // Behind the header and the id, since 1.2, which alone has it.
+                // After the header and the request ID, since 1.2, the only version with it.
                 message[16..20].copy_from_slice(&bytes);
             }
             judged
@@ -158,20 +160,20 @@ pub(super) fn answered(mut call: Call, trip: Trip, message: &mut [u8], piece: Op
     call.reply(message, piece);
 }
 
-/// What a reply says of the member.
+/// The verdict of a reply on the member.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judged {
-    /// It did what was asked, or said what is wrong with that.
+    /// The member executed the request, or reported the client's error.
     Fine,
-    /// It has not begun, and will not now.
+    /// The member has not begun the request, and will not.
     Refused,
-    /// It could not.
+    /// The member failed.
     Failed,
 }
 
 fn judge(reply: &Reply<'_>, order: Order, own: Option<&[u8]>) -> Judged {
     if reply.status != Status::SystemException {
-        // Back to the group, which is here.
+        // The reply forwards the client back to the group, which is this balancer.
         let home =
             reply.forward(order).and_then(|ior| ior.iiop()).is_some_and(|profile| Some(&*profile.key) == own);
         return if home { Judged::Refused } else { Judged::Fine };
@@ -184,19 +186,19 @@ fn judge(reply: &Reply<'_>, order: Order, own: Option<&[u8]>) -> Judged {
             | "TIMEOUT" | "IMP_LIMIT" | "UNKNOWN" | "PERSIST_STORE",
             _,
         ) => Judged::Failed,
-        // What was asked was wrong: any member would say so.
+        // The request was wrong: any member would reply so.
         _ => Judged::Fine,
     }
 }
 
-/// A member did not take a request: is it to be tried with another?
+/// Records that a member failed a request; returns `true` if the request may be tried with another.
 fn again(call: &mut Call, pool: &Pool, trip: Trip, blame: Blame, now: Time) -> bool {
     let (attempts, member) = (trip.settings().retry.attempts, trip.member());
     trip.failed(blame, now);
     next(call, pool, attempts, member, now)
 }
 
-/// The same where that says nothing about the member, or has been said.
+/// Decides as [`again`], without a finding about the member, or after it was recorded.
 fn pass_over(call: &mut Call, pool: &Pool, trip: Trip, now: Time) -> bool {
     let (attempts, member) = (trip.settings().retry.attempts, trip.member());
     trip.abandoned();

@@ -1,4 +1,4 @@
-//! One client's connection: its messages are taken one after the other, its replies come as they come.
+//! One client's connection: its messages are handled in order, and its replies are sent as they arrive.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,47 +23,47 @@ use crate::metered::{Heed, Metered};
 use crate::reason::Reason;
 use crate::wheel::Timer;
 
-/// What is said where nothing that was read says how.
+/// The form of messages where nothing received determines it.
 const PLAIN: Form = Form { version: Version::V1_0, order: Order::NATIVE };
 
-/// Messages taken before others have their turn.
+/// The number of messages handled before other tasks run.
 const STREAK: u32 = 32;
 
-/// Requests of a connection that may be under way at once.
+/// The maximum number of a connection's requests in flight.
 const OPEN: usize = 256;
 
-/// The connection, as the tasks see it that have something to do with it.
+/// The connection, as the tasks of its requests share it.
 pub(super) struct Session {
     pub(super) core: Rc<Core>,
     pub(super) listener: Rc<Listener>,
     pub(super) peer: Peer,
     pub(super) outbox: Outbox,
-    /// Most bytes of a message.
+    /// The maximum size of a message, in bytes.
     most: usize,
-    /// How many requests were read.
+    /// The number of requests that were read.
     read: Cell<u64>,
-    /// Requests that were read and not answered, and how long they are.
+    /// The number and the size of the requests that were read and not answered.
     open: Cell<usize>,
     bytes: Cell<usize>,
-    /// Is nothing read until some of them are answered?
+    /// Whether reading is paused until some of them are answered.
     laden: Cell<bool>,
-    /// Those of them that the client waits for, by its number: where.
+    /// The places of those with a reply, by the client's request ID.
     placed: RefCell<BTreeMap<u32, Place>>,
-    /// What the client said of code sets; it need not say it twice.
+    /// The client's code sets, which it need not repeat.
     code_sets: RefCell<Option<Rc<[u8]>>>,
 }
 
-/// Where a request is that the client waits for.
+/// The place of a request that the client waits for.
 struct Place {
-    /// Which request: the client may use its number again once it has given up this one.
+    /// The session's number of the request: the client may reuse its ID after cancelling.
     serial: u64,
     line: Weak<Line>,
-    /// Its number there.
+    /// Its ID on that connection.
     id: u32,
 }
 
 impl Session {
-    /// `most` are the bytes that a message may have.
+    /// Creates the session. `most` is the maximum size of a message, in bytes.
     pub(super) fn new(
         core: Rc<Core>,
         listener: Rc<Listener>,
@@ -86,7 +86,7 @@ impl Session {
         })
     }
 
-    /// Takes messages until the connection ends.
+    /// Handles messages until the connection ends.
     pub(super) async fn serve(self: &Rc<Self>, mut inbound: Inbound, timer: &Timer) {
         let mut bound = Bound::default();
         let mut heed = Heed::begin(self.listener.pool().group.side_car.as_ref());
@@ -97,7 +97,7 @@ impl Session {
                     if !self.take(whole, &mut bound, &mut heed, timer).await {
                         break;
                     }
-                    // A client that sends ahead may never make this task wait.
+                    // A client that pipelines may never let this task wait.
                     taken = taken.wrapping_add(1);
                     if taken.is_multiple_of(STREAK) {
                         tokio::task::yield_now().await;
@@ -115,7 +115,7 @@ impl Session {
                 }
             }
         }
-        // Nobody waits for what is at members.
+        // The client no longer waits for the requests at members.
         let placed = std::mem::take(&mut *self.placed.borrow_mut());
         for Place { line, id, .. } in placed.into_values() {
             if let Some(line) = line.upgrade() {
@@ -125,7 +125,7 @@ impl Session {
         self.outbox.close();
     }
 
-    /// A request is to go to a member as soon as it can.
+    /// Records that a request is about to go to a member.
     pub(super) fn waits(&self, call: &Call) {
         if call.kind != Ask::Oneway {
             let place = Place { serial: call.serial, line: Weak::new(), id: 0 };
@@ -133,7 +133,8 @@ impl Session {
         }
     }
 
-    /// Is a request still to be done? Nobody waits for the answer to a oneway: its client may be gone by right.
+    /// Returns `true` if a request is still wanted. No reply to a oneway is awaited: its client may have left
+    /// legitimately.
     pub(super) fn wants(&self, call: &Call) -> bool {
         call.kind == Ask::Oneway || (!self.outbox.closed() && self.has(call))
     }
@@ -142,13 +143,13 @@ impl Session {
         self.placed.borrow().get(&call.id).is_some_and(|place| place.serial == call.serial)
     }
 
-    /// A request is at a member now.
+    /// Records that a request is at a member.
     pub(super) fn placed(&self, call: &Call, line: &Rc<Line>, id: u32) {
         let place = Place { serial: call.serial, line: Rc::downgrade(line), id };
         self.placed.borrow_mut().insert(call.id, place);
     }
 
-    /// A request was answered, or never will be.
+    /// Records that a request was answered, or never will be.
     pub(super) fn answered(&self, call: &Call) {
         if self.has(call) {
             self.placed.borrow_mut().remove(&call.id);
@@ -160,7 +161,8 @@ impl Session {
         }
     }
 
-    /// Writes a reply. A client that has asked for much and reads none of it is let go: nobody else waits for it.
+    /// Writes a reply. Drops a client with many requests that does not read the replies: it delays no other
+    /// client.
     pub(super) fn write(&self, reply: &[u8], piece: Option<usize>) {
         self.outbox.push_as(reply, piece);
         if self.outbox.kept() > 2 * self.most {
@@ -168,7 +170,7 @@ impl Session {
         }
     }
 
-    /// What the client agreed on with members.
+    /// Returns the code sets that the client agreed on with members.
     pub(super) fn code_sets(&self) -> Option<Rc<[u8]>> {
         self.code_sets.borrow().clone()
     }
@@ -177,19 +179,20 @@ impl Session {
         self.core.stopping.get() || self.listener.closed()
     }
 
-    /// The next message. Ends when nothing was asked for too long, or nothing is to be asked any more.
+    /// Returns the next message. Ends after the idle timeout, or when no more requests are accepted.
     async fn next(&self, inbound: &mut Inbound, timer: &Timer) -> Came {
         let timeouts = self.listener.settings().timeouts;
         let idle = timeouts.idle;
         timer.set(self.core.now() + idle);
-        // What was there when the timer was set for it: of a message, or of replies that the client does not read.
+        // The number of bytes when the timer was set for them: of a message, or of replies that the client
+        // does not read.
         let mut stuck = 0;
         poll_fn(|cx| {
             let flushed = self.outbox.poll_flush(cx);
             if flushed == Poll::Ready(false) {
                 return Poll::Ready(Came::End);
             }
-            // Who does not read what it was answered is not asked what else it wants.
+            // No requests are read from a client that does not read its replies.
             if flushed.is_pending() && self.outbox.full() {
                 if stuck != self.outbox.kept() {
                     stuck = self.outbox.kept();
@@ -215,7 +218,8 @@ impl Session {
                 return Poll::Ready(Came::End);
             }
             if (fired || self.ending()) && self.open.get() == 0 && !inbound.begun() {
-                // A client whose next request crosses this knows that it was not begun, and asks again elsewhere.
+                // A client whose next request crosses this message knows that it was not begun, and sends it
+                // elsewhere.
                 self.say(write::close);
                 return Poll::Ready(Came::End);
             }
@@ -227,7 +231,7 @@ impl Session {
         .await
     }
 
-    /// Takes one message in; false if the connection is to end.
+    /// Handles one message; returns `false` if the connection has to end.
     async fn take(
         self: &Rc<Self>,
         Whole { bytes: message, piece }: Whole,
@@ -257,7 +261,7 @@ impl Session {
                 return true;
             }
             Content::CloseConnection | Content::MessageError => return false,
-            // An answer to nothing.
+            // A reply without a request.
             Content::Reply(_) | Content::LocateReply(_) | Content::Fragment(_) => return self.protest(),
         };
         debug_assert!(matches!(read.header.kind, Kind::Request | Kind::LocateRequest));
@@ -288,7 +292,7 @@ impl Session {
             call.unknown();
             return true;
         }
-        // To be relayed: each request, or what cannot be answered.
+        // Relayed: each request, or only those without a reply.
         let relayed = self.listener.settings().binding == Binding::PerRequest || kind == Ask::Oneway;
         if !relayed {
             redirect::redirect(call, bound, timer).await;
@@ -330,7 +334,7 @@ impl Session {
         }
     }
 
-    /// Says that what came was not understood; false, because nothing can be after that.
+    /// Reports that a message was invalid; returns `false`, as nothing can follow.
     fn protest(&self) -> bool {
         self.say(write::error);
         false

@@ -1,4 +1,5 @@
-//! Who has which lease, when it ends, and how a member is chosen for one: as by one more core, with a memory of its own.
+//! The lease table: the leases, their holders and their ends, and the choice of a member, for which the table
+//! is like another core.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -14,24 +15,24 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use super::Lease;
 use crate::group::{Group, Published, Record};
 
-/// Who has which member.
+/// The lease table.
 #[derive(Default)]
 pub(crate) struct Desk {
     leases: HashMap<u128, Loan>,
-    /// When they end.
+    /// The leases by their ends.
     ends: BTreeSet<(Time, u128)>,
-    /// The last lease of a client that said who it is, by group.
+    /// The last lease of each identified client, by group.
     clients: HashMap<(Arc<str>, u64), u128>,
     counts: BTreeMap<Arc<str>, usize>,
-    /// How many clients at an address have.
+    /// The number of leases by client address.
     sources: HashMap<IpAddr, usize>,
-    /// When it was last told that there are too many.
+    /// The time of the last event about too many leases.
     told: Option<Time>,
-    /// What choices remember, by group: the desk is one more core.
+    /// The strategies' state, by group: the table is like another core.
     hands: BTreeMap<Arc<str>, Hand>,
 }
 
-/// A lease as it is counted with its member, for as long as it is kept.
+/// A lease, which counts with its member while it is kept.
 pub(super) struct Loan {
     pub(super) group: Arc<Group>,
     pub(super) seat: Seat,
@@ -40,19 +41,19 @@ pub(super) struct Loan {
     pub(super) span: Duration,
     pub(super) until: Time,
     pub(super) client: Option<u64>,
-    /// Where it was asked from.
+    /// The client's address.
     pub(super) from: Option<IpAddr>,
     pub(super) moves: Moves,
 }
 
-/// One in flight.
+/// One in flight at a member.
 pub(super) struct Seat {
     group: Arc<Group>,
     pub(super) record: Arc<Record>,
 }
 
 impl Seat {
-    /// The member was counted in already.
+    /// Creates a guard for a member whose count was already increased.
     pub(super) fn taken(group: &Arc<Group>, record: &Arc<Record>) -> Self {
         record.vitals.lend();
         record.lent.held.fetch_add(1, Relaxed);
@@ -83,59 +84,60 @@ impl Loan {
     }
 }
 
-/// What came of looking for a member.
+/// The result of a choice.
 pub(super) enum Found {
-    /// At this place of the plan, counted in.
+    /// The member at this index of the plan, whose count was increased.
     Place(usize),
     Full,
     Nobody,
 }
 
 impl Desk {
-    /// All leases, in no order.
+    /// Returns all leases, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = (&u128, &Loan)> {
         self.leases.iter()
     }
 
-    /// Leases in force.
+    /// Returns the number of leases in force.
     pub(super) fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// The group that a lease is of.
+    /// Returns the group of a lease.
     pub(super) fn group_of(&self, id: u128) -> Option<Arc<Group>> {
         self.leases.get(&id).map(|loan| Arc::clone(&loan.group))
     }
 
-    /// Forgets groups that are not there any more and have no leases; the names of all others that ever had one.
+    /// Drops the state of removed groups without leases. Returns the names of all other groups that ever had
+    /// a lease.
     pub(super) fn retain(&mut self, there: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
         self.hands.retain(|name, _| there(name));
         self.counts.retain(|name, count| *count > 0 || there(name));
         self.counts.keys().cloned().collect()
     }
 
-    /// Leases of a group in force.
+    /// Returns the number of leases of a group in force.
     pub(crate) fn lent(&self, group: &str) -> usize {
         self.counts.get(group).copied().unwrap_or_default()
     }
 
-    /// How many clients at an address have.
+    /// Returns the number of leases of clients at an address.
     pub(super) fn held(&self, from: IpAddr) -> usize {
         self.sources.get(&from).copied().unwrap_or_default()
     }
 
-    /// All there are.
+    /// Returns all leases.
     pub(super) fn loans(&self) -> impl Iterator<Item = &Loan> {
         self.leases.values()
     }
 
-    /// Ends some; how many.
+    /// Ends the selected leases, and returns their number.
     pub(super) fn end(&mut self, which: impl Fn(&Loan) -> bool) -> usize {
         let ids: Vec<u128> = self.leases.iter().filter(|(_, loan)| which(loan)).map(|(id, _)| *id).collect();
         ids.into_iter().filter_map(|id| self.take(id)).count()
     }
 
-    /// Is it to be told that there are too many? Not more often than that.
+    /// Returns `true` if an event about too many leases is due: at most one per `apart`.
     pub(super) fn tells(&mut self, apart: Duration, now: Time) -> bool {
         let tells = self.told.is_none_or(|told| now.since(told) >= apart);
         if tells {
@@ -144,24 +146,24 @@ impl Desk {
         tells
     }
 
-    /// Ends those whose time is over.
+    /// Ends expired leases.
     pub(super) fn sweep(&mut self, now: Time) {
         while let Some((until, id)) = self.ends.first().copied()
             && until <= now
         {
             drop(self.take(id));
-            // One that is in the list is in the table; were it not, this would go round.
+            // A lease in the list is in the table; otherwise this would loop forever.
             self.ends.remove(&(until, id));
         }
     }
 
-    /// Chooses a member of a plan and counts it in. A new session goes where load is lacking while a member is under alert, as
-    /// with listeners that bind on demand.
+    /// Chooses a member of a plan and increases its count. While a member is under alert, a new session goes
+    /// to a member that lacks load, as with listeners that bind on demand.
     pub(super) fn choose(&mut self, group: &Group, plan: &Published, ask: &Ask, tried: &[MemberId]) -> Found {
         let (members, strategy) = (plan.plan.members(), plan.plan.strategy());
         let begin = |place: usize| {
             let member = &members[place];
-            // Another may have taken the last place in the meantime.
+            // Another client may have taken the last place in the meantime.
             let taken = member.vitals.begin() <= member.allowed();
             if !taken {
                 member.vitals.end();
@@ -185,7 +187,7 @@ impl Desk {
         }
     }
 
-    /// Keeps a lease.
+    /// Adds a lease.
     pub(super) fn keep(&mut self, id: u128, loan: Loan) {
         self.ends.insert((loan.until, id));
         *self.counts.entry(Arc::clone(&loan.group.name)).or_default() += 1;
@@ -198,7 +200,7 @@ impl Desk {
         self.leases.insert(id, loan);
     }
 
-    /// Takes a lease out, if it is there.
+    /// Removes a lease, if there is such a lease.
     pub(super) fn take(&mut self, id: u128) -> Option<Loan> {
         let loan = self.leases.remove(&id)?;
         self.ends.remove(&(loan.until, id));
@@ -222,8 +224,8 @@ impl Desk {
         Some(loan)
     }
 
-    /// Where the member is that a client has a lease of already, counted in once more; `None` if that may not be chosen, or is to
-    /// lose sessions.
+    /// Returns the index of the member of which a client already has a lease, and increases its count.
+    /// Returns `None` if the member may not be chosen, or is to lose sessions.
     pub(super) fn has(
         &self,
         group: &Arc<Group>,
@@ -243,7 +245,7 @@ impl Desk {
     }
 }
 
-/// A number that nobody can guess, and chance for a choice.
+/// Returns a number that is impossible to guess, and random bits for a choice.
 ///
 /// # Errors
 /// The system has no random numbers.

@@ -1,4 +1,5 @@
-//! Who has leases of a group, for operators, who may also end them. Numbers of leases are not shown: whoever has one is its client.
+//! Lists a group's lease holders for operators, who may also end leases. Lease numbers are not shown, as each
+//! is its client's credential.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,24 +12,24 @@ use super::NoLease;
 use super::desk::Loan;
 use crate::control::Control;
 
-/// Lines of a list; what is beyond is one more.
+/// The maximum number of lines of a list; one more line sums up the rest.
 const LINES: usize = 1000;
 
-/// Leases of one member that clients at one address have.
+/// The leases of one member by clients at one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lessee {
-    /// As configured; `None` for what a long list leaves out.
+    /// The member, as configured; `None` for the rest of a long list.
     pub member: Option<Arc<str>>,
-    /// Where they were asked from; `None` over a unix socket, and for what a long list leaves out.
+    /// The clients' address; `None` over a Unix socket, and for the rest of a long list.
     pub from: Option<IpAddr>,
-    /// How many.
+    /// The number of leases.
     pub leases: usize,
-    /// Until the last of them ends, if none is renewed.
+    /// The time until the last of them ends, if none is renewed.
     pub left: Duration,
 }
 
 impl Control {
-    /// See [`Engine::leases`](crate::Engine::leases).
+    /// Implements [`Engine::leases`](crate::Engine::leases).
     pub(crate) fn leases(&mut self, group: &str, now: Time) -> Result<Vec<Lessee>, NoLease> {
         self.desk.sweep(now);
         self.ruled(group)?;
@@ -44,7 +45,7 @@ impl Control {
             left: until.since(now),
         });
         let mut lines: Vec<Lessee> = lines.collect();
-        // Those first that have most.
+        // Holders with most leases first.
         lines.sort_by_key(|line| std::cmp::Reverse(line.leases));
         if lines.len() > LINES {
             let others = lines.split_off(LINES);
@@ -55,7 +56,7 @@ impl Control {
         Ok(lines)
     }
 
-    /// See [`Engine::end_leases`](crate::Engine::end_leases).
+    /// Implements [`Engine::end_leases`](crate::Engine::end_leases).
     pub(crate) fn withdraw(
         &mut self,
         group: &str,
@@ -71,7 +72,7 @@ impl Control {
                 && (from.is_none() || loan.from == from)
         };
         let ended = self.desk.end(meant);
-        // One that has left may have had leases; one that never was is a slip.
+        // A removed member may have had leases; an unknown name is a typing error.
         if ended == 0
             && let Some(member) = member
             && self.ruled(group)?.id(member).is_none()

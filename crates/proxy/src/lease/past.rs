@@ -1,4 +1,4 @@
-//! Leases, as one process leaves them to the next: clients renew them there by the same numbers.
+//! The handoff of leases from one process to the next: clients renew them there by the same numbers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::desk::{Loan, Seat};
 use super::{LONGEST_LEASE, MOST, SHORTEST_LEASE};
 use crate::control::Control;
 
-/// One of them.
+/// One lease.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LeaseLeft {
     /// 32 hexadecimal digits.
@@ -28,7 +28,7 @@ pub(crate) struct LeaseLeft {
 }
 
 impl Control {
-    /// All that are in force.
+    /// Returns all leases in force.
     pub(crate) fn leases_left(&self) -> Vec<LeaseLeft> {
         let left = |(id, loan): (&u128, &Loan)| LeaseLeft {
             id: format!("{id:032x}"),
@@ -44,7 +44,7 @@ impl Control {
         self.desk.all().map(left).collect()
     }
 
-    /// Goes on with those of a process before this one, but for those of groups and members that are gone.
+    /// Continues the leases of the previous process, except for those of removed groups and members.
     pub(crate) fn take_leases(&mut self, left: impl Iterator<Item = LeaseLeft>, now: Time) {
         for lease in left.take(MOST) {
             let Ok(id) = u128::from_str_radix(&lease.id, 16) else { continue };

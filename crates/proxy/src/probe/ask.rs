@@ -1,4 +1,4 @@
-//! One probe: a connection, and for http and iiop one request and (the head of) its answer.
+//! One health check: a connection, and for HTTP and IIOP one request and (the head of) its response.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::connect::is_own;
 use crate::iiop::question::{self, Answer};
 use crate::{ProbeKind, preface, tls};
 
-/// Bytes of an answer's head that are read before it is given up.
+/// The maximum size of a response's head, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 
-/// A member that expects to be told who the client is, is told that this is no client.
+/// Returns the PROXY protocol header for members that expect one: it states that this is no client.
 pub(super) fn preface(send_proxy: Option<u8>) -> Vec<u8> {
     let mut header = Vec::new();
     if let Some(version) = send_proxy {
@@ -25,7 +25,7 @@ pub(super) fn preface(send_proxy: Option<u8>) -> Vec<u8> {
     header
 }
 
-/// What is sent to ask for `path`.
+/// Returns the request for `path`.
 pub(super) fn request(path: &str, host: &str) -> Vec<u8> {
     let version = env!("CARGO_PKG_VERSION");
     let head = format!(
@@ -35,10 +35,12 @@ pub(super) fn request(path: &str, host: &str) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Probes once; why the member failed, for people. Takes as long as it takes.
+/// Runs one check without a time limit of its own. The inner error is the reason why the member failed, for
+/// people.
 ///
 /// # Errors
-/// This process has no file, memory or port left for a probe, which says nothing of the member.
+/// This process has no file descriptor, memory or port left for a check, which is no finding about the
+/// member.
 pub(super) async fn ask(target: &Target, address: SocketAddr) -> io::Result<Result<(), String>> {
     match TcpStream::connect(address).await {
         Ok(stream) => Ok(ask_on(stream, target).await),
@@ -48,7 +50,7 @@ pub(super) async fn ask(target: &Target, address: SocketAddr) -> io::Result<Resu
 }
 
 async fn ask_on(mut stream: TcpStream, target: &Target) -> Result<(), String> {
-    // However this ends, and if it is given up: with a reset.
+    // The connection ends with a reset, also if the check is abandoned.
     let _ = stream.set_zero_linger();
     if !target.preface.is_empty() {
         stream.write_all(&target.preface).await.map_err(|error| told(&error))?;
@@ -68,10 +70,10 @@ async fn ask_on(mut stream: TcpStream, target: &Target) -> Result<(), String> {
     }
 }
 
-/// What a connection shows of a member.
+/// Returns the finding about a member on a connection.
 async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin + Send, target: &Target) -> Result<(), String> {
     match &target.settings.kind {
-        // It can be connected to, and by TLS proved who it is.
+        // The member accepts connections, and with TLS has proved its identity.
         ProbeKind::Tcp | ProbeKind::Iiop => Ok(()),
         ProbeKind::Grpc { host, .. } => {
             second::check(stream, target, host.as_deref().unwrap_or(&target.name)).await
@@ -86,9 +88,9 @@ async fn judge(stream: impl AsyncRead + AsyncWrite + Unpin + Send, target: &Targ
     }
 }
 
-/// What a status says: none but the expected one will do, or any of a success.
+/// Returns the finding of a status: valid is only the expected one, or without one any of success.
 fn judged(status: u16, path: &str, expect: Option<u16>) -> Result<(), String> {
-    // Most often it is well, and asked for something that it does not have.
+    // Most often the server works, and the path is wrong.
     let hint = match status {
         404 => format!(": it has no {path}; is `http` of the health check the right path?"),
         _ => String::new(),
@@ -101,7 +103,7 @@ fn judged(status: u16, path: &str, expect: Option<u16>) -> Result<(), String> {
     }
 }
 
-/// The status of the answer to a request.
+/// Returns the status of the response to a request.
 async fn get(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Result<u16, String> {
     stream.write_all(request).await.map_err(|error| told(&error))?;
     let mut head = Vec::with_capacity(1024);

@@ -1,7 +1,8 @@
-//! Who checks a member where several balancers act together: this one, or others who say what they find.
+//! The ownership of health checks in a fleet of balancers: this one checks a member, or others do and send
+//! their results.
 //!
-//! Whoever is not told anything new for two intervals checks by itself, whatever was agreed. That a check of another passed is
-//! believed; that one failed is a reason to look at once.
+//! A balancer without a new result for 2.2 intervals and the time limit of a check checks by itself, whatever
+//! was agreed. Another balancer's successful check is accepted; a failed one leads to a check at once.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,18 +13,18 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::inner::lock;
 
-/// One member's.
+/// The duty for one member.
 #[derive(Debug, Default)]
 pub(crate) struct Duty {
-    /// Do others check?
+    /// Whether others check.
     others: AtomicBool,
-    /// When the last check was made that they told of.
+    /// The time of the last check that they reported.
     told: Mutex<Option<Instant>>,
     call: Notify,
 }
 
 impl Duty {
-    /// It is for this balancer to check, or for others.
+    /// Assigns the checks to this balancer or to others.
     pub(crate) fn charge(&self, mine: bool) {
         self.others.store(!mine, Relaxed);
         if mine {
@@ -31,31 +32,31 @@ impl Duty {
         }
     }
 
-    /// Is it for this balancer to check?
+    /// Returns `true` if this balancer has to check.
     pub(crate) fn mine(&self) -> bool {
         !self.others.load(Relaxed)
     }
 
-    /// Another told what it found in a check at that time, and that is enough.
+    /// Records the time of another balancer's check, whose result is accepted.
     pub(crate) fn tell(&self, at: Instant) {
         let mut told = lock(&self.told);
         *told = (*told).max(Some(at));
     }
 
-    /// It is to be checked at once.
+    /// Requests a check at once.
     pub(crate) fn call(&self) {
         *lock(&self.told) = None;
         self.call.notify_one();
     }
 
-    /// Is there no need to check now?
+    /// Returns `true` if no check is required now.
     pub(crate) fn rests(&self, interval: Duration, patience: Duration, now: Instant) -> bool {
-        // Waits are longer than the interval by a tenth at most, and the other's check takes its time.
+        // Intervals are jittered by at most a tenth, and the other balancer's check takes time.
         let fresh = interval.mul_f64(2.2) + patience;
         !self.mine() && lock(&self.told).is_some_and(|told| now.saturating_duration_since(told) <= fresh)
     }
 
-    /// Waits until then, or until it is called.
+    /// Waits until a time, or until a check is requested.
     pub(crate) async fn called(&self, until: Instant) {
         tokio::select! {
             () = sleep_until(until) => {}

@@ -1,4 +1,4 @@
-//! Probes over HTTP/2: a path, or the health service of gRPC (`grpc.health.v1`).
+//! Health checks over HTTP/2: a path, or gRPC's health service (`grpc.health.v1`).
 
 use bytes::Bytes;
 use h2::client::Builder;
@@ -8,12 +8,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Target;
 
-/// Most bytes of an answer: a state is told in two.
+/// The maximum size of a response in bytes: a state takes two.
 const MOST: usize = 4096;
-/// What a service says of itself that can be used (`ServingStatus.SERVING`).
+/// The state of a usable service (`ServingStatus.SERVING`).
 const SERVING: u64 = 1;
 
-/// The call's message: which service, in the only field (1) of a `HealthCheckRequest`.
+/// Returns the call's message: the service, in the only field (1) of a `HealthCheckRequest`.
 pub(super) fn question(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -21,7 +21,7 @@ pub(super) fn question(service: &str) -> Vec<u8> {
         varint(service.len() as u64, &mut message);
         message.extend_from_slice(service.as_bytes());
     }
-    // Not compressed, and how long it is.
+    // Not compressed, and the length.
     let mut frame = vec![0];
     frame.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
     frame.extend(message);
@@ -36,7 +36,7 @@ fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// The status of the answer to GET.
+/// Returns the status of the response to GET.
 pub(super) async fn get<T: AsyncRead + AsyncWrite + Unpin + Send>(
     stream: T,
     target: &Target,
@@ -47,7 +47,7 @@ pub(super) async fn get<T: AsyncRead + AsyncWrite + Unpin + Send>(
     Ok(exchange(stream, request, None).await?.status)
 }
 
-/// Asks the health service.
+/// Queries the health service.
 pub(super) async fn check<T: AsyncRead + AsyncWrite + Unpin + Send>(
     stream: T,
     target: &Target,
@@ -75,7 +75,7 @@ pub(super) async fn check<T: AsyncRead + AsyncWrite + Unpin + Send>(
     }
 }
 
-/// The only field (1) of a `HealthCheckResponse`; what is left out is 0.
+/// Returns the only field (1) of a `HealthCheckResponse`; an omitted field is 0.
 fn state(frame: &[u8]) -> Option<u64> {
     let [0, a, b, c, d, message @ ..] = frame else { return None };
     if u32::from_be_bytes([*a, *b, *c, *d]) as usize != message.len() {
@@ -96,15 +96,15 @@ fn request(method: Method, target: &Target, path: &str, host: &str) -> Result<Re
     request.header("user-agent", agent).body(()).map_err(|error| error.to_string())
 }
 
-/// What was answered.
+/// A response.
 struct Told {
     status: u16,
-    /// `grpc-status`.
+    /// The value of `grpc-status`.
     code: Option<String>,
     content: Vec<u8>,
 }
 
-/// One request and its answer on a connection of their own.
+/// Sends one request on a connection of its own, and returns its response.
 async fn exchange<T: AsyncRead + AsyncWrite + Unpin + Send>(
     stream: T,
     request: Request<()>,
@@ -116,7 +116,7 @@ async fn exchange<T: AsyncRead + AsyncWrite + Unpin + Send>(
         let mut sender = sender.ready().await?;
         let (answer, mut out) = sender.send_request(request, body.is_none())?;
         if let Some(body) = body {
-            // A question is smaller than any window.
+            // A query is smaller than any window.
             out.send_data(body, true)?;
         }
         let (head, mut incoming) = answer.await?.into_parts();
@@ -125,7 +125,7 @@ async fn exchange<T: AsyncRead + AsyncWrite + Unpin + Send>(
         while let Some(piece) = incoming.data().await {
             told.content.extend_from_slice(&piece?);
             if told.content.len() > MOST {
-                // Of an answer to GET only the status counts.
+                // Only the status of a response to GET is relevant.
                 return Ok(told);
             }
         }

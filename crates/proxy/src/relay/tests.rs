@@ -16,25 +16,26 @@ impl Stream for DuplexStream {}
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Two connected sockets.
+/// Returns two connected sockets.
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (one, other) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
     (one.unwrap(), other.unwrap().0)
 }
 
-/// A connection as this thread watches it.
+/// Returns a connection that this thread's reactor watches.
 fn watched(core: &Core, stream: TcpStream) -> Socket {
     let stream = stream.into_std().expect("a socket");
     Socket::new(&core.sessions.readiness, stream.into())
 }
 
-/// The same of the two in the middle of a relay.
+/// Returns two watched connections, for the middle of a relay.
 fn both(core: &Core, near: TcpStream, far: TcpStream) -> (Socket, Socket) {
     (watched(core, near), watched(core, far))
 }
 
-/// Relays between two streams in the background; what it came to, and the bytes it counted each way.
+/// Relays between two streams in the background. Returns the outcome, and the bytes counted in each
+/// direction.
 fn relay<S: Stream + 'static>(
     core: &Rc<Core>,
     (mut client, mut member): (S, S),
@@ -63,7 +64,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 31 + index / 251) as u8).collect()
 }
 
-/// What the relay read from each end it gave away.
+/// Returns the bytes that each end received from the relay.
 async fn finish(mut client: TcpStream, mut member: TcpStream) -> (Vec<u8>, Vec<u8>) {
     let (mut to_client, mut to_member) = (Vec::new(), Vec::new());
     let (one, other) = tokio::join!(client.read_to_end(&mut to_client), member.read_to_end(&mut to_member));
@@ -131,7 +132,7 @@ fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
         let relay = relay(&core, both(&core, near, far), MINUTE, &[]);
         let bytes = pattern(48 << 20);
         let (mut sent, mut stuck) = (0, 0);
-        // Until nothing goes any more, how often the relay has its turn: every buffer on the way is full.
+        // Until nothing moves, however often the relay is polled: every buffer on the way is full.
         while stuck < 200 {
             match client.try_write(&bytes[sent..]) {
                 Ok(more) => (sent, stuck) = (sent + more, 0),
@@ -150,7 +151,7 @@ fn a_receiver_that_pauses_holds_the_sender_and_loses_nothing() {
         };
         let mut received = Vec::new();
         let receive = async {
-            // By and by, so that the pipe is often drained in part.
+            // Gradually, so that the pipe is often drained in part.
             let mut buffer = vec![0; 50_000];
             while let bytes @ 1.. = member.read(&mut buffer).await.unwrap() {
                 received.extend_from_slice(&buffer[..bytes]);
@@ -204,7 +205,7 @@ fn a_reset_is_passed_on() {
     });
 }
 
-/// As TLS shows a peer that closes without saying so.
+/// A stream like a TLS peer that closes without close_notify.
 struct Unclean(Socket);
 
 impl Stream for Unclean {}
@@ -276,7 +277,7 @@ fn the_last_words_of_a_member_that_takes_no_more_are_passed_on() {
         client.write_all(&pattern(100_000)).await.unwrap();
         member.read_exact(&mut [0; 10]).await.unwrap();
         member.write_all(b"too much").await.unwrap();
-        // Closing with bytes unread resets the connection.
+        // Closing with unread bytes resets the connection.
         drop(member);
         let mut said = Vec::new();
         let _ = client.read_to_end(&mut said).await;
@@ -328,7 +329,7 @@ fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
             client.write_all(b"tick").await.unwrap();
             member.read_exact(&mut [0; 4]).await.unwrap();
             rest().await;
-            // The process stands still, and bytes arrive meanwhile.
+            // The process is suspended, and bytes arrive meanwhile.
             client.write_all(b"tock").await.unwrap();
             held::advance(MINUTE * 10);
             core.wheel.call();
@@ -336,7 +337,7 @@ fn what_arrived_during_a_standstill_is_seen_to_before_any_timer() {
             member.read_exact(&mut text).await.expect("the relay goes on");
             assert_eq!(&text, b"tock");
         }
-        // With nothing at the sockets the timer fires.
+        // Without pending bytes the timer fires.
         rest().await;
         held::advance(MINUTE * 2);
         core.wheel.call();
@@ -350,7 +351,7 @@ fn a_direction_is_large_after_two_large_reads_and_until_it_moves_little_twice() 
     gauge.read(LARGE);
     gauge.pause(LARGE);
     assert!(!gauge.large);
-    // A pause in which little came ends the row.
+    // A wait with few bytes ends the sequence.
     gauge.pause(100);
     gauge.read(LARGE);
     gauge.read(200);
@@ -364,7 +365,7 @@ fn a_direction_is_large_after_two_large_reads_and_until_it_moves_little_twice() 
     }
     gauge.pause(100);
     assert!(!gauge.large);
-    // Without a pipe it goes on to copy.
+    // Without a pipe it continues to copy.
     (0..1000).for_each(|_| gauge.read(LARGE));
     assert!(gauge.large);
 }
@@ -372,7 +373,8 @@ fn a_direction_is_large_after_two_large_reads_and_until_it_moves_little_twice() 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Streams that take and give so many bytes at a time, written and read in pieces of any size.
+    /// Streams that accept and deliver a limited number of bytes at a time, written and read in pieces of any
+    /// size.
     #[test]
     fn bytes_arrive_whole_and_in_order(
         room in 1_usize..3000,

@@ -10,7 +10,7 @@ use super::*;
 use crate::fixture::run;
 use crate::readiness::MOST;
 
-/// Counts how often it is woken.
+/// Counts its wake-ups.
 #[derive(Default)]
 struct Count(AtomicUsize);
 
@@ -26,7 +26,7 @@ impl Count {
     }
 }
 
-/// A socket that is watched and the other end of it.
+/// Returns a watched socket and its other end.
 fn pair(readiness: &Rc<Readiness>) -> (Socket, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -35,7 +35,7 @@ fn pair(readiness: &Rc<Readiness>) -> (Socket, TcpStream) {
     (Socket::new(readiness, stream.into()), other)
 }
 
-/// Looks until something is found: loopback takes no time, but a machine may.
+/// Polls until an event is found: loopback takes no time, but a machine may.
 fn look(readiness: &Readiness) {
     for _ in 0..60_000 {
         if readiness.look() > 0 {
@@ -75,7 +75,7 @@ fn the_end_is_not_missed_that_comes_with_the_last_bytes() {
     assert!(socket.poll_recv(&mut cx, &mut buffer, &mut false).is_pending());
     other.write_all(b"last").unwrap();
     drop(other);
-    // The end is there, too, before anybody looks.
+    // The end has arrived, too, before the socket is polled.
     let minute = Timespec { tv_sec: 60, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&socket, PollFlags::RDHUP)], Some(&minute)), Ok(1));
     look(&readiness);
@@ -136,7 +136,7 @@ fn nothing_is_told_of_one_that_is_gone_whoever_holds_it_open() {
     let (socket, mut other) = pair(&readiness);
     assert!(socket.poll_recv(&mut cx, &mut [0; 8], &mut false).is_pending());
     look(&readiness);
-    // As a process does that is about to be another program.
+    // As a process does that is about to execute another program.
     let mut held = socket.stream.try_clone().unwrap();
     drop(socket);
     other.write_all(b"late").unwrap();
@@ -153,7 +153,7 @@ fn one_that_never_waited_is_not_watched_and_misses_no_end() {
     let (mut socket, mut other) = pair(&readiness);
     let mut cx = Context::from_waker(Waker::noop());
     other.write_all(b"asks").unwrap();
-    // It is there: the other end knows.
+    // It has arrived: the other end shows it.
     while socket.stream.peek(&mut [0; 4]).is_err() {}
     let came = socket.poll_recv(&mut cx, &mut [0; 8], &mut false);
     assert!(matches!(came, Poll::Ready(Ok(4))) && !socket.place.is_watched(), "{came:?}");
@@ -191,7 +191,7 @@ async fn connections_are_made_and_taken_or_refused() {
             assert!(buffer[..came] == *b"hello" && client.quiet());
         }
         assert!(entrance.accept().is_none());
-        // In another process it goes on, and nobody here hears of it.
+        // It continues in another process, without events here.
         let heir = entrance.socket.try_clone().unwrap();
         drop(entrance);
         let client = TcpStream::connect(address).unwrap();
@@ -224,7 +224,7 @@ fn more_than_are_told_of_at_once_are_all_woken_and_others_between() {
                 }
                 done.send(()).await.unwrap();
             };
-            // Those that are driven here, and tasks of tokio's.
+            // Sessions that are driven here, and tasks of tokio.
             if nth < 2 * MOST {
                 core.sessions.spawn(serves);
             } else {

@@ -1,4 +1,4 @@
-//! What a group trusts in its members, and shows them.
+//! A group's TLS settings for members: trust, and the balancer's certificate.
 
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,42 +12,42 @@ use rustls::{ClientConfig, ClientConnection, Connection, DigitallySignedStruct, 
 use super::Certificate;
 use super::server::{certified, roots, versions};
 
-/// Who members are believed to be.
+/// The verification of members.
 #[derive(Clone, Copy, Hash)]
 pub enum Trust<'a> {
-    /// Whoever these authorities (PEM) say they are.
+    /// Members have certificates of these authorities (PEM).
     Authorities(&'a [u8]),
-    /// Anybody: what is said is secret, but nobody knows to whom.
+    /// Any certificate: the connection is encrypted, but the member is not authenticated.
     Anybody,
 }
 
-/// What a group trusts in its members, and shows them. Equal if made of the same.
+/// The TLS settings for members. Equal if made from the same input.
 #[derive(Clone)]
 pub struct MemberTls {
     config: Arc<ClientConfig>,
-    /// In place of a member's own name.
+    /// Replaces a member's own name.
     name: Option<ServerName<'static>>,
     print: u64,
 }
 
-/// What is wrong with what a group was to trust and show.
+/// The invalid part of TLS settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The authorities.
     Authorities,
     /// The name.
     Name,
-    /// Our own certificate.
+    /// The balancer's certificate.
     Own,
 }
 
 impl MemberTls {
-    /// `name`: what members' certificates are to say, and what they are asked by (SNI), in place of the host that their address
-    /// was given by. `own`: a certificate of ours, for members that ask for one. `protocols`: what is spoken inside, by ALPN; none
-    /// to leave it unsaid.
+    /// Creates the settings. `name` replaces the configured host in the verification of members' certificates
+    /// and in SNI. `own` is the balancer's certificate, for members that request one. `protocols` are the
+    /// names for ALPN; without any, ALPN is not used.
     ///
     /// # Errors
-    /// What is wrong, and how.
+    /// The invalid part, and the reason.
     pub fn new(
         trust: Trust<'_>,
         name: Option<&str>,
@@ -88,7 +88,8 @@ impl MemberTls {
         Ok(Self { config: Arc::new(config), name: server_name, print: print.finish() })
     }
 
-    /// A session with a member whose address was given by this host; `None` if that is no name that a certificate can have.
+    /// Returns a session with a member whose address was configured with this host; `None` if that cannot be
+    /// a name in a certificate.
     pub(crate) fn session(&self, host: &str) -> Option<Connection> {
         let name = match &self.name {
             Some(name) => name.clone(),
@@ -110,7 +111,7 @@ impl Debug for MemberTls {
     }
 }
 
-/// Believes every certificate; that its owner has the key is seen all the same.
+/// Accepts every certificate, but still verifies that the peer has its key.
 #[derive(Debug)]
 struct Believing(Arc<CryptoProvider>);
 

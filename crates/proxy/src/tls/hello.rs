@@ -1,4 +1,4 @@
-//! The first thing a client says, read before it is decided by what to shake hands with it.
+//! Reads a client's first message before the configuration of the handshake is chosen.
 
 use std::io;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use rustls::server::Acceptor;
 use crate::challenge;
 use crate::socket::Socket;
 
-/// Bytes read at once: more than a hello has as a rule.
+/// The size of a read, in bytes: more than a typical ClientHello.
 const PIECE: usize = 4096;
 
-/// A ClientHello that is coming in. How long it may be at most is rustls' affair.
+/// A ClientHello that is being received. rustls limits its size.
 #[derive(Default)]
 pub(super) struct Hello {
     acceptor: Acceptor,
-    /// Bytes of what came that it has been given.
+    /// The number of received bytes that were passed to rustls.
     given: usize,
     watched: bool,
     asked: Option<Arc<ServerConfig>>,
 }
 
 impl Hello {
-    /// Reads until all of it is in `came`, in which there may be something already. What is none ends it as well: whoever shakes
-    /// hands then says what is wrong with it.
+    /// Reads until the ClientHello is complete in `came`, which may already contain bytes. Invalid bytes end
+    /// it as well: the handshake then reports the error.
     ///
     /// # Errors
-    /// The client has gone.
+    /// The client has left.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl Hello {
         }
     }
 
-    /// By what to shake hands with a client that came for the answer to a challenge.
+    /// Returns the configuration for a client that validates a challenge.
     pub(super) fn challenge(self) -> Option<Arc<ServerConfig>> {
         self.asked
     }

@@ -1,7 +1,8 @@
-//! A certificate that comes while the process runs, and that others follow: obtained from an authority (ACME).
+//! A certificate that arrives and is replaced while the process runs, obtained from a certificate authority
+//! (ACME).
 //!
-//! Listeners have the place where it will be, and show what is there when a client comes. So a new one is in force with
-//! the next handshake; connections that are open, and sessions that are resumed, notice nothing.
+//! Listeners hold a slot for the certificate, and present its content to each client. So a new one is in
+//! force from the next handshake on. Open connections and resumed sessions are not affected.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
@@ -13,8 +14,7 @@ use rustls::sign::CertifiedKey;
 
 use super::server::certified;
 
-/// The place of a certificate. There is one for each name that they go by, as long as somebody has it: a reload finds what is
-/// there.
+/// A slot for a certificate. There is one per ID while it is in use, so that a reload finds its content.
 #[derive(Default)]
 pub struct Issued {
     id: Box<str>,
@@ -22,7 +22,7 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// The place that goes by this name, empty unless something was put there.
+    /// Returns the slot with this ID, which is empty unless it was filled.
     pub fn named(id: &str) -> Arc<Self> {
         type Known = BTreeMap<Box<str>, Weak<Issued>>;
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -36,22 +36,22 @@ impl Issued {
         place
     }
 
-    /// From now on clients are shown this certificate, with those between it and its authority (PEM), and its key (PEM).
+    /// Fills the slot: clients get this certificate with its intermediates (PEM), and its key (PEM).
     ///
     /// # Errors
-    /// They cannot be read, or do not fit; what was shown before is shown on.
+    /// They are invalid or do not match; the previous certificate stays in force.
     pub fn show(&self, chain: &[u8], key: &[u8]) -> Result<(), String> {
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         self.key.store(Some(Arc::new(certified(chain, key, &provider)?)));
         Ok(())
     }
 
-    /// What it goes by.
+    /// Returns the slot's ID.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The certificate that is shown now.
+    /// Returns the current certificate.
     pub fn leaf(&self) -> Option<CertificateDer<'static>> {
         self.key.load().as_ref()?.cert.first().cloned()
     }

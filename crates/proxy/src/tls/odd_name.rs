@@ -1,12 +1,15 @@
-//! Clients that ask for a server name that is no DNS name: `host:port`, `a..b`, `[::1]`, UTF-8.
+//! Support for clients whose server name is no DNS name: `host:port`, `a..b`, `[::1]`, UTF-8.
 //!
-//! RFC 6066 section 3 does not ask a server to end such a handshake, and others serve these clients. rustls ends it, and has no setting for
-//! that. So the ClientHello is given to it once more with the extension that has the name under a number that nobody reads, as if the client
-//! had asked for no name. Both sides hash what was sent for their Finished messages: the hash functions here put the number back into the
-//! transcript, so that it is the one that the client has. Everything else of the handshake is as it was.
+//! RFC 6066 section 3 does not require a server to end such a handshake, and other servers serve these
+//! clients. rustls ends it, without a setting for that. So rustls gets the ClientHello a second time, with an
+//! unused number for the name's extension, as if the client had sent no name. Both sides hash the messages
+//! for their Finished messages. The hash functions here restore the number in the transcript, so that it
+//! equals the client's. The rest of the handshake is unchanged.
 //!
-//! Two such clients are still refused: those that are asked for another ClientHello because they sent no key share for a group that is
-//! spoken here, and those that show a certificate in TLS 1.2, who sign the bytes themselves.
+//! Two kinds of such clients are still rejected:
+//!
+//! - Clients that get a HelloRetryRequest, because they sent no key share for a supported group.
+//! - Clients that present a certificate in TLS 1.2, as they sign the bytes themselves.
 
 use std::cell::Cell;
 use std::sync::{Arc, LazyLock};
@@ -18,18 +21,18 @@ use rustls::{
     Tls12CipherSuite, Tls13CipherSuite,
 };
 
-/// The number of the extension that has the name (RFC 6066).
+/// The number of the server name extension (RFC 6066).
 const SERVER_NAME: [u8; 2] = [0, 0];
-/// A number for private use, in its place.
+/// The replacement, a number for private use.
 const NOBODY_READS: [u8; 2] = [0xff, 0x5a];
 
-/// Returns whether a handshake ended because the name is no DNS name.
+/// Returns `true` if a handshake failed because the name is no DNS name.
 pub(super) fn refused(error: &Error) -> bool {
     *error == Error::PeerMisbehaved(PeerMisbehaved::ServerNameMustContainOneHostName)
 }
 
-/// Begins a session anew with the records of a ClientHello, of which `came` are all bytes, without its name. `None` if that comes to
-/// nothing.
+/// Starts a new session with the records of a ClientHello, without its name. `came` are all bytes of it.
+/// Returns `None` on failure.
 pub(super) fn without_name(mut came: Vec<u8>, config: Arc<ServerConfig>) -> Option<ServerConnection> {
     let place = hide(&mut came)?;
     let mut session = ServerConnection::new(config).ok()?;
@@ -46,11 +49,11 @@ pub(super) fn without_name(mut came: Vec<u8>, config: Arc<ServerConfig>) -> Opti
     heard.is_ok().then_some(session)
 }
 
-/// Gives the extension with the name another number; its place in the handshake message.
+/// Replaces the number of the name's extension, and returns its offset in the handshake message.
 fn hide(records: &mut [u8]) -> Option<usize> {
     const HANDSHAKE: u8 = 22;
     const CLIENT_HELLO: u8 = 1;
-    // Where the bytes of the message are in the records.
+    // The offsets of the message's bytes in the records.
     let (mut places, mut at) = (Vec::new(), 0);
     while let Some([HANDSHAKE, _, _, high, low]) = records.get(at..at + 5) {
         let begin = at + 5;
@@ -62,7 +65,8 @@ fn hide(records: &mut [u8]) -> Option<usize> {
     if message.first() != Some(&CLIENT_HELLO) {
         return None;
     }
-    // Kind and length of the message, version, random; then the session, the cipher suites and the compression methods.
+    // Type and length of the message, version, random; then the session ID, the cipher suites and the
+    // compression methods.
     let mut next = 4 + 2 + 32;
     next += 1 + usize::from(*message.get(next)?);
     next += 2 + length(next)?;
@@ -78,11 +82,11 @@ fn hide(records: &mut [u8]) -> Option<usize> {
 }
 
 thread_local! {
-    /// Where two bytes were changed in the message that is taken in now, and what was there.
+    /// The offset of two replaced bytes in the message that is being processed, and their original values.
     static HIDDEN: Cell<Option<(usize, [u8; 2])>> = const { Cell::new(None) };
 }
 
-/// What handshakes with clients are made by.
+/// Returns the provider of handshakes with clients.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
         let mut provider = aws_lc_rs::default_provider();
@@ -94,7 +98,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(&PROVIDER)
 }
 
-/// The same suite with a hash function of ours. rustls wants them to last as long as the process.
+/// Returns the suite with a transcript hash of this module. rustls requires a static lifetime.
 fn with_transcript(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     let common = |common: &CipherSuiteCommon| CipherSuiteCommon {
         suite: common.suite,
@@ -122,7 +126,7 @@ fn with_transcript(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     }
 }
 
-/// A hash function that puts the number back.
+/// A hash function that restores the number.
 struct Transcript(&'static dyn Hash);
 
 impl Hash for Transcript {
@@ -153,10 +157,10 @@ impl Hash for Transcript {
 
 struct Restoring {
     inner: Box<dyn Context>,
-    /// Where bytes were changed, and what was there.
+    /// The offset of the replaced bytes, and their original values.
     place: usize,
     sent: [u8; 2],
-    /// Bytes that were hashed.
+    /// The number of hashed bytes.
     at: usize,
 }
 
@@ -217,8 +221,8 @@ mod tests {
         assert_eq!(plain.finish().as_ref(), hash.hash(&read).as_ref());
     }
 
-    /// Shakes hands by this version with a client that asks for `localhost`, of which two bytes become others on the way: those that the
-    /// client says it sent. Returns the name that the server has.
+    /// Performs a handshake of this version with a client that requests `localhost`, two bytes of which are
+    /// replaced in transit. The transcript has the client's bytes. Returns the name that the server gets.
     fn shake(
         version: &'static rustls::SupportedProtocolVersion,
         sent: [u8; 2],
@@ -246,7 +250,7 @@ mod tests {
             assert!(refused(&error), "{error}");
             server = without_name(hello, config).ok_or(error)?;
         }
-        // The record's head goes before the message.
+        // The record's head precedes the message.
         HIDDEN.set(Some((name - 5, sent)));
         for _ in 0..4 {
             let mut bytes = Vec::new();

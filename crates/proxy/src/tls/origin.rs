@@ -1,12 +1,12 @@
-//! Whom a client's connection is for.
+//! The server name of a client's connection.
 
 use super::ListenerTls;
 use super::shown::normal;
 
-/// What a client asked for when it came, and who else it could have asked for there.
+/// The server name of a connection, and the other names that the listener serves.
 pub(crate) struct Origin {
     tls: ListenerTls,
-    /// The server's name (SNI), as names are compared.
+    /// The server name (SNI), normalized for comparison.
     name: Box<str>,
 }
 
@@ -15,10 +15,11 @@ impl Origin {
         Self { tls: tls.clone(), name: normal(name).into() }
     }
 
-    /// Is a request for `host` wrong on this connection? A client may ask on it for whatever its certificate is good for (RFC 9113
-    /// section 9.1.1), and cannot know that another certificate or another group is there for some of it.
+    /// Returns `true` if a request for `host` must not use this connection. A client may request everything
+    /// that its server's certificate is valid for (RFC 9113 section 9.1.1). It cannot know that another
+    /// certificate or another group serves a part of that.
     pub(crate) fn misdirects(&self, host: &str) -> bool {
-        // Mostly it is the same, and nothing is to be looked for.
+        // Mostly the names are equal, and no lookup is required.
         !host.eq_ignore_ascii_case(&self.name)
             && normal(host) != *self.name
             && self.tls.elsewhere(&self.name, host)

@@ -1,4 +1,4 @@
-//! What a listener shows clients, and asks of them.
+//! A listener's TLS settings: certificates, and the verification of clients.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug, Formatter};
@@ -16,44 +16,44 @@ use super::odd_name;
 use super::shown::{Shown, ShownCertificate, named};
 use super::tickets::tickets;
 
-/// A certificate of ours: what its files hold.
+/// A certificate of the balancer, as in its files.
 #[derive(Clone, Copy, Hash)]
 pub struct Certificate<'a> {
-    /// What people call it: the file that has the certificate.
+    /// The name for people: the file of the certificate.
     pub source: &'a str,
-    /// The certificate and those between it and its authority, PEM.
+    /// The certificate and its intermediates, PEM.
     pub chain: &'a [u8],
     /// Its private key, PEM.
     pub key: &'a [u8],
-    /// What its authority says of its revocation (OCSP), DER; empty for nothing.
+    /// The OCSP response of its authority, DER; empty for none.
     pub ocsp: &'a [u8],
 }
 
-/// What is asked of clients.
+/// The verification of clients.
 #[derive(Clone, Copy, Hash)]
 pub struct ClientCertificate<'a> {
-    /// The authorities that theirs must lead to, PEM.
+    /// The authorities of their certificates, PEM.
     pub authorities: &'a [u8],
-    /// May a client come without one?
+    /// Whether a client certificate is optional.
     pub optional: bool,
 }
 
-/// What a listener shows clients, and asks of them. Equal if made of the same.
+/// The TLS settings of a listener. Equal if made from the same input.
 #[derive(Clone)]
 pub struct ListenerTls {
     pub(crate) config: Arc<ServerConfig>,
-    /// Groups by the name that clients ask for, in lower case and perhaps with `*` for a label.
+    /// The groups by the names that clients request, in lower case and perhaps with `*` for a label.
     pub(crate) groups: Arc<BTreeMap<Box<str>, Arc<str>>>,
     shown: Arc<Shown>,
     print: u64,
 }
 
 impl ListenerTls {
-    /// `issued`: certificates that come while the process runs, with the names that they are for. `tls12`: 1.2 and up if true, 1.3
-    /// alone if false. `protocols`: what is spoken inside, by ALPN.
+    /// Creates the settings. `issued` are slots for certificates that arrive at runtime, with their names.
+    /// `tls12` permits version 1.2 as well as 1.3. `protocols` are the names for ALPN.
     ///
     /// # Errors
-    /// Which of the certificates is wrong (`None`: the authorities), and how.
+    /// The invalid certificate (`None`: the authorities), and the reason.
     pub fn new(
         certificates: &[Certificate<'_>],
         issued: &[(Arc<Issued>, Vec<String>)],
@@ -97,13 +97,13 @@ impl ListenerTls {
 }
 
 impl ListenerTls {
-    /// The group of the name that a client asked for, if it is another than the listener's.
+    /// Returns the group of the name that a client requested, if it is another than the listener's.
     pub(crate) fn group(&self, name: &str) -> Option<&Arc<str>> {
         named(&self.groups, name)
     }
 
-    /// Is `host` served elsewhere than where a client comes to who asks for `name`: has it another certificate, or is it another
-    /// group's? What is nobody's is served wherever it is asked for.
+    /// Returns `true` if `host` is served separately from `name`: it has another certificate or belongs to
+    /// another group. Unknown hosts are served on every connection.
     pub(crate) fn elsewhere(&self, name: &str, host: &str) -> bool {
         let (another, group) = (self.shown.another(name, host), self.group(host));
         if another.is_none() && group.is_none() {
@@ -112,7 +112,7 @@ impl ListenerTls {
         another == Some(true) || group != self.group(name)
     }
 
-    /// The certificates that clients are shown now, in the order in which they were given, those from files first.
+    /// Returns the current certificates in the order of the settings, those from files first.
     pub fn certificates(&self) -> impl Iterator<Item = ShownCertificate> {
         self.shown.all()
     }
@@ -130,13 +130,13 @@ impl Debug for ListenerTls {
     }
 }
 
-/// Both versions, or the later one alone.
+/// Returns both versions, or only the later one.
 pub(super) fn versions(tls12: bool) -> &'static [&'static SupportedProtocolVersion] {
     static LATER: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
     if tls12 { rustls::ALL_VERSIONS } else { &LATER }
 }
 
-/// Authorities, one at least.
+/// Parses authorities, at least one.
 pub(super) fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     for authority in chain(pem)? {
@@ -145,7 +145,7 @@ pub(super) fn roots(pem: &[u8]) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Certificates, one at least.
+/// Parses certificates, at least one.
 pub(crate) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
@@ -155,14 +155,14 @@ pub(crate) fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> 
     }
 }
 
-/// A certificate with its key, which fit.
+/// Returns a certificate with its matching key.
 pub(super) fn certified(
     chain_pem: &[u8],
     key: &[u8],
     provider: &rustls::crypto::CryptoProvider,
 ) -> Result<CertifiedKey, String> {
     let chain = chain(chain_pem)?;
-    // What is in the file is not told.
+    // The error must not contain the file's content.
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| "no private key in PEM form is in it")?;
     CertifiedKey::from_der(chain, key, provider).map_err(|why| match why {
         rustls::Error::InconsistentKeys(_) => "the key is not that of the certificate".to_owned(),

@@ -1,4 +1,4 @@
-//! Which certificate a client is shown: by the name that it asks for (SNI).
+//! Selects a client's certificate by the name that it requests (SNI).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::server::{Certificate, certified};
 /// Certificates by the names in them.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
-    /// In lower case; those that begin with `*.` stand for one label there.
+    /// The names in lower case; a leading `*.` stands for one label.
     names: BTreeMap<Box<str>, Arc<Source>>,
-    /// For those who ask for no name, or for one that is nobody's.
+    /// The certificate for clients with no name, or an unknown one.
     first: Option<Arc<Source>>,
-    /// All of them, in their order.
+    /// All certificates, in order.
     all: Vec<Arc<Source>>,
 }
 
-/// Where a certificate is from.
+/// The source of a certificate.
 #[derive(Debug)]
 enum Source {
-    /// Files, the first of which is called so.
+    /// Files, with the name of the first.
     Files(Box<str>, Arc<CertifiedKey>),
-    /// An authority, perhaps not yet.
+    /// A certificate authority; perhaps not issued yet.
     Issued(Arc<Issued>),
 }
 
@@ -39,19 +39,19 @@ impl Source {
     }
 }
 
-/// A certificate of a listener's.
+/// A certificate of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownCertificate {
-    /// The file that it is from, or what the place goes by that an authority's comes to.
+    /// The file, or the ID of the slot for an authority's certificate.
     pub source: Box<str>,
-    /// Is it obtained from an authority while the process runs?
+    /// Whether it is obtained from a certificate authority at runtime.
     pub issued: bool,
-    /// What clients are shown now; `None` if none has come yet.
+    /// The current certificate; `None` if it was not issued yet.
     pub leaf: Option<CertificateDer<'static>>,
 }
 
 impl Shown {
-    /// One from files.
+    /// Adds a certificate from files.
     pub(super) fn add(
         &mut self,
         certificate: &Certificate<'_>,
@@ -69,7 +69,7 @@ impl Shown {
         Ok(())
     }
 
-    /// One that an authority gives, for these names.
+    /// Adds a slot for a certificate authority's certificate with these names.
     pub(super) fn expect(&mut self, names: &[String], issued: Arc<Issued>) {
         self.insert(names.iter().map(String::as_str), Source::Issued(issued));
     }
@@ -77,22 +77,22 @@ impl Shown {
     fn insert<'a>(&mut self, names: impl Iterator<Item = &'a str>, source: Source) {
         let source = Arc::new(source);
         for name in names {
-            // The first that has a name has it.
+            // The first certificate with a name takes it.
             self.names.entry(normal(name).into()).or_insert_with(|| Arc::clone(&source));
         }
         self.first.get_or_insert_with(|| Arc::clone(&source));
         self.all.push(source);
     }
 
-    /// Has whoever asks for `host` a certificate of its own here, which is not the one that who asks for `name` is shown? `None`
-    /// if it has none of its own.
+    /// Returns `true` if `host` has a certificate other than that for `name`; `None` if `host` has no
+    /// certificate of its own.
     pub(super) fn another(&self, name: &str, host: &str) -> Option<bool> {
         let own = named(&self.names, name).or(self.first.as_ref());
         let certificate = named(&self.names, host)?;
         Some(!own.is_some_and(|own| Arc::ptr_eq(own, certificate)))
     }
 
-    /// What there is now.
+    /// Returns the current certificates.
     pub(super) fn all(&self) -> impl Iterator<Item = ShownCertificate> {
         self.all.iter().map(|source| match &**source {
             Source::Files(file, key) => {
@@ -112,13 +112,13 @@ impl ResolvesServerCert for Shown {
     }
 }
 
-/// A server's name as all of them are compared, from wherever it comes (SNI, `:authority`, Host, a certificate): in lower case, without the
-/// dot that says that nothing follows.
+/// Returns a server's name in the form in which all names are compared, whatever the source (SNI,
+/// `:authority`, Host, a certificate): in lower case, without a trailing dot.
 pub(super) fn normal(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// What there is for a name, or for all that are where it is. The names of the table are [`normal`].
+/// Returns the entry for a name, or for a wildcard that includes it. The names of the table are [`normal`].
 pub(super) fn named<'a, T>(names: &'a BTreeMap<Box<str>, T>, name: &str) -> Option<&'a T> {
     let name = &*normal(name);
     let above = || names.get(format!("*.{}", name.split_once('.')?.1).as_str());

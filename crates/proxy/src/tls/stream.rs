@@ -1,4 +1,5 @@
-//! A connection inside of TLS, driven by whoever reads and writes it: no task of its own, no buffer between two requests.
+//! A TLS connection, driven by the tasks that read and write it: no task of its own, no buffer between two
+//! requests.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
@@ -13,25 +14,25 @@ use super::{ListenerTls, Origin, odd_name};
 use crate::socket::Socket;
 use crate::stream::Stream;
 
-/// Most bytes that are sealed at once, into records of 16 KiB that one system call sends.
+/// The maximum number of bytes encrypted at once, into records of 16 KiB that one system call sends.
 const SEAL: usize = 64 * 1024;
 
-/// A socket and what makes it secure.
+/// A socket and its TLS session.
 pub(crate) struct Secure<W = Socket> {
     socket: W,
     session: Connection,
-    /// As the argument of [`Stream::poll_recv`], for those that read without it.
+    /// The argument of [`Stream::poll_recv`], for readers without one.
     watched: bool,
-    /// Bytes that were sealed while the socket took no more: they count as sent when all of them are.
+    /// Bytes that were encrypted while the socket accepted no more: they count as sent when all of them are.
     owed: usize,
-    /// Has the other side been told that nothing more will come?
+    /// Whether close_notify was sent.
     parted: bool,
     origin: Option<Arc<Origin>>,
-    /// What a client has said, until it is answered.
+    /// The client's first bytes, until they are answered.
     opening: Option<Box<Opening>>,
 }
 
-/// A client's first words, in case that they are to be read once more ([`odd_name`]).
+/// A client's first bytes, in case that they have to be processed a second time ([`odd_name`]).
 struct Opening {
     came: Vec<u8>,
     config: Arc<ServerConfig>,
@@ -42,18 +43,18 @@ impl<W: Wire> Secure<W> {
         Self { socket, session, watched: false, owed: 0, parted: false, origin: None, opening: None }
     }
 
-    /// Keeps what the client says until it is answered. `config`: what the session was made by.
+    /// Keeps the client's bytes until they are answered. `config` is the session's configuration.
     pub(super) fn opening(mut self, config: Arc<ServerConfig>) -> Self {
         self.opening = Some(Box::new(Opening { came: Vec::new(), config }));
         self
     }
 
-    /// Notes whom a client came for, once that is known.
+    /// Records the server name, once it is known.
     pub(super) fn came_for(&mut self, tls: &ListenerTls) {
         self.origin = self.server_name().map(|name| Arc::new(Origin::new(tls, name)));
     }
 
-    /// The name that the client asked for.
+    /// Returns the server name that the client requested.
     pub(crate) fn server_name(&self) -> Option<&str> {
         match &self.session {
             Connection::Server(session) => session.server_name(),
@@ -61,10 +62,10 @@ impl<W: Wire> Secure<W> {
         }
     }
 
-    /// Takes in bytes that were read from the socket before.
+    /// Processes bytes that were read from the socket before.
     ///
     /// # Errors
-    /// They are not of TLS.
+    /// They are not TLS.
     pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let before = bytes;
@@ -80,7 +81,7 @@ impl<W: Wire> Secure<W> {
         Ok(())
     }
 
-    /// Shakes hands; ready when both sides know who they talk to and all that was to be said for it is sent.
+    /// Performs the handshake; completes when both sides are authenticated and all of its bytes are sent.
     pub(crate) fn poll_meet(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut watched = self.watched;
         loop {
@@ -96,12 +97,12 @@ impl<W: Wire> Secure<W> {
         }
     }
 
-    /// What is spoken inside, if that was agreed on (ALPN).
+    /// Returns the protocol that was negotiated (ALPN), if any.
     pub(crate) fn protocol(&self) -> Option<&[u8]> {
         self.session.alpn_protocol()
     }
 
-    /// Takes in what has come; false at the end.
+    /// Reads and processes records; returns `false` at the end.
     fn poll_fetch(&mut self, cx: &mut Context<'_>, watched: &mut bool) -> Poll<io::Result<bool>> {
         let came = self.opening.as_mut().map(|opening| &mut opening.came);
         let mut source = Source { socket: &mut self.socket, cx, watched, came };
@@ -113,20 +114,20 @@ impl<W: Wire> Secure<W> {
         }
     }
 
-    /// Makes of records what they say; what TLS answers by itself goes out as far as the socket takes it.
+    /// Processes records; sends TLS's own answers as far as the socket accepts them.
     fn digest(&mut self) -> io::Result<()> {
         let mut digested = self.session.process_new_packets().map(|_| ());
         if self.opening.is_some() {
             digested = self.opened(digested);
         }
         if self.session.wants_write() {
-            // What is left goes before what is sent next; an error shows then.
+            // The rest precedes the next bytes sent; an error shows then.
             let _ = self.session.write_tls(&mut Sink(&self.socket));
         }
         digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// Looks at what became of a client's first words, once that is known.
+    /// Examines the outcome of a client's first bytes, once it is known.
     #[cold]
     fn opened(&mut self, digested: Result<(), rustls::Error>) -> Result<(), rustls::Error> {
         let odd = digested.as_ref().is_err_and(odd_name::refused);
@@ -143,7 +144,7 @@ impl<W: Wire> Secure<W> {
         }
     }
 
-    /// Sends all that is sealed.
+    /// Sends all encrypted bytes.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sink(&self.socket)) {
@@ -158,13 +159,14 @@ impl<W: Wire> Secure<W> {
         Poll::Ready(Ok(()))
     }
 
-    /// Seals and sends `parts`, one after the other; how much of them.
+    /// Encrypts and sends `parts` in order, and returns the number of bytes.
     ///
-    /// What is sealed cannot be taken back. While the socket takes no more it is pending, and whoever sends comes back with the
-    /// same bytes first: all that send here keep what was not taken, and send it before anything else.
+    /// Encrypted bytes cannot be taken back. While the socket accepts no more this is pending, and the caller
+    /// must return with the same bytes first. All callers here keep the bytes that were not accepted, and
+    /// send them before any others.
     fn poll_seal(&mut self, cx: &mut Context<'_>, parts: &[&[u8]]) -> Poll<io::Result<usize>> {
         if self.owed == 0 {
-            // Of what TLS itself had to say and could not: it stays bounded.
+            // TLS's own messages that could not be sent before: they stay bounded.
             ready!(self.poll_drain(cx))?;
             for part in parts {
                 let most = part.len().min(SEAL - self.owed);
@@ -175,7 +177,7 @@ impl<W: Wire> Secure<W> {
         Poll::Ready(Ok(std::mem::take(&mut self.owed)))
     }
 
-    /// Reads what was sealed; 0 at the end.
+    /// Reads decrypted bytes; 0 at the end.
     fn poll_open(
         &mut self,
         cx: &mut Context<'_>,
@@ -187,16 +189,16 @@ impl<W: Wire> Secure<W> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return Poll::Ready(read),
             }
-            // At the end the reader tells whether it was a proper one.
+            // At the end, the reader reports whether it was a proper one.
             ready!(self.poll_fetch(cx, watched))?;
         }
     }
 
-    /// Tells the other side that nothing more will come.
+    /// Sends close_notify.
     fn close(&mut self) {
         if !std::mem::replace(&mut self.parted, true) {
             self.session.send_close_notify();
-            // Who has gone, or reads nothing, does without.
+            // A peer that has left, or that does not read, does not need it.
             let _ = self.session.write_tls(&mut Sink(&self.socket));
         }
     }
@@ -219,7 +221,7 @@ impl Stream for Secure {
         self.socket.keepalive();
     }
 
-    /// What is TLS's own is taken in.
+    /// Processes TLS's own records as well.
     fn quiet(&mut self) -> bool {
         let mut watched = false;
         let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -289,12 +291,12 @@ impl<W: Wire> AsyncWrite for Secure<W> {
     }
 }
 
-/// The socket as rustls reads it.
+/// The socket for rustls's reads.
 struct Source<'a, 'b, 'c, W> {
     socket: &'a mut W,
     cx: &'a mut Context<'b>,
     watched: &'c mut bool,
-    /// Where what is read is kept, too.
+    /// A copy of the bytes that are read.
     came: Option<&'a mut Vec<u8>>,
 }
 
@@ -312,7 +314,7 @@ impl<W: Wire> Read for Source<'_, '_, '_, W> {
     }
 }
 
-/// The socket as rustls writes it.
+/// The socket for rustls's writes.
 struct Sink<'a, W>(&'a W);
 
 impl<W: Wire> Write for Sink<'_, W> {

@@ -1,9 +1,11 @@
-//! Session tickets: what a client shows to resume a session of TLS without the handshake's arithmetic.
+//! Session tickets, by which clients resume TLS sessions without the handshake's public-key operations.
 //!
-//! Nothing is kept of sessions here. A ticket holds its session's secrets, sealed with a key that this process has, by
-//! AES-256-GCM-SIV (RFC 8452: even two tickets with the same nonce would tell no more than whether they are the same). Keys
-//! are changed every six hours, and the one before opens tickets for six hours more. They outlive a reload and, handed over, the process:
-//! so that clients go on where they were. Those who were asked for a certificate go on only where the same is asked for.
+//! No state of sessions is kept here. A ticket contains its session's secrets, encrypted with a key of this
+//! process, by AES-256-GCM-SIV (RFC 8452: even two tickets with the same nonce would only show whether they
+//! are equal). Keys change every six hours, and the previous one decrypts tickets for six more hours.
+//!
+//! Keys survive a reload and, by handoff, the process, so that clients can continue. A session with a client
+//! certificate is resumed only by listeners with the same requirements.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,20 +19,20 @@ use serde::{Deserialize, Serialize};
 use super::ClientCertificate;
 use crate::inner::lock;
 
-/// How long a key seals, seconds; it opens for as long again.
+/// The time for which a key encrypts, in seconds; it decrypts for as long again.
 const LIFETIME: u32 = 6 * 3600;
-/// Bytes of a key's name, with which a ticket begins.
+/// The size of a key's name, with which a ticket begins, in bytes.
 const NAME: usize = 16;
 
-/// Keys by what is asked of clients.
+/// The keys, by the requirements on clients.
 pub(crate) type TicketKeys = BTreeMap<u64, Keys>;
 
-/// The keys of one kind of listener: secrets.
+/// The secret keys of one kind of listener.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Keys {
     now: Key,
     before: Option<Key>,
-    /// When `now` began to seal, seconds since 1970.
+    /// The time since which `now` encrypts, in seconds since 1970.
     since: u64,
 }
 
@@ -42,10 +44,10 @@ struct Key {
 
 static KNOWN: LazyLock<Mutex<BTreeMap<u64, Arc<Tickets>>>> = LazyLock::new(Mutex::default);
 
-/// Seals and opens tickets.
+/// Encrypts and decrypts tickets.
 pub(super) struct Tickets(Mutex<Keys>);
 
-/// Those for listeners that ask this of clients.
+/// Returns the tickets for listeners with these requirements on clients.
 ///
 /// # Errors
 /// The system has no random numbers.
@@ -63,12 +65,12 @@ pub(super) fn tickets(clients: Option<ClientCertificate<'_>>) -> Result<Arc<Tick
     Ok(fresh)
 }
 
-/// All keys that there are.
+/// Returns all keys.
 pub(crate) fn ticket_keys() -> TicketKeys {
     lock(&KNOWN).iter().map(|(asked, tickets)| (*asked, lock(&tickets.0).clone())).collect()
 }
 
-/// Goes on with those of another process.
+/// Continues with the keys of another process.
 pub(crate) fn recall_ticket_keys(keys: TicketKeys) {
     let mut known = lock(&KNOWN);
     for (asked, keys) in keys {
@@ -89,7 +91,7 @@ impl Key {
         Some(LessSafeKey::new(UnboundKey::new(&AES_256_GCM_SIV, &self.secret).ok()?))
     }
 
-    /// Name, nonce, what is sealed.
+    /// Returns the name, the nonce and the encrypted bytes.
     fn seal(&self, plain: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
@@ -109,7 +111,7 @@ impl Key {
 }
 
 impl Keys {
-    /// Changes keys if it is time to.
+    /// Changes keys if it is time.
     fn turn(&mut self, now: u64) {
         let age = now.saturating_sub(self.since);
         if age < u64::from(LIFETIME) {
@@ -117,7 +119,7 @@ impl Keys {
         }
         if let Ok(key) = Key::new() {
             let before = std::mem::replace(&mut self.now, key);
-            // One that nobody used for so long is as old as the one before would be.
+            // A key that was unused for that long is as old as the previous one would be.
             self.before = (age < 2 * u64::from(LIFETIME)).then_some(before);
             self.since = now;
         }

@@ -1,4 +1,4 @@
-//! What TLS is spoken over: sockets of a data-plane thread, and those by which members are probed, which belong to tokio.
+//! The transport below TLS: sockets of a data-plane thread, and tokio's sockets of health checks.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::socket::Socket;
 
 /// A socket.
 pub(crate) trait Wire: AsyncWrite + Unpin {
-    /// As [`Stream::poll_recv`](crate::stream::Stream::poll_recv).
+    /// Reads as [`Stream::poll_recv`](crate::stream::Stream::poll_recv).
     fn poll_recv(
         &mut self,
         cx: &mut Context<'_>,
@@ -20,10 +20,10 @@ pub(crate) trait Wire: AsyncWrite + Unpin {
         watched: &mut bool,
     ) -> Poll<io::Result<usize>>;
 
-    /// Sends what it takes at this moment; `None` if it takes nothing.
+    /// Sends as much as the socket accepts now; `None` if it accepts nothing.
     fn send(&self, parts: &[IoSlice<'_>]) -> Option<io::Result<usize>>;
 
-    /// Ready when it may take something.
+    /// Completes when the socket may accept bytes.
     fn poll_takes(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 

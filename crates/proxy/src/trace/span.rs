@@ -1,5 +1,5 @@
-//! A request that has ended, as spans: names and attributes by OpenTelemetry's semantic conventions for HTTP and RPC (1.30), our own
-//! under `plimsoll.`.
+//! Converts an ended request into spans. Names and attributes follow OpenTelemetry's semantic conventions for
+//! HTTP and RPC (1.30); the balancer's own begin with `plimsoll.`.
 
 use plimsoll_brain::Time;
 use plimsoll_wire::otlp::{HAS_REMOTE, KeyValue, Kind, REMOTE, SAMPLED, Span, Status};
@@ -8,11 +8,11 @@ use super::Traced;
 use crate::account::Try;
 use crate::grpc::Call;
 
-/// Methods that are named; others are as many as clients like.
+/// The methods with a name of their own; clients may send any number of others.
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
 impl Traced {
-    /// Its spans: that of the request first, then one for each member that was asked.
+    /// Returns the spans: that of the request first, then one for each attempt at a member.
     pub fn spans(&self) -> Vec<Span> {
         let tries = self.tries.iter().enumerate().map(|(number, one)| self.client_span(number, one));
         std::iter::once(self.server_span()).chain(tries).collect()
@@ -89,7 +89,7 @@ impl Traced {
                 if self.status > 0 {
                     attributes.push(KeyValue::new("http.response.status_code", i64::from(self.status)));
                 }
-                // To whoever asks, an answer of 4xx is an error.
+                // For a client, a response of 4xx is an error.
                 self.ended_with().or_else(|| (self.status >= 400).then(|| self.status.to_string()))
             }
         };
@@ -106,7 +106,7 @@ impl Traced {
         }
     }
 
-    /// What all its spans have.
+    /// Returns the common part of all spans.
     fn span(&self, begun: Time, ended: Time) -> Span {
         let unix = |at: Time| {
             let before = u64::try_from(self.ended.since(at).as_nanos()).unwrap_or(u64::MAX);
@@ -150,7 +150,7 @@ impl Traced {
         attributes
     }
 
-    /// What kind of error it ended with, if with one.
+    /// Returns the type of the error, if the request failed.
     fn ended_with(&self) -> Option<String> {
         match (self.reason, self.status) {
             (Some(reason), 500..) => Some(reason.to_owned()),
@@ -167,7 +167,7 @@ fn named(method: &str) -> Option<&'static str> {
     METHODS.into_iter().find(|name| *name == method)
 }
 
-/// A host and a port, if there is one.
+/// Splits a host and a port, if there is one.
 fn split(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),

@@ -1,4 +1,4 @@
-//! One client's flow: which member it is bound to, and what comes back.
+//! One client's flow: the binding to its member, and the responses.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -24,30 +24,30 @@ use crate::trip::Trip;
 use crate::wheel::Timer;
 use crate::{Binding, Rebind};
 
-/// How long a flow has to be quiet before it may be bound to another member: longer than answers are on their way.
+/// The idle time after which a flow may be bound to another member: longer than responses are in transit.
 const QUIET: Duration = Duration::from_secs(1);
-/// Members that are tried for one datagram.
+/// The maximum number of members tried for one datagram.
 const TRIES: usize = 3;
-/// How long the table may take a flow for quiet that is not.
+/// The maximum time for which the table may consider an active flow idle.
 const STALE: Duration = Duration::from_secs(1);
 
 pub(super) struct Flow {
     client: SocketAddr,
     local: Option<IpAddr>,
     begun: Time,
-    /// When a datagram last went either way.
+    /// The time of the last datagram in either direction.
     last: Cell<Time>,
     standing: Cell<Standing>,
-    /// When the table was last told that it is used.
+    /// The time at which the table was last notified of its use.
     noted: Cell<Time>,
-    /// Has it made room for another?
+    /// Whether it was replaced by another flow.
     evicted: Cell<bool>,
     bound: RefCell<Option<Bound>>,
-    /// How it is counted with its member, and when it moved.
+    /// The binding to its member, with its moves.
     bond: RefCell<Bond>,
-    /// Members that failed since one was last heard.
+    /// The members that failed since the last response.
     failed: RefCell<Vec<MemberId>>,
-    /// Of the task that passes on answers.
+    /// The waker of the task that forwards responses.
     waker: RefCell<Option<Waker>>,
 }
 
@@ -57,13 +57,13 @@ struct Bound {
     address: SocketAddr,
     trip: Trip,
     pool: Rc<Pool>,
-    /// The plan it was last found to be good in.
+    /// The version of the plan in which it was last valid.
     version: Cell<u64>,
     heard: Cell<bool>,
 }
 
 impl Flow {
-    /// A flow to a member; `None` if there is none for it.
+    /// Creates a flow to a member; `None` if there is none for it.
     pub(super) fn begin(service: &Service, (client, local): Key, now: Time) -> Option<Rc<Self>> {
         let flow = Self::unbound((client, local), now);
         flow.bind(service, now, None).then(|| Rc::new(flow))
@@ -85,7 +85,7 @@ impl Flow {
         }
     }
 
-    /// A flow that goes on here, by the socket that another process had for it; `None` if its member cannot be used.
+    /// Resumes a flow with the socket that another process had for it; `None` if its member is unusable.
     pub(super) fn resume(
         service: &Service,
         key: Key,
@@ -96,18 +96,19 @@ impl Flow {
         let pool = service.listener.pool();
         let view = pool.view();
         let place = view.published.plan.members().iter().position(|one| *one.name == *member)?;
-        // It may be at another address by now.
+        // The member may have another address by now.
         let address =
             socket.peer_addr().ok().filter(|peer| *peer == view.published.plan.members()[place].address)?;
         let trip = pool.admit_to(&view, place, now)?;
         let flow = Self::unbound(key, now);
-        // What it had shown there is not known.
+        // Its standing in the other process is unknown.
         flow.standing.set(Standing::Answered);
         flow.hold(service, trip, Rc::new(socket), address, pool);
         Some(Rc::new(flow))
     }
 
-    /// What another process needs to go on with it; `None` if it has no member that others could find.
+    /// Returns the data with which another process resumes the flow; `None` if it has no member that others
+    /// could find.
     pub(super) fn lent(&self, client: SocketAddr, local: Option<IpAddr>) -> Option<Lent> {
         let bound = self.bound.borrow();
         let bound = bound.as_ref()?;
@@ -137,23 +138,23 @@ impl Flow {
         self.waker.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Returns what its client has shown.
+    /// Returns the standing of its client.
     pub(super) fn standing(&self) -> Standing {
         self.standing.get()
     }
 
-    /// Returns whether it has made room for another.
+    /// Returns `true` if it was replaced by another flow.
     pub(super) fn evicted(&self) -> bool {
         self.evicted.get()
     }
 
-    /// Ends it, as it is in the table no more.
+    /// Ends the flow, which is no longer in the table.
     pub(super) fn evict(&self) {
         self.evicted.set(true);
         self.waker.borrow().iter().for_each(Waker::wake_by_ref);
     }
 
-    /// Tells the table that it is used, where that would not know.
+    /// Notifies the table of the flow's use, if the table's information is outdated.
     fn note(&self, service: &Service, standing: Standing, now: Time) {
         let stale = now.since(self.noted.get()) >= STALE;
         if (stale || standing != self.standing.get()) && !self.evicted.get() {
@@ -163,7 +164,7 @@ impl Flow {
         }
     }
 
-    /// Sends a datagram of the client to the member, to another one if that fails.
+    /// Sends a client's datagram to the member, or to another one if that fails.
     pub(super) fn send(&self, service: &Service, bytes: &[u8], now: Time) {
         let quiet = now.since(self.last.replace(now)) >= QUIET;
         if quiet {
@@ -188,15 +189,15 @@ impl Flow {
                 None => return,
             };
             match sent {
-                // Too large for the way to the member, or too many at once: it is lost.
+                // Too large for the path to the member, or too many at once: it is lost.
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::MSGSIZE) => return,
-                // Of the datagram before this one, as a rule: this one is still to be sent.
+                // The error usually concerns the previous datagram: this one is still to be sent.
                 Err(_) => self.fail(now),
             }
         }
     }
 
-    /// Passes on the member's answers until the flow has been quiet for too long.
+    /// Forwards the member's responses until the flow has been idle for too long.
     pub(super) async fn answers(&self, service: &Service) {
         let timer = poll_fn(|cx: &mut Context<'_>| {
             *self.waker.borrow_mut() = Some(cx.waker().clone());
@@ -210,7 +211,7 @@ impl Flow {
                 Some(socket) => tokio::select! {
                     biased;
                     over = changed => over,
-                    // A closed port is told as an error, without anything to read.
+                    // The kernel reports a closed port as an error, without anything to read.
                     _ = socket.ready(Interest::READABLE | Interest::ERROR) => {
                         if self.pass_on(socket, service) == TURN {
                             tokio::task::yield_now().await;
@@ -226,11 +227,11 @@ impl Flow {
         }
     }
 
-    /// Ready when the flow has another socket, with `false`, or none for too long, with `true`.
+    /// Completes with `false` when the flow has another socket, and with `true` when its time is over.
     fn poll_changed(&self, socket: Option<&Rc<UdpSocket>>, timer: &Timer, service: &Service) -> Poll<bool> {
         let now = service.core.tick();
         let due = service.until(self.last.get(), self.standing.get(), now);
-        // By the timer, not by the clock: a timer fires only after what has arrived was seen to.
+        // By the timer, not by the clock: a timer fires only after all received datagrams were handled.
         if timer.fired() && due <= now || self.evicted.get() || service.listener.left() {
             return Poll::Ready(true);
         }
@@ -243,10 +244,10 @@ impl Flow {
         if same { Poll::Pending } else { Poll::Ready(false) }
     }
 
-    /// The flow is over.
+    /// Ends the flow.
     pub(super) fn end(&self, service: &Service) {
         if service.listener.left() {
-            // It goes on elsewhere, and is counted there.
+            // It continues in another process, which counts it.
             return drop(self.bound.take());
         }
         let now = service.core.now();
@@ -254,7 +255,7 @@ impl Flow {
         service.listener.pool().tally().latency.record(now.since(self.begun));
     }
 
-    /// Passes on answers that have come; how many.
+    /// Forwards the available responses, and returns how many.
     fn pass_on(&self, socket: &Rc<UdpSocket>, service: &Service) -> usize {
         let now = service.core.tick();
         let mut answers = 0;
@@ -265,7 +266,7 @@ impl Flow {
             };
             let received = service.core.lend(|buffer, _| {
                 let len = receive(socket, buffer)?;
-                // A client that cannot be reached is none of the member's business.
+                // An unreachable client is no failure of the member.
                 let _ = service.socket.reply(&buffer[..len], self.client, self.local);
                 io::Result::Ok(len)
             });
@@ -287,8 +288,8 @@ impl Flow {
         answers
     }
 
-    /// Binds the flow to another member, if its own is under alert and it is the flow's turn. After a quiet moment,
-    /// when no answer is on its way.
+    /// Binds the flow to another member, if its own is under alert and the flow is due. Called after an idle
+    /// moment, when no response is in transit.
     #[cold]
     fn move_on(&self, service: &Service, now: Time) {
         if service.listener.settings().binding != Binding::OnDemand(Rebind::Silent) {
@@ -312,7 +313,7 @@ impl Flow {
         }
     }
 
-    /// Finds a member, unless one is given; true if there is one now.
+    /// Finds a member, unless one is given; returns `true` if there is one now.
     fn bind(&self, service: &Service, now: Time, given: Option<Trip>) -> bool {
         let (core, pool) = (&service.core, service.listener.pool());
         let reads_key = pool.view().published.plan.strategy().reads_key;
@@ -341,7 +342,7 @@ impl Flow {
                     pool.group.reject(core.index, Reason::NoMember);
                     return false;
                 }
-                // All that are left have failed: try them all again.
+                // All remaining members have failed: all are tried again.
                 Admission::Nobody => failed.clear(),
             }
         };
@@ -362,8 +363,8 @@ impl Flow {
         }
     }
 
-    /// Leaves the member, which did nothing wrong. If it never said anything, it may be dead or have had nothing
-    /// to say: only health checks can tell.
+    /// Leaves a member without a failure. Without any response, it may be dead or have had nothing to send:
+    /// only health checks can tell.
     fn part(&self, now: Time) {
         match self.bound.borrow_mut().take() {
             Some(bound) if bound.heard.get() => bound.trip.succeeded(now),
@@ -372,7 +373,7 @@ impl Flow {
         }
     }
 
-    /// Leaves the member: its port is closed, or it cannot be reached.
+    /// Leaves a member whose port is closed, or that is unreachable.
     fn fail(&self, now: Time) {
         if let Some(bound) = self.bound.borrow_mut().take() {
             self.failed.borrow_mut().push(bound.trip.member());
@@ -382,7 +383,7 @@ impl Flow {
 }
 
 impl Bound {
-    /// Is it still the member to send to?
+    /// Returns `true` if datagrams still go to this member.
     fn holds(&self, service: &Service) -> bool {
         let pool = service.listener.pool();
         let version = pool.group.version();
@@ -399,7 +400,7 @@ impl Bound {
         holds
     }
 
-    /// An answer came.
+    /// Records a response.
     fn hear(&self, len: usize) {
         self.trip.stripe().bytes_in.add(len as u64);
         if !self.heard.replace(true) {
@@ -408,7 +409,7 @@ impl Bound {
     }
 }
 
-/// A socket to a member, from an address and port that the kernel chooses.
+/// Returns a socket to a member, with an address and port that the kernel chooses.
 fn connected(address: SocketAddr) -> io::Result<UdpSocket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -417,7 +418,7 @@ fn connected(address: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
-/// An answer, or why there will be none.
+/// Receives a response, or the error that there will be none.
 fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<usize> {
     let mut receive = |interest| {
         socket.try_io(interest, || {

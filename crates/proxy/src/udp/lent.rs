@@ -1,8 +1,8 @@
-//! Flows that go on in another process. It gets their sockets to members, so neither side notices: members see the address that
-//! they saw before, and what is on its way arrives.
+//! Flows that continue in another process, by handoff. It gets their sockets to members, so neither side
+//! notices: members see the same address, and datagrams in transit arrive.
 //!
-//! While flows are lent nothing is read from clients here: what comes waits in the socket that both processes have. Answers
-//! of members are passed on by whoever finds them.
+//! While flows are lent, nothing is read from clients here: datagrams wait in the socket that both processes
+//! share. Either process forwards members' responses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -17,28 +17,28 @@ use super::flow::Flow;
 /// A flow, for another process.
 #[derive(Debug)]
 pub struct LentFlow {
-    /// What it is.
+    /// The description.
     pub about: FlowAbout,
-    /// Connected to its member.
+    /// The socket, connected to its member.
     pub socket: OwnedFd,
 }
 
-/// Which flow it is.
+/// The description of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowAbout {
-    /// As one process calls it to another.
+    /// The listener's name in messages between processes.
     pub listener: String,
-    /// Which of its sockets the kernel gives the client's datagrams to.
+    /// The index of the listener's socket to which the kernel delivers the client's datagrams.
     pub place: usize,
-    /// Who sends them.
+    /// The client.
     pub client: SocketAddr,
-    /// Where to, if the listener is on all addresses.
+    /// The local address, if the listener is on all addresses.
     pub local: Option<IpAddr>,
-    /// As configured.
+    /// The member, as configured.
     pub member: String,
 }
 
-/// The same as a core knows it.
+/// A flow in the form of a core.
 pub(crate) struct Lent {
     pub(crate) client: SocketAddr,
     pub(crate) local: Option<IpAddr>,
@@ -54,13 +54,14 @@ impl Service {
         self.flows.borrow().iter().filter_map(|((client, local), flow)| flow.lent(*client, *local)).collect()
     }
 
-    /// Goes on with them.
+    /// Resumes the lent flows.
     pub(crate) fn take_back(&self) {
         self.lent.set(false);
         self.turn.notify_one();
     }
 
-    /// Goes on with a flow of another process, if its member can be used; else the client's next datagram begins a new one.
+    /// Resumes a flow of another process, if its member is usable; otherwise the client's next datagram
+    /// begins a new one.
     pub(super) fn take_over(self: &Rc<Self>, lent: Lent) {
         let now = self.core.tick();
         let socket = UdpSocket::from_std(std::net::UdpSocket::from(lent.socket));
@@ -69,13 +70,13 @@ impl Service {
             .and_then(|socket| Flow::resume(self, (lent.client, lent.local), &lent.member, socket, now));
         if let Some(flow) = flow {
             self.keep((lent.client, lent.local), &flow);
-            // It was accepted elsewhere.
+            // The other process has counted it as accepted.
             self.listener.count().accepted.sub(1);
         }
     }
 }
 
-/// A copy of a socket; none if there are no more files.
+/// Returns a copy of a socket; `None` if the process has no more file descriptors.
 pub(super) fn copy(socket: &UdpSocket) -> Option<OwnedFd> {
     socket.as_fd().try_clone_to_owned().ok()
 }

@@ -1,7 +1,8 @@
-//! The listener's socket: a datagram comes with the address it was sent to, and is answered from it.
+//! The listener's socket: receives datagrams with their local address, and responds from it.
 //!
-//! Only a listener on all addresses has to ask (`IP_PKTINFO`, `IPV6_PKTINFO`): there the kernel would choose
-//! the address to answer from by the route back, and clients drop answers from an address they did not ask.
+//! Only a listener on all addresses has to request that address (`IP_PKTINFO`, `IPV6_PKTINFO`). Without it
+//! the kernel would choose the source address by the route, and clients drop responses from an address that
+//! they did not use.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -16,17 +17,17 @@ use rustix::net::{RecvFlags, SendFlags};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Has a listener's socket tell where datagrams are sent to, if they may be sent to several addresses. Must
-/// come before the socket is bound: of a datagram that came before, the kernel does not know any more.
+/// Makes a listener's socket report the local address of datagrams, if there may be several. Must precede
+/// binding: for earlier datagrams, the kernel no longer knows it.
 ///
 /// # Errors
-/// The kernel does not do that.
+/// The kernel does not support that.
 pub(crate) fn prepare(socket: &impl AsFd, address: &SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(address) if address.ip().is_unspecified() => {
             setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?;
         }
-        // Of a client that uses IPv4, it tells the address mapped into IPv6.
+        // For clients with IPv4, it reports the address mapped into IPv6.
         SocketAddr::V6(address) if address.ip().is_unspecified() => {
             setsockopt(socket, sockopt::Ipv6RecvPacketInfo, &true)?;
         }
@@ -37,13 +38,13 @@ pub(crate) fn prepare(socket: &impl AsFd, address: &SocketAddr) -> io::Result<()
 
 pub(crate) struct Socket {
     udp: UdpSocket,
-    /// Does it listen on all addresses?
+    /// Whether it listens on all addresses.
     wildcard: bool,
     ancillary: std::cell::RefCell<Vec<u8>>,
 }
 
 impl Socket {
-    /// A socket bound to `address`.
+    /// Wraps a socket bound to `address`.
     pub(crate) fn new(udp: UdpSocket, address: &SocketAddr) -> Self {
         let ancillary = nix::cmsg_space!(in6_pktinfo, in_pktinfo);
         Self { udp, wildcard: address.ip().is_unspecified(), ancillary: ancillary.into() }
@@ -53,10 +54,11 @@ impl Socket {
         self.udp.readable().await
     }
 
-    /// A datagram: its length, the client, and the address it was sent to if we listen on several.
+    /// Receives a datagram: returns its length, the client, and the local address if the listener has
+    /// several.
     ///
     /// # Errors
-    /// None is there (`WouldBlock`), or one could not be received.
+    /// There is none (`WouldBlock`), or one could not be received.
     pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr, Option<IpAddr>)> {
         self.udp.try_io(Interest::READABLE, || {
             if self.wildcard {
@@ -68,7 +70,8 @@ impl Socket {
         })
     }
 
-    /// Answers a client from the address it sent to. Waits for nothing: what does not go now is lost.
+    /// Responds to a client from the local address that it used. Does not block: a datagram that cannot be
+    /// sent now is lost.
     ///
     /// # Errors
     /// It was not sent.
@@ -85,7 +88,7 @@ impl Socket {
                 ControlMessage::Ipv4PacketInfo(&four)
             }
             IpAddr::V6(local) => {
-                // An address of one link needs no index here: the client's address has it.
+                // A link-local address needs no index here: the client's address contains it.
                 six = in6_pktinfo { ipi6_addr: in6_addr { s6_addr: local.octets() }, ipi6_ifindex: 0 };
                 ControlMessage::Ipv6PacketInfo(&six)
             }
@@ -116,7 +119,7 @@ impl Socket {
             four.or_else(|| client.as_sockaddr_in6().map(|client| SocketAddrV6::from(*client).into()))
         });
         let local = message.cmsgs()?.find_map(|part| match part {
-            // Of a broadcast, the address of ours that it came to.
+            // For a broadcast, the local address that received it.
             ControlMessageOwned::Ipv4PacketInfo(info) => {
                 Some(IpAddr::from(info.ipi_spec_dst.s_addr.to_ne_bytes()))
             }

@@ -1,12 +1,14 @@
-//! The flows of one core's socket, and which of them makes room for another client.
+//! The flows of one core's socket, and the choice of the flow that a new one replaces.
 //!
-//! Anybody can forge the address of a datagram, so a flow is worth as much as its client has shown. Flows whose member has never
-//! answered go first, then flows whose client has sent nothing since the first answer, as a forged client never hears one. A flow whose
-//! client went on after an answer is proved, and makes no room for newcomers: clients that are served are not disturbed.
+//! An attacker can forge the address of a datagram, so a flow's value depends on its client's behaviour.
+//! Flows without a response from their member are replaced first. Next are flows whose client has sent
+//! nothing since the first response, as a forged client never receives one. A flow whose client continued
+//! after a response is proved, and makes no room for newcomers: clients in use are not disturbed.
 //!
-//! Of the flows with the same standing, those go first that have been quiet for longest, as far as a second; those of a source that
-//! holds more than a quarter of the table go before all others. A source is an address, of IPv6 a network of 64 bits. A source with more
-//! than a quarter makes room for its new flows among its own unanswered ones, and for other sources also with proved ones.
+//! Among flows with the same standing, those idle for longest are replaced first, to a precision of a second.
+//! Flows of a source that holds more than a quarter of the table precede all others. A source is an address,
+//! for IPv6 a network of 64 bits. Such a source makes room for its new flows among its own unanswered ones,
+//! and for other sources also with proved ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,21 +16,21 @@ use std::net::IpAddr;
 use super::Key;
 use crate::network::network;
 
-/// Sources whose part of the table is above one in so many make room for all others.
+/// Sources with more than one in this many flows make room for all others.
 const SHARE: usize = 4;
 
-/// What a flow's client has shown, in the order in which flows make room.
+/// The proof of a flow's client, in the order of replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
-    /// The member has not answered.
+    /// The member has not responded.
     Unanswered,
-    /// The member has answered, and the client has said nothing since.
+    /// The member has responded, and the client has sent nothing since.
     Answered,
-    /// The client went on after an answer: it hears what is sent to its address.
+    /// The client continued after a response: it receives datagrams at its address.
     Proved,
 }
 
-/// The place of a flow among those that make room; the number grows with every change.
+/// The rank of a flow in the order of replacement; the number grows with every change.
 type FlowRank = (Standing, u64);
 
 /// The flows of one core's socket.
@@ -37,7 +39,7 @@ pub(super) struct FlowTable<F> {
     flows: HashMap<Key, Place<F>>,
     order: BTreeMap<FlowRank, Key>,
     sources: HashMap<IpAddr, BTreeSet<FlowRank>>,
-    /// Sources by how many flows they have.
+    /// The sources by their number of flows.
     sizes: BTreeSet<(usize, IpAddr)>,
     next: u64,
 }
@@ -73,7 +75,7 @@ impl<F> FlowTable<F> {
         self.flows.iter().map(|(key, place)| (key, &place.flow))
     }
 
-    /// Adds a flow behind those with the same standing, in place of one with the same key.
+    /// Adds a flow behind those with the same standing; it replaces one with the same key.
     pub(super) fn insert(&mut self, key: Key, flow: F, standing: Standing) {
         self.remove(&key);
         let rank = self.rank(&key, standing);
@@ -87,7 +89,8 @@ impl<F> FlowTable<F> {
         Some(place.flow)
     }
 
-    /// Notes that a flow was used, and its standing: it makes room after all others that have the same.
+    /// Records that a flow was used, and its standing: all others with the same standing are replaced before
+    /// it.
     pub(super) fn touch(&mut self, key: &Key, standing: Standing) {
         let Some(before) = self.flows.get(key).map(|place| place.rank) else { return };
         self.unrank(key, before);
@@ -97,7 +100,7 @@ impl<F> FlowTable<F> {
         }
     }
 
-    /// Returns the flow that makes room for a new one, where there is no place left; `None` if none does.
+    /// Returns the flow that a new one replaces in a full table; `None` if there is none.
     pub(super) fn gives_way(&self, newcomer: &Key) -> Option<Key> {
         let own = source(newcomer);
         let ranks = |source: &IpAddr| self.sources.get(source).and_then(BTreeSet::first).copied();
@@ -107,7 +110,7 @@ impl<F> FlowTable<F> {
             ranks(&own).filter(|(standing, _)| *standing == Standing::Unanswered)
         } else {
             let (count, largest) = *self.sizes.last()?;
-            // Not for one that would then have as many.
+            // Not for a source that would then have as many.
             let of_largest = if above(count) && count >= own_count + 2 { ranks(&largest) } else { None };
             let first =
                 self.order.keys().next().copied().filter(|(standing, _)| *standing < Standing::Proved);
@@ -160,7 +163,7 @@ mod tests {
         (client.parse().unwrap(), None)
     }
 
-    /// A table of flows that came in this order.
+    /// Returns a table of flows, inserted in this order.
     fn table(flows: &[(&str, Standing)]) -> FlowTable<()> {
         let mut table = FlowTable::default();
         flows.iter().for_each(|(client, standing)| table.insert(key(client), (), *standing));
@@ -184,7 +187,7 @@ mod tests {
         for expected in ["10.0.0.3:1", "10.0.0.4:1", "10.0.0.2:1", "10.0.0.5:1"] {
             gives_way(&table, "10.0.1.1:1", Some(expected));
             assert!(table.remove(&key(expected)).is_some());
-            // Its place is taken by a client that is served.
+            // An active client takes its place.
             table.insert((expected.replace("10.0.0", "10.0.9").parse().unwrap(), None), (), Proved);
         }
         gives_way(&table, "10.0.1.1:1", None);
@@ -219,7 +222,8 @@ mod tests {
         table.touch(&key("10.0.0.9:1"), Proved);
         gives_way(&table, "10.0.0.9:3", None);
         gives_way(&table, "10.0.1.1:1", Some("10.0.0.1:1"));
-        // Where nothing else makes room its quietest proved flow does; those of small sources never do.
+        // Where no other flow makes room, its proved flow with the longest idle time does; those of small
+        // sources never do.
         table.touch(&key("10.0.0.1:1"), Proved);
         gives_way(&table, "10.0.1.1:1", Some("10.0.0.9:2"));
         gives_way(&table, "10.0.0.1:2", None);

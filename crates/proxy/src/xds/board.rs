@@ -1,5 +1,5 @@
-//! What a core's clients of one listener are told of groups' members: made once for all of them, kept up to date for as long as
-//! anybody wants to know.
+//! A cache of a group's endpoints, shared by a core's clients of one listener: built once for all of them,
+//! and updated while there is a user.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,12 +18,12 @@ use crate::group::Published;
 use crate::listener::Listener;
 use crate::pool::Pool;
 
-/// How often shares are looked at that move by themselves.
+/// The interval of checking shares that change by themselves.
 const LOOK: Duration = Duration::from_millis(250);
-/// Between two changes that clients are told of.
+/// The minimum time between two updates.
 const GAP: Duration = Duration::from_millis(50);
 
-/// A listener's board on one core, for as long as anybody looks at it.
+/// A listener's cache on one core, while there is a user.
 #[derive(Default)]
 pub(crate) struct Side(RefCell<Weak<Board>>);
 
@@ -37,7 +37,7 @@ impl Side {
         })
     }
 
-    /// There are other groups than before: everybody is to look again.
+    /// Wakes all clients' tasks, as the groups have changed.
     pub(crate) fn ring(&self) {
         if let Some(board) = self.0.borrow().upgrade() {
             board.bell.notify_waiters();
@@ -45,17 +45,17 @@ impl Side {
     }
 }
 
-/// What there is of groups that somebody asked for.
+/// The groups that clients requested.
 #[derive(Default)]
 pub(super) struct Board {
-    /// Rings when anything of it changes. Who looks first and waits then, with nothing in between, misses nothing: all of this is
-    /// on one thread.
+    /// Notified when any of this changes. A task that checks first and then waits, with nothing in between,
+    /// misses no change: all of this is on one thread.
     pub(super) bell: Notify,
     entries: RefCell<BTreeMap<Arc<str>, Weak<Entry>>>,
 }
 
 impl Board {
-    /// A group's members. Somebody keeps it up to date until it is dropped.
+    /// Returns a group's entry, which a task updates until it is dropped.
     pub(super) fn entry(
         self: &Rc<Self>,
         core: &Rc<Core>,
@@ -87,16 +87,16 @@ pub(super) struct Entry {
 #[derive(Default)]
 struct State {
     scales: Scales,
-    /// The group's version that was looked at last.
+    /// The group's version at the last check.
     version: u64,
-    /// Is there such a group?
+    /// Whether there is such a group.
     there: bool,
-    /// What clients are told, with its number: made once for all of them.
+    /// The resource for clients with its number: encoded once for all of them.
     told: Option<(u64, Any)>,
 }
 
 impl Entry {
-    /// Changes with what it is; `None` while there is no such group.
+    /// Returns a number that changes with the resource; `None` while there is no such group.
     pub(super) fn number(&self) -> Option<u64> {
         self.state.borrow().there.then(|| self.number.get())
     }
@@ -113,7 +113,7 @@ impl Entry {
         }
     }
 
-    /// Looks at the group; true if clients are to be told.
+    /// Checks the group; returns `true` if clients need an update.
     fn look(&self, core: &Core, pool: Option<&Rc<Pool>>) -> bool {
         match self.due(pool) {
             Due::Known(told) => told,
@@ -124,7 +124,7 @@ impl Entry {
         }
     }
 
-    /// What is to be found out.
+    /// Returns the result of a check, or the input for the shares.
     fn due(&self, pool: Option<&Rc<Pool>>) -> Due {
         let mut state = self.state.borrow_mut();
         let Some(pool) = pool else {
@@ -142,7 +142,7 @@ impl Entry {
         Due::Shares(Box::new(Asked { published, hand: pool.hand(), moving, came }))
     }
 
-    /// Takes shares; true if clients are to be told.
+    /// Records shares; returns `true` if clients need an update.
     fn weigh(&self, now: Time, asked: &Asked, shares: Vec<f64>) -> bool {
         let fresh = asked.published.plan.members().iter().zip(shares);
         let fresh = fresh.map(|(member, share)| Share {
@@ -160,21 +160,21 @@ impl Entry {
     }
 }
 
-/// What a look comes to.
+/// The outcome of a check.
 enum Due {
-    /// It is known whether clients are to be told something.
+    /// Whether clients need an update is known.
     Known(bool),
-    /// That depends on shares.
+    /// It depends on the shares.
     Shares(Box<Asked>),
 }
 
-/// What shares follow from.
+/// The input from which shares are computed.
 struct Asked {
     published: Arc<Published>,
     hand: Hand,
-    /// Do they move by themselves? Then they are rehearsed, which takes long.
+    /// Whether the shares change by themselves. Then they are simulated, which takes long.
     moving: bool,
-    /// Has the group only just come?
+    /// Whether the group is new.
     came: bool,
 }
 
@@ -183,7 +183,7 @@ impl Asked {
         self.published.plan.shares(&self.hand, chance, now)
     }
 
-    /// The same, on another thread if it takes long: requests are not to wait for it.
+    /// Computes the shares, on another thread if it takes long, so that requests need not wait for it.
     async fn found(self: Box<Self>, core: &Core) -> Option<(Box<Self>, Vec<f64>)> {
         let (chance, now) = (core.chance(), core.tick());
         if self.moving {
@@ -199,7 +199,7 @@ impl Asked {
     }
 }
 
-/// Looks at a group when it has changed, and now and then, and rings the bell.
+/// Checks a group when it has changed, and periodically, and notifies the clients' tasks.
 async fn attend(core: Rc<Core>, listener: Rc<Listener>, board: Weak<Board>, entry: Weak<Entry>) {
     let mut followed: Option<(Rc<Pool>, watch::Receiver<()>)> = None;
     let mut rang = None;
@@ -219,7 +219,7 @@ async fn attend(core: Rc<Core>, listener: Rc<Listener>, board: Weak<Board>, entr
                 });
             }
             if let Some((_, changes)) = &mut followed {
-                // What comes after this is looked at again.
+                // Later changes are checked again.
                 changes.borrow_and_update();
             }
             entry.due(pool.as_ref())
@@ -241,7 +241,7 @@ async fn attend(core: Rc<Core>, listener: Rc<Listener>, board: Weak<Board>, entr
             Some((_, changes)) => {
                 tokio::select! {
                     changed = changes.changed() => if changed.is_err() {
-                        // The group is gone; the listener is about to be told.
+                        // The group was removed; the listener is about to get the order.
                         core.wheel.sleep(GAP).await;
                     },
                     () = core.wheel.sleep(LOOK) => {}

@@ -1,4 +1,4 @@
-//! One client's stream of discovery: what it asks for, and what it is told when.
+//! One client's discovery stream: its requests and the updates.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -42,9 +42,9 @@ async fn converse(
     let mut changed = true;
     loop {
         let mut rings = pin!(board.bell.notified());
-        // What changes from here on is not missed.
+        // Later changes are not missed.
         rings.as_mut().enable();
-        // Messages are short, and many may have come at once: others have their turn after each.
+        // Messages are short, and many may arrive at once: other tasks run after each.
         tokio::task::yield_now().await;
         if std::mem::replace(&mut changed, true) {
             shelf.follow(core, &board, session.names(Kind::Endpoints));
@@ -84,7 +84,7 @@ async fn converse(
     }
 }
 
-/// A client, for people.
+/// Returns the description of a client for people.
 fn described(peer: Peer, node: &Node) -> String {
     match super::said(&node.id) {
         id if id.is_empty() => peer.client.to_string(),
@@ -92,20 +92,20 @@ fn described(peer: Peer, node: &Node) -> String {
     }
 }
 
-/// What one client may be told.
+/// The resources that one client may get.
 struct Shelf<'a> {
     listener: &'a Rc<Listener>,
-    /// Of the groups whose members it wants to know.
+    /// The groups whose endpoints it requested.
     entries: BTreeMap<Arc<str>, Rc<Entry>>,
 }
 
 impl Shelf<'_> {
-    /// Keeps what it wants, and nothing else.
+    /// Keeps the requested entries, and no others.
     fn follow<'n>(&mut self, core: &Rc<Core>, board: &Rc<Board>, names: impl Iterator<Item = &'n Arc<str>>) {
         let mut before = std::mem::take(&mut self.entries);
         for name in names {
             let kept = before.remove(name);
-            // For a name that is no group's nothing is kept up to date: when there are other groups, all look again.
+            // There is no entry for an unknown group: when the groups change, all clients' tasks check again.
             let there = || self.listener.pool_of(name).map(|_| board.entry(core, self.listener, name));
             if let Some(entry) = kept.or_else(there) {
                 self.entries.insert(Arc::clone(name), entry);

@@ -1,10 +1,17 @@
-//! What clients report of the requests that they sent to members themselves (LRS), once a second: they count as work of the
-//! members as if they had come through this process.
+//! Load reports (LRS) of clients about the requests that they sent to members directly, once per second. The
+//! requests count as work of the members as if they had passed through this process.
 //!
-//! How long requests took is not in a report. By Little's law it follows from how many were under way and how many ended, and so
-//! it is counted; it is a mean, averaged over some reports. Where requests go from here as well, those say how fast a member is. To a client of gRPC every status but OK is a failure, NOT_FOUND as well
-//! as UNAVAILABLE: failures count where members are compared with one another (success rates), and not where one after
-//! another would eject a member.
+//! Reports contain no latencies. By Little's law, the latency follows from the numbers in flight and
+//! completed:
+//!
+//! ```text
+//! latency = requests in flight (a mean over several reports) × time between reports ÷ completed requests
+//! ```
+//!
+//! It is recorded as a mean. If requests are also sent from here, these show how fast a member is.
+//!
+//! For a gRPC client, every status but OK is a failure, NOT_FOUND as well as UNAVAILABLE. So failures count
+//! in the comparison of members (success rates), but not for the ejection after a sequence of failures.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,13 +31,14 @@ use crate::group::{Group, Record};
 use crate::listener::Listener;
 use crate::pool::Pool;
 
-/// How often clients report: more often those of gRPC do not.
+/// The interval of reports: gRPC clients report no more often.
 const INTERVAL: Span = Span { seconds: 1, nanos: 0 };
-/// Requests of one client at one member that are believed, in flight and between two reports.
+/// The maximum number of requests of one client at one member that is accepted, in flight and between two
+/// reports.
 const MOST: u64 = 1_000_000;
-/// Part that a report has in the mean of requests in flight.
+/// The weight of a report in the mean of requests in flight.
 const PART: f64 = 0.2;
-/// Nothing takes longer on average.
+/// The maximum of a mean latency.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Serves the stream to its end.
@@ -73,7 +81,7 @@ async fn listen(
     }
 }
 
-/// What a client is to report.
+/// Returns the groups on which a client should report.
 fn wanted(listener: &Listener, request: &LoadStatsRequest) -> LoadStatsResponse {
     let features = request.node.iter().flat_map(|node| &node.client_features);
     let all = features.into_iter().any(|feature| feature == SEND_ALL_CLUSTERS);
@@ -82,26 +90,26 @@ fn wanted(listener: &Listener, request: &LoadStatsRequest) -> LoadStatsResponse 
     LoadStatsResponse { clusters, load_reporting_interval: Some(INTERVAL), send_all_clusters: all }
 }
 
-/// What one client has under way.
+/// The requests of one client in flight.
 struct Ledger {
     core: usize,
     last: Time,
-    /// By group and member.
+    /// The state by group and member.
     held: BTreeMap<(Arc<str>, Arc<str>), Held>,
-    /// Requests begun from here at the members of each group that it told of last.
+    /// The work begun from here at the members of each group, as of the last report.
     begun: BTreeMap<Arc<str>, u32>,
 }
 
-/// At one member.
+/// The state at one member.
 struct Held {
     group: Arc<Group>,
     record: Arc<Record>,
     in_flight: u32,
-    /// The same, averaged.
+    /// The mean of requests in flight.
     mean: f64,
 }
 
-/// What a report says of one member, over all its localities and priorities.
+/// A report's sums for one member, over all its localities and priorities.
 #[derive(Default)]
 struct Sum {
     in_flight: u64,
@@ -115,7 +123,8 @@ impl Ledger {
         Self { core, last: now, held: BTreeMap::new(), begun: BTreeMap::new() }
     }
 
-    /// Takes a report: all that the client has under way, and what it did since the one before. What it does not mention is nothing.
+    /// Records a report: all requests in flight, and those completed since the previous report. Members that
+    /// are not mentioned have none.
     fn take(&mut self, request: &LoadStatsRequest, now: Time, find: impl Fn(&str) -> Option<Rc<Pool>>) {
         let passed = now.since(std::mem::replace(&mut self.last, now));
         let mut before = std::mem::take(&mut self.held);
@@ -141,7 +150,7 @@ impl Ledger {
         let sampled = published.settings.samples().is_some();
         let here = published.records.iter().map(|record| record.vitals.begun_here());
         let here = here.fold(0, u32::wrapping_add);
-        // Nobody but such clients sends requests there: what they know is all there is.
+        // Whether only such clients send requests there: then their reports are the only source.
         let alone = begun == Some(&here);
         self.begun.insert(Arc::clone(&pool.group.name), here);
         let mut sums: BTreeMap<&str, Sum> = BTreeMap::new();
@@ -158,16 +167,16 @@ impl Ledger {
             let planned = members.get(name);
             let name = planned.map_or_else(|| Arc::from(name), |(member, _)| Arc::clone(&member.name));
             let key = (Arc::clone(&pool.group.name), name);
-            // A report that names a group twice means what it says last.
+            // If a report names a group twice, the last part applies.
             let mut held = before.remove(&key).or_else(|| self.held.remove(&key));
             if let Some((_, record)) = planned
                 && !held.as_ref().is_some_and(|held| Arc::ptr_eq(&held.record, record))
             {
-                // It is new to this client, or another one of the same name.
+                // The member is new to this client, or another one with the same name.
                 let (group, record) = (Arc::clone(&pool.group), Arc::clone(record));
                 held = Some(Held { group, record, in_flight: 0, mean: -1.0 });
             }
-            // One that is in use no more, and that this client had nothing with, is nobody's.
+            // A member out of use, without requests of this client, is ignored.
             let Some(mut held) = held else { continue };
             let latency = held.count(&sum, self.core, over);
             if let Some(latency) = latency.filter(|_| alone && planned.is_some()) {
@@ -182,7 +191,7 @@ impl Ledger {
 }
 
 impl Held {
-    /// Counts what the client did; how long its requests took, on average, if that can be said.
+    /// Counts the client's requests, and returns their mean latency, if it can be computed.
     fn count(&mut self, sum: &Sum, core: usize, over: f64) -> Option<Duration> {
         // At most a million.
         let in_flight = sum.in_flight.min(MOST) as u32;
@@ -195,13 +204,13 @@ impl Held {
         let done = succeeded + failed;
         stripe.requests.add(done);
         stripe.failures.add(failed);
-        // gRPC's answers are of this class, whatever came of the call.
+        // gRPC's responses have a status of this class, whatever the result of the call.
         stripe.answers[2].add(done);
         if done == 0 {
             return None;
         }
         let seconds = (self.mean * over / done as f64).clamp(0.0, LONGEST.as_secs_f64());
-        // Where none was under way at the time of any report nothing can be said.
+        // Without requests in flight at the time of any report, it cannot be computed.
         let latency = Duration::try_from_secs_f64(seconds).ok().filter(|latency| !latency.is_zero())?;
         stripe.latency.record_many(latency, done);
         Some(latency)
@@ -219,7 +228,7 @@ impl Held {
 }
 
 impl Drop for Held {
-    /// Nobody knows what becomes of it; whoever is there again reports again.
+    /// Removes the requests in flight, as their fate is unknown; a client that returns reports again.
     fn drop(&mut self) {
         self.set(0);
     }
@@ -240,7 +249,7 @@ impl Sum {
             }
         };
         for one in stats.load_metric_stats.iter().filter(|one| one.metric_name.len() <= MAX_NAME) {
-            // Some clients write what it is one of, some do not (gRFC A64, A85).
+            // Some clients add this prefix, some do not (gRFC A64, A85).
             let bare = one.metric_name.strip_prefix("named_metrics.").unwrap_or(&one.metric_name);
             value(format!("named_metrics.{bare}"), one.requests, one.total);
         }
@@ -327,7 +336,7 @@ mod tests {
             let said = heard.try_recv().unwrap();
             let values = [("named_metrics.queue".to_owned(), 2.5), ("cpu_utilization".to_owned(), 0.5)];
             assert_eq!((&*said.member, &said.values[..]), ("m:80", &values[..]));
-            // What is not mentioned is over, and so is what a client that went had.
+            // Requests that are not mentioned have ended, and so have those of a client that left.
             one.take(&LoadStatsRequest::default(), Time(3_000_000_000), find);
             assert_eq!(record.vitals.in_flight(), 3);
             drop(other);

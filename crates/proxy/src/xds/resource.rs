@@ -1,5 +1,5 @@
-//! What a group is to a client: a listener without a socket that sends all to a cluster of the same name, whose endpoints are the
-//! members.
+//! The xDS resources of a group: a listener without a socket that routes all requests to a cluster of the
+//! same name, whose endpoints are the members.
 
 use plimsoll_wire::xds::{
     Address, Any, ApiListener, CLUSTER, CONNECTION_MANAGER, CircuitBreakers, Cluster, ClusterLoadAssignment,
@@ -10,7 +10,7 @@ use plimsoll_wire::xds::{
 
 use super::scales::Place;
 
-/// What resources are of.
+/// The types of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Cluster,
@@ -20,7 +20,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// In the order in which they are told: what is named before what names it.
+    /// All types in the order of updates: referenced resources before those that refer to them.
     pub(super) const ALL: [Self; 4] = [Self::Cluster, Self::Endpoints, Self::Listener, Self::Routes];
 
     pub(super) fn of(type_url: &str) -> Option<Self> {
@@ -28,7 +28,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The message's.
+    /// Returns the name of the message type.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Cluster => CLUSTER,
@@ -38,7 +38,7 @@ impl Kind {
         }
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub(super) fn label(self) -> &'static str {
         match self {
             Self::Cluster => "cluster",
@@ -48,13 +48,14 @@ impl Kind {
         }
     }
 
-    /// Is an answer all there is of them, so that what is missing in it is no more? Of the others it is what is new.
+    /// Returns `true` if a response contains all resources of the type, so that missing ones were removed.
+    /// For other types it contains only changes.
     pub(super) fn whole(self) -> bool {
         matches!(self, Self::Cluster | Self::Listener)
     }
 }
 
-/// What follows from a group's name; `None` of endpoints.
+/// Returns the resource that derives from a group's name; `None` for endpoints.
 pub(super) fn of_name(kind: Kind, group: &str) -> Option<Any> {
     match kind {
         Kind::Cluster => Some(Any::of(CLUSTER, &cluster(group))),
@@ -87,7 +88,7 @@ const V3: i32 = 2;
 fn cluster(group: &str) -> Cluster {
     let here = ConfigSource { ads: None, this: Some(Empty {}), resource_api_version: V3 };
     let stream = ConfigSource { ads: Some(Empty {}), this: None, resource_api_version: V3 };
-    // Without this a client refuses what is beyond 1024 requests at once by itself.
+    // Without this, a client itself rejects requests beyond 1024 at a time.
     let thresholds = Thresholds { max_requests: Some(UInt32 { value: u32::MAX }) };
     Cluster {
         name: group.into(),
@@ -100,11 +101,11 @@ fn cluster(group: &str) -> Cluster {
     }
 }
 
-/// What of members' own reports (ORCA) clients pass on, if they can.
+/// The values of members' own load reports (ORCA) that clients forward, if they support it.
 const REPORTED: [&str; 4] =
     ["cpu_utilization", "mem_utilization", "application_utilization", "named_metrics.*"];
 
-/// The members in use, each at a place of its own.
+/// Returns the members in use, each in a locality of its own.
 pub(super) fn endpoints(group: &str, places: &[Place]) -> Any {
     let one = |place: &Place| {
         let ip = place.address.ip().to_canonical().to_string();
@@ -122,12 +123,12 @@ pub(super) fn endpoints(group: &str, places: &[Place]) -> Any {
     Any::of(ENDPOINTS, &ClusterLoadAssignment { cluster_name: group.into(), endpoints })
 }
 
-/// Where a member is, to a client.
+/// Returns a member's locality for clients.
 fn locality(group: &str, member: &str) -> Locality {
     Locality { region: "plimsoll".into(), zone: group.into(), sub_zone: member.into() }
 }
 
-/// Which member it is.
+/// Returns the member of a locality.
 pub(super) fn member(locality: &Locality) -> &str {
     &locality.sub_zone
 }
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn a_route_fits_all() {
         let Some(any) = of_name(Kind::Routes, "web") else { panic!() };
-        // The prefix is there, and empty.
+        // The prefix is present, and empty.
         assert!(any.value.windows(4).any(|bytes| bytes == [0x0a, 2, 0x0a, 0]), "{any:?}");
         assert_eq!(of_name(Kind::Endpoints, "web"), None);
         assert_eq!(Kind::of("type.googleapis.com/nothing"), None);

@@ -1,8 +1,9 @@
-//! Weights that clients are told, out of shares that never rest: a pure value.
+//! Smooths changing shares into clients' weights: a pure value.
 //!
-//! Shares by what is in flight follow reports that are a second old, and so do what clients make of them: they are averaged over
-//! half a second ([`PACE`]), which calms that loop. Shares by weights or reports are calm already. What clients were told stays as
-//! long as it is nearly right; who is in use and who is not counts at once, and so does what members under alert are to lose.
+//! Shares by requests in flight depend on reports that are a second old, as do the clients' reactions.
+//! Averaging them over half a second ([`PACE`]) damps that loop. Shares by weights or load reports are steady
+//! already. Clients' weights stay while they are nearly right. Changes of the members in use apply at once,
+//! and so do the shares of sessions that members under alert should lose.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,12 +12,12 @@ use std::time::Duration;
 
 use plimsoll_brain::{MemberId, Time};
 
-/// What the weights of all members come to, about: 32 bits hold the sum, whatever is rounded.
+/// The approximate sum of all weights: 32 bits hold it, whatever the rounding.
 const WHOLE: f64 = 1_000_000.0;
-/// Time over which shares are averaged that go by what is in flight.
+/// The time over which shares by requests in flight are averaged.
 const PACE: Duration = Duration::from_millis(500);
-/// How far weights may be from the truth, as a part of themselves or of a twentieth of the mean: where shares move by themselves,
-/// and where they do not.
+/// The tolerated deviation of weights, relative to the weight or to a twentieth of the mean: for shares that
+/// change by themselves, and for others.
 const MOVING: f64 = 0.03;
 const STILL: f64 = 0.001;
 
@@ -26,18 +27,18 @@ pub(super) struct Share {
     pub(super) member: MemberId,
     pub(super) name: Arc<str>,
     pub(super) address: SocketAddr,
-    /// 0 to 1.
+    /// The share, 0 to 1.
     pub(super) share: f64,
-    /// The part of its sessions that is not to go, 0 to 1: 1 for a member that is not under alert.
+    /// The share of its sessions that stay, 0 to 1: 1 for a member that is not under alert.
     pub(super) stays: f64,
 }
 
-/// A member as clients are told of it.
+/// A member in the form for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) name: Arc<str>,
     pub(super) address: SocketAddr,
-    /// At least 1.
+    /// The weight, at least 1.
     pub(super) weight: u32,
 }
 
@@ -50,13 +51,13 @@ pub(super) struct Scales {
 }
 
 impl Scales {
-    /// What clients are to be told.
+    /// Returns the members for clients.
     pub(super) fn told(&self) -> &[Place] {
         &self.told
     }
 
-    /// Takes the shares of now; true if clients are to be told something else than before. `moving`: do they go by what is in
-    /// flight?
+    /// Records the current shares; returns `true` if clients need an update. `moving` is `true` for shares by
+    /// requests in flight.
     pub(super) fn weigh(&mut self, now: Time, fresh: Vec<Share>, moving: bool) -> bool {
         let passed = self.at.replace(now).map(|at| now.since(at).as_secs_f64());
         let part = match passed {
@@ -65,7 +66,7 @@ impl Scales {
         };
         let before = std::mem::take(&mut self.shares);
         let mut taken = BTreeSet::new();
-        // Two members at one address are one to a client, and it refuses to be told of both.
+        // For a client, two members at one address are the same, and it rejects a list with both.
         let mut members: Vec<(Share, f64)> = Vec::new();
         for one in fresh {
             let kept = before.get(&one.member).copied().unwrap_or(one.share);
@@ -84,7 +85,7 @@ impl Scales {
         let next: Vec<Place> = members
             .into_iter()
             .map(|(one, share)| {
-                // A member that is in use is never quite left alone: its connections stay open, and it is tried.
+                // A member in use always gets some requests: its connections stay open, and it is tried.
                 let weight = (share / sum * WHOLE).round().clamp(1.0, WHOLE) as u32;
                 Place { name: one.name, address: one.address, weight }
             })
@@ -156,7 +157,7 @@ mod tests {
             now += 50;
             scales.weigh(at(now), shares(&[0.9, 0.1]), true);
         }
-        // Two paces: 86 % of the way.
+        // Two time constants: 86 % of the way.
         let weight = f64::from(weights(&scales)[0]) / WHOLE;
         assert!((0.82..0.87).contains(&weight), "{weight}");
     }

@@ -1,4 +1,4 @@
-//! A client's connection: HTTP/2, of which each stream is a call of discovery or of load reporting.
+//! A client's HTTP/2 connection, each stream of which is a call for discovery or load reporting.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -21,16 +21,16 @@ use crate::http2::{Governed, LINGER, RESET_BY_US, RESET_EARLY, SEND_BUFFER, STRE
 use crate::listener::Listener;
 use crate::stream::Stream;
 
-/// Calls of one client at once: it needs one of each kind.
+/// The maximum number of a client's concurrent calls: it needs one of each kind.
 const CALLS: u32 = 8;
-/// Bytes of a head.
+/// The maximum size of a head, in bytes.
 const HEAD: u32 = 16 * 1024;
-/// How often a client is asked whether it is still there: it may have nothing to say for days.
+/// The interval of pings: a client may have nothing to send for days.
 const ASK: Duration = Duration::from_secs(30);
-/// How long it may take to say so.
+/// The time limit of the answer to a ping.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Serves one connection until it ends. `unread` are bytes that were read from it already.
+/// Serves one connection until it ends. `unread` are bytes that were already read from it.
 pub(crate) async fn serve<S: Stream + 'static>(
     core: Rc<Core>,
     listener: Rc<Listener>,
@@ -51,7 +51,7 @@ pub(crate) async fn serve<S: Stream + 'static>(
     let patience = listener.settings().timeouts.head;
     let Some(Ok(mut connection)) = core.within(patience, begun).await else { return };
     let pings = connection.ping_pong();
-    // Each call holds it.
+    // Each call holds a clone.
     let calls = Rc::new(());
     let mut lost = pin!(lost(&core, pings));
     let mut idle = pin!(idle(&core, &listener, &calls));
@@ -63,7 +63,7 @@ pub(crate) async fn serve<S: Stream + 'static>(
         tokio::select! {
             biased;
             () = listener.until_closed() => {
-                // Its calls are told so themselves.
+                // Its calls are notified separately.
                 connection.graceful_shutdown();
                 let parting = core.parting.get() + LINGER;
                 core.within(parting, poll_fn(|cx| connection.poll_closed(cx))).await;
@@ -85,7 +85,7 @@ pub(crate) async fn serve<S: Stream + 'static>(
     }
 }
 
-/// It said too much that asks for nothing.
+/// Ends the connection of a client that sent too many control frames.
 async fn farewell<S: Stream>(core: &Core, mut connection: Connection<Governed<S>, Bytes>) {
     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
     let ended = poll_fn(|cx| match connection.poll_accept(cx) {
@@ -99,7 +99,7 @@ async fn farewell<S: Stream>(core: &Core, mut connection: Connection<Governed<S>
     core.within(LINGER, ended).await;
 }
 
-/// Ends when the client no longer answers.
+/// Completes when the client no longer answers pings.
 async fn lost(core: &Rc<Core>, pings: Option<PingPong>) {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
@@ -110,7 +110,7 @@ async fn lost(core: &Rc<Core>, pings: Option<PingPong>) {
     }
 }
 
-/// Ends when there has been no call for as long as the listener says, or up to twice that.
+/// Completes when there was no call for the listener's idle time, or up to twice that.
 async fn idle(core: &Rc<Core>, listener: &Listener, calls: &Rc<()>) {
     let mut quiet = false;
     loop {
@@ -122,7 +122,7 @@ async fn idle(core: &Rc<Core>, listener: &Listener, calls: &Rc<()>) {
     }
 }
 
-/// Has a call served, in a task of its own.
+/// Starts a task that serves a call.
 fn begin(
     core: &Rc<Core>,
     listener: &Rc<Listener>,

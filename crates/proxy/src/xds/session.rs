@@ -1,9 +1,9 @@
-//! One client's side of discovery, state of the world (Envoy's "xDS REST and gRPC protocol"): a pure value. Requests go in, answers
-//! come out.
+//! The ADS state machine of one client, in the state-of-the-world variant (Envoy's "xDS REST and gRPC
+//! protocol"): a pure value. Requests go in, responses come out.
 //!
-//! Of each type there is one answer under way at most: the next one waits until the client has accepted or refused it, and then
-//! has what is true by then. So a client that is slow skips what it missed, and a client that refuses something is not told the same
-//! again.
+//! There is at most one response in flight per type. The next one waits until the client has accepted or
+//! rejected it, and has the state of that time. So a slow client skips intermediate states, and a client that
+//! rejects a response does not get the same again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,58 +12,58 @@ use plimsoll_wire::xds::{Any, DiscoveryRequest, DiscoveryResponse, PREFIX};
 
 use super::resource::Kind;
 
-/// What there is to be told.
+/// The available resources.
 pub(super) trait Catalogue {
-    /// All groups.
+    /// Returns all groups.
     fn names(&self) -> Vec<Arc<str>>;
-    /// A number that changes with the resource; `None` if there is none of that name.
+    /// Returns a number that changes with the resource; `None` if there is none with that name.
     fn number(&self, kind: Kind, name: &str) -> Option<u64>;
-    /// The resource.
+    /// Returns the resource.
     fn resource(&self, kind: Kind, name: &str) -> Option<Any>;
 }
 
-/// Names that a client may ask for, and bytes of one.
+/// The maximum number of names that a client may request, and the maximum size of one in bytes.
 const NAMES: usize = 1024;
 const NAME: usize = 512;
 
-/// What a request came to.
+/// The effect of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     Fine,
-    /// It changes nothing.
+    /// The request changes nothing.
     Nothing,
-    /// The client refused what it was told, after having accepted what came before: why.
+    /// The client rejected the last response, after it had accepted the one before: the reason.
     Refused(Kind, String),
-    /// It asks for more than anybody needs.
+    /// The client requests more than is permitted.
     TooMuch,
 }
 
-/// What a client has asked for and was told.
+/// A client's requests, and the responses so far.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     topics: [Topic; Kind::ALL.len()],
     nonce: u64,
 }
 
-/// The same of one type.
+/// The state of one type.
 #[derive(Debug, Default)]
 struct Topic {
     asked: bool,
-    /// It asks for whatever there is.
+    /// Whether all resources are requested.
     all: bool,
     names: BTreeSet<Arc<str>>,
-    /// The number of the resource that it was told last, by name.
+    /// The numbers of the resources in the last responses, by name.
     told: BTreeMap<Arc<str>, u64>,
-    /// Of the last answer; 0 before the first.
+    /// The nonce of the last response; 0 before the first.
     nonce: u64,
-    /// Is it under way?
+    /// Whether that response is in flight.
     waiting: bool,
-    /// Was it refused?
+    /// Whether it was rejected.
     refused: bool,
 }
 
 impl Session {
-    /// Takes a request.
+    /// Handles a request.
     pub(super) fn take(&mut self, request: &DiscoveryRequest) -> Heard {
         let Some(kind) = Kind::of(&request.type_url) else { return Heard::Nothing };
         if request.resource_names.len() > NAMES || request.resource_names.iter().any(|name| name.len() > NAME)
@@ -73,17 +73,18 @@ impl Session {
         let topic = &mut self.topics[kind as usize];
         let mut heard = Heard::Fine;
         if request.response_nonce.is_empty() {
-            // The first of its type, or the client has forgotten what it knew.
+            // The first request of its type, or the client has dropped its state.
             *topic = Topic {
                 asked: true,
                 all: kind.whole() && request.resource_names.is_empty(),
-                // Told once, until it takes something again.
+                // Reported once, until the client accepts a response again.
                 refused: topic.refused,
                 ..Topic::default()
             };
         } else if topic.asked {
             if request.response_nonce != topic.nonce.to_string() {
-                // Said of an answer before the last: it has that one still to read, and will say what it wants with it.
+                // About a response before the last: the client has yet to read that one, and will send its
+                // requests with it.
                 return Heard::Nothing;
             }
             topic.waiting = false;
@@ -93,24 +94,24 @@ impl Session {
             }
             topic.refused = refused;
         } else {
-            // It was told that by somebody else.
+            // Another server sent it that response.
             topic.asked = true;
         }
         if !topic.all {
             topic.names = request.resource_names.iter().map(|name| Arc::from(name.as_str())).collect();
             let names = &topic.names;
-            // What it no longer wants it may want again.
+            // The client may request a dropped name again.
             topic.told.retain(|name, _| names.contains(name));
         }
         heard
     }
 
-    /// What it asks for of a type.
+    /// Returns the requested names of a type.
     pub(super) fn names(&self, kind: Kind) -> impl Iterator<Item = &Arc<str>> {
         self.topics[kind as usize].names.iter()
     }
 
-    /// What it is to be told next, if anything.
+    /// Returns the next response, if one is due.
     pub(super) fn next(&mut self, catalogue: &impl Catalogue) -> Option<DiscoveryResponse> {
         for kind in Kind::ALL {
             let topic = &mut self.topics[kind as usize];
@@ -137,7 +138,7 @@ impl Session {
                 .collect();
             topic.told = there;
             if resources.is_empty() && !kind.whole() {
-                // Nothing but that some are no more, which there is no way to say.
+                // Only removals, which this type cannot express.
                 continue;
             }
             self.nonce += 1;
@@ -191,7 +192,7 @@ mod tests {
         DiscoveryRequest { error_detail, ..request(kind, names, nonce) }
     }
 
-    /// Names of the resources, and the nonce.
+    /// Returns the names of the resources, and the nonce.
     fn told(session: &mut Session, groups: &Groups) -> Option<(Vec<String>, String)> {
         let answer = session.next(groups)?;
         Some((answer.resources.into_iter().map(|any| any.type_url).collect(), answer.nonce))
@@ -255,7 +256,7 @@ mod tests {
         groups.0[0].1 = 4;
         told(&mut session, &groups);
         assert_ne!(session.take(&refusal(Kind::Endpoints, &["a"], "4")), Heard::Fine);
-        // To ask from the beginning ends no row.
+        // A request that starts again does not end a sequence of rejections.
         session.take(&request(Kind::Endpoints, &["a"], ""));
         told(&mut session, &groups);
         assert_eq!(session.take(&refusal(Kind::Endpoints, &["a"], "5")), Heard::Fine);
@@ -279,7 +280,7 @@ mod tests {
         assert!(told(&mut session, &groups).is_some());
         session.take(&request(Kind::Routes, &["a"], ""));
         assert_eq!(told(&mut session, &groups), Some((vec!["a".into()], "2".into())));
-        // It brings a nonce from elsewhere.
+        // It comes with another server's nonce.
         session.take(&request(Kind::Endpoints, &["a"], "77"));
         assert!(told(&mut session, &groups).is_some());
     }

@@ -1,4 +1,4 @@
-//! One call of gRPC on a stream of HTTP/2: messages in, messages out, an end with a status.
+//! One gRPC call on a stream of HTTP/2: messages in, messages out, an end with a status.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use plimsoll_wire::xds::{Bad, Frames, Message, frame};
 use super::MESSAGE;
 use crate::core::Core;
 
-/// How a call ends, by gRPC's numbers.
+/// The outcome of a call, by gRPC's status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The client said that it is over.
+    /// The client has ended the call.
     Ok,
-    /// What it said is no message.
+    /// The client's bytes are no message.
     Invalid,
-    /// What it said is too much.
+    /// The client's message is too large.
     TooMuch,
-    /// It says it in a way that we never offered, or asks for what there is not.
+    /// The client uses a feature that was not offered, or requests something that does not exist.
     Unimplemented,
-    /// We go, or the listener does.
+    /// The process stops, or the listener closes.
     Unavailable,
-    /// The client is gone, or takes nothing: there is nobody to tell.
+    /// The client has gone, or does not read: no status can be sent.
     Gone,
 }
 
 impl End {
-    /// The code and what it means here.
+    /// Returns the code and its meaning here.
     fn told(self) -> (u8, &'static str) {
         match self {
             Self::Ok => (0, ""),
@@ -54,14 +54,14 @@ impl End {
     }
 }
 
-/// The head of every answer.
+/// Returns the head of every response.
 pub(super) fn head() -> Response<()> {
     let mut head = Response::new(());
     head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     head
 }
 
-/// What the client says.
+/// The client's messages.
 pub(super) struct Incoming {
     body: RecvStream,
     frames: Frames,
@@ -72,10 +72,10 @@ impl Incoming {
         Self { body, frames: Frames::new(MESSAGE) }
     }
 
-    /// The next message; `None` at the end. What came so far is kept if this is given up.
+    /// Returns the next message; `None` at the end. If this is dropped, the bytes so far are kept.
     ///
     /// # Errors
-    /// How the call is to end.
+    /// The outcome of the call.
     pub(super) async fn next<M: Message + Default>(&mut self) -> Result<Option<M>, End> {
         loop {
             match self.frames.next_message() {
@@ -87,7 +87,7 @@ impl Incoming {
             match self.body.data().await {
                 Some(Ok(bytes)) => {
                     self.frames.push(&bytes);
-                    // It may send as much again. A stream that has ended needs no room.
+                    // The client may send as much again. A stream that has ended needs no window.
                     let _ = self.body.flow_control().release_capacity(bytes.len());
                 }
                 Some(Err(_)) => return Err(End::Gone),
@@ -97,19 +97,19 @@ impl Incoming {
     }
 }
 
-/// What the client is told.
+/// The messages to the client.
 pub(super) struct Outgoing(SendStream<Bytes>);
 
 impl Outgoing {
-    /// Begins the answer; `None` if the client is gone.
+    /// Begins the response; `None` if the client has gone.
     pub(super) fn begin(mut respond: SendResponse<Bytes>) -> Option<Self> {
         respond.send_response(head(), false).ok().map(Self)
     }
 
-    /// Tells a message, as fast as the client takes it.
+    /// Sends a message, as fast as the client reads.
     ///
     /// # Errors
-    /// It is gone, or has not taken it for so long.
+    /// The client has gone, or has not read it in time.
     pub(super) async fn send(
         &mut self,
         core: &Core,
@@ -137,7 +137,7 @@ impl Outgoing {
         if end == End::Gone {
             return self.0.send_reset(h2::Reason::CANCEL);
         }
-        // It may be gone.
+        // The client may have gone.
         let _ = self.0.send_trailers(end.trailers());
     }
 }

@@ -1,4 +1,4 @@
-//! Members that are known by a name: several addresses, another one, and none.
+//! Members with a host name: several addresses, another one, and none.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::rig::{
     Echo, MILLI, MINUTE, echoes, group, listener, nobody, settings, start, status, until, within,
 };
 
-/// A group with one member, which has these addresses.
+/// Returns a group with one member, which has these addresses.
 fn named(addresses: Option<Addresses>) -> (GroupSettings, Option<Arc<Addresses>>) {
     let addresses = addresses.map(Arc::new);
     let mut group = group(&[addresses.as_ref().map_or(NOWHERE, |addresses| addresses.best())]);
@@ -64,7 +64,7 @@ async fn an_address_that_was_checked_stays_until_another_one_passes() {
         until("the member is up", || status(&engine).members[0].state == State::Up).await;
         echoes(&mut TcpStream::connect(address).await.unwrap(), "hello").await;
         assert_eq!(addresses.best(), old.address);
-        // Somebody listens there from now on.
+        // A server listens there from now on.
         let _listening = refuses.listen(8).unwrap();
         until("the new address is used", || addresses.best() == fresh).await;
     })
@@ -90,7 +90,7 @@ async fn a_member_whose_name_has_no_address_is_down_and_comes_with_one() {
     .await;
 }
 
-/// The same member at an address.
+/// Returns the same member at an address.
 fn placed(address: SocketAddr) -> GroupSettings {
     let (mut group, _) = named(None);
     group.spec.members[0].address = address;

@@ -1,4 +1,5 @@
-//! Clients that come by cookies: the load of a member is bounded by what it says that it can do, whoever comes back to it.
+//! Session affinity by cookies: the load of a member is bounded by the capacity that it reports, despite
+//! returning clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,12 +42,12 @@ async fn a_client_escapes_a_member_that_has_what_it_can_work_on_and_then_stays_f
     within(async { while !a_client_escapes_and_stays().await {} }).await;
 }
 
-/// Who has just moved stays for eight seconds, by a clock of whole seconds.
+/// The time for which a client that has just moved stays: eight seconds, by a clock of whole seconds.
 const STAYS: Duration = Duration::from_secs(7);
 
-/// False if it took so long that the client may move again.
+/// Returns `false` if it took so long that the client may move again.
 async fn a_client_escapes_and_stays() -> bool {
-    // Each can work on one request and is given three.
+    // Each can process one request and is given three.
     let (one, other) = (Server::start(0).await, Server::start(0).await);
     let (engine, address) = balancer([&one, &other]);
     let requests = |server: &Server| status_of(&engine, server.address).requests;
@@ -55,7 +56,7 @@ async fn a_client_escapes_and_stays() -> bool {
         cookies.push(visit(address, "").await.expect("a cookie"));
     }
     let cookie = &cookies[0];
-    // An answer is with its client a moment before it is counted.
+    // A response reaches its client a moment before it is counted.
     let counted = async || {
         until("all is counted", || {
             [&one, &other].iter().all(|server| status_of(&engine, server.address).in_flight == 0)
@@ -73,7 +74,7 @@ async fn a_client_escapes_and_stays() -> bool {
         held.push(send_with(address, cookie).await);
         home.has(count).await;
     }
-    // One more is too much: it is served elsewhere, and so are those after it.
+    // Another request is too much: another member serves it and those after it.
     let before = requests(away);
     let since = Instant::now();
     let moved = visit(address, cookie).await.expect("another cookie");
@@ -85,7 +86,7 @@ async fn a_client_escapes_and_stays() -> bool {
     })
     .await;
 
-    // Who has just moved does not move again, though this one has as much to do as well.
+    // A client that has just moved does not move again, although this member is as busy.
     home.gate.send_replace(true);
     for stream in held.drain(..) {
         assert_eq!(set(&answered(stream).await), None);
@@ -93,7 +94,7 @@ async fn a_client_escapes_and_stays() -> bool {
     away.gate.send_replace(false);
     for count in 1..=4 {
         held.push(send_with(address, &moved).await);
-        // bound: as long as it stays; what takes longer decides nothing
+        // bound: the time that it stays; a longer time decides nothing
         let late = || since.elapsed() > STAYS;
         until("it is there", || away.running() == count || late()).await;
         if late() {

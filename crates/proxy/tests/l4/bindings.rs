@@ -1,4 +1,5 @@
-//! Bindings of listeners: sessions that keep their member, leave it under alert, and are not asked again.
+//! Bindings of listeners: sessions that keep their member, leave it under alert, and draw only once for each
+//! alert.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,12 +21,12 @@ fn bound(protocol: Protocol, binding: Binding) -> ListenerSettings {
     ListenerSettings { binding, ..listener(protocol) }
 }
 
-/// A member that answers each request with its address.
+/// Starts a member that answers each request with its address.
 async fn server() -> SocketAddr {
     server_that(Arc::default()).await
 }
 
-/// The same, which closes a connection with each answer while it `closes`.
+/// Starts a member that closes a connection with each response while it `closes`.
 async fn server_that(closes: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -48,7 +49,7 @@ async fn server_that(closes: Arc<AtomicBool>) -> SocketAddr {
     address
 }
 
-/// All until the empty line; `None` at the end.
+/// Reads up to the empty line; `None` at the end.
 async fn head(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -65,7 +66,7 @@ impl Client {
         Self(TcpStream::connect(address).await.unwrap())
     }
 
-    /// The head of the answer to a request, and its body.
+    /// Returns the head of the response to a request, and its body.
     async fn ask(&mut self, path: &str) -> (String, String) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
         self.0.write_all(request.as_bytes()).await.unwrap();
@@ -76,7 +77,7 @@ impl Client {
         (head, String::from_utf8(body).unwrap())
     }
 
-    /// Who answers.
+    /// Returns the member that answers.
     async fn who(&mut self) -> SocketAddr {
         self.ask("/").await.1.parse().unwrap()
     }
@@ -90,7 +91,8 @@ async fn clients(address: SocketAddr, count: usize) -> Vec<Client> {
     clients
 }
 
-/// How many of them are answered by a member. Of 60 whose quarter is drawn none goes once in 3 * 10^7 runs, and more than 45 once in 10^16.
+/// Returns the number of clients that a member answers. If a quarter of 60 is drawn, none leaves once in 3 *
+/// 10^7 runs, and more than 45 leave once in 10^16.
 async fn served(clients: &mut [Client], by: SocketAddr) -> usize {
     let mut served = 0;
     for client in clients {
@@ -99,20 +101,22 @@ async fn served(clients: &mut [Client], by: SocketAddr) -> usize {
     served
 }
 
-/// All go to the first while the strategy decides.
+/// Returns a group whose strategy chooses the first member for all.
 fn first(members: &[SocketAddr]) -> GroupSettings {
     by(group(members), "first_available")
 }
 
-/// Reports of a busy member and an idle one that put the busy one under alert: a quarter of its sessions is to go.
+/// Reports loads of a busy member and an idle one that put the busy one under alert: a quarter of its
+/// sessions should leave.
 fn alert(engine: &Engine, busy: SocketAddr, idle: SocketAddr) {
     tell(engine, (busy, 0.8), (idle, 0.4));
     assert!(engine.events().iter().any(|stamped| stamped.event.kind == EventKind::AlertRaised));
 }
 
-/// As a monitor does.
+/// Reports loads as a monitor does.
 fn tell(engine: &Engine, busy: (SocketAddr, f64), idle: (SocketAddr, f64)) {
-    // Loads are compared once two reports agree that are a second apart; no others follow, so that the alert lasts.
+    // Loads are compared once two reports agree that are a second apart. No others follow, so that the alert
+    // lasts.
     for age in [3600 * SECOND, Duration::ZERO] {
         for (member, load) in [idle, busy] {
             engine.load("g", &member.to_string(), load, age, false);
@@ -147,13 +151,13 @@ async fn a_connection_keeps_its_member_while_that_may_be_used() {
         );
         assert_eq!(engine.status().listeners[0].binding, "per_session");
 
-        // Those of a drained member are bound anew and stay where they are when it comes back.
+        // Those of a drained member are bound anew, and keep their new member when it comes back.
         engine.drain(None, &one.to_string()).unwrap();
         assert_eq!(served(&mut clients, other).await, 8);
         engine.undrain(None, &one.to_string()).unwrap();
         assert_eq!(served(&mut clients, other).await, 8);
         assert_eq!((binding(&engine, one).bound, binding(&engine, other).bound), (0, 8));
-        // Nobody was under alert.
+        // No member was under alert.
         assert_eq!((binding(&engine, one).moved, status_of(&engine, one).moved), (0, 0));
         drop(clients);
         until("nobody is bound", || binding(&engine, other).bound == 0).await;
@@ -181,7 +185,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
         assert_eq!(client.who().await, other);
         assert_eq!(binding(&engine, other).bound, 1);
 
-        // Full: a place for one request, which another connection has.
+        // Full: there is room for one request, which another connection uses.
         let (slow, spare) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), server().await);
         let mut group = first(&[slow.local_addr().unwrap(), spare]);
         group.spec.members[0].limit = 1;
@@ -191,7 +195,7 @@ async fn a_connection_whose_member_fails_or_is_full_is_bound_anew() {
             let (mut stream, _) = slow.accept().await.unwrap();
             head(&mut stream).await;
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow").await.unwrap();
-            // The second one waits for ever.
+            // The second one waits forever.
             head(&mut stream).await;
             std::future::pending::<()>().await;
         });
@@ -215,7 +219,7 @@ async fn part_of_the_connections_of_a_member_under_alert_goes_elsewhere_and_stay
         let mut clients = clients(address, 60).await;
         assert_eq!(served(&mut clients, busy).await, 60);
         alert(&engine, busy, idle);
-        // The plan with the alert is there within a tenth of a second.
+        // The plan with the alert is in force within a tenth of a second.
         while served(&mut clients, idle).await == 0 {}
         let moved = served(&mut clients, idle).await;
         assert!((1..=45).contains(&moved), "{moved}");
@@ -244,7 +248,8 @@ async fn a_client_may_be_made_to_connect_again() {
         let mut clients = clients(address, 60).await;
         assert_eq!(served(&mut clients, busy).await, 60);
         alert(&engine, busy, idle);
-        // Once more after the first, for those that were asked before the plan with the alert was there.
+        // One more round after the first, for those that were asked before the plan with the alert was in
+        // force.
         let (mut closed, mut rounds) = (0, 0);
         while rounds < 2 {
             for client in &mut clients {
@@ -253,7 +258,7 @@ async fn a_client_may_be_made_to_connect_again() {
                     continue;
                 }
                 closed += 1;
-                // The old member has answered; the new one is where load is lacking.
+                // The old member has answered; the new one is the one that lacks load.
                 assert_eq!(body, busy.to_string());
                 assert_eq!(client.0.read(&mut [0; 9]).await.unwrap(), 0);
                 *client = Client::new(address).await;
@@ -286,14 +291,15 @@ async fn a_client_may_be_sent_to_the_member_itself() {
                 if head.starts_with("HTTP/1.1 307 ") {
                     sent += 1;
                     assert!(head.contains("\r\nLocation: https://idle.example:8443/a/b?c=d\r\n"), "{head}");
-                    // One that asks here all the same is served, by the member it was sent to.
+                    // A client that sends its request here all the same is served, by the member of the
+                    // redirect.
                     assert_eq!((&*body, client.who().await), ("", idle));
                 }
             }
         }
         assert!((1..=45).contains(&sent), "{sent}");
         assert_eq!(binding(&engine, busy).moved, sent as u64);
-        // Who comes may have been sent back by the member itself: not there again, whatever the strategy says.
+        // The member itself may have sent the client back: it does not return there, whatever the strategy.
         assert_eq!(Client::new(address).await.who().await, idle);
     })
     .await;
@@ -362,13 +368,13 @@ async fn sessions_may_be_left_to_the_members_agents() {
             ),
             (None, None)
         );
-        // A client that comes during an alert may have been sent here by a side-car: it does not go back there, whatever
-        // the strategy says.
+        // A side-car may have sent a client that comes during an alert: it does not return there, whatever
+        // the strategy.
         while Client::new(address).await.who().await != idle {}
         // So the plan with the alert is in force.
         assert_eq!(served(&mut clients, busy).await, 10);
         assert_eq!(binding(&engine, busy).moved, 0);
-        // A member that is back from a drain takes sessions again. The busy one is measured anew after its alert: its
+        // A member that was drained takes sessions again. The busy one is measured anew after its alert: its
         // first report covers a time in which sessions moved, and two more have to agree.
         engine.drain(None, &idle.to_string()).unwrap();
         engine.undrain(None, &idle.to_string()).unwrap();
@@ -379,7 +385,7 @@ async fn sessions_may_be_left_to_the_members_agents() {
         assert!(again.epoch > shed.epoch && again.share > 0.2, "{again:?}");
         while Client::new(address).await.who().await != idle {}
 
-        // Without a listener that binds on demand nobody is under alert.
+        // Without a listener that binds on demand, no member is under alert.
         let (engine, _) = start(bound(Protocol::Http, Binding::PerSession), first(&[busy, idle]));
         for _ in 0..9 {
             engine.load("g", &idle.to_string(), 0.4, MILLI, false);
@@ -398,12 +404,12 @@ async fn who_is_sent_away_by_a_members_agent_is_bound_anew() {
         let listener = bound(Protocol::Http, Binding::OnDemand(Rebind::Agent));
         let (engine, address) = start(listener, first(&[busy, idle]));
         let mut clients = clients(address, 10).await;
-        // Under no alert a member that closes its connections keeps its sessions.
+        // Without an alert, a member that closes its connections keeps its sessions.
         for _ in 0..3 {
             assert_eq!(served(&mut clients, busy).await, 10);
         }
         alert(&engine, busy, idle);
-        // The plan with the alert is in force when another one has come after it.
+        // The plan with the alert is in force once a later one is.
         engine.drain(None, &idle.to_string()).unwrap();
         engine.undrain(None, &idle.to_string()).unwrap();
         closes.store(false, SeqCst);
@@ -413,14 +419,14 @@ async fn who_is_sent_away_by_a_members_agent_is_bound_anew() {
         closes.store(true, SeqCst);
         assert_eq!(served(&mut clients[..4], busy).await, 4, "nothing of an answer is lost");
         assert_eq!((binding(&engine, busy).bound, binding(&engine, busy).moved), (10, 0));
-        // Their own connections are open, and go on with the other member.
+        // Their own connections are open, and continue with the other member.
         assert_eq!(served(&mut clients[..4], idle).await, 4);
         assert_eq!((binding(&engine, busy).bound, binding(&engine, busy).moved), (6, 4));
         closes.store(false, SeqCst);
         assert_eq!((served(&mut clients, idle).await, binding(&engine, idle).bound), (4, 4));
         assert_eq!(status_of(&engine, busy).moved, 4);
 
-        // Where the balancer itself moves sessions, who closes a connection has other reasons.
+        // Where the balancer itself moves sessions, a member closes a connection for other reasons.
         closes.store(true, SeqCst);
         let (engine, address) =
             start(bound(Protocol::Http, Binding::OnDemand(Rebind::Close)), first(&[busy, idle]));
@@ -451,19 +457,19 @@ async fn quiet_connections_are_closed_where_that_is_allowed() {
         assert_eq!(binding(&engine, busy.address).bound, 60);
         alert(&engine, busy.address, idle.address);
         until("sessions are moved", || binding(&engine, busy.address).moved > 0).await;
-        // Each is asked once, within one look.
+        // Each is asked once, within one interval.
         until("what left is gone", || {
             let now = binding(&engine, busy.address);
             now.bound + now.moved == 60
         })
         .await;
-        // New ones go where load is lacking, whatever the strategy would say.
+        // New ones go to the member that lacks load, whatever the strategy.
         let mut session = TcpStream::connect(address).await.unwrap();
         echoes(&mut session, "again").await;
         assert_eq!(binding(&engine, idle.address).bound, 1);
         let mut ended = 0;
         for session in &mut sessions {
-            // Those that are open still speak; those that left have ended, without an error.
+            // The open ones still work; those that left have ended without an error.
             let spoken = session.write_all(b"x").await;
             let heard = session.read(&mut [0; 9]).await;
             match heard {
@@ -532,7 +538,7 @@ async fn flows_move_after_a_quiet_second() {
         }
         assert_eq!(binding(&engine, busy).bound, 60);
         alert(&engine, busy, idle);
-        // sleeps: a quiet second is what this is about; what is asked before it stays
+        // sleeps: the idle second that this is about; the requests before it stay
         tokio::time::sleep(1100 * MILLI).await;
         let mut moved = 0;
         for flow in &flows {

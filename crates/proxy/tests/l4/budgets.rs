@@ -25,7 +25,7 @@ async fn sends(address: SocketAddr, bytes: &[u8]) -> TcpStream {
 
 async fn status_line(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
-    // One that was reset has said nothing.
+    // A connection that was reset has returned nothing.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
 }
@@ -50,7 +50,7 @@ async fn unfinished_heads_draw_on_one_budget_and_are_refused_beyond_it() {
         let memory = engine.status().memory;
         assert!(memory.kept_bytes <= BUDGET as u64 && memory.refused > 0, "{memory:?}");
         assert_eq!(status(&engine).rejected["memory"], memory.refused);
-        // A request that comes whole needs nothing of it.
+        // A request that arrives completely draws nothing.
         let mut whole = sends(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").await;
         assert_eq!(status_line(&mut whole).await, "HTTP/1.1 200 OK");
         drop(held);
@@ -75,7 +75,7 @@ async fn messages_of_iiop_draw_by_what_has_come_and_not_by_what_was_announced() 
         let group = GroupSettings { iiop: Some(iiop), ..group(&["127.0.0.1:9".parse().unwrap()]) };
         let settings = Settings { max_memory: BUDGET, ..settings(listener(Protocol::Iiop), group) };
         let (engine, address) = start_with(settings);
-        // A request of 64 MiB less one is announced, in GIOP 1.2 and big-endian.
+        // A request of 64 MiB less one byte is announced, in GIOP 1.2 and big-endian.
         let announced = [b"GIOP\x01\x02\0\0".as_slice(), &((64 << 20) - 13_u32).to_be_bytes()].concat();
         let mut idle = Vec::new();
         for _ in 0..100 {
@@ -115,7 +115,7 @@ async fn messages_of_iiop_draw_by_what_has_come_and_not_by_what_was_announced() 
 async fn streams_of_http2_draw_on_the_budget() {
     within(async {
         let (member, _) = second(100, echo).await;
-        // One connection, and streams of which each may have 128 KiB on its way.
+        // One connection, with streams that may each have 128 KiB in transit.
         let settings =
             Settings { max_memory: 400 * 1024, ..settings(listener(Protocol::Http), to_second(&[member])) };
         let (engine, address) = start_with(settings);
@@ -155,7 +155,7 @@ async fn a_stream_that_stays_does_not_hold_what_a_burst_beside_it_drew() {
         let mut sender = sender;
         until("the burst is over", || status(&engine).members[0].in_flight <= 1).await;
         for _ in 0..3 {
-            // The connection looks when something comes.
+            // The connection checks when bytes arrive.
             sender = sender.ready().await.unwrap();
             assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
         }
@@ -165,7 +165,7 @@ async fn a_stream_that_stays_does_not_hold_what_a_burst_beside_it_drew() {
     .await;
 }
 
-/// A member that accepts connections and says nothing, with how many it had.
+/// Starts a member that accepts connections and is silent; returns the number of its connections, too.
 async fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -195,7 +195,8 @@ async fn connections_to_members_leave_descriptors_for_health_checks() {
         let (engine, address) = start_with(settings);
         until("the member is up", || status(&engine).members[0].state == State::Up).await;
         let (sender, _end) = client(address).await;
-        // Each stream takes a connection of its own to the member, which never answers. The client's is one of the ten.
+        // Each stream takes a connection of its own to the member, which never answers. The client's is one
+        // of the ten.
         let asked: Vec<_> = (0..40)
             .map(|_| {
                 let sender = sender.clone();

@@ -1,4 +1,4 @@
-//! Calls of gRPC: how they are refused, how long they may take, and what members are judged by.
+//! gRPC calls: their rejection, their timeouts, and the verdicts on members.
 
 use bytes::Bytes;
 use h2::{RecvStream, server};
@@ -74,13 +74,13 @@ async fn a_member_is_judged_by_grpc_status() {
             let member = status_of(&engine, member);
             (member.requests, member.failures)
         };
-        // An answer is with its client a moment before it is counted.
+        // A response reaches its client a moment before it is counted.
         until("all are counted", || counted() == (17, 4)).await;
     })
     .await;
 }
 
-/// Answers a call with a message of no bytes, when it has come whole.
+/// Answers a call with an empty message, when it has arrived completely.
 async fn serve(request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>) {
     let mut body = request.into_body();
     let mut content = Vec::new();
@@ -97,7 +97,7 @@ async fn serve(request: Request<RecvStream>, mut respond: server::SendResponse<B
 
 const MESSAGE: &[u8] = b"\0\0\0\0\x02hi";
 
-/// A side-car has no other status for a call than 200: what it says beside that is what counts.
+/// A side-car answers every call with status 200: its other fields decide.
 #[tokio::test]
 async fn a_call_that_a_side_car_could_not_bring_to_its_server_is_taken_to_another_member() {
     within(async {
@@ -112,7 +112,7 @@ async fn a_call_that_a_side_car_could_not_bring_to_its_server_is_taken_to_anothe
             let (sender, _end) = client(address).await;
             for turn in 0..6 {
                 let mut sender = sender.clone().ready().await.unwrap();
-                // Two cookies are put together, for which a call becomes text.
+                // Two cookies are joined, for which a call becomes text.
                 let plain = call();
                 let request =
                     if turn < 3 { plain } else { plain.header("cookie", "a=1").header("cookie", "b=2") };
@@ -126,14 +126,14 @@ async fn a_call_that_a_side_car_could_not_bring_to_its_server_is_taken_to_anothe
                 );
             }
             until("all are counted", || status_of(&engine, there).requests == 6).await;
-            // It was asked, by either way.
+            // It was tried, by either way.
             assert!(status_of(&engine, unable).bytes_in > 0);
         }
     })
     .await;
 }
 
-/// Says that it has no room, with this code.
+/// Reports that there is no room, with this code.
 async fn refuse(_: Request<RecvStream>, mut respond: server::SendResponse<Bytes>, code: &'static str) {
     let answer = Response::builder()
         .header("content-type", "application/grpc")

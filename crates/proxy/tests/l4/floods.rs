@@ -1,4 +1,4 @@
-//! Attacks on HTTP/2, by name: each ends with ENHANCE_YOUR_CALM or a refusal, and with bounded memory.
+//! Attacks on HTTP/2, by name: each ends with ENHANCE_YOUR_CALM or a rejection, and with bounded memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::frames::*;
 use crate::rig::{MILLI, SECOND, group, listener, start, status, until, within};
 
-/// What a member was asked, and how many bytes of bodies it sent.
+/// The requests that a member received, and the bytes of bodies that it sent.
 #[derive(Default)]
 struct Seen {
     asked: AtomicUsize,
     sent: AtomicUsize,
 }
 
-/// A member that answers at once, or with `slow` never.
+/// Starts a member that answers at once, or with `slow` never.
 async fn member(slow: bool, body: usize) -> (SocketAddr, Arc<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,7 +59,7 @@ async fn attack(slow: bool) -> (Engine, TcpStream) {
     (engine, stream)
 }
 
-/// Sends pieces until the other side has had enough; the code that it says goodbye with.
+/// Sends pieces until the other side ends the connection, and returns its error code.
 async fn flood(stream: TcpStream, mut piece: impl FnMut(u32) -> Vec<u8> + Send + 'static) -> u32 {
     let (mut input, mut output) = stream.into_split();
     let sending = tokio::spawn(async move {
@@ -80,7 +80,7 @@ async fn flood(stream: TcpStream, mut piece: impl FnMut(u32) -> Vec<u8> + Send +
     code.expect("it says why")
 }
 
-/// It serves others as ever.
+/// Checks that other clients are served as usual.
 async fn goes_on(engine: &Engine) {
     let mut stream = TcpStream::connect(engine.addresses()[0]).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
@@ -92,7 +92,7 @@ async fn goes_on(engine: &Engine) {
 #[tokio::test]
 async fn rapid_reset() {
     within(async {
-        // CVE-2023-44487: requests that are taken back at once, all in one piece, and each when it has been taken in.
+        // CVE-2023-44487: requests that are reset at once, both in one piece, and each after it was received.
         let (engine, stream) = attack(false).await;
         let code = flood(stream, |number| {
             let id = 2 * number + 1;
@@ -122,7 +122,7 @@ async fn rapid_reset_of_requests_that_a_member_has() {
             if output.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, id, HEAD)).await.is_err() {
                 break;
             }
-            // What comes back tells that it was taken in.
+            // The answer shows that it was received.
             let ping = frame(PING, 0, 0, &u64::from(number).to_be_bytes());
             if output.write_all(&ping).await.is_err() {
                 break;
@@ -139,14 +139,15 @@ async fn rapid_reset_of_requests_that_a_member_has() {
                 }
             }
             most = most.max(status(&engine).members[0].in_flight);
-            // The reset of the stream before has been taken in, too: one that was open for a tenth of a second is free.
+            // The reset of the previous stream was received, too: one that was open for a tenth of a second
+            // is free.
             aged += u32::from(before.elapsed() >= 90 * MILLI);
             if output.write_all(&frame(RST_STREAM, 0, id, &8_u32.to_be_bytes())).await.is_err() {
                 break;
             }
             resets += 1;
         }
-        // bound: what is free, 200, and 20 for each second that it took
+        // bound: those that are free, 200, and 20 for each elapsed second
         let free = f64::from(aged) + 200.0 + 20.0 * begun.elapsed().as_secs_f64();
         assert!(
             (100.0..=free + 1.0).contains(&f64::from(resets)),
@@ -161,7 +162,8 @@ async fn rapid_reset_of_requests_that_a_member_has() {
 #[tokio::test]
 async fn made_you_reset() {
     within(async {
-        // CVE-2025-8671: requests that we have to reset, because they break a rule once they are under way.
+        // CVE-2025-8671: requests that the balancer has to reset, because they break a rule once they are in
+        // flight.
         let (engine, stream) = attack(true).await;
         let code = flood(stream, |number| {
             let id = 2 * number + 1;
@@ -179,11 +181,11 @@ async fn made_you_reset() {
 #[tokio::test]
 async fn continuation_flood() {
     within(async {
-        // CVE-2024-27316 and its kin: a head without an end.
+        // CVE-2024-27316 and similar ones: a head without an end.
         let (engine, stream) = attack(false).await;
         let code = flood(stream, |number| match number {
             0 => frame(HEADERS, 0, 1, HEAD),
-            // A literal without an index: name and value of a letter.
+            // A literal without an index: name and value of one letter.
             _ => frame(CONTINUATION, 0, 1, &[0, 1, b'x', 1, b'y'].repeat(100)),
         })
         .await;
@@ -244,7 +246,7 @@ async fn window_update_flood() {
 #[tokio::test]
 async fn oversized_header_lists() {
     within(async {
-        // 16384 is the most.
+        // 16384 is the maximum.
         let (engine, stream) = attack(false).await;
         let (mut input, mut output) = stream.into_split();
         let field = [&[0, 1, b'x', 0x7f, 0xa1, 0x1e][..], &[b'y'; 4000]].concat();
@@ -262,7 +264,7 @@ async fn oversized_header_lists() {
                 (kind, ..) => assert_ne!(kind, GOAWAY),
             }
         }
-        // The connection goes on.
+        // The connection continues.
         output.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 3, HEAD)).await.unwrap();
         loop {
             match next(&mut input).await.expect("an answer") {
@@ -279,7 +281,8 @@ async fn oversized_header_lists() {
 #[tokio::test]
 async fn header_bomb() {
     within(async {
-        // A field of 4000 bytes goes into the table once and is named by a byte each time after: 8 MB in one frame.
+        // A field of 4000 bytes is added to the table once, and then named by one byte each: 8 MB in one
+        // frame.
         let (engine, stream) = attack(false).await;
         let (mut input, mut output) = stream.into_split();
         let field = [&[0x40, 1, b'x', 0x7f, 0xa1, 0x1e][..], &[b'y'; 4000]].concat();
@@ -297,7 +300,7 @@ async fn header_bomb() {
     .await;
 }
 
-/// In a process of its own: what others need is not counted.
+/// In a process of its own: the memory of other tests is not counted.
 #[test]
 fn window_update_stall() {
     const ALONE: &str = "PLIMSOLL_L4_ALONE";
@@ -319,14 +322,15 @@ fn window_update_stall() {
 async fn stall() {
     const BODY: usize = 16 << 20;
     within(async {
-        // Windows that never open, on as many streams as there may be: each has asked for much, and takes nothing.
+        // Windows that never open, on the maximum number of streams: each has requested much, and reads
+        // nothing.
         let (member, seen) = member(false, BODY).await;
         let mut listener: ListenerSettings = listener(Protocol::Http);
         listener.timeouts = ClientTimeouts { body: 2 * SECOND, ..listener.timeouts };
         let (engine, address) = start(listener, group(&[member]));
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
-        // Initial windows of nothing.
+        // Initial windows of zero.
         stream.write_all(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).await.unwrap();
         let (mut input, mut output) = stream.into_split();
         for number in 0..100 {
@@ -339,7 +343,7 @@ async fn stall() {
             let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
             line.split_ascii_whitespace().nth(1).unwrap().parse::<usize>().unwrap() >> 10
         };
-        // Those who take nothing for two seconds lose their streams.
+        // Clients that read nothing for two seconds lose their streams.
         until("they are given up", || status(&engine).members[0].in_flight == 0).await;
         assert!(resident() < 400, "{} MiB", resident());
         let sent = seen.sent.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Frames of HTTP/2 by hand: clients and members that do what no library does.
+//! Frames of HTTP/2 by hand: clients and members that behave unlike any library.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// GET http://h/, by the static table.
 pub(crate) const HEAD: &[u8] = &[0x82, 0x86, 0x84, 0x41, 1, b'h'];
-/// ENHANCE_YOUR_CALM.
+/// The code ENHANCE_YOUR_CALM.
 pub(crate) const CALM: u32 = 11;
 
 pub(crate) const DATA: u8 = 0;
@@ -29,7 +29,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The next frame: its kind, flags, stream and payload; `None` at the end.
+/// Returns the next frame: its kind, flags, stream and payload; `None` at the end.
 pub(crate) async fn next<R: AsyncRead + Unpin>(stream: &mut R) -> Option<(u8, u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.ok()?;
@@ -39,17 +39,17 @@ pub(crate) async fn next<R: AsyncRead + Unpin>(stream: &mut R) -> Option<(u8, u8
     Some((kind, flags, u32::from_be_bytes(number), payload))
 }
 
-/// An answer that is a head and nothing else, 200, by the static table.
+/// Returns a response that is only a head, 200, by the static table.
 pub(crate) fn ok(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])
 }
 
-/// RST_STREAM with a code.
+/// Returns RST_STREAM with a code.
 pub(crate) fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
 }
 
-/// A client's connection that has said hello.
+/// Returns a client's connection after the preface.
 pub(crate) async fn raw_client(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -57,8 +57,9 @@ pub(crate) async fn raw_client(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A member that is told what to say to a request of which all has come, by the number of its connection, from 1 on, and the
-/// stream's, and whether the connection goes on then. With how many connections it had.
+/// Starts a member whose response to a complete request is the result of `say`. That gets the number of the
+/// connection, from 1 on, and of the stream, and decides whether the connection continues. Returns the number
+/// of connections, too.
 pub(crate) async fn raw_member(
     say: impl Fn(usize, u32) -> (Vec<u8>, bool) + Clone + Send + 'static,
 ) -> (SocketAddr, Arc<AtomicUsize>) {

@@ -1,4 +1,4 @@
-//! Members that say that they are full, and refuse what comes for all that.
+//! Members that report that they are full, and reject further requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use tokio::time::{Instant, sleep};
 use crate::line::{ask, head};
 use crate::rig::{self, HOUR, MILLI, by, group, settings, start_with, until, within};
 
-/// The line that says it.
+/// Returns the header line of a report.
 fn said(reading: &Reading) -> String {
     let mut said = Vec::new();
     reading::write(&Said { reading: *reading, unseen: None }, &mut said);
     String::from_utf8(said).unwrap()
 }
 
-/// An answer with that; one that is a refusal, or one that is none.
+/// Returns a response with a report; with `full`, a rejection.
 fn spoken(said: &str, full: bool) -> Vec<u8> {
     let (status, said) = match full {
         false => (200, said.to_owned()),
@@ -32,8 +32,8 @@ fn spoken(said: &str, full: bool) -> Vec<u8> {
     format!("HTTP/1.1 {status} So\r\nContent-Length: 0\r\n{said}\r\n").into_bytes()
 }
 
-/// A server that is full: it says so with its first answer, and refuses all others until it is told to take them. What
-/// asks for `/hold` is never answered. Its address, and how many it has seen.
+/// Starts a full server: its first response reports so, and it rejects all others until `takes` is set. It
+/// never answers requests for `/hold`. Returns its address, and the number of requests that it received.
 async fn full_server(takes: watch::Receiver<bool>) -> (SocketAddr, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -72,10 +72,10 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
         let (takes, taking) = watch::channel(false);
         let (server, seen) = full_server(taking).await;
         let group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
-        // Until a thread has heard the server, nothing limits what it sends.
+        // Until a thread has a report of the server, nothing limits its requests.
         let (_engine, address) =
             start_with(Settings { threads: 1, ..settings(rig::listener(Protocol::Http), group) });
-        // A balancer that has next to nothing with its members asks them anyhow.
+        // A balancer with hardly any requests at its members tries them anyhow.
         let mut held = Vec::new();
         for _ in 0..2 {
             let mut stream = TcpStream::connect(address).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
         }
         until("both are there", || seen.load(Relaxed) == 2).await;
         assert_eq!(ask(address).await.unwrap(), 200);
-        // sleeps: so long that what the server said, whose requests take 20 ms, may be so no longer
+        // sleeps: so long that the server's report, whose requests take 20 ms, may be outdated
         sleep(100 * MILLI).await;
         let mut upload = TcpStream::connect(address).await.unwrap();
         upload.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12").await.unwrap();
@@ -106,28 +106,30 @@ async fn a_member_that_was_full_is_asked_again_by_what_can_be_sent_again_and_wai
     .await;
 }
 
-/// What a server does with a request that waits for room, though it says that it has some.
+/// The server's action on a request that waits for room, although it reports some.
 enum Deed {
     Refuse,
-    /// Ends the connection instead of an answer.
+    /// Closes the connection without a response.
     Hang,
     Answer,
 }
 
-/// What came of such a request.
+/// The outcome of such a request.
 #[derive(Debug, PartialEq)]
 struct Came {
     status: u16,
-    /// How often the server has seen it.
+    /// The number of times that the server received it.
     seen: u32,
-    /// Connections to the server, of which one was there before.
+    /// The connections to the server, one of which existed before.
     connections: u32,
-    /// As how many waits its waits count, and as how many requests that had to wait and were served or refused then.
+    /// The number of waits that are counted, and of requests that had to wait and were then served or
+    /// rejected.
     waits: u64,
     ranked: (u64, u64),
 }
 
-/// Has a server do `deed` with a request for the how manieth time it sees it. `others`: are there others, whose ends call it?
+/// Lets a server perform `deed` on a request, given the number of times that it received it before. `others`
+/// is `true` if there are other requests, whose ends wake it.
 async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) -> Came {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
@@ -162,7 +164,7 @@ async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) 
         }
     });
     let mut group = by(GroupSettings { queue: 0, ..group(&[server]) }, "adaptive");
-    // It may wait for longer than any of this takes.
+    // It may wait for longer than all of this takes.
     group.spec.objective = Some(HOUR);
     let asking = ListenerSettings { priority: Some("priority".into()), ..rig::listener(Protocol::Http) };
     let (engine, address) = start_with(Settings { threads: 1, ..settings(asking, group) });
@@ -182,7 +184,7 @@ async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) 
         let waited = &status().urgencies[usize::from(Urgency::default().value())];
         (waited.served, waited.refused)
     };
-    // An answer is counted when it has been given.
+    // A response is counted after it was sent.
     until("it is counted", || ranked() != (0, 0)).await;
     Came {
         status: told.split(' ').nth(1).unwrap().parse().unwrap(),
@@ -193,7 +195,7 @@ async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) 
     }
 }
 
-/// Near the capacity somebody else is mostly quicker, which says nothing of the next place that comes free.
+/// Near capacity, another request is mostly faster, which is no sign for the next free place.
 #[tokio::test]
 async fn who_waits_may_be_refused_many_times_and_not_for_ever() {
     within(async {
@@ -214,7 +216,7 @@ async fn whom_nobody_calls_looks_for_itself_by_the_connections_that_there_are() 
             1..=8 => Deed::Refuse,
             _ => Deed::Answer,
         };
-        // One before, and one for each that was ended.
+        // One before, and one for each that was closed.
         let came = Came { status: 200, seen: 10, connections: 3, waits: 1, ranked: (1, 0) };
         assert_eq!(late(deed, false).await, came);
     })

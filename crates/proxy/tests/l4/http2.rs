@@ -1,4 +1,4 @@
-//! HTTP/2 with clients and with members, by a client and a server that are not ours.
+//! HTTP/2 with clients and with members, by a client and a server of another implementation.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ async fn requests_share_a_members_connection_and_trailers_go_both_ways() {
             );
         }
         assert_eq!(connections.load(Relaxed), 1);
-        // Of HTTP/1.1 as well.
+        // HTTP/1.1 as well.
         let mut old = TcpStream::connect(address).await.unwrap();
         old.write_all(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc")
             .await
@@ -173,7 +173,8 @@ async fn no_more_streams_are_opened_than_a_member_takes() {
     .await;
 }
 
-/// A member that says with a frame that it did nothing with the first stream, of which it has seen all.
+/// Starts a member that declares with a frame that it did not process the first stream, which it received
+/// completely.
 async fn unwilling(frame: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -193,11 +194,11 @@ async fn unwilling(frame: &'static [u8]) -> (SocketAddr, Arc<AtomicUsize>) {
                     }
                     let len = usize::from(head[1]) << 8 | usize::from(head[2]);
                     stream.read_exact(&mut vec![0; len]).await.unwrap();
-                    // The last of the request.
+                    // The end of the request.
                     if matches!(head[3], 0 | 1) && head[4] & 1 == 1 {
                         count.fetch_add(1, Relaxed);
                         let mut frame = frame.to_vec();
-                        // A reset is of this stream, a goodbye of the connection.
+                        // A reset is for this stream, a GOAWAY for the connection.
                         if frame[3] == 3 {
                             frame[5..9].copy_from_slice(&head[5..]);
                         }
@@ -223,7 +224,7 @@ async fn what_a_member_did_not_process_is_sent_again_elsewhere() {
             let (sender, _end) = client(address).await;
             for _ in 0..4 {
                 let mut sender = sender.clone().ready().await.unwrap();
-                // Not idempotent: nobody may do it twice.
+                // Not idempotent: it must not be executed twice.
                 let (response, mut body) = sender.send_request(call().body(()).unwrap(), false).unwrap();
                 body.send_data(Bytes::from_static(b"once"), true).unwrap();
                 let (head, content, _) = answer(response).await.unwrap();
@@ -262,7 +263,7 @@ async fn a_slow_client_holds_the_member_back() {
         let request = Request::get("http://web.example/").body(()).unwrap();
         let (response, _) = sender.send_request(request, true).unwrap();
         let mut body = response.await.unwrap().into_body();
-        // It takes nothing: what was sent stays what it is.
+        // The client reads nothing: the number of sent bytes stays constant.
         let mut before = 0;
         let mut same = 0;
         while same < 20 {
@@ -284,7 +285,8 @@ async fn a_slow_client_holds_the_member_back() {
     .await;
 }
 
-/// They share a member's connection with others, and more is on its way to them than one connection had once.
+/// Stalled clients share a member's connection with others, and more bytes are in transit to them than fit
+/// into one connection's window.
 #[tokio::test]
 async fn clients_that_do_not_read_hold_up_nobody_else() {
     within(async {
@@ -308,7 +310,7 @@ async fn clients_that_do_not_read_hold_up_nobody_else() {
             let request = Request::get("http://web.example/large").body(()).unwrap();
             stalled.push(sender.send_request(request, true).unwrap().0.await.unwrap());
         }
-        // Some time for all that may come to them to come.
+        // Some time for all bytes to arrive that can.
         for _ in 0..20 {
             let (sender, _end) = client(address).await;
             let mut sender = sender.ready().await.unwrap();
@@ -353,7 +355,7 @@ async fn streams_under_way_end_when_the_process_stops() {
         let engine = Arc::new(engine);
         let stopping = Arc::clone(&engine);
         let stopping = tokio::spawn(async move { stopping.stop().await });
-        // Told that it takes nothing new, the client's side ends by itself once these are answered.
+        // After GOAWAY, the client's side ends by itself once these are answered.
         let late = sender.clone();
         until("the client knows", || {
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -391,7 +393,7 @@ async fn a_connection_is_a_session() {
     .await;
 }
 
-/// A call's message and its end are one frame if they came as one.
+/// A call's message and its end are one frame if they arrived as one.
 #[tokio::test]
 async fn a_body_that_is_all_there_is_one_frame() {
     within(async {

@@ -1,4 +1,4 @@
-//! What goes wrong between clients of HTTP/2 and us.
+//! Failures between HTTP/2 clients and the balancer.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn calls_may_be_cancelled_after_a_while_as_often_as_their_client_likes() {
         let (engine, address) = http(to_second(&[member]));
         let (mut input, mut output) = raw_client(address).await.into_split();
         let mut stream = 1;
-        // Far more than the resets that are forgiven in that time.
+        // Far more than the resets that are permitted in that time.
         for _ in 0..6 {
             let first = stream;
             for _ in 0..100 {
@@ -32,7 +32,7 @@ async fn calls_may_be_cancelled_after_a_while_as_often_as_their_client_likes() {
                 stream += 2;
             }
             until("all are under way", || status(&engine).members[0].in_flight == 100).await;
-            // sleeps: so long that they are not young any more
+            // sleeps: so long that they are no longer young
             tokio::time::sleep(150 * MILLI).await;
             for stream in (first..stream).step_by(2) {
                 // CANCEL
@@ -68,7 +68,8 @@ async fn a_client_that_errs_now_and_then_is_let_go_before_it_is_thrown_out() {
         let (mut input, mut output) = raw_client(address).await.into_split();
         output.write_all(&frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD)).await.unwrap();
         until("one is under way", || status(&engine).members[0].in_flight == 1).await;
-        // A field that has no place in HTTP/2: `connection: x`. It is that stream's error (RFC 9113 section 8.1.1).
+        // A field that is not allowed in HTTP/2: `connection: x`. It is that stream's error (RFC 9113 section
+        // 8.1.1).
         let bad = [HEAD, &[0, 10], b"connection", &[1], b"x"].concat();
         let mut stream = 3;
         let mut resets = 0;
@@ -100,7 +101,7 @@ async fn a_client_that_errs_now_and_then_is_let_go_before_it_is_thrown_out() {
         loop {
             match next(&mut input).await.expect("the answer") {
                 (HEADERS, _, 1, payload) => break assert_eq!(payload[0], 0x88),
-                // What is on its way when it was told.
+                // Frames in transit at that time.
                 (PING, 0, _, payload) => output.write_all(&frame(PING, 1, 0, &payload)).await.unwrap(),
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! How connections of HTTP/2 end: not before what is on its way has arrived.
+//! The end of HTTP/2 connections: not before the bytes in transit have arrived.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ async fn a_client_that_reads_slowly_gets_all_of_it() {
             let _ = send_all(&mut stream, Bytes::from(vec![b'x'; ALL]), true).await;
         })
         .await;
-        // It ends long before the client has read all.
+        // The timeout is far shorter than the time that the client takes to read all.
         let timeouts = ClientTimeouts { idle: SECOND, ..listener(Protocol::Http).timeouts };
         let hasty = ListenerSettings { timeouts, ..listener(Protocol::Http) };
         let (_engine, address) = start(hasty, to_second(&[member]));
         let mut client = TcpStream::connect(address).await.unwrap();
-        // All of it fits into its windows, and into the kernel's buffers: for us it is over at once. What it says comes in one piece: it is
-        // never idle before that.
+        // All of it fits into its windows and into the kernel's buffers: for the balancer it is complete at
+        // once. The client's bytes come in one piece: it is never idle before that.
         let room = (1_u32 << 30).to_be_bytes();
         let window = frame(SETTINGS, 0, 0, &[&[0, 4], &room[..]].concat());
         let asks = frame(HEADERS, END_HEADERS | END_STREAM, 1, HEAD);
@@ -48,7 +48,7 @@ async fn a_client_that_reads_slowly_gets_all_of_it() {
             if came - paused >= 128 << 10 {
                 paused = came;
                 let more = u32::try_from(payload.len()).unwrap().to_be_bytes();
-                // Once the connection is closed it cannot be told.
+                // A closed connection accepts no update.
                 let _ = client.write_all(&frame(WINDOW_UPDATE, 0, 0, &more)).await;
                 // sleeps: paces the client
                 tokio::time::sleep(200 * MILLI).await;
@@ -62,7 +62,7 @@ async fn a_client_that_reads_slowly_gets_all_of_it() {
 #[tokio::test]
 async fn what_a_member_did_not_take_any_more_is_asked_again_of_the_same() {
     within(async {
-        // Its first connection is for one request, however many are on it.
+        // Its first connection accepts one request, however many are on it.
         let (member, _) = raw_member(|number, stream| match (number, stream) {
             (1, 1) => ([frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]), ok(1)].concat(), true),
             (1, _) => (Vec::new(), true),
@@ -86,8 +86,8 @@ async fn what_a_member_did_not_take_any_more_is_asked_again_of_the_same() {
     .await;
 }
 
-/// A member that greets and says in the same breath that it takes nothing, as one does that shuts down or is at its limit of
-/// connections; with how many connections it had.
+/// Starts a member that sends its settings and GOAWAY at once, like one that shuts down or is at its
+/// connection limit. Returns the number of its connections, too.
 async fn leaving_member() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -124,7 +124,7 @@ async fn a_member_that_takes_nothing_costs_one_connection_for_each_try() {
         }
         let made = connections.load(Relaxed);
         assert!((1..=3 * REQUESTS).contains(&made), "{made} connections for {REQUESTS} requests");
-        // Beside one that takes requests nobody notices.
+        // Beside a member that accepts requests, clients notice nothing.
         let (healthy, _) = second(100, echo).await;
         let group = to_second(&[leaving, healthy]);
         let retry = RetrySettings { attempts: 2, budget: 1.0, ..group.retry };
@@ -143,7 +143,8 @@ async fn connections_to_a_member_that_reads_nothing_end() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let member = listener.local_addr().unwrap();
         let accepted = tokio::spawn(async move {
-            // It answers one request and has room for everything, says so, and takes nothing more: all buffers on the way fill up.
+            // It answers one request, announces unlimited windows, and reads nothing more: all buffers on the
+            // way fill up.
             let (mut stream, _) = listener.accept().await.unwrap();
             let window = [&[0, 4][..], &0x7fff_ffff_u32.to_be_bytes()].concat();
             let room = frame(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
@@ -160,7 +161,7 @@ async fn connections_to_a_member_that_reads_nothing_end() {
         let group = to_second(&[member]);
         let retry = RetrySettings { attempts: 0, ..group.retry };
         let mut group = GroupSettings { retry, ..group };
-        // Two threads have connections of their own.
+        // Two threads would have connections of their own.
         let single = |group: &GroupSettings| {
             let settings = settings(crate::rig::listener(Protocol::Http), group.clone());
             Settings { threads: 1, ..settings }
@@ -168,7 +169,7 @@ async fn connections_to_a_member_that_reads_nothing_end() {
         let (engine, address) = start_with(single(&group));
         let (sender, _end) = client(address).await;
         assert_eq!(get(&sender, "/").await.unwrap().0.status(), StatusCode::OK);
-        // The connection is there: nothing that takes its time is taken for a member that does not answer.
+        // The connection exists: no delay is taken for a member that does not answer.
         let timeouts = MemberTimeouts { connect: SECOND / 2, per_try: SECOND, ..group.timeouts };
         group.timeouts = timeouts;
         engine.reload(single(&group), Vec::new()).unwrap();
@@ -181,7 +182,7 @@ async fn connections_to_a_member_that_reads_nothing_end() {
         input.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 504");
         let held = accepted.await.unwrap();
-        // It would read what is on its way before it saw the end, and so make the way free: it only looks.
+        // Reading would consume the bytes in transit before the end, and so free the way: it only peeks.
         until("the member is told", || held.take_error().unwrap().is_some()).await;
         upload.abort();
     })

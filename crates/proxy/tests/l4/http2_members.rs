@@ -1,4 +1,4 @@
-//! What goes wrong between us and members of HTTP/2.
+//! Failures between the balancer and HTTP/2 members.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,11 +18,12 @@ use crate::rig::{
 };
 use crate::second::*;
 
-/// Nothing may be heard of a member for so long. Its connection is there before that holds: it has a minute to come about.
+/// The maximum time without any bytes from a member. Its connection is made before that applies: it has a
+/// minute for that.
 const CONNECT: Duration = Duration::from_millis(200);
 
-/// A group that has all the time that it may need, and one in which members may be silent for no longer than `CONNECT`, and an answer is
-/// waited for as long as `per_try` says.
+/// Returns a group with ample time limits, and one whose members may be silent for `CONNECT` and have
+/// `per_try` for a response.
 fn patient_and_hasty(member: SocketAddr, per_try: Duration) -> [Settings; 2] {
     let group = to_second(&[member]);
     let patient = GroupSettings { retry: RetrySettings { attempts: 0, ..group.retry }, ..group };
@@ -31,7 +32,8 @@ fn patient_and_hasty(member: SocketAddr, per_try: Duration) -> [Settings; 2] {
     [patient, hasty].map(|group| settings(listener(Protocol::Http), group))
 }
 
-/// A member whose first connection answers one request and hangs then; with how many connections it had, and requests.
+/// Starts a member whose first connection answers one request and then hangs. Returns the numbers of its
+/// connections and requests, too.
 async fn hanging() -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -94,7 +96,7 @@ async fn a_slow_answer_does_not_make_a_connection_dead() {
     within(async { while !others_are_heard_meanwhile().await {} }).await;
 }
 
-/// False if the machine stood still for so long that nothing could be heard.
+/// Returns `false` if the machine was suspended for so long that no bytes could arrive.
 async fn others_are_heard_meanwhile() -> bool {
     let (member, connections) = second(100, |request, mut respond: server::SendResponse<Bytes>| async move {
         if request.uri().path() == "/slow" {
@@ -112,7 +114,7 @@ async fn others_are_heard_meanwhile() -> bool {
     let (slow, mut last) = (sender.clone(), Instant::now());
     let slow = tokio::spawn(async move { get(&slow, "/slow").await.unwrap().0.status() });
     until("it is under way", || status_of(&engine, member).in_flight == 1 || slow.is_finished()).await;
-    // It is given up as it was begun; the others have time.
+    // It is abandoned by the time limit of its begin; the others have time.
     engine.reload(patient, Vec::new()).unwrap();
     let mut silence = Duration::ZERO;
     while !slow.is_finished() {
@@ -126,7 +128,7 @@ async fn others_are_heard_meanwhile() -> bool {
     silence = silence.max(last.elapsed());
     assert_eq!(slow.await.unwrap(), StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(status_to(&sender).await, StatusCode::OK);
-    // bound: as long as nothing may be heard; what takes longer decides nothing
+    // bound: the time without any bytes that is permitted; a longer time decides nothing
     if silence > CONNECT * 4 / 5 {
         return false;
     }
@@ -137,7 +139,7 @@ async fn others_are_heard_meanwhile() -> bool {
 #[tokio::test]
 async fn a_member_that_has_nothing_more_to_say_is_not_dead() {
     within(async {
-        // It begins each answer, and leaves it at that.
+        // It begins each response, and does not complete it.
         let (member, connections) =
             raw_member(|_, stream| (frame(HEADERS, END_HEADERS, stream, &[0x88]), true)).await;
         let [patient, hasty] = patient_and_hasty(member, MINUTE);
@@ -150,7 +152,7 @@ async fn a_member_that_has_nothing_more_to_say_is_not_dead() {
             if turn == 0 {
                 engine.reload(hasty.clone(), Vec::new()).unwrap();
             }
-            // sleeps: for longer than it may be silent where nothing has come of an answer
+            // sleeps: for longer than it may be silent before a response has begun
             tokio::time::sleep(2 * CONNECT).await;
             drop(watched);
             until("it is over", || status_of(&engine, member).in_flight == 0).await;
@@ -160,7 +162,7 @@ async fn a_member_that_has_nothing_more_to_say_is_not_dead() {
     .await;
 }
 
-/// REFUSED_STREAM
+/// The code REFUSED_STREAM.
 const REFUSED: u32 = 7;
 
 #[tokio::test]
@@ -257,7 +259,7 @@ async fn a_client_that_takes_back_an_upload_frees_the_member_that_does_not_read_
             .await;
         let old = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let plain = old.local_addr().unwrap();
-        // It lives, takes connections, and reads nothing of them.
+        // It runs, accepts connections, and reads nothing from them.
         tokio::spawn(async move {
             let mut kept = Vec::new();
             while let Ok((stream, _)) = old.accept().await {
@@ -271,7 +273,7 @@ async fn a_client_that_takes_back_an_upload_frees_the_member_that_does_not_read_
             let request = Request::post("http://web.example/").body(()).unwrap();
             let (_response, mut body) = sender.send_request(request, false).unwrap();
             until("it is under way", || status_of(&engine, member).in_flight == 1).await;
-            // As much as is taken, until nothing more is for a while.
+            // As much as is accepted, until nothing more is for a while.
             let piece = Bytes::from(vec![b'x'; 1 << 16]);
             while let Ok(sent) = tokio::time::timeout(SECOND, send_all(&mut body, piece.clone(), false)).await
             {
@@ -309,7 +311,7 @@ async fn an_answer_that_breaks_off_is_reset() {
     .await;
 }
 
-/// The beginning of an answer.
+/// Returns the beginning of a response.
 fn broken(stream: u32) -> Vec<u8> {
     [frame(HEADERS, END_HEADERS, stream, &[0x88]), frame(DATA, 0, stream, b"\0\0\0\0\x04half")].concat()
 }
@@ -336,7 +338,7 @@ async fn a_call_that_lasts_too_long_in_its_answer_is_told_so() {
         let (member, _) = raw_member(|_, stream| (broken(stream), true)).await;
         let (engine, address) = http(to_second(&[member]));
         let (sender, _end) = client(address).await;
-        // If that is too short for the answer to begin the next one has longer.
+        // If that is too short for the response to begin, the next one has longer.
         let mut patience = ["150m", "3S", "30S"].into_iter();
         loop {
             let mut sender = sender.clone().ready().await.unwrap();
@@ -387,14 +389,14 @@ async fn targets_reach_members_of_both_versions() {
 #[tokio::test]
 async fn members_say_in_trailers_how_loaded_they_are() {
     within(async {
-        // cpu_utilization = 0.3.
+        // The value 0.3 of cpu_utilization.
         const REPORT: &str = "CTMzMzMzM9M/";
         let (member, _) = second(
             100,
             |request: Request<RecvStream>, mut respond: server::SendResponse<Bytes>| async move {
                 let answer = Response::builder().header("content-type", "application/grpc");
                 if request.headers().contains_key("x-alone") {
-                    // Nothing but a head.
+                    // Only a head.
                     let answer =
                         answer.header("endpoint-load-metrics-bin", REPORT).header("grpc-status", "0");
                     respond.send_response(answer.body(()).unwrap(), true).unwrap();
@@ -444,7 +446,7 @@ async fn members_say_in_trailers_how_loaded_they_are() {
 #[tokio::test]
 async fn a_members_connection_ends_before_its_mistakes_end_it() {
     within(async {
-        // DATA that says nothing, as some servers send it to flush: h2 ends a connection after 100 of them.
+        // Empty DATA, as some servers send it to flush: h2 ends a connection after 100 of them.
         let (member, connections) = raw_member(|_, stream| {
             let head = frame(HEADERS, END_HEADERS, stream, &[0x88]);
             ([head, frame(DATA, 0, stream, b""), frame(DATA, END_STREAM, stream, b"ok")].concat(), true)
@@ -465,8 +467,8 @@ async fn a_members_connection_ends_before_its_mistakes_end_it() {
 #[tokio::test]
 async fn what_a_member_says_wrongly_is_a_bad_answer_and_no_reset() {
     within(async {
-        // A name in upper case, a status that is none, a pseudo-field behind a field, DATA before a head, a
-        // block that is no HPACK.
+        // A name in upper case, an invalid status, a pseudo-field behind a field, DATA before a head, a block
+        // that is no HPACK.
         let wrong: [fn(u32) -> Vec<u8>; 5] = [
             |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x88, 0, 1, b'X', 1, b'y']),
             |stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &[8, 2, b'2', b'0']),
@@ -482,7 +484,7 @@ async fn what_a_member_says_wrongly_is_a_bad_answer_and_no_reset() {
             assert_eq!(head.status(), StatusCode::BAD_GATEWAY, "{place}");
             assert_eq!(head.headers()["plimsoll-reason"], "bad_answer", "{place}");
         }
-        // One that closes before it has answered did nothing else.
+        // A member that closes before it has responded made no other error.
         let (member, _) = raw_member(|_, _| (Vec::new(), false)).await;
         let (_engine, address) = http(to_second(&[member]));
         let (sender, _end) = client(address).await;

@@ -1,4 +1,5 @@
-//! How long requests by HTTP/2 and calls of gRPC are waited for: as long as something moves, and what streams may be silent.
+//! The timeouts of HTTP/2 requests and gRPC calls: they do not expire while bytes move; and the silence that
+//! streams may keep.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use tokio::time::sleep;
 use crate::rig::{MILLI, MINUTE, group, listener, sockets, start, status_of, steadily, until, within};
 use crate::second::*;
 
-/// Clients may be silent for so long within a body.
+/// The maximum silence of clients within a body.
 const BODY: Duration = Duration::from_millis(800);
 
 fn patient(tunnel: Duration, forwarded: Forwarded) -> ListenerSettings {
@@ -31,7 +32,7 @@ async fn a_small_upload_may_take_as_long_as_it_moves() {
             let mut sender = sender.ready().await.unwrap();
             let request = Request::post("http://web.example/").body(()).unwrap();
             let (response, mut body) = sender.send_request(request, false).unwrap();
-            // What comes back says that the piece before it has come.
+            // The answer shows that the previous piece has arrived.
             let steady = steadily(BODY, async || {
                 let sent = body.send_data(Bytes::from_static(b"x"), false).is_ok();
                 sent && ping.ping(h2::Ping::opaque()).await.is_ok()
@@ -45,7 +46,7 @@ async fn a_small_upload_may_take_as_long_as_it_moves() {
     .await;
 }
 
-/// A client's connection, and what asks whether all that was sent on it before has come.
+/// Returns a client's connection, and a handle that checks whether all bytes sent before have arrived.
 async fn pinging(address: SocketAddr) -> (Sender, h2::PingPong) {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -71,13 +72,13 @@ async fn once_all_has_come_it_is_the_member_that_is_waited_for() {
                 let mut sender = sender.clone().ready().await.unwrap();
                 let begun = Instant::now();
                 let (response, mut body) = sender.send_request(request().body(()).unwrap(), false).unwrap();
-                // After its head has been looked at.
+                // After its head was processed.
                 ping.ping(h2::Ping::opaque()).await.unwrap();
-                // sleeps: for less long than clients may be silent
+                // sleeps: for less than clients may be silent
                 sleep(100 * MILLI).await;
                 let sent = body.send_data(Bytes::from_static(b"x"), true).is_ok();
                 ping.ping(h2::Ping::opaque()).await.unwrap();
-                // bound: as long as clients may be silent; what takes longer decides nothing
+                // bound: the time that clients may be silent; a longer time decides nothing
                 if begun.elapsed() > BODY * 4 / 5 {
                     continue;
                 }
@@ -93,10 +94,10 @@ async fn once_all_has_come_it_is_the_member_that_is_waited_for() {
     .await;
 }
 
-/// Calls whose messages are told as they are, and as text.
+/// Calls whose messages pass through, and calls as text.
 const WAYS: [Forwarded; 2] = [Forwarded::XForwarded, Forwarded::Rfc7239];
 
-/// A group in which members may not be silent for long.
+/// Returns a group whose members may not be silent for long.
 fn hasty(group: GroupSettings) -> GroupSettings {
     GroupSettings { timeouts: MemberTimeouts { idle: BODY, ..group.timeouts }, ..group }
 }
@@ -128,9 +129,10 @@ async fn a_call_may_be_silent_between_its_messages() {
     .await;
 }
 
-/// Of the connections that have this address at an end (1 for ours, 2 for the other): which does the kernel ask after?
+/// Returns, for each connection with this address at an end (1 for local, 2 for remote), whether the kernel
+/// probes the peer.
 fn asked_after(address: SocketAddr, end: usize) -> Vec<bool> {
-    // 02 is the timer of keep-alive where nothing is under way.
+    // 02 is the keep-alive timer of an idle connection.
     sockets(address, end, "01").iter().map(|timer| timer.starts_with("02:")).collect()
 }
 
@@ -152,7 +154,7 @@ async fn a_call_that_is_silent_for_too_long_ends_and_nobody_is_blamed() {
     within(async {
         let (member, _) = second(100, echo).await;
         for way in WAYS {
-            // If that is too short for the answer to begin the next one has longer.
+            // If that is too short for the response to begin, the next one has longer.
             let mut silence = [BODY, 4 * BODY, MINUTE].into_iter();
             loop {
                 let silence = silence.next().expect("an answer that begins in time");

@@ -1,4 +1,4 @@
-//! Leases of members: how many there may be, and when they end.
+//! Leases of members: their number, and their end.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn with(groups: Vec<GroupSettings>) -> Settings {
     Settings { groups, ..settings(listener(Protocol::Http), group(&[at(1)])) }
 }
 
-/// For so long that none ends by itself.
+/// Returns a request with a duration so long that the lease does not expire.
 fn wish(from: [u8; 4]) -> LeaseWish {
     LeaseWish { span: Some(HOUR), ..usual(from) }
 }
@@ -32,7 +32,7 @@ fn usual(from: [u8; 4]) -> LeaseWish {
     LeaseWish { from: Some(IpAddr::from(from)), ..LeaseWish::default() }
 }
 
-/// How many leases of a group clients at an address get, up to so many.
+/// Returns the number of leases of a group that clients at an address get, at most `most`.
 fn taken(engine: &Engine, group: &str, from: [u8; 4], most: usize) -> usize {
     (0..most).take_while(|_| engine.bind(group, &wish(from)).is_ok()).count()
 }
@@ -46,7 +46,7 @@ fn one_source_leaves_room_for_others_and_one_group_too() {
     let NoLease::Refused(why) = &refused else { panic!("{refused:?}") };
     assert!(why.contains("clients at 10.0.0.1 have 4096 leases"), "{why}");
     assert!(engine.bind("h", &wish([10, 0, 0, 1])).is_err(), "wherever they are");
-    // Others have as many, as far as the group's go.
+    // Others get as many, up to the group's limit.
     for source in 2..=8 {
         assert_eq!(taken(&engine, "g", [10, 0, 0, source], 5000), 4096);
     }
@@ -56,12 +56,12 @@ fn one_source_leaves_room_for_others_and_one_group_too() {
     let floods = engine.events().into_iter().filter(|told| told.event.kind == EventKind::Flooded);
     let floods: Vec<String> = floods.map(|told| told.event.why).collect();
     assert_eq!(floods[0], "a lease was refused: clients at 10.0.0.1 have 4096 leases");
-    // bound: one in ten seconds, for as long as it took
+    // bound: one in ten seconds, for the elapsed time
     assert!(floods.len() <= 1 + begun.elapsed().as_secs() as usize / 10, "not one each: {floods:?}");
-    // What ends makes room.
+    // Ended leases make room.
     let lessees = engine.leases("g").unwrap();
     assert_eq!(lessees.iter().map(|one| one.leases).sum::<usize>(), 8 * 4096);
-    // bound: for as long as it took
+    // bound: the elapsed time
     assert!(lessees.iter().all(|one| one.left <= HOUR && one.left + begun.elapsed() >= HOUR));
     assert_eq!(engine.end_leases("g", None, Some([10, 0, 0, 1].into())), Ok(4096));
     assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 10), 10);
@@ -77,7 +77,7 @@ fn leases_of_a_group_that_is_gone_end() {
     let kept = engine.bind("g", &wish([10, 0, 0, 2])).unwrap();
     engine.reload(with(vec![named("g", at(1))]), Vec::new()).unwrap();
     assert_eq!(taken(&engine, "g", [10, 0, 0, 1], 5000), 4096, "they count no more");
-    // Neither do those of a group that has its name afterwards.
+    // Neither are those of a group that has its name afterwards.
     engine.reload(with(both()), Vec::new()).unwrap();
     assert_eq!(engine.leases("h").unwrap(), []);
     let again = LeaseWish { span: Some(Duration::from_secs(9)), ..LeaseWish::default() };

@@ -1,4 +1,4 @@
-//! Requests that find every member with as many as it can work on: they wait for a little, and no longer than helps.
+//! Requests that find every member at capacity: they wait for a little, and no longer than helps.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::rig::{HOUR, MILLI, by, group, listener, settings, start_with, status, until, within};
 
-/// A server that can work on one request at once, and says so with each answer: a balancer gives it three. Each
-/// answer takes so long, and none goes while the gate is closed.
+/// A server that can process one request at a time, and reports so with each response: a balancer gives it
+/// three. Each response takes the given time, and none is sent while the gate is closed.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) gate: watch::Sender<bool>,
     running: Arc<AtomicU32>,
     answered: Arc<AtomicU32>,
-    /// Milliseconds.
+    /// The service time in milliseconds.
     takes: Arc<AtomicU64>,
 }
 
@@ -64,14 +64,14 @@ impl Server {
         until("the requests are there", || self.running() == requests).await;
     }
 
-    /// How many it works on.
+    /// Returns the number of requests in progress.
     pub(crate) fn running(&self) -> u32 {
         self.running.load(Relaxed)
     }
 }
 
 fn answer(in_flight: u32) -> Vec<u8> {
-    // What it had is forgotten at once: what counts is what the balancer has sent.
+    // The reported number decays at once: the balancer's own requests decide.
     let (work, sojourn) = (0.001, 0.001);
     let reading =
         Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false, open: false };
@@ -96,12 +96,13 @@ fn balancer(server: &Server, threads: usize) -> (Engine, SocketAddr) {
     asking(server, threads, None)
 }
 
-/// One that asks requests how urgent they are, in this header.
+/// Starts a balancer that reads requests' urgency from this header.
 fn asking(server: &Server, threads: usize, priority: Option<&str>) -> (Engine, SocketAddr) {
     choosing(server, threads, priority, ("adaptive", None), None)
 }
 
-/// One with this strategy, and admission and within what time answers are wanted if that is said.
+/// Starts a balancer with this strategy, and with these settings for admission and for the objective of
+/// response times, if any.
 fn choosing(
     server: &Server,
     threads: usize,
@@ -121,14 +122,14 @@ async fn send(balancer: SocketAddr) -> TcpStream {
     send_with(balancer, "").await
 }
 
-/// `fields` are whole lines.
+/// Sends a request; `fields` are complete lines.
 pub(crate) async fn send_with(balancer: SocketAddr, fields: &str) -> TcpStream {
     let mut stream = TcpStream::connect(balancer).await.unwrap();
     stream.write_all(format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).await.unwrap();
     stream
 }
 
-/// Sends a request; the status of its answer.
+/// Sends a request, and returns the status of its response.
 pub(crate) fn ask(balancer: SocketAddr) -> JoinHandle<u16> {
     ask_with(balancer, "")
 }
@@ -143,23 +144,23 @@ fn ask_with(balancer: SocketAddr, fields: &'static str) -> JoinHandle<u16> {
     })
 }
 
-/// Lets each thread learn how long a request takes: no longer than it returns. Until a thread has heard the server, nothing limits what
-/// it sends.
+/// Lets each thread learn the duration of a request, and returns an upper bound of it. Until a thread has a
+/// report of the server, nothing limits its requests.
 async fn learn(balancer: SocketAddr, requests: usize) -> Duration {
     let begun = Instant::now();
     let asked: Vec<JoinHandle<u16>> = (0..requests).map(|_| ask(balancer)).collect();
     for asked in asked {
         assert_eq!(asked.await.unwrap(), 200);
     }
-    // The threads may hear the answers in another order than that in which they were given, and the last they hear says
-    // that some are in flight still. That fades with the time that the server says a request takes: a millisecond.
+    // The threads may receive the responses in another order than they were sent, and the last report may
+    // show some in flight. That decays within the request duration that the server reports: a millisecond.
     let longest = begun.elapsed();
-    // sleeps: lets that fade
+    // sleeps: lets that decay
     sleep(50 * MILLI).await;
     longest
 }
 
-/// Three requests that the server does not answer until the gate is opened; then it does at once.
+/// Sends three requests that the server does not answer until the gate is opened; then it does at once.
 async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
     server.gate.send_replace(false);
     server.takes.store(0, Relaxed);
@@ -168,20 +169,20 @@ async fn fill(server: &Server, balancer: SocketAddr) -> Vec<JoinHandle<u16>> {
     asked
 }
 
-/// How long one may wait at least where a request takes a second or longer: twice as long as that.
+/// The minimum time limit of a wait if a request takes a second or longer: twice as long as that.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// As many as come free within that time where three are in flight.
+/// The places that become free within that time with three in flight.
 const PLACES: usize = 6;
 
-/// Asks until one is refused at once; those that wait. `None` if the first may have waited for as long as one may by then: on a machine
-/// that stands still nothing follows.
+/// Sends requests until one is rejected at once, and returns those that wait. Returns `None` if the first may
+/// have reached its time limit: if the machine was suspended, nothing follows.
 async fn line_up(engine: &Engine, balancer: SocketAddr) -> Option<Vec<JoinHandle<u16>>> {
     let (begun, mut waiting) = (Instant::now(), Vec::new());
     loop {
         let asked = ask(balancer);
         let waits = || status(engine).queued as usize == waiting.len() + 1;
-        // bound: as long as one may wait
+        // bound: the time limit of a wait
         let late = || begun.elapsed() > WAIT * 3 / 4;
         until("it waits or is refused", || waits() || asked.is_finished() || late()).await;
         if late() {
@@ -209,7 +210,7 @@ async fn who_is_refused_is_told_to_come_again_when_a_request_is_likely_to_be_thr
             let told = head(&mut send(address).await).await.unwrap();
             let again = told.split("\r\nRetry-After: ").nth(1).and_then(|rest| rest.split('\r').next());
             let again: f64 = again.unwrap().parse().unwrap();
-            // bound: what was measured above
+            // bound: the duration measured above
             assert!((2.0..=longest.as_secs_f64().ceil()).contains(&again), "{again} s after {longest:?}");
             assert!(told.starts_with("HTTP/1.1 503 "), "{told}");
             server.gate.send_replace(true);
@@ -233,7 +234,7 @@ async fn a_short_burst_waits_and_is_not_refused() {
     .await;
 }
 
-/// False if it took so long that some may have waited for as long as one may.
+/// Returns `false` if it took so long that some may have reached their time limit.
 async fn a_burst_waits(threads: usize, rules: (&str, Option<bool>)) -> bool {
     let takes = 1000 * MILLI;
     let server = Server::start(takes.as_millis() as u64).await;
@@ -267,7 +268,7 @@ async fn a_burst_waits(threads: usize, rules: (&str, Option<bool>)) -> bool {
     // The one that would have waited in vain, and the urgent one.
     let (waits, count) = (&status.waits, waited as u64);
     assert_eq!((status.queued, waits.count, status.rejected["shed"]), (0, count, 2));
-    // bound: all of the time for each of them
+    // bound: the whole time for each of them
     assert!(waits.sum > 0.0 && waits.sum <= longest * waited as f64, "{waits:?}");
     true
 }
@@ -305,7 +306,7 @@ async fn an_urgent_request_takes_the_place_of_one_that_is_less_so() {
     .await;
 }
 
-/// False if it took so long that some may have waited for as long as one may.
+/// Returns `false` if it took so long that some may have reached their time limit.
 async fn an_urgent_one_takes_a_place(threads: usize) -> bool {
     let server = Server::start(1000).await;
     let (engine, address) = asking(&server, threads, Some("x-urgency"));
@@ -331,7 +332,8 @@ async fn an_urgent_one_takes_a_place(threads: usize) -> bool {
         return false;
     }
     assert_eq!(queued, waited);
-    // An answer is counted when it has been given. Of the usual ones another was refused before the line was full.
+    // A response is counted after it was sent. Another one of usual urgency was rejected before the line was
+    // full.
     let told = || {
         let urgencies = status(&engine).urgencies;
         [1, 3, 5].map(|urgency| (urgencies[urgency].served, urgencies[urgency].refused))
@@ -364,7 +366,7 @@ async fn who_waits_in_vain_is_refused_in_time() {
 async fn a_client_that_goes_away_leaves_the_line() {
     within(async {
         let server = Server::start(100).await;
-        // It may wait for longer than any of this takes.
+        // It may wait for longer than all of this takes.
         let (engine, address) = choosing(&server, 1, None, ("adaptive", None), Some(HOUR));
         learn(address, 8).await;
         let mut asked = fill(&server, address).await;
@@ -384,15 +386,15 @@ async fn a_client_that_goes_away_leaves_the_line() {
     .await;
 }
 
-/// Time is counted in answers of the server: of those that it gives when it has as much as it can work on three come within the time that
-/// one takes.
+/// Time is counted in responses of the server: at full load, it sends three within the duration of one
+/// request.
 #[tokio::test]
 async fn in_lasting_overload_what_is_served_is_fresh_and_the_rest_told_quickly() {
     within(async {
         let server = Server::start(100).await;
         let (engine, address) = balancer(&server, 1);
         learn(address, 8).await;
-        // The server answers 30 in a second, and gets 150.
+        // The server answers 30 per second, and gets 150.
         let mut asked = Vec::new();
         let begun = Instant::now();
         for turn in 0..750 {

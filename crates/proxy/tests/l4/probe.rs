@@ -1,4 +1,4 @@
-//! Health checks: what passes, what does not, and what members make of it.
+//! Health checks: those that pass, those that fail, and their effect on members.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
@@ -19,7 +19,7 @@ use crate::rig::{
 };
 use crate::second::{plain, second};
 
-/// An engine that checks nobody any more once its test is over: its members' ports are others' then.
+/// An engine that stops its health checks at the end of its test: its members' ports may then be reused.
 struct Checking(Engine);
 
 impl Deref for Checking {
@@ -33,7 +33,7 @@ impl Deref for Checking {
 impl Drop for Checking {
     fn drop(&mut self) {
         let nobody = Settings { listeners: Vec::new(), ..settings(listener(Protocol::Tcp), group(&[])) };
-        // One that was stopped is refused.
+        // A stopped engine rejects this.
         let _ = self.0.reload(nobody, Vec::new());
     }
 }
@@ -54,7 +54,7 @@ fn http(expect: Option<u16>) -> ProbeKind {
     ProbeKind::Http { path: "/healthz".into(), host: None, expect }
 }
 
-/// A member that answers each request with the same bytes; what it was asked, and how often.
+/// A member that answers each request with the same bytes, with its last request and their number.
 struct Canned {
     address: SocketAddr,
     asked: Arc<AtomicUsize>,
@@ -78,14 +78,14 @@ async fn canned(answer: &'static str) -> Canned {
                 }
                 *kept.lock().unwrap() = head;
                 count.fetch_add(1, Relaxed);
-                // Byte by byte: an answer may come in pieces.
+                // Byte by byte: a response may arrive in pieces.
                 for byte in answer.as_bytes() {
                     if stream.write_all(&[*byte]).await.is_err() {
                         return;
                     }
                     tokio::task::yield_now().await;
                 }
-                // Waits for the other side to close, as a server that keeps connections does.
+                // Waits for the other side to close, like a server that keeps connections.
                 let _ = stream.read(&mut [0]).await;
             });
         }
@@ -102,11 +102,11 @@ async fn a_member_not_yet_checked_is_not_used() {
     within(async {
         let (echo, hangs) = (Echo::start().await, TcpListener::bind("127.0.0.1:0").await.unwrap());
         let unchecked = hangs.local_addr().unwrap();
-        // It accepts connections and says nothing: its probe is neither passed nor failed for a while.
+        // It accepts connections and is silent: for a while, its check neither passes nor fails.
         let mut group = checked(&[unchecked, echo.address], http(None));
         group.probe.as_mut().unwrap().timeout = HOUR;
         let (engine, address) = start(listener(Protocol::Tcp), group);
-        // The echo answers requests with requests, which is no answer: down, but after one probe already.
+        // The echo answers requests with requests, which is no response: down, after only one check.
         becomes(&engine, echo.address, State::Down).await;
         assert_eq!(status_of(&engine, unchecked).state, State::Unchecked);
         assert_reset(address).await;
@@ -135,7 +135,7 @@ async fn a_member_goes_down_and_comes_back() {
         let before = other.sessions();
         echoes(&mut TcpStream::connect(address).await.unwrap(), "hello").await;
         assert!(other.sessions() > before);
-        // The client never met the member that is down.
+        // The client never used the member that is down.
         assert_eq!(status_of(&engine, place).connects, 0);
         let _back = TcpListener::bind(place).await.unwrap();
         becomes(&engine, place, State::Up).await;
@@ -183,7 +183,7 @@ async fn requests_say_what_they_are() {
         let start_line =
             format!("GET /healthz HTTP/1.1\r\nHost: {}\r\nUser-Agent: plimsoll/", member.address);
         assert!(said.starts_with(&start_line), "{said}");
-        // A new path, a new name, and the PROXY protocol in front: the probes in force are replaced.
+        // A new path, a new name, and the PROXY protocol in front: the running checks are replaced.
         let mut group = checked(
             &[member.address],
             ProbeKind::Http { path: "/other".into(), host: Some("web".into()), expect: None },
@@ -210,7 +210,7 @@ async fn a_handshake_comes_after_the_preface() {
             let (_engine, _) = start(listener(Protocol::Tcp), group);
             let (mut probe, _) = member.accept().await.unwrap();
             let mut said = vec![0; 16];
-            // One that says nothing closes at once, with a reset.
+            // A check that sends nothing closes at once, with a reset.
             let len = probe.read_exact(&mut said).await.unwrap_or(0);
             assert_eq!(&said[..len], expected);
         }
@@ -239,7 +239,7 @@ async fn one_that_hangs_times_out_and_delays_nobody() {
     .await;
 }
 
-/// Returns once four intervals have passed without a probe: those that were on their way when it was to end are let come.
+/// Returns once four intervals have passed without a check; waits for those that were in flight.
 async fn rests(who: &str, member: &Canned) {
     for _ in 0..20 {
         let before = member.asked.load(Relaxed);
@@ -264,7 +264,7 @@ async fn probes_come_and_go_with_their_members() {
         becomes(&engine, other.address, State::Up).await;
         until("the new member is probed", || other.asked.load(Relaxed) >= 3).await;
         rests("a member that left", &one).await;
-        // Without checks, none.
+        // Without health checks, none.
         engine.reload(settings(listener(Protocol::Http), group(&[other.address])), Vec::new()).unwrap();
         rests("an unchecked group", &other).await;
         assert_eq!(status_of(&engine, other.address).state, State::Up);
@@ -315,7 +315,7 @@ async fn members_of_http_2_are_asked_by_it() {
             GroupSettings { http2: true, ..checked(&[member], http(Some(204))) },
         );
         becomes(&engine, member, State::Up).await;
-        // The health service says what it is asked about.
+        // The health service reports the requested state.
         let state = Arc::new(AtomicUsize::new(2));
         let now = Arc::clone(&state);
         let (member, _) =
@@ -341,7 +341,7 @@ async fn members_of_http_2_are_asked_by_it() {
         assert!(status_of(&engine, member).why.contains("NOT_SERVING"));
         state.store(1, Relaxed);
         becomes(&engine, member, State::Up).await;
-        // A server that does not know the service says so in the head alone.
+        // A server that does not know the service reports so in the head alone.
         let (member, _) = second(100, |_, mut respond: SendResponse<Bytes>| async move {
             let answer = Response::builder().header("grpc-status", "5").body(()).unwrap();
             respond.send_response(answer, true).unwrap();
@@ -358,7 +358,7 @@ async fn members_of_http_2_are_asked_by_it() {
 #[tokio::test]
 async fn a_request_whose_member_is_declared_down_goes_elsewhere_at_once() {
     within(async {
-        // It answers its health checks until it is told to stop, and nothing else ever.
+        // It answers its health checks until `well` is cleared, and never anything else.
         let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let frozen = door.local_addr().unwrap();
         let well = Arc::new(AtomicUsize::new(1));
@@ -387,7 +387,8 @@ async fn a_request_whose_member_is_declared_down_goes_elsewhere_at_once() {
         until("both are up", || status(&engine).members.iter().all(|member| member.state == State::Up)).await;
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n").await.unwrap();
-        // No time limit of this group is shorter than a minute: without health checks it would wait as long.
+        // No time limit of this group is shorter than a minute: without health checks it would wait that
+        // long.
         requests.recv().await.unwrap();
         well.store(0, Relaxed);
         let mut answer = [0; 15];

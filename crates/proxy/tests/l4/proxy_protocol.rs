@@ -1,4 +1,4 @@
-//! The PROXY protocol on both sides, spoken by bare sockets.
+//! The PROXY protocol on both sides, with plain sockets.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ fn accepting(protocol: Protocol) -> ListenerSettings {
     ListenerSettings { accept_proxy: true, ..listener(protocol) }
 }
 
-/// What a member is told, and the first bytes after it.
+/// Returns the header that a member received, and the first bytes after it.
 async fn told(member: &TcpListener, len: usize) -> (Header, Vec<u8>) {
     let mut session = member.accept().await.unwrap().0;
     let mut bytes = Vec::new();
@@ -110,7 +110,7 @@ async fn what_a_client_says_is_passed_on() {
                 let (header, rest) = told(&member, 5).await;
                 assert_eq!((header.addresses, &rest[..]), (Some(far()), &b"hello"[..]));
             }
-            // A check of the load balancer in front: its own addresses hold.
+            // A health check of the load balancer in front: its own addresses apply.
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(&header(version, None)).await.unwrap();
             client.write_all(b"hello").await.unwrap();
@@ -156,7 +156,7 @@ async fn a_connection_without_a_header_is_closed() {
             start(listener, group(&[echo.address]))
         };
         let (patient, hasty) = (within(HOUR), within(300 * MILLI));
-        // What is no header, the beginning of one, nothing.
+        // No header, the beginning of one, nothing.
         for ((engine, address), bytes, reason) in [
             (&patient, &b"GET / HTTP/1.1\r\n\r\n"[..], "bad_request"),
             (&patient, b"PROXY TCP4 1.2.3.4 nonsense\r\n", "bad_request"),
@@ -165,7 +165,7 @@ async fn a_connection_without_a_header_is_closed() {
         ] {
             let before = status(engine).rejected.get(reason).copied().unwrap_or(0);
             let mut client = TcpStream::connect(address).await.unwrap();
-            // It may be quicker than the client.
+            // The reset may be faster than the client.
             let _ = client.write_all(bytes).await;
             assert!(matches!(client.read(&mut [0; 9]).await, Ok(0) | Err(_)), "{bytes:?}");
             assert_eq!(status(engine).rejected[reason], before + 1, "{bytes:?}");

@@ -1,5 +1,5 @@
-//! Pseudo-fields where none may be (RFC 9113 section 8.3) and fragments in paths: the library drops them or
-//! resets the stream, and nothing of them goes on to the other side.
+//! Pseudo-fields in wrong places (RFC 9113 section 8.3) and fragments in paths: the library drops them or
+//! resets the stream, and none of them reaches the other side.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::frames::{
 use crate::rig::{group, within};
 use crate::second::{http, plain, to_second};
 
-/// A block of fields as HPACK writes it without any table (RFC 7541 section 6.2.2).
+/// Returns a block of fields as HPACK encodes it without any table (RFC 7541 section 6.2.2).
 fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in fields {
@@ -26,7 +26,7 @@ const POST: [(&str, &str); 4] =
     [(":method", "POST"), (":scheme", "http"), (":path", "/a"), (":authority", "h")];
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// The end of stream 1 at a client: true for an answer, false for an error.
+/// Waits for the end of stream 1 at a client: `true` for a response, `false` for an error.
 async fn answered(stream: &mut TcpStream) -> bool {
     loop {
         match next(stream).await {
@@ -51,11 +51,11 @@ async fn pseudo_fields_in_a_clients_trailers_reach_no_member() {
             ];
             frames.concat()
         };
-        // Behind other fields the library takes them for what they are.
+        // Behind other fields, the library detects them.
         let mut client = raw_client(address).await;
         client.write_all(&sent(&[("x-sum", "7"), (":path", "/evil")])).await.unwrap();
         assert!(!answered(&mut client).await);
-        // Before them it drops them.
+        // Before them, it drops them.
         let mut client = raw_client(address).await;
         let first = [(":path", "/evil"), (":authority", "evil"), (":status", "666"), ("x-sum", "7")];
         client.write_all(&sent(&first)).await.unwrap();

@@ -22,7 +22,7 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
 /// Longer than anything takes on a machine with other work.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
-/// Longer than a test may take: what ended was not ended by this.
+/// Longer than a test may take: this has ended nothing.
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) fn member(address: SocketAddr) -> MemberSpec {
@@ -36,7 +36,7 @@ pub(crate) fn member(address: SocketAddr) -> MemberSpec {
     }
 }
 
-/// A group without health checks, by `least_connections`.
+/// Returns a group without health checks, with `least_connections`.
 pub(crate) fn group(members: &[SocketAddr]) -> GroupSettings {
     let strategy = strategy::find("least_connections").unwrap();
     GroupSettings {
@@ -84,8 +84,8 @@ pub(crate) fn by(group: GroupSettings, name: &str) -> GroupSettings {
     GroupSettings { spec, ..group }
 }
 
-/// A listener on a free port of the loopback, on an address of this test's own: what once asked a port that another test has closed may
-/// ask it again, and the system gives ports away again.
+/// Returns a listener on a free loopback port, with an address of this test only. A client of a port that
+/// another test has closed may use it again, and the system reuses ports.
 pub(crate) fn listener(protocol: Protocol) -> ListenerSettings {
     ListenerSettings {
         public: None,
@@ -126,7 +126,7 @@ pub(crate) fn settings(listener: ListenerSettings, group: GroupSettings) -> Sett
     }
 }
 
-/// An engine and where it listens.
+/// Starts an engine, and returns its address.
 pub(crate) fn start(listener: ListenerSettings, group: GroupSettings) -> (Engine, SocketAddr) {
     start_with(settings(listener, group))
 }
@@ -151,7 +151,7 @@ pub(crate) async fn within<F: Future>(test: F) -> F::Output {
     tokio::time::timeout(2 * MINUTE, test).await.expect("the test takes too long")
 }
 
-/// Waits until something is so.
+/// Waits for a condition.
 pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     let end = Instant::now() + MINUTE;
     while !so() {
@@ -161,18 +161,19 @@ pub(crate) async fn until(what: &str, so: impl Fn() -> bool) {
     }
 }
 
-/// Repeats `beat`, which says whether it went well, for half as long again as may pass between two of them. False if as much may
-/// have passed in the eyes of whoever sees them: then the machine stood still, and nothing follows from what came of it.
+/// Repeats `beat`, which returns `true` if it succeeded, for one and a half times the maximum interval.
+/// Returns `false` if an observer may have seen a longer interval: then the machine was suspended, and
+/// nothing follows from the result.
 pub(crate) async fn steadily(most: Duration, mut beat: impl AsyncFnMut() -> bool) -> bool {
     let begun = Instant::now();
     let mut last = begun;
-    // bound: for how long it goes on
+    // bound: the duration of the repetition
     while begun.elapsed() < most * 3 / 2 {
         // sleeps: paces the client
         tokio::time::sleep(most / 20).await;
         let now = Instant::now();
         let well = beat().await;
-        // bound: the time that may pass; what takes longer decides nothing
+        // bound: the interval that is permitted; a longer one decides nothing
         if last.elapsed() > most * 4 / 5 {
             return false;
         }
@@ -182,8 +183,8 @@ pub(crate) async fn steadily(most: Duration, mut beat: impl AsyncFnMut() -> bool
     true
 }
 
-/// Timers of the kernel's sockets that have this address at an end (1 for ours, 2 for the other) and are in this state: 01 is established,
-/// 0A listens.
+/// Returns the timers of the kernel's sockets in this state with this address at an end (1 for local, 2 for
+/// remote). State 01 is established, 0A listens.
 pub(crate) fn sockets(address: SocketAddr, end: usize, state: &str) -> Vec<String> {
     let SocketAddr::V4(address) = address else { panic!("{address}: of IPv4 only") };
     let place = format!("{:08X}:{:04X}", u32::from_ne_bytes(address.ip().octets()), address.port());
@@ -194,12 +195,12 @@ pub(crate) fn sockets(address: SocketAddr, end: usize, state: &str) -> Vec<Strin
     rows.map(|row| row[5].to_owned()).collect()
 }
 
-/// Does anybody listen there? Looks without connecting.
+/// Returns `true` if a socket listens there, without connecting.
 pub(crate) fn listens(address: SocketAddr) -> bool {
     !sockets(address, 1, "0A").is_empty()
 }
 
-/// Where the listeners of a test are, on ports that the system chooses.
+/// Returns the address of a test's listeners, with ports that the system chooses.
 pub(crate) fn home() -> SocketAddr {
     thread_local! {
         // Each test has a thread.
@@ -208,7 +209,8 @@ pub(crate) fn home() -> SocketAddr {
     HOME.with(|home| *home)
 }
 
-/// An address of the loopback that nobody else uses, so that what is closed there can be opened again.
+/// Returns an address of the loopback that no other test uses, so that what is closed there can be opened
+/// again.
 pub(crate) fn place() -> SocketAddr {
     static TAKEN: AtomicUsize = AtomicUsize::new(0);
     static CLAIMED: LazyLock<u16> = LazyLock::new(|| ports::claim("addresses", 1 << 11));
@@ -218,7 +220,7 @@ pub(crate) fn place() -> SocketAddr {
     SocketAddr::from(([127, 64 + a, b, c], 7077))
 }
 
-/// A member that sends back what it gets, and counts sessions.
+/// A member that sends back the bytes that it gets, and counts sessions.
 pub(crate) struct Echo {
     pub(crate) address: SocketAddr,
     sessions: Arc<AtomicUsize>,
@@ -247,13 +249,13 @@ impl Echo {
         Self { address, sessions }
     }
 
-    /// How many sessions there were.
+    /// Returns the number of sessions so far.
     pub(crate) fn sessions(&self) -> usize {
         self.sessions.load(Relaxed)
     }
 }
 
-/// An address that refuses connections for as long as the socket is there: nobody else is given it meanwhile.
+/// Returns an address that refuses connections while the socket exists: it is not given away meanwhile.
 pub(crate) fn nobody() -> (TcpSocket, SocketAddr) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -261,14 +263,14 @@ pub(crate) fn nobody() -> (TcpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// Says something to an echo; whether it is heard again.
+/// Sends text to an echo; returns `true` if it comes back.
 pub(crate) async fn is_echoed(stream: &mut TcpStream, text: &str) -> bool {
     let mut heard = vec![0; text.len()];
     let spoken = stream.write_all(text.as_bytes()).await.is_ok();
     spoken && stream.read_exact(&mut heard).await.is_ok() && heard == text.as_bytes()
 }
 
-/// Says something to an echo and hears it again.
+/// Sends text to an echo and expects it back.
 pub(crate) async fn echoes(stream: &mut TcpStream, text: &str) {
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut heard = vec![0; text.len()];
@@ -276,9 +278,9 @@ pub(crate) async fn echoes(stream: &mut TcpStream, text: &str) {
     assert_eq!(heard, text.as_bytes());
 }
 
-/// A client that says nothing is turned away.
+/// Checks that a client that sends nothing is rejected.
 pub(crate) async fn assert_reset(address: SocketAddr) {
-    // The reset may be quicker than the client.
+    // The reset may be faster than the client.
     let error = match TcpStream::connect(address).await {
         Ok(mut session) => session.read(&mut [0; 9]).await.unwrap_err(),
         Err(error) => error,

@@ -1,4 +1,4 @@
-//! A client and members of HTTP/2 that are not ours.
+//! A client and members of HTTP/2, of another implementation.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -20,10 +20,10 @@ pub(crate) fn http(group: GroupSettings) -> (Engine, SocketAddr) {
     start(listener(Protocol::Http), group)
 }
 
-/// Asks on a client's connection.
+/// Sends requests on a client's connection.
 pub(crate) type Sender = SendRequest<Bytes>;
 
-/// A client's connection, and how it ended.
+/// Returns a client's connection, and the task with its outcome.
 pub(crate) async fn client(address: SocketAddr) -> (Sender, JoinHandle<Result<(), h2::Error>>) {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -31,7 +31,7 @@ pub(crate) async fn client(address: SocketAddr) -> (Sender, JoinHandle<Result<()
     (sender, tokio::spawn(connection))
 }
 
-/// An answer: its head, its body, its trailers.
+/// A response: its head, its body, its trailers.
 pub(crate) type Answer = (Response<()>, Vec<u8>, Option<HeaderMap>);
 
 pub(crate) async fn answer(response: h2::client::ResponseFuture) -> Result<Answer, h2::Error> {
@@ -59,7 +59,7 @@ pub(crate) fn call() -> http::request::Builder {
         .header("te", "trailers")
 }
 
-/// Sends all of `bytes`, as fast as it is taken.
+/// Sends all of `bytes`, as fast as they are accepted.
 pub(crate) async fn send_all(
     stream: &mut SendStream<Bytes>,
     mut bytes: Bytes,
@@ -80,7 +80,7 @@ pub(crate) async fn send_all(
     Ok(())
 }
 
-/// A member of HTTP/1.1 that answers each request with `answer`, and tells what it was asked.
+/// Starts an HTTP/1.1 member that answers each request with `answer`, and returns the requests.
 pub(crate) async fn plain(answer: &'static str) -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -108,7 +108,7 @@ pub(crate) async fn plain(answer: &'static str) -> (SocketAddr, tokio::sync::mps
     (address, told)
 }
 
-/// A member of HTTP/2, with how many connections it had.
+/// Starts an HTTP/2 member, and returns the number of its connections, too.
 pub(crate) async fn second<F, W>(most: u32, work: F) -> (SocketAddr, Arc<AtomicUsize>)
 where
     F: Fn(Request<RecvStream>, server::SendResponse<Bytes>) -> W + Clone + Send + 'static,
@@ -123,7 +123,7 @@ where
             count.fetch_add(1, Relaxed);
             let work = work.clone();
             tokio::spawn(async move {
-                // As every implementation has it: frames are small, and wait for nothing.
+                // As in every implementation: frames are small, and must not be delayed.
                 stream.set_nodelay(true).unwrap();
                 let mut connection =
                     server::Builder::new().max_concurrent_streams(most).handshake(stream).await.unwrap();

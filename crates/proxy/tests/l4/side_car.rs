@@ -1,5 +1,5 @@
-//! A group of one server whose side-car this process is: what it learns from real sockets, says and refuses, and which
-//! connections go when there is an alert.
+//! A group of one server whose side-car this process is: its learning from real sockets, its reports and
+//! rejections, and the connections that leave under an alert.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,11 +23,12 @@ fn side_car(protocol: Protocol, server: SocketAddr, side_car: SideCarSettings) -
 const PLAIN: SideCarSettings =
     SideCarSettings { refuse: false, shed_idle: None, shares_host: false, home: None };
 
-/// How late things were that should have come at once: on a machine with much else to do nothing follows from what was learned of time.
+/// Measures the delay of events that should be immediate: on a busy machine, nothing follows from measured
+/// times.
 #[derive(Default)]
 struct Late {
     count: AtomicU64,
-    /// Microseconds.
+    /// The sum in microseconds.
     sum: AtomicU64,
     worst: AtomicU64,
 }
@@ -40,27 +41,28 @@ impl Late {
         self.worst.fetch_max(late, Relaxed);
     }
 
-    /// At most 2 ms on average, and 50 ms once: beside the 20 ms that a request takes that is little.
+    /// Returns `true` for at most 2 ms on average, and 50 ms once: little beside the 20 ms of a request.
     fn little(&self) -> bool {
         let mean = self.sum.load(Relaxed) / self.count.load(Relaxed).max(1);
-        // bound: what is more decides nothing
+        // bound: a larger delay decides nothing
         mean <= 2_000 && self.worst.load(Relaxed) <= 50_000
     }
 }
 
-/// Requests that run on a host and share its processors, and how late that was for them and for their clients.
+/// The requests that run on a host and share its processors, and the delays for them and their clients.
 #[derive(Default)]
 struct Host {
     running: AtomicU64,
     late: Late,
 }
 
-/// An http server with so many processors, which its requests share; each needs 20 ms of one on average.
+/// Starts an HTTP server with this number of processors, which its requests share; each needs 20 ms of one on
+/// average.
 async fn server(processors: f64) -> SocketAddr {
     server_on(processors, Arc::default()).await
 }
 
-/// The same on a host. It says how many microseconds each request took.
+/// Starts such a server on a host. Each response contains the request's duration in microseconds.
 async fn server_on(processors: f64, host: Arc<Host>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -94,7 +96,7 @@ async fn server_on(processors: f64, host: Arc<Host>) -> SocketAddr {
     address
 }
 
-/// From 0 to 1, in no order.
+/// Returns a number from 0 to 1, in no order.
 fn chance(number: u64) -> f64 {
     plimsoll_brain::mix(number) as f64 / u64::MAX as f64
 }
@@ -110,7 +112,7 @@ async fn head(stream: &mut TcpStream) -> Option<String> {
     Some(String::from_utf8_lossy(&head).into_owned())
 }
 
-/// The same, and notes how much longer it took than the server says.
+/// Sends a request as [`ask`], and records how much longer it took than the server reports.
 async fn ask_of(stream: &mut TcpStream, host: &Host) -> Option<String> {
     let begun = Instant::now();
     let answer = ask(stream).await?;
@@ -120,7 +122,7 @@ async fn ask_of(stream: &mut TcpStream, host: &Host) -> Option<String> {
     Some(answer)
 }
 
-/// Asks for something and reads the answer; its head, and what came of the body with it.
+/// Sends a request and reads the response; returns its head, and the part of the body that came with it.
 async fn ask(stream: &mut TcpStream) -> Option<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.ok()?;
     let answer = head(stream).await?;
@@ -131,7 +133,7 @@ async fn ask(stream: &mut TcpStream) -> Option<String> {
     Some(answer)
 }
 
-/// That it is the right one is what `tests/knee.rs` of `plimsoll-brain` says, by a clock that nothing stops.
+/// Its correctness is tested in `tests/knee.rs` of `plimsoll-brain`, by a clock that nothing stops.
 #[tokio::test]
 async fn the_knee_of_a_real_server_is_learned_and_what_is_too_much_refused() {
     within(async {
@@ -198,7 +200,7 @@ async fn of_servers_that_share_a_host_none_takes_what_the_others_use() {
         let engine = Engine::start(all).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         for (which, address) in engine.addresses().into_iter().enumerate() {
-            // Together about three quarters of what the host can do.
+            // Together about three quarters of the host's capacity.
             for client in 0..20 {
                 let mut number = ((which * 100 + client) as u64) << 32;
                 let (stop, host) = (Arc::clone(&stop), Arc::clone(&host));
@@ -221,8 +223,8 @@ async fn of_servers_that_share_a_host_none_takes_what_the_others_use() {
         for _ in 0..3 {
             let (shared, before) = (engine.host_reading(), served("one") + served("other"));
             let own = ["one", "other"].map(|group| engine.reading(group).unwrap());
-            // What neither server sees of itself: its own requests are half of those that share the processors. Four fit; it
-            // begins with two, and times are not to be trusted beside other tests.
+            // The view of neither server: its own requests are half of those that share the processors. Four
+            // fit; it begins with two, and times are not reliable beside other tests.
             assert!(shared.knee > 0.0 && shared.work > 0.0, "{shared:?} {own:?}");
             if host.late.little() {
                 assert!((2.2..=9.0).contains(&shared.knee), "{shared:?} {own:?}");
@@ -253,7 +255,7 @@ async fn an_alert_sends_connections_away_at_the_boundary_of_a_request() {
             assert!(ask(stream).await.unwrap().contains("Connection: close"));
             assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
         }
-        // It is not about those that come later, and one that is over is about nobody.
+        // An alert does not apply to later connections, and one that has ended applies to none.
         let mut fresh = TcpStream::connect(address).await.unwrap();
         engine.shed("g", 0.0);
         for stream in [&mut fresh, &mut last] {
@@ -347,7 +349,7 @@ async fn an_alert_sends_byte_streams_away_when_they_are_quiet() {
         assert_eq!(quiet.read(&mut [0]).await.unwrap(), 0);
         let mut later = TcpStream::connect(address).await.unwrap();
         echoes(&mut later, "something").await;
-        // sleeps: for longer than those that are sent away may be quiet
+        // sleeps: for longer than the idle time of connections that have to leave
         sleep(150 * MILLI).await;
         echoes(&mut later, "still there").await;
         assert_eq!(engine.reading("h"), None);

@@ -1,4 +1,5 @@
-//! A side-car that knows where its group is: which clients it sends there under an alert, and what it does with the others.
+//! A side-car that knows its group's URL: the clients that it redirects there under an alert, and its
+//! treatment of the others.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::rig::{group, listener, settings, start_with, within};
 use crate::second;
 
-/// Before a server that says `ok`; clients know the group by `home`.
+/// Starts a side-car of a server that responds `ok`; clients know the group by `home`.
 async fn side_car(home: Option<&str>) -> (Engine, SocketAddr) {
     let (server, _) = second::plain("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
     let side_car =
@@ -20,7 +21,7 @@ async fn side_car(home: Option<&str>) -> (Engine, SocketAddr) {
 
 const HOME: Option<&str> = Some("https://lb.example");
 
-/// Sends something and reads the head of the answer, and the body if it is that of the server.
+/// Sends a request and reads the head of the response, and the body if it is that of the server.
 async fn ask(stream: &mut TcpStream, request: &str) -> String {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut head = Vec::new();
@@ -34,14 +35,14 @@ async fn ask(stream: &mut TcpStream, request: &str) -> String {
     head
 }
 
-/// A connection that was there before what comes next.
+/// Returns a connection that precedes what follows.
 async fn client(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     assert!(!ask(&mut stream, "GET / HTTP/1.1\r\nHost: one\r\n\r\n").await.contains("Connection: close"));
     stream
 }
 
-/// Reads to the end of what is left.
+/// Reads the rest up to the end.
 async fn closed(mut stream: TcpStream) -> String {
     let mut rest = String::new();
     stream.read_to_string(&mut rest).await.unwrap();
@@ -56,7 +57,7 @@ async fn clients_are_sent_to_the_group_with_what_they_asked() {
             "GET /a/b?c=d HTTP/1.1\r\nHost: one\r\n\r\n",
             "HEAD /a/b?c=d HTTP/1.1\r\nHost: one:80\r\n\r\n",
             "POST /a/b?c=d HTTP/1.1\r\nHost: one\r\nContent-Length: 4\r\n\r\nbody",
-            // Of these the body is still to come; who expects to be told to go on is told where to go.
+            // The bodies of these are still to come; a client that expects 100 is redirected.
             "POST /a/b?c=d HTTP/1.1\r\nHost: one\r\nContent-Length: 4\r\n\r\n",
             "PUT /a/b?c=d HTTP/1.1\r\nHost: one\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n",
             "GET http://one/a/b?c=d HTTP/1.1\r\nHost: one\r\n\r\n",
@@ -75,7 +76,7 @@ async fn clients_are_sent_to_the_group_with_what_they_asked() {
             }
             assert_eq!(closed(stream).await, "", "{request}");
         }
-        // It is not about those that come later, and one that is over is about nobody.
+        // An alert does not apply to later connections, and one that has ended applies to none.
         let mut fresh = client(address).await;
         engine.shed("g", 0.0);
         for stream in [&mut fresh, &mut later] {
@@ -98,12 +99,12 @@ async fn a_part_of_the_clients_is_sent_each_asked_once_by_an_alert() {
         for mut stream in clients {
             let head = ask(&mut stream, "GET / HTTP/1.1\r\nHost: one\r\n\r\n").await;
             if head.starts_with("HTTP/1.1 200 ") {
-                // Not closed: it would come back here.
+                // Not closed: it would return here.
                 assert!(!head.contains("Connection: close"), "{head}");
                 stay.push(stream);
             }
         }
-        // Of a hundred of which three tenths are drawn others stay once in 5 * 10^7 runs.
+        // If three tenths of a hundred are drawn, a number outside of this range stays once in 5 * 10^7 runs.
         assert!((42..=92).contains(&stay.len()), "{}", stay.len());
         for stream in &mut stay {
             let head = ask(stream, "GET / HTTP/1.1\r\nHost: one\r\n\r\n").await;
@@ -165,7 +166,7 @@ async fn a_connection_of_http2_goes_as_one() {
         drop(sender);
         ended.await.unwrap().unwrap();
 
-        // Calls of gRPC follow nobody: they are done, and their connection goes.
+        // gRPC clients do not follow redirects: their calls are served, and their connection ends.
         let (sender, ended) = second::client(address).await;
         assert_eq!(second::get(&sender, "/").await.unwrap().0.status(), 200);
         engine.shed("g", 1.0);

@@ -1,4 +1,4 @@
-//! Calls of gRPC that go from a client's stream to a member's without being told as text in between.
+//! gRPC calls that pass through from a client's stream to a member's, without conversion to text.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -86,12 +86,12 @@ async fn a_call_arrives_as_it_was_sent_and_so_does_its_answer() {
     .await;
 }
 
-/// Waits until something is counted, and nothing more for a while; how much it is then.
+/// Waits until bytes are counted, and no more for a while; returns the count.
 async fn settled(count: &AtomicUsize) -> usize {
     until("it begins", || count.load(Relaxed) > 0).await;
     let (mut before, mut same) = (usize::MAX, 0);
     while same < 20 {
-        // sleeps: polls; what comes later than that is less than is allowed, too
+        // sleeps: polls; bytes that come later than that are within the limit, too
         tokio::time::sleep(10 * MILLI).await;
         let now = count.load(Relaxed);
         same = if now == before { same + 1 } else { 0 };
@@ -103,7 +103,7 @@ async fn settled(count: &AtomicUsize) -> usize {
 const PIECE: usize = 1 << 14;
 const PIECES: usize = 512;
 
-/// Sends them all, and counts bytes.
+/// Sends all pieces, and counts bytes.
 async fn send_many(stream: &mut SendStream<Bytes>, count: &AtomicUsize) {
     for _ in 0..PIECES {
         if send_all(stream, vec![b'x'; PIECE].into(), false).await.is_err() {
@@ -113,7 +113,7 @@ async fn send_many(stream: &mut SendStream<Bytes>, count: &AtomicUsize) {
     }
 }
 
-/// Reads all; how much it was.
+/// Reads all, and returns the number of bytes.
 async fn read_all(body: &mut RecvStream) -> usize {
     let mut came = 0;
     while let Some(piece) = body.data().await {
@@ -248,7 +248,7 @@ async fn an_answer_before_the_end_of_the_call_arrives_whole() {
             let mut stream = respond.send_response(grpc(), false).unwrap();
             stream.send_data(Bytes::from_static(b"enough"), false).unwrap();
             stream.send_trailers(trailers(&[("grpc-status", "8")])).unwrap();
-            // Somebody else's patience.
+            // Another side's timeout ends it.
             std::future::pending::<()>().await;
             drop(request);
         })

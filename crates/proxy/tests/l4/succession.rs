@@ -1,4 +1,4 @@
-//! Listeners that are the same ones after a reload, and in the engine that takes over from another.
+//! Listeners that stay the same after a reload, and in the engine that takes over from another.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use tokio::net::TcpStream;
 
 use crate::rig::*;
 
-/// So many listeners whose ports the system chooses, each with a `backlog` of its own to be told by.
+/// Returns settings with several listeners whose ports the system chooses, each with a `backlog` by which it
+/// is identified.
 fn several(count: u32, members: &[SocketAddr]) -> Settings {
     let one = |number: u32| {
         let mut one = listener(Protocol::Tcp);
@@ -26,7 +27,7 @@ async fn listeners_whose_ports_the_system_chooses_are_told_apart_by_their_order(
         let member = Echo::start().await.address;
         let (engine, _) = start_with(several(3, &[member]));
         let before = engine.addresses();
-        // Nothing changes: neither a backlog, nor who is where.
+        // Nothing changes: neither a backlog, nor an address.
         assert_eq!(engine.reload(several(3, &[member]), Vec::new()).unwrap(), Vec::<String>::new());
         assert_eq!(engine.addresses(), before);
         let changes = engine.reload(several(2, &[member]), Vec::new()).unwrap();
@@ -59,7 +60,7 @@ async fn a_reload_says_what_it_changes_by_the_names_of_the_configuration() {
         let group = |settings: &mut Settings, change: &dyn Fn(&mut GroupSettings)| {
             change(Arc::make_mut(&mut settings.groups[0]));
         };
-        // A member alone is no setting of its group, wherever it is.
+        // A member alone is no setting of its group, whatever its address.
         let came = said(&|settings| {
             *settings = several(1, &[one, two]);
             group(settings, &|group| {
@@ -107,7 +108,7 @@ async fn an_engine_takes_over_from_another_and_nobody_who_waits_is_lost() {
         assert_eq!(next.addresses(), first.addresses());
         next.recall(first.legacy());
         first.leave();
-        // Nobody accepts: these wait, in whichever of the three queues.
+        // No process accepts: these wait, in any of the three queues.
         let mut waiting = Vec::new();
         for _ in 0..20 {
             waiting.push(TcpStream::connect(address).await.unwrap());
@@ -116,14 +117,14 @@ async fn an_engine_takes_over_from_another_and_nobody_who_waits_is_lost() {
         for client in &mut waiting {
             echoes(client, "hello").await;
         }
-        // It goes on where it was.
+        // It continues on its connection.
         echoes(&mut old, "again").await;
-        // The first may not have heard yet that it has left: what it still took it serves.
+        // The first may not have left yet: it serves the connections that it still accepted.
         let both = |count: &dyn Fn(&Engine) -> u64, before: u64| count(&first) + count(&next) - before;
         assert_eq!(both(&|engine| status(engine).members[0].connects, counted), counted + 20);
         assert_eq!(both(&|engine| engine.status().listeners[0].accepted, 1), 21);
         assert!(next.status().listeners[1].disabled);
-        // Some of those who waited may be the first one's, too.
+        // Some of the waiting clients may be the first one's, too.
         drop((old, waiting));
         assert_eq!(first.retire().await, 0);
         next.stop().await;

@@ -1,4 +1,4 @@
-//! Streams: sharing, large transfers, half-close, retries, the queue, ends of every kind.
+//! TCP streams: sharing, large transfers, half-close, retries, the wait queue, ends of every kind.
 
 use std::io::ErrorKind;
 use std::time::Instant;
@@ -134,7 +134,7 @@ async fn sessions_beyond_the_limit_wait_their_turn() {
         second.read_exact(&mut heard).await.unwrap();
         assert_eq!(&heard, b"second");
         assert_eq!(status(&engine).queued, 0);
-        // Now with less patience than an hour, while the second still runs.
+        // Now with a shorter timeout than an hour, while the second still runs.
         group.queue_timeout = 200 * MILLI;
         engine.reload(settings(listener(Protocol::Tcp), group), Vec::new()).unwrap();
         let begun = Instant::now();
@@ -159,7 +159,7 @@ async fn an_idle_session_ends() {
             session = TcpStream::connect(address).await.unwrap();
             sessions += 1;
         }
-        // Of one that says nothing more nothing may have come for longer.
+        // Without further bytes, none may have arrived for longer.
         let mut quiet = TcpStream::connect(address).await.unwrap();
         let last = Instant::now();
         echoes(&mut quiet, "the last word").await;

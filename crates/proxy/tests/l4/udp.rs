@@ -1,4 +1,4 @@
-//! Datagrams: flows that stick, expire, move and are bounded.
+//! Datagrams: flows that are bound, expire, move and are bounded.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::rig::*;
 
-/// A member that answers each datagram with its own address and what it got.
+/// Starts a member that answers each datagram with its own address and the datagram.
 async fn parrot() -> SocketAddr {
     let address = place();
     tokio::spawn(speak(UdpSocket::bind(address).await.unwrap()));
@@ -24,7 +24,7 @@ async fn speak(socket: UdpSocket) {
     let mut buffer = vec![0; 65_536];
     while let Ok((len, from)) = socket.recv_from(&mut buffer).await {
         let answer = [name.as_bytes(), b" ", &buffer[..len]].concat();
-        // A client that is gone does not matter.
+        // A client that has gone does not matter.
         let _ = socket.send_to(&answer[..answer.len().min(65_507)], from).await;
     }
 }
@@ -36,7 +36,7 @@ async fn client(address: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// The member that answers.
+/// Returns the member that answers.
 async fn ask(client: &UdpSocket, text: &str) -> SocketAddr {
     client.send(text.as_bytes()).await.unwrap();
     let mut buffer = vec![0; 65_536];
@@ -97,7 +97,7 @@ async fn quiet_flows_end_and_busy_ones_do_not() {
     .await;
 }
 
-/// False if the machine stood still for too long to see it.
+/// Returns `false` if the machine was suspended for too long to see it.
 async fn a_quiet_one_ends_beside_a_busy_one(parrot: SocketAddr) -> bool {
     let (mut udp, idle) = (udp(), 500 * MILLI);
     udp.timeouts.idle = idle;
@@ -113,7 +113,7 @@ async fn a_quiet_one_ends_beside_a_busy_one(parrot: SocketAddr) -> bool {
     let steady = steadily(idle, async || {
         ask(&busy, "again").await;
         assert!(over() == 0 || asked.elapsed() >= idle, "the quiet flow ended too soon");
-        // One that ended would have begun anew.
+        // A flow that ended would have started again.
         flows().0 == 2
     });
     if !steady.await {
@@ -138,14 +138,14 @@ async fn a_closed_port_is_a_failure_and_the_flow_moves_on() {
         assert_eq!(ask(&client, "hello").await, first);
         speaking.abort();
         let _ = speaking.await;
-        // One is lost before the kernel tells; the next ones arrive.
+        // One datagram is lost before the kernel reports the error; the next ones arrive.
         client.send(b"lost").await.unwrap();
         until("the failure is counted", || status_of(&engine, first).failures == 1).await;
         assert_eq!(ask(&client, "moved").await, second);
         assert_eq!(ask(&client, "stays").await, second);
         assert_eq!(status_of(&engine, first).in_flight, 0);
         assert_eq!(engine.status().listeners[0].accepted, 1);
-        // The only one left has failed: it is tried again.
+        // The only remaining member has failed: it is tried again.
         let lonely = place();
         let gone = UdpSocket::bind(lonely).await.unwrap();
         let (engine, address) = start(udp(), group(&[lonely]));
@@ -212,7 +212,7 @@ async fn a_full_table_refuses_newcomers_only() {
     .await;
 }
 
-/// A member that answers questions alone, with the address that it is asked from: that of the flow's own socket.
+/// Starts a member that answers only questions, with the sender's address: that of the flow's own socket.
 async fn choosy() -> SocketAddr {
     let socket = UdpSocket::bind(place()).await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -220,7 +220,7 @@ async fn choosy() -> SocketAddr {
         let mut buffer = [0; 100];
         while let Ok((len, from)) = socket.recv_from(&mut buffer).await {
             if buffer[..len].starts_with(b"question") {
-                // A client that is gone does not matter.
+                // A client that has gone does not matter.
                 let _ = socket.send_to(format!("{from} question").as_bytes(), from).await;
             }
         }
@@ -326,7 +326,7 @@ async fn answers_come_from_the_address_that_was_asked() {
             let udp = ListenerSettings { address: bind.parse().unwrap(), ..udp() };
             let (engine, address) = start(udp, group(&[parrot().await]));
             let asked = SocketAddr::new(asked.parse::<IpAddr>().unwrap(), address.port());
-            // Connected: it hears nobody but whom it asked.
+            // Connected: it receives only from the address that it sends to.
             let client = client(asked).await;
             ask(&client, "hello").await;
             ask(&client, "again").await;
@@ -340,7 +340,7 @@ async fn answers_come_from_the_address_that_was_asked() {
 async fn flows_follow_the_plan_but_stay_with_a_drained_member() {
     within(async {
         let (one, other) = (parrot().await, parrot().await);
-        // Health checks by TCP on a port of the first member's number.
+        // Health checks by TCP on a port with the first member's number.
         let door = TcpListener::bind(one).await.unwrap();
         let mut group = by(group(&[one, other]), "first_available");
         group.spec.health = Some(HealthSpec { rise: 1, fall: 1 });
@@ -371,7 +371,7 @@ async fn stopping_waits_for_answers_but_not_for_long() {
     within(async { while !an_answer_is_waited_for().await {} }).await;
 }
 
-/// False if the machine stood still for as long as an answer is waited for.
+/// Returns `false` if the machine was suspended for as long as the balancer waits for an answer.
 async fn an_answer_is_waited_for() -> bool {
     let slow = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let mut settings = settings(udp(), group(&[slow.local_addr().unwrap()]));
@@ -401,14 +401,14 @@ async fn an_answer_is_waited_for() -> bool {
     true
 }
 
-/// Starts a client that sends and hears all the time.
+/// Starts a client that sends and receives all the time.
 async fn busy(address: SocketAddr) {
     let socket = client(address).await;
     ask(&socket, "hello").await;
     tokio::spawn(async move {
         let mut buffer = [0; 100];
         loop {
-            // Refused where nobody listens any more.
+            // An error if no socket listens any more.
             let _ = socket.send(b"busy").await;
             let _ = timeout(50 * MILLI, socket.recv(&mut buffer)).await;
             // sleeps: paces the client
@@ -436,21 +436,21 @@ async fn busy_flows_of_a_closed_listener_end_too_and_at_once_for_the_next() {
             if took >= 3 * SECOND {
                 break took;
             }
-            // The client stood still for a second, and its flow was taken for a quiet one.
+            // The client was suspended for a second, and its flow was considered idle.
             assert!(engine.open_listener(&name).unwrap());
             until("the busy one is back", || open() == 1).await;
         };
         for round in 1..=2 {
-            // Opened again: the flow begins anew, where clients are let in.
+            // Opened again: the flow begins anew, where clients are admitted.
             let begun = Instant::now();
             assert!(engine.open_listener(&name).unwrap(), "round {round}");
-            // bound: half of what it takes by itself, measured above
+            // bound: half of the time that it takes by itself, measured above
             assert!(begun.elapsed() < by_itself / 2, "{:?}", begun.elapsed());
             ask(&client(address).await, "hello").await;
             until("the busy one is back", || open() == 2).await;
             assert!(engine.close_listener(&name).unwrap());
         }
-        // By a reload that has it no more, and one that has it again.
+        // By a reload without the listener, and one with it.
         assert!(engine.open_listener(&name).unwrap());
         until("the busy one is back", || open() > 0).await;
         let mut none = settings(udp.clone(), group(&[parrot]));
@@ -458,7 +458,7 @@ async fn busy_flows_of_a_closed_listener_end_too_and_at_once_for_the_next() {
         engine.reload(none, Vec::new()).unwrap();
         let begun = Instant::now();
         engine.reload(settings(udp, group(&[parrot])), Vec::new()).unwrap();
-        // bound: half of what it takes by itself, measured above
+        // bound: half of the time that it takes by itself, measured above
         assert!(begun.elapsed() < by_itself / 2, "{:?}", begun.elapsed());
         until("the busy one is back", || open() == 1).await;
     })

@@ -1,4 +1,4 @@
-//! WebSocket on streams of HTTP/2 (RFC 8441), by a client that is not ours.
+//! WebSocket on streams of HTTP/2 (RFC 8441), by a client of another implementation.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,8 @@ use tokio::net::TcpListener;
 use crate::rig::{MILLI, group, listener, start, status, until, within};
 use crate::second::*;
 
-/// A member that upgrades and speaks first, then sends back what it gets until its client ends; with the head that it was asked by.
+/// Starts a member that upgrades and sends first, then echoes until its client ends. Returns the heads of its
+/// requests, too.
 async fn member() -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -36,7 +37,7 @@ async fn member() -> (SocketAddr, tokio::sync::mpsc::Receiver<String>) {
     (address, told)
 }
 
-/// Asks for a protocol on a stream.
+/// Requests a protocol on a stream.
 async fn connect(
     sender: &SendRequest<Bytes>,
     protocol: &'static str,
@@ -53,7 +54,7 @@ async fn connect(
     sender.send_request(request.body(()).unwrap(), false).unwrap()
 }
 
-/// So many bytes of a body.
+/// Reads `len` bytes of a body.
 async fn take(body: &mut RecvStream, len: usize) -> Vec<u8> {
     let mut taken = Vec::new();
     while taken.len() < len {
@@ -85,7 +86,7 @@ async fn a_stream_becomes_a_tunnel_to_a_member_of_http_1() {
         let key = asked.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
         assert!(key.len() == 24 && key.ends_with("=="), "{key}");
         assert_eq!(take(&mut answer, 7).await, b"welcome");
-        // More than all windows, both ways at once.
+        // More than all windows, in both directions at once.
         let large = Bytes::from(vec![b'x'; 3 << 20]);
         let sent = large.clone();
         let sending = tokio::spawn(async move {
@@ -93,7 +94,7 @@ async fn a_stream_becomes_a_tunnel_to_a_member_of_http_1() {
             body
         });
         assert_eq!(take(&mut answer, large.len()).await, large);
-        // The end of one side is told to the other.
+        // The end of one side is forwarded to the other.
         let mut body = sending.await.unwrap();
         body.send_data(Bytes::from_static(b"last"), true).unwrap();
         assert_eq!(take(&mut answer, 4).await, b"last");
@@ -112,7 +113,7 @@ async fn a_member_that_does_not_want_a_web_socket_says_why() {
         let (_engine, address) = http(group(&[member]));
         let (sender, _end) = client(address).await;
         let (response, mut body) = connect(&sender, "websocket").await;
-        // What comes on the stream is no request, whatever it looks like.
+        // Bytes on the stream are no request, whatever they look like.
         body.send_data(Bytes::from_static(b"GET /evil HTTP/1.1\r\nHost: x\r\n\r\n"), false).unwrap();
         let (head, content, _) = answer(response).await.unwrap();
         assert_eq!((head.status(), content.as_slice()), (StatusCode::FORBIDDEN, &b"no"[..]));
@@ -136,7 +137,7 @@ async fn a_member_that_answers_as_if_nothing_was_to_become_a_tunnel_does_not_mak
             let (head, ..) = answer(response).await.unwrap();
             assert_eq!(head.status(), StatusCode::BAD_GATEWAY);
             assert_eq!(head.headers()["plimsoll-reason"], "bad_answer");
-            // Where nobody asks for a tunnel it is an answer as any other.
+            // Without a request for a tunnel, it is a response like any other.
             assert!(get(&sender, "/").await.unwrap().0.status().is_success());
             until("its place is free", || status(&engine).members[0].in_flight == 0).await;
         }

@@ -1,4 +1,4 @@
-//! xDS by a client that can do what those of gRPC never do: refuse, stay away, talk nonsense.
+//! xDS by a client that behaves unlike those of gRPC: it rejects responses, leaves, sends invalid messages.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn started(group: GroupSettings) -> (Engine, SocketAddr) {
     start_with(settings(listener, group))
 }
 
-/// A call of a method with messages both ways.
+/// A call of a method with messages in both directions.
 struct Call {
     out: SendStream<Bytes>,
     body: RecvStream,
@@ -35,7 +35,7 @@ struct Call {
 }
 
 impl Call {
-    /// `first` is said before anything is heard.
+    /// Begins a call; `first` is sent before anything is received.
     async fn begin(sender: &SendRequest<Bytes>, path: &str, first: &impl Message) -> Self {
         let mut sender = sender.clone().ready().await.unwrap();
         let request =
@@ -50,7 +50,7 @@ impl Call {
         self.out.send_data(frame(message).into(), false).unwrap();
     }
 
-    /// `None` at the end.
+    /// Returns the next message; `None` at the end.
     async fn hear<M: Message + Default>(&mut self) -> Option<M> {
         loop {
             if let Some(message) = self.frames.next_message().unwrap() {
@@ -62,13 +62,13 @@ impl Call {
         }
     }
 
-    /// Hears nothing for a while. On a slow machine it hears no more.
+    /// Checks that nothing arrives for a while; on a slow machine, nothing arrives either.
     async fn silence(&mut self, span: Duration) {
         let heard = tokio::time::timeout(span, self.hear::<DiscoveryResponse>()).await;
         assert!(heard.is_err(), "{heard:?}");
     }
 
-    /// The trailers that it ends with.
+    /// Returns the trailers with which the call ends.
     async fn end(mut self) -> HeaderMap {
         while let Some(piece) = self.body.data().await {
             self.body.flow_control().release_capacity(piece.unwrap().len()).unwrap();
@@ -87,7 +87,7 @@ fn ask(kind: &str, name: &str, nonce: &str) -> DiscoveryRequest {
     }
 }
 
-/// The last part of each member's address, and its weight.
+/// Returns the last part of each member's address, and its weight.
 fn weights(answer: &DiscoveryResponse) -> Vec<(String, u32)> {
     let told = ClusterLoadAssignment::decode(&answer.resources[0].value[..]).unwrap();
     let one = |place: &plimsoll_wire::xds::LocalityEndpoints| {
@@ -133,14 +133,14 @@ async fn a_client_is_told_what_it_asks_for_and_again_when_that_changes() {
             [("10.9.8.1:80".to_owned(), 500_000), ("10.9.8.3:80".to_owned(), 500_000)]
         );
 
-        // Not yet accepted: what happens meanwhile is told at once, afterwards.
+        // Not accepted yet: later changes are sent at once, afterwards.
         engine.undrain(Some("g"), "10.9.8.2:80").unwrap();
         engine.drain(Some("g"), "10.9.8.1:80").unwrap();
         call.silence(300 * MILLI).await;
         call.say(&ask(ENDPOINTS, "g", &told.nonce));
         let mut told: DiscoveryResponse = call.hear().await.unwrap();
         if weights(&told).len() == 3 {
-            // Where the machine stood still in between.
+            // If the machine was suspended in between.
             call.say(&ask(ENDPOINTS, "g", &told.nonce));
             told = call.hear().await.unwrap();
         }
@@ -180,7 +180,7 @@ async fn what_a_client_refuses_is_an_event_and_is_not_told_again() {
 async fn a_client_that_does_not_read_holds_up_no_other() {
     within(async {
         let (engine, address) = started(by(group(&members()), "weighted_round_robin"));
-        // One that says nothing of what it was told, on the same connection as one that does.
+        // A call that acknowledges nothing, on the same connection as one that does.
         let (sender, _end) = client(address).await;
         let mut mute = Call::begin(&sender, DISCOVERY, &ask(ENDPOINTS, "g", "")).await;
         let mut call = Call::begin(&sender, DISCOVERY, &ask(ENDPOINTS, "g", "")).await;
@@ -222,7 +222,7 @@ async fn reports_count_and_what_a_client_had_under_way_ends_with_it() {
         until("it counts", || status_of(&engine, two).in_flight == 9).await;
         let status = status_of(&engine, two);
         assert_eq!((status.requests, status.failures), (42, 2));
-        // Whoever asks where to go is told so.
+        // A client that asks for endpoints gets them.
         let (_call, told, _) = endpoints(address).await;
         assert!(told[1].1 < told[0].1 / 2 && told[1].1 < told[2].1 / 2, "{told:?}");
         drop((call, sender));
@@ -245,7 +245,7 @@ async fn what_is_not_understood_is_said_to_be_so() {
         assert_eq!(head.headers()["grpc-status"], "12");
         let nonsense = Node { id: "x".repeat(40), ..Node::default() };
         let call = Call::begin(&sender, DISCOVERY, &nonsense).await;
-        // That is a request, of no type.
+        // That is a request, without a type.
         drop(call);
         let mut call = Call::begin(&sender, DISCOVERY, &ask(LISTENER, "g", "")).await;
         call.out.send_data(Bytes::from_static(b"\0\0\0\0\x02\x0a\xff"), false).unwrap();

@@ -163,7 +163,7 @@ fn many_questions_in_one_message_get_no_more_than_a_header() {
         let answer = zone().answer(&bytes, transport, &mut anybody(), &mut members()).unwrap();
         assert_eq!((answer.len(), answer[3] & 15), (12, 1), "FORMERR and nothing else");
     }
-    // One question, and thousands of records beside it.
+    // One query, and thousands of records beside it.
     let mut long = question("web.example.", RecordType::A).to_vec().unwrap();
     long.resize(5000, 0);
     assert_eq!(zone().answer(&long, Transport::Tcp, &mut anybody(), &mut members()).unwrap().len(), 12);
@@ -199,7 +199,7 @@ fn answers_are_as_long_as_the_client_can_take() {
     edns.set_version(1);
     asked.set_edns(edns);
     let reply = Message::from_vec(&bytes(&asked, Transport::Udp, &mut few)).unwrap();
-    // The same number is BADSIG elsewhere.
+    // The same number means BADSIG elsewhere.
     assert_eq!(u16::from(reply.metadata.response_code), 16);
 }
 
@@ -231,7 +231,7 @@ fn what_is_no_question_is_not_answered_or_refused() {
     }
 }
 
-/// What a question gets from a client that may have this, and how long it was; `cookie` is the option.
+/// Returns the answer to a client with this permission, and its length; `cookie` is the option.
 fn limited(room: AnswerRoom, transport: Transport, cookie: Option<&[u8]>) -> Option<(Message, usize, usize)> {
     let mut asked = question("_http._tcp.web.example.", RecordType::SRV);
     if let Some(cookie) = cookie {
@@ -259,7 +259,7 @@ fn a_client_above_its_rate_is_told_to_come_again() {
 #[test]
 fn a_client_with_a_cookie_of_ours_has_no_rate() {
     let cookie = |reply: &Message| reply.edns.as_ref().unwrap().option(EdnsCode::Cookie).cloned();
-    // The client of the tests whose part is zeros has a good one.
+    // The tests' client whose part is all zeros has a valid cookie.
     let (good, bad) = ([0; 24], [1; 24]);
     for room in [AnswerRoom::None, AnswerRoom::Notice] {
         let (reply, ..) = limited(room, Transport::Udp, Some(&good)).unwrap();

@@ -1,4 +1,4 @@
-//! How long an exchange waits for whom, and whose fault it is if that was too long.
+//! The timeouts of an exchange, and the side at fault when one expires.
 
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::http::ending::Failure;
 use crate::reason::Reason;
 use crate::stream::Stream;
 
-/// How often a request that waits for its answer looks whether the member was declared down.
+/// The interval at which a waiting request checks whether its member was declared down.
 const LOOK: Duration = Duration::from_millis(250);
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
-    /// Sets the timer to the first of the deadlines that hold now.
+    /// Sets the timer to the first of the current deadlines.
     #[inline(always)]
     pub(super) fn rearm(&mut self, now: Time) {
         let client = self.settings.timeouts.body;
@@ -30,14 +30,14 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         self.session.timer.set(self.due.min(watch));
     }
 
-    /// The same once more, some time later. Out of line: most answers come at once and whole.
+    /// Sets the timer again, some time later. Out of line: most responses arrive at once and complete.
     #[cold]
     #[inline(never)]
     pub(super) fn extend(&mut self) {
         self.rearm(self.session.core.tick());
     }
 
-    /// The timer fired: somebody's patience is at its end, or it is time to look how client and member do.
+    /// Handles the timer: a timeout has expired, or it is time to check the client and the member.
     ///
     /// # Errors
     /// The exchange ends.
@@ -45,7 +45,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     #[inline(never)]
     pub(super) fn look(&mut self) -> Result<(), Failure> {
         let now = self.session.core.tick();
-        // The first time it says that this is no quick answer: a client that leaves is worth noticing.
+        // The first time shows that the response is not a fast one: from now on, a client's disconnect is
+        // detected.
         if std::mem::replace(&mut self.watching, true) && now >= self.due {
             return Err(self.late());
         }
@@ -57,25 +58,27 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(())
     }
 
-    /// Returns when to look next whether the member was declared down; never where nothing would follow from it.
+    /// Returns the time of the next check whether the member was declared down; never if nothing would follow
+    /// from it.
     #[inline(always)]
     fn look_at(&self, now: Time) -> Time {
         if self.could_go_elsewhere() { now + LOOK } else { Time(u64::MAX) }
     }
 
-    /// Returns whether nothing of an answer has come, and another member may be asked for one.
+    /// Returns `true` if nothing of a response has arrived and another member may get the request.
     #[inline(always)]
     fn could_go_elsewhere(&self) -> bool {
         self.asked.spare && self.headless() && !self.heard && !self.asked.once()
     }
 
-    /// Is the head of the final answer still to come?
+    /// Returns `true` if the head of the final response is still to come.
     #[inline(always)]
     pub(super) fn headless(&self) -> bool {
         matches!(self.answer, Answer::Head)
     }
 
-    /// Is it a call of gRPC whose messages come when there is something to say, on either side, and all that was said was taken?
+    /// Returns `true` for a gRPC call with messages at irregular times on either side, all of which were
+    /// accepted so far.
     #[inline(always)]
     fn flows(&self) -> bool {
         self.session.stream.call().is_some() && self.streams()
@@ -87,20 +90,20 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         begun && self.taken() && !self.unread()
     }
 
-    /// Has the client taken all of the answer that there is?
+    /// Returns `true` if the client has accepted all available bytes of the response.
     #[inline(always)]
     fn taken(&self) -> bool {
         let framed = self.asked.framed.as_deref();
         self.to_client.is_empty() && framed.is_none_or(|framed| framed.to_client.is_none())
     }
 
-    /// Is it the client that nothing moves for?
+    /// Returns `true` if the exchange waits for the client.
     #[inline(always)]
     fn waits_for_client(&self) -> bool {
         !self.taken() || !(self.asked.body.done() || self.unread())
     }
 
-    /// Is nothing read of the request because the member takes nothing of it?
+    /// Returns `true` if nothing of the request is read because the member accepts nothing.
     #[inline(always)]
     pub(super) fn unread(&self) -> bool {
         self.deaf
@@ -109,15 +112,15 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
             || self.asked.framed.as_deref().is_some_and(|framed| self.sent == 0 || framed.to_member.is_some())
     }
 
-    /// Returns whether the member was sent all of the request. Bytes that were read from the client do not count as sent: what a
-    /// pooled connection still owes would become a part of the next request (RFC 9112 section 9.3), and what a tunnel still owes
-    /// would be lost.
+    /// Returns `true` if all of the request was sent to the member. Bytes that were only read from the client
+    /// do not count. Bytes left over in a pooled connection would become a part of the next request (RFC 9112
+    /// section 9.3); those left over in a tunnel would be lost.
     #[inline(always)]
     pub(super) fn sent_whole(&self) -> bool {
         self.asked.body.done() && !self.unread()
     }
 
-    /// The timer fired: whose fault is it?
+    /// Returns the failure for an expired timeout, which names the side at fault.
     #[cold]
     #[inline(never)]
     pub(super) fn late(&self) -> Failure {
@@ -146,13 +149,13 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         if self.answered { Failure::Broken } else { Failure::Member(reason, false) }
     }
 
-    /// While the answer is awaited: notices a client that went away, keeps what one sends ahead.
+    /// Watches the client while the response is awaited: detects its disconnect, and keeps pipelined bytes.
     pub(super) fn watch_client(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<(), Failure> {
         while self.session.unread.len() < AHEAD {
             let most = (AHEAD - self.session.unread.len()).min(buffer.len());
             let session = &mut *self.session;
             match session.stream.poll_recv(cx, &mut buffer[..most], &mut session.watched) {
-                // Of what was begun the next write tells whether the client still reads.
+                // Once the response has begun, the next write shows whether the client still reads.
                 Poll::Ready(Ok(0)) if self.answered || self.settings.half_close => {
                     self.client_ended = true;
                     return Ok(());

@@ -1,4 +1,4 @@
-//! What a member says of itself with the head of its answer, and what follows for the request.
+//! Load reports in a member's response, and their effect on the request.
 
 use http::HeaderMap;
 use plimsoll_wire::orca;
@@ -10,8 +10,9 @@ use crate::reason::Reason;
 use crate::stream::Stream;
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
-    /// What the member says of its load, read (`said`) or not: with a 503 it may be that it has no room, and with any failure that its server is away.
-    /// A call of gRPC fails with a 200 that says [`UNAVAILABLE`] in its head, which is all of it ("Trailers-Only"): `unavailable`.
+    /// Records a load report, already parsed (`said`) or not. With a 503, it may show that the member has no
+    /// room; with any failure, that its server is away. A gRPC call fails with a 200 whose head is all of it
+    /// ("Trailers-Only") and contains [`UNAVAILABLE`]: `unavailable`.
     pub(super) fn hear(
         &mut self,
         status: u16,
@@ -32,13 +33,13 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
     }
 }
 
-/// Reports in the trailers of an answer in HTTP/1.1 whose head announces them (`Trailer:
+/// Load reports in the trailers of an HTTP/1.1 response whose head announces them (`Trailer:
 /// endpoint-load-metrics`).
 pub(super) struct Trailing {
     announced: bool,
-    /// Whether reports are for us alone.
+    /// Whether reports are for the balancer only.
     strip: bool,
-    /// The value of the first one.
+    /// The value of the first report.
     pub(super) heard: Option<Vec<u8>>,
 }
 
@@ -47,7 +48,7 @@ impl Trailing {
         Self { announced, strip, heard: None }
     }
 
-    /// Hears a report. Returns whether the field goes on.
+    /// Keeps a load report. Returns `true` if the field is forwarded.
     pub(super) fn keep(&mut self, name: &[u8], value: &[u8]) -> bool {
         if !self.announced || !name.eq_ignore_ascii_case(orca::HEADER.as_bytes()) {
             return true;
@@ -57,10 +58,11 @@ impl Trailing {
     }
 }
 
-/// The code by which side-cars refuse calls, as its header says it.
+/// The status code by which side-cars reject calls, as a header value.
 const UNAVAILABLE: &str = "14";
 
-/// Does an answer's head in the text of HTTP/1.1, which is all of the answer, say that a call failed so?
+/// Returns `true` if a response head in HTTP/1.1 text, which is all of the response, reports a call that
+/// failed with this code.
 pub(super) fn unavailable(head: &[u8], only: bool) -> bool {
     let says = |line: &[u8]| {
         let (name, value) = line.trim_ascii().split_at_checked(STATUS.len())?;
@@ -70,12 +72,12 @@ pub(super) fn unavailable(head: &[u8], only: bool) -> bool {
     only && head.split(|byte| *byte == b'\n').any(|line| says(line) == Some(true))
 }
 
-/// The same of fields.
+/// Returns `true` if fields report such a failure.
 pub(super) fn unavailable_by(fields: &HeaderMap, only: bool) -> bool {
     only && fields.get(STATUS).is_some_and(|value| value == UNAVAILABLE)
 }
 
-/// How a call went (gRPC over HTTP/2).
+/// The field with the status of a call (gRPC over HTTP/2).
 const STATUS: &str = "grpc-status";
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A call of gRPC between two streams of HTTP/2, piece by piece: what [`Exchange::request`] and [`Exchange::answer`] do for text.
+//! Passthrough of a gRPC call between two streams of HTTP/2, frame by frame. For text, [`Exchange::request`]
+//! and [`Exchange::answer`] do this.
 
 use std::io::ErrorKind;
 use std::task::{Context, Poll};
@@ -13,7 +14,7 @@ use crate::reason::Reason;
 use crate::stream::Stream;
 
 impl<S: Stream, M: Stream> Exchange<'_, S, M> {
-    /// Moves both sides on; true once the answer is over.
+    /// Moves both sides on; returns `true` once the response has ended.
     #[inline(never)]
     pub(super) fn straight(&mut self, cx: &mut Context<'_>, turns: &mut u32) -> Result<bool, Failure> {
         while *turns < TURNS && self.give(cx)? {
@@ -29,7 +30,8 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         Ok(false)
     }
 
-    /// Moves the request on; true if something moved. `sent` counts what went: the head, then the pieces that are kept.
+    /// Moves the request on; returns `true` if any of it moved. `sent` counts what was sent: the head, then
+    /// the buffered pieces.
     fn give(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let (Some(framed), false) = (&mut self.asked.framed, self.deaf) else { return Ok(false) };
         let Some(member) = self.member.answering() else { return self.refused_by_member() };
@@ -88,7 +90,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
     }
 
-    /// Moves the answer on; true if something moved.
+    /// Moves the response on; returns `true` if any of it moved.
     fn take(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let Some(framed) = &mut self.asked.framed else { return Ok(false) };
         let Some(member) = self.member.answering() else { return self.ended(true) };
@@ -132,7 +134,7 @@ impl<S: Stream, M: Stream> Exchange<'_, S, M> {
         }
     }
 
-    /// Passes on the head of an answer.
+    /// Forwards the head of a response.
     fn told(&mut self, told: Told) -> Result<bool, Failure> {
         self.heard = true;
         match told {

@@ -1,4 +1,4 @@
-//! One exchange under every order of what client and member do, with short writes.
+//! One exchange under every order of the client's and the member's actions, with short writes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,12 +17,12 @@ use crate::listener::Listener;
 use crate::pool::{Admission, Work};
 use crate::stream::{Stream, as_io};
 
-/// A peer whose socket delivers and accepts bytes only as the test lets it.
+/// A peer whose socket delivers and accepts bytes only as the test permits.
 #[derive(Default)]
 struct Peer {
     incoming: VecDeque<u8>,
     ended: bool,
-    /// Bytes that its receive buffer has room for.
+    /// The free bytes in its receive buffer.
     room: usize,
     received: Vec<u8>,
 }
@@ -58,21 +58,21 @@ impl Stream for Wire {
 
 as_io!(Wire);
 
-/// One thing that happens outside the balancer.
+/// One event outside of the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The next piece of the request arrives.
     Asks,
-    /// The next piece of the answer arrives.
+    /// The next piece of the response arrives.
     Answers,
     /// The member accepts some bytes of the request.
     MemberReads,
-    /// The client accepts some bytes of the answer.
+    /// The client accepts some bytes of the response.
     ClientReads,
     MemberEnds,
 }
 
-/// Moves to the next order of a multiset; false after the last (Knuth, TAOCP 7.2.1.2, algorithm L).
+/// Moves to the next order of a multiset; returns `false` after the last (Knuth, TAOCP 7.2.1.2, algorithm L).
 fn advance(order: &mut [Event]) -> bool {
     let Some(rise) = (1..order.len()).rev().find(|at| order[at - 1] < order[*at]) else { return false };
     let Some(other) = (rise..order.len()).rev().find(|at| order[rise - 1] < order[*at]) else { return false };
@@ -84,7 +84,7 @@ fn advance(order: &mut [Event]) -> bool {
 struct Scene {
     request: &'static [&'static str],
     answer: &'static [&'static str],
-    /// Whether the answer leaves the member's connection usable if the request went out whole.
+    /// Whether the response leaves the member's connection usable if the whole request was sent.
     reusable: bool,
     /// Whether the member switches protocols.
     switches: bool,
@@ -132,7 +132,7 @@ const SCENES: &[Scene] = &[
     },
 ];
 
-/// Runs a scene in one order; how it ended, and both peers afterwards.
+/// Runs a scene in one order; returns the outcome, and both peers afterwards.
 fn run(
     stage: &(Rc<Core>, Rc<Listener>),
     scene: &Scene,
@@ -164,7 +164,7 @@ fn run(
                 Event::ClientReads => client.borrow_mut().room += 200,
                 Event::MemberEnds => member.borrow_mut().ended = true,
             }
-            // Twice: a future may be woken for nothing.
+            // Twice: a future may be woken without a reason.
             for _ in 0..2 {
                 if end.is_none()
                     && let Poll::Ready(ended) = exchange.as_mut().poll(&mut cx)
@@ -177,7 +177,8 @@ fn run(
     (end, client, member)
 }
 
-/// A connection goes back to the pool only if the member has all of this request, nothing of another, and owes no answer.
+/// A connection returns to the pool only if the member has received all of this request and nothing of
+/// another, and owes no response.
 #[test]
 fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
     use Event::{Answers, Asks, ClientReads, MemberEnds, MemberReads};
@@ -195,7 +196,7 @@ fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
                 let (client, member) = (client.borrow(), member.borrow());
                 let told = String::from_utf8_lossy(&client.received);
                 let sent = String::from_utf8_lossy(&member.received);
-                // Heads are rewritten; what follows them is not.
+                // Heads are rewritten; the bytes after them are not.
                 let (asked, passed) = (body(&request), body(&sent));
                 assert!(asked.starts_with(passed), "{order:?}: the member got other bytes: {sent:?}");
                 let whole = asked == passed;
@@ -224,7 +225,7 @@ fn a_pooled_connection_carries_no_unsent_byte_and_owes_no_answer() {
     assert!(pooled > 1000 && early > 1000 && tunnels > 1000, "{seen}");
 }
 
-/// Returns what follows a head, nothing if there is no head.
+/// Returns the part after a head; empty if there is no head.
 fn body(message: &str) -> &str {
     message.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }

@@ -1,4 +1,4 @@
-//! Sessions whose requests say how large they are: they take turns, and one that is too large stays.
+//! Sessions whose requests show their size: they move in order of size, and one that is too large stays.
 
 use std::time::Instant;
 
@@ -10,8 +10,9 @@ fn silent() -> ListenerSettings {
     bound(Protocol::Http, Binding::OnDemand(Rebind::Silent))
 }
 
-/// One of four clients asks twenty times as often as the others, until those are gone; loads are requests a second, by `size`. Members
-/// tell of half of them: so the session is no smaller a part of that if this machine stands still between what they tell and its next request.
+/// One of four clients sends twenty times as many requests as the others, until those have left. Loads are
+/// requests per second, by `size`. Members report half of them. So the session's share does not shrink if
+/// this machine is suspended between the report and its next request.
 async fn the_others_go(session_load: SessionLoad, size: f64) {
     within(async {
         let (busy, idle) = (server().await, server().await);
@@ -22,9 +23,9 @@ async fn the_others_go(session_load: SessionLoad, size: f64) {
         let begun = Instant::now();
         assert_eq!(served(&mut clients, busy).await, 4);
         let (heavy, light) = clients.split_first_mut().unwrap();
-        // Alerts from when requests say something, ten decisions in a second.
+        // Alerts from the time at which requests show the sizes, ten decisions per second.
         let (mut asked, mut gone) = (4, 0);
-        // bound: at least so long
+        // bound: the minimum duration
         while gone < light.len() || begun.elapsed() < 4 * SECOND {
             for _ in 0..20 {
                 assert_eq!(heavy.who().await, busy, "it would take along what is too much");
@@ -52,8 +53,9 @@ async fn it_stays_where_members_tell_requests() {
     the_others_go(SessionLoad::Rate, 1.0).await;
 }
 
-/// Two clients that ask as often as each other with the busy one, and two that ask `slower` times less often with the idle one; loads are requests
-/// a second, and the gap is as large as one of the former. Does one of them go, and one of the latter come back, within so many seconds?
+/// Two clients of the busy member send at the same rate, two of the idle one `slower` times less. Loads are
+/// requests per second, and the gap equals the rate of one of the former. Returns whether one of the former
+/// leaves, and one of the latter comes back, within this time.
 async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
     within(async {
         let (busy, idle) = (server().await, server().await);
@@ -65,7 +67,7 @@ async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
         engine.undrain(None, &busy.to_string()).unwrap();
         let begun = Instant::now();
         let (mut asked, mut left) = (0, false);
-        // bound: for how long it is looked at
+        // bound: the time of observation
         while begun.elapsed() < SECOND * seconds {
             let mut stay = 2;
             for _ in 0..20 / slower {
@@ -81,7 +83,7 @@ async fn two_change_places(slower: usize, seconds: u32) -> (bool, bool) {
             }
             if begun.elapsed() > SECOND {
                 let rate = f64::from(asked) / begun.elapsed().as_secs_f64();
-                // What both have: either two large ones, or one of them and the small ones as well.
+                // The loads of both: either two large ones, or one of them and the small ones as well.
                 let less = 2.0 * rate / slower as f64;
                 match left {
                     false => tell(&engine, (busy, 2.0 * rate), (idle, less)),
@@ -115,7 +117,7 @@ async fn it_goes_where_others_send_much_more() {
         let mut clients = clients(address, 1).await;
         let begun = Instant::now();
         let mut asked = 0;
-        // All that is sent from here, and a tenth of what the member tells.
+        // All of the requests from here, but a tenth of the load that the member reports.
         while served(&mut clients, busy).await == 1 {
             asked += 1;
             if begun.elapsed() > SECOND {
@@ -137,14 +139,14 @@ async fn it_stays_where_loads_are_requests_for_the_member_s_size() {
 #[tokio::test]
 async fn a_quarter_of_equal_sessions_is_a_quarter() {
     within(async {
-        // Drawn for each it were as many once in 14 runs of this.
+        // Drawn separately for each, as many would leave once in 14 runs of this.
         for _ in 0..3 {
             let (busy, idle) = (server().await, server().await);
-            // Whatever it is that members tell.
+            // Whatever the members report.
             let (engine, address) = start(silent(), first(&[busy, idle]));
             let mut clients = clients(address, 40).await;
             let (begun, mut rounds) = (Instant::now(), 0);
-            // bound: for at least so long sessions are to say how large they are
+            // bound: the minimum time before sessions have a size
             while rounds < 3 || begun.elapsed() < SECOND {
                 assert_eq!(served(&mut clients, busy).await, 40);
                 rounds += 1;
