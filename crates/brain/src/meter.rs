@@ -80,7 +80,7 @@ struct Entry {
 }
 
 impl Meter {
-    /// Returns the meter of a member that has just come up. It assumes a knee of 2 until there is evidence.
+    /// Returns the meter of a member that has just come up. Its knee is open, with 2 as its lower bound, until there is evidence.
     pub fn new(now: Time) -> Self {
         Self {
             entries: Vec::new(),
