@@ -32,8 +32,7 @@ fn says(in_flight: u32, sojourn: f32) -> Reading {
         work: 0.001,
         mean_in_flight: in_flight as f32,
         sojourn,
-        slot: false,
-        open: false,
+        ..Reading::default()
     }
 }
 

@@ -500,8 +500,7 @@ mod tests {
                 work: 0.1,
                 mean_in_flight: 9.0,
                 sojourn: 0.1,
-                slot: false,
-                open: false,
+                ..Reading::default()
             };
             plan.hear(&mut pool.hand.borrow_mut(), 0, &said, Time(1));
             let asked = |work, tried: &[MemberId]| pool.admit(0, 0, Time(300_000_000), tried, work);

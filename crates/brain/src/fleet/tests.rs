@@ -296,8 +296,7 @@ fn what_another_heard_does_not_hide_what_is_under_way_from_here() {
         work: 0.01,
         mean_in_flight: 2.0,
         sojourn: 0.02,
-        slot: false,
-        open: false,
+        ..Reading::default()
     };
     let mine = one.vitals[0].clone();
     // A tunnel of indefinite length, and requests that were answered without a load report.
@@ -333,8 +332,7 @@ fn what_one_was_told_oneself_stays_while_it_means_something() {
         work: 0.01,
         mean_in_flight: 2.0,
         sojourn: 0.02,
-        slot: false,
-        open: false,
+        ..Reading::default()
     };
     one.vitals[0].heard.take(&reading, 0, at(50));
     let mut heard_after = |then| {

@@ -88,8 +88,7 @@ mod tests {
             work: 0.01,
             mean_in_flight: 2.0,
             sojourn: 0.02,
-            slot: false,
-            open: false,
+            ..Reading::default()
         };
         before.heard.take(&reading, 2, now);
         let text = serde_json::to_string(&before.past()).unwrap();

@@ -323,8 +323,7 @@ mod tests {
             work: 0.1,
             mean_in_flight: 9.0,
             sojourn: 0.1,
-            slot: false,
-            open: false,
+            ..Reading::default()
         };
         let (then, soon, late) = (Time(1), Time(100_000_000), Time(300_000_000));
         for strategy in strategy::ALL {
@@ -371,8 +370,7 @@ mod tests {
             work: 0.1,
             mean_in_flight: 9.0,
             sojourn: 0.1,
-            slot: false,
-            open: false,
+            ..Reading::default()
         };
         let now = Time(300_000_000);
         for strategy in strategy::ALL {

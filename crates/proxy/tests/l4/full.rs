@@ -45,8 +45,7 @@ async fn full_server(takes: watch::Receiver<bool>) -> (SocketAddr, Arc<AtomicU32
         work: 0.02,
         mean_in_flight: 9.0,
         sojourn: 0.02,
-        slot: false,
-        open: false,
+        ..Reading::default()
     });
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
@@ -139,8 +138,7 @@ async fn late(deed: impl Fn(u32) -> Deed + Send + Copy + 'static, others: bool) 
         work: 0.001,
         mean_in_flight: 1.0,
         sojourn: 0.001,
-        slot: false,
-        open: false,
+        ..Reading::default()
     });
     let [seen, connections] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
     let (count, accepted) = (Arc::clone(&seen), Arc::clone(&connections));

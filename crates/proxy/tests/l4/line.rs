@@ -73,8 +73,7 @@ impl Server {
 fn answer(in_flight: u32) -> Vec<u8> {
     // The reported number decays at once: the balancer's own requests decide.
     let (work, sojourn) = (0.001, 0.001);
-    let reading =
-        Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, slot: false, open: false };
+    let reading = Reading { in_flight, knee: 1.0, work, mean_in_flight: 0.0, sojourn, ..Reading::default() };
     let mut answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n".to_vec();
     reading::write(&Said { reading, unseen: None }, &mut answer);
     answer.extend_from_slice(b"\r\n");
