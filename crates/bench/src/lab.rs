@@ -2,9 +2,10 @@
 //! executes them unattended; a report that lists which claims the results support.
 //!
 //! [`experiment`] reads the file and [`plan`] makes points of its factors. [`runner`] takes the measurements
-//! that precede the first point ([`Before`]). It then runs each point with its own processes in its own folder.
-//! On resumption it skips points that are complete with the same experiment and binary. [`table`] gathers the
-//! points, with confidence intervals ([`statistics`]); [`claim`] decides and [`report`] presents the results.
+//! that precede the first point ([`Before`]). It then runs each point with its own processes in its own
+//! folder. On resumption it skips points that are complete with the same experiment and binary. [`table`]
+//! gathers the points, with confidence intervals ([`statistics`]). [`claim`] decides and [`report`] presents
+//! the results.
 
 use std::time::Duration;
 
