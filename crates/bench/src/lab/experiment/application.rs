@@ -167,8 +167,8 @@ impl Setting {
         self.client + 2.5 * self.demand + 2.0 * (delays * self.delay + rest)
     }
 
-    /// Returns the times of the network and the relay, from two times of a single client in seconds. These are
-    /// its cycle, and the time until it knew its server or had delivered the message.
+    /// Returns the times of the network and the relay, from two times of a single client in seconds. These
+    /// are its cycle, and the time until it knew its server or had delivered the message.
     pub(in crate::lab) fn wire(&self, cycle: f64, pick: f64) -> Wire {
         let taken = if self.architecture == Architecture::Forward { self.receive } else { 0.0 };
         let relay = (pick - taken).max(0.0);
