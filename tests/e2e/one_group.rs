@@ -162,14 +162,14 @@ impl Ways {
         counted(hosts, text.split_whitespace().map(str::to_owned))
     }
 
-    /// Who answers so many calls of an object's client.
+    /// Counts the members that answer so many calls of an object's client.
     #[track_caller]
     fn iiop(&self, hosts: &[Host], calls: usize) -> Vec<usize> {
         let calls = Orb::Omni.calls(&self.ior, &vec!["who"; calls].join(" "));
         counted(hosts, calls.iter().map(|call| call.who().to_owned()))
     }
 
-    /// Who is named first in so many answers.
+    /// Counts the members that are first in so many answers.
     #[track_caller]
     fn dns(&self, hosts: &[Host], questions: usize) -> Vec<usize> {
         let mut command = Command::new(part("dig"));
@@ -181,7 +181,7 @@ impl Ways {
         counted_at(hosts, ports.map(|port| format!("127.0.0.1:{port}")))
     }
 
-    /// Who answers a connection, which is left open.
+    /// Opens a connection; returns the name of the member that answers, and the open connection.
     #[track_caller]
     fn tcp(&self) -> (String, Wire) {
         let mut wire = Wire::connect(self.tcp);
@@ -190,7 +190,7 @@ impl Ways {
         (who, wire)
     }
 
-    /// A lease: the member's address and what ends it.
+    /// Takes a lease; returns the member's address and the URL that ends the lease.
     #[track_caller]
     fn lease(&self) -> (String, String) {
         let url = format!("http://{}/v1/groups/web/bind", self.balancer.reports());
