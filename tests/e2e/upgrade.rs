@@ -43,7 +43,7 @@ impl Line {
         pid
     }
 
-    /// Another process is in charge.
+    /// Waits until another process is in charge.
     #[track_caller]
     fn took_over(&mut self, pid: u32) {
         assert!(!self.pids.contains(&pid), "{pid} of {:?}", self.pids);
