@@ -23,8 +23,8 @@ pub(crate) struct Document {
     text: Option<Arc<str>>,
     /// The time since when the store has no document any more.
     ///
-    /// More often than the end of all groups that is a key that was removed by mistake, so the last document stays.
-    /// An operator who means it pushes an empty file.
+    /// More often than the end of all groups that is a key that was removed by mistake, so the last document
+    /// stays. An operator who means it pushes an empty file.
     gone: Option<Instant>,
 }
 
