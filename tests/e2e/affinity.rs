@@ -232,7 +232,8 @@ fn a_drained_member_may_keep_its_sessions_until_they_end() {
     let balancer = Balancer::start(&format!("threads = 2\n{text}"));
     let mut browsers: Vec<Browser> = (0..5).map(|_| Browser::default()).collect();
     let begun = Instant::now();
-    // bound: what is said of sessions that last is only asked while none can be over, by a second for whole seconds
+    // bound: what is said of sessions that last is only asked while none can be over, by a second for whole
+    // seconds
     let early = || begun.elapsed() < Duration::from_secs(9);
     assert!(browsers.iter_mut().all(|browser| browser.visit(balancer.address()).0 == "one"));
     assert_eq!(balancer.run(&["drain", &one.address.to_string()]).code, Some(0));

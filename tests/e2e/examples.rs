@@ -15,8 +15,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// Starts an example with members of this kind in place of those that it names. Its ports become free ones, and
-/// the system's folder becomes one of the test.
+/// Starts an example with members of this kind in place of those that it names. Its ports become free ones,
+/// and the system's folder becomes one of the test.
 fn start(name: &str, kind: &[&str], listeners: &[u16]) -> (Balancer, Vec<Member>) {
     let folder = Folder::new();
     let mut text = example(name);

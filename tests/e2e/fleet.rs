@@ -178,8 +178,9 @@ fn what_one_has_in_flight_counts_at_the_others_until_it_dies() {
         less.elapsed() > Duration::from_secs(1)
     });
     assert_eq!(elsewhere(0), 0.0, "its own is nobody else's");
-    // So it sends nothing there, once its own request before is over. Reports that are a second old, because the machine stood still,
-    // do not count, and neither does a request at such a time. By chance twenty in a row go to the fast one once in a million times.
+    // So it sends nothing there, once its own request before is over. Reports that are a second old, because
+    // the machine stood still, do not count, and neither does a request at such a time. By chance twenty in a
+    // row go to the fast one once in a million times.
     let sent = |member: SocketAddr| number_of(&fleet.one(1).member(member)["requests"]);
     let to_the_fast_one = || {
         until("the one before is over", || fleet.one(1).member(fast.address)["in_flight"] == 0);

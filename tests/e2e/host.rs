@@ -109,7 +109,8 @@ fn report(answer: &Answer) -> String {
 fn servers_of_a_host_refuse_what_is_too_much_for_all_of_them() {
     let servers = [Gate::start(), Gate::start()];
     let host = Host::start(&servers.each_ref().map(|server| ("", server.script.address)), &[]);
-    // Bursts of requests to the first server, until evidence bounds its knee; the host, of which it is all, has the same.
+    // Bursts of requests to the first server, until evidence bounds its knee; the host, of which it is all,
+    // has the same.
     servers.iter().for_each(|server| server.open(true));
     for size in [1, 6, 2, 8].into_iter().cycle() {
         let mut burst: Vec<Wire> = (0..size).map(|_| asked(host.addresses[0])).collect();
@@ -120,7 +121,8 @@ fn servers_of_a_host_refuse_what_is_too_much_for_all_of_them() {
     }
     host.until_in_flight(0);
     servers.iter().for_each(|server| server.open(false));
-    // The first request goes to the first server, which is far from full, all others to the second, whose own knee is open.
+    // The first request goes to the first server, which is far from full, all others to the second, whose own
+    // knee is open.
     let mut waiting = vec![asked(host.addresses[0])];
     host.until_in_flight(1);
     let refused = found("one that is refused", || {

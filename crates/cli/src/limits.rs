@@ -50,8 +50,9 @@ pub(crate) fn max_connections(config: &Config, files: u64) -> usize {
     usize::try_from(pairs(config, files).clamp(LEAST, MOST)).unwrap_or(usize::MAX)
 }
 
-/// Returns how many descriptors connections of clients and to members may take together, with that many files. A client of HTTP/2 may
-/// have a hundred requests in flight, each on a connection of its own to a member.
+/// Returns how many descriptors connections of clients and to members may take together, with that many
+/// files. A client of HTTP/2 may have a hundred requests in flight, each on a connection of its own to a
+/// member.
 pub(crate) fn max_descriptors(config: &Config, files: u64) -> usize {
     let descriptors = pairs(config, files).max(LEAST).saturating_mul(FILES_PER_CONNECTION);
     usize::try_from(descriptors).unwrap_or(usize::MAX)
@@ -65,8 +66,9 @@ fn pairs(config: &Config, files: u64) -> u64 {
     (left.saturating_sub(pipes(config)) / FILES_PER_CONNECTION).max(all_piped)
 }
 
-/// Returns the `max_flows` that applies where a udp listener does not say, with that many files. All those listeners together leave the
-/// files that `max_connections` needs; a half of all, where the file does not say that and there are listeners for connections.
+/// Returns the default `max_flows` of a udp listener, with that many files. All listeners with the default
+/// together leave the files that `max_connections` needs. That is a half of all, if the file does not set it
+/// and there are listeners for connections.
 pub(crate) fn max_flows(config: &Config, files: u64) -> usize {
     let listeners = udp(config).filter(|listener| listener.max_flows.is_none()).count() as u64;
     let left = files.saturating_sub(RESERVE + others(config) + named_flows(config).sum::<u64>());
@@ -86,7 +88,7 @@ fn files_of(config: &Config, connections: u64) -> u64 {
     connections.saturating_mul(FILES_PER_CONNECTION).saturating_add(piped)
 }
 
-/// Returns the `max_memory` that applies where the file does not say: half of what this process may use.
+/// Returns the default `max_memory`: half of the memory that this process may use.
 pub(crate) fn max_memory() -> usize {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -101,8 +103,9 @@ fn machine_memory() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Returns the lowest memory limit of a process's control group and of those that it is in. `own` is its `/proc/self/cgroup`; `read`
-/// returns a file's text. Both versions are known: `0::/path` is the one hierarchy of version 2, `N:memory:/path` that of version 1.
+/// Returns the lowest memory limit of a process's control group and of those that it is in. `own` is its
+/// `/proc/self/cgroup`; `read` returns a file's text. Both versions are known: `0::/path` is the one
+/// hierarchy of version 2, `N:memory:/path` that of version 1.
 fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let hierarchies = own.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
@@ -123,8 +126,8 @@ fn cgroup_limit(own: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64
     limits.min()
 }
 
-/// Checks that `files` are enough for what the configuration promises; the error says what to do. `whose` names the process that may
-/// open so many.
+/// Checks that `files` suffice for the configuration; the error has the remedy. `whose` names the process
+/// that may open so many.
 pub(crate) fn check_files(config: &Config, files: u64, whose: &str) -> Result<(), String> {
     let connections = config.max_connections.map_or(LEAST, |wanted| wanted as u64);
     let named: Vec<u64> = named_flows(config).collect();

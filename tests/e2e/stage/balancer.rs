@@ -194,8 +194,8 @@ impl Balancer {
         until("a reload", || self.status()["reloads"].as_u64() > before);
     }
 
-    /// Returns what `plimsoll status -o json` prints, asked over HTTP: tests look often, and a process each time would
-    /// keep the machine busy.
+    /// Returns what `plimsoll status -o json` prints, asked over HTTP: tests look often, and a process each
+    /// time would keep the machine busy.
     #[track_caller]
     pub(crate) fn status(&self) -> Value {
         let answer = get(self.admin, "/status");

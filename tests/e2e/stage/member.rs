@@ -126,8 +126,8 @@ pub(crate) fn refusing() -> (Socket, SocketAddr) {
     (socket, address)
 }
 
-/// Returns an address that does not answer to connections at all, for as long as the values beside it are kept.
-/// Its queue is full, and no process accepts from it.
+/// Returns an address that does not answer to connections at all, for as long as the values beside it are
+/// kept. Its queue is full, and no process accepts from it.
 pub(crate) fn deaf() -> (Socket, Vec<TcpStream>, SocketAddr) {
     let (socket, address) = refusing();
     socket.listen(0).unwrap();

@@ -141,8 +141,8 @@ fn amiss(args: &Args, status: &Status) -> Vec<String> {
     lines
 }
 
-/// Returns the share of recent requests that a group rejects, and the reason: `12% of the requests are refused
-/// for want of room (shed)`.
+/// Returns the share of recent requests that a group rejects, and the reason: `12% of the requests are
+/// refused for want of room (shed)`.
 pub(super) fn refused(group: &GroupStatus) -> Option<String> {
     group.shedding_seconds?;
     let part = match group.shedding_share {

@@ -197,8 +197,8 @@ pub(crate) fn latency(seconds: f64) -> String {
 
 /// Returns a moment in UTC: `2026-11-20 17:30:40.123Z`.
 ///
-/// Days become a date by counting from the first of March, so that the leap day is the last of its year. Eras of
-/// 400 years all have 146 097 days.
+/// Days become a date by counting from the first of March, so that the leap day is the last of its year. Eras
+/// of 400 years all have 146 097 days.
 pub(crate) fn utc(unix_ms: u64) -> String {
     let (day, ms) = (unix_ms / 86_400_000, unix_ms % 86_400_000);
     let since_era = day + 719_468;

@@ -66,7 +66,7 @@ fn place() -> Option<PathBuf> {
     std::env::var_os(HOLDER).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Takes the sockets that the Supervisor holds for this process: none if there is no Supervisor, or nothing is held.
+/// Takes the sockets that the Supervisor holds for this process: none without a Supervisor or held sockets.
 ///
 /// # Errors
 /// The Supervisor does not give them.

@@ -6,8 +6,8 @@
 //! rejects the excess there.
 //!
 //! Each of several servers on this host has a listener and a meter, and one more meter counts all of them
-//! together. The thread is the same for all, so that none waits for another. Ten times in a second the figures go
-//! to the agent, which reports them with its other numbers.
+//! together. The thread is the same for all, so that none waits for another. Ten times in a second the
+//! figures go to the agent, which reports them with its other numbers.
 //!
 //! Alerts of balancers are passed on to the data plane: connections are then closed at the boundary of a
 //! request, or when they have been quiet for a while. Clients of a CORBA server are forwarded to its group

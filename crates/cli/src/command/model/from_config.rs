@@ -73,8 +73,8 @@ impl<'c> Modelled<'c> {
         Self { group, routing: routing(group, config).0, told }
     }
 
-    /// Returns how long the balancer waits for a member, and how often it tries again; none if it waits for as long as it takes, or
-    /// for none.
+    /// Returns how long the balancer waits for a member, and how often it tries again; none if it waits for
+    /// as long as it takes, or for none.
     fn patience(&self) -> Option<(f64, u32)> {
         if self.told { None } else { patience(self.group) }
     }
@@ -95,8 +95,8 @@ fn tells(listener: &Listener) -> bool {
     }
 }
 
-/// Returns for each member of each group the first group with a member at its address, and that member's place.
-/// One processor does the work of all of them.
+/// Returns for each member of each group the first group with a member at its address, and that member's
+/// place. One processor does the work of all of them.
 fn processors(groups: &[Modelled<'_>]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     let place = |(at, own): (usize, &Modelled<'_>)| {

@@ -27,7 +27,8 @@ enum Word {
     Halt,
     /// Stops the members that the task started, unless they are to stay, and ends.
     End,
-    /// Stops the members that the task started in any case, and ends: the group has another provider, or none.
+    /// Stops the members that the task started in any case, and ends: the group has another provider, or
+    /// none.
     Dismiss,
     /// Halts, and replies once no member is being started.
     Settle(oneshot::Sender<()>),

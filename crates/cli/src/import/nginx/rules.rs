@@ -7,7 +7,8 @@ use super::words::Directive;
 /// The blocks with directives for some requests of a server.
 const INNER: [&str; 3] = ["location", "if", "limit_except"];
 
-/// Returns the rules of a server with all of its places, and those around it that it does not replace by its own.
+/// Returns the rules of a server with all of its places, and those around it that it does not replace by its
+/// own.
 pub(super) fn of_server(block: &[&Directive], around: &[&Directive]) -> Vec<Rule> {
     let mut rules = Vec::new();
     for one in around {
