@@ -436,7 +436,7 @@ fn nothing_runs_while_nothing_happens() {
         let before = (cost(), switches());
         // sleeps: the window in which hardly anything may happen; a slow machine does less
         std::thread::sleep(Duration::from_secs(2));
-        // A thread that nobody needs any more ends after ten seconds, and its switches are no longer in the
+        // An idle thread ends after ten seconds, and its switches are no longer in the
         // sum.
         (cost() - before.0, switches().abs_diff(before.1))
     };

@@ -69,7 +69,7 @@ fn place() -> Option<PathBuf> {
 /// Takes the sockets that the Supervisor holds for this process: none without a Supervisor or held sockets.
 ///
 /// # Errors
-/// The Supervisor does not give them.
+/// Fails if the Supervisor does not give them.
 pub(super) fn take() -> Result<Option<SocketSet>, String> {
     let Some(path) = place() else { return Ok(None) };
     let taken = (|| {
